@@ -1,0 +1,42 @@
+# make demo    train nothing, download nothing: show plain decoding and Clover-2 side by side
+# make test    lint, types, import rules and all tests
+# make format  put the code in the project's format
+# make clean   remove .venv and caches
+#
+# The first call sets up .venv with pip; PYTHON=python3.12 chooses the interpreter.
+
+PYTHON ?= python3
+WORKERS ?= 2
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint format clean
+
+demo: .venv/.installed
+	$(BIN)/clover demo
+
+test: lint
+	$(BIN)/pytest -n $(WORKERS)
+
+lint: .venv/.installed-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports --no-cache
+
+format: .venv/.installed-dev
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean:
+	rm -rf .venv build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(PIP) --editable .
+	touch $@
+
+.venv/.installed-dev: .venv/.installed
+	$(PIP) --editable '.[dev]'
+	touch $@

@@ -1,0 +1,20 @@
+"""Clover: speculative decoding that leaves the output of a language model as it is."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clover.api import load as load
+    from clover.integrations.transformers import speculative as speculative
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "load", "speculative"]
+
+_HOMES = {"load": "clover.api", "speculative": "clover.integrations.transformers"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the Python interface, and PyTorch with it, on first use."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,201 @@
+"""The Python front door: `clover.load(...)`, then `.generate`, `.stream` and `.chat`.
+
+>>> import clover
+>>> model = clover.load()                                        # doctest: +SKIP
+>>> model.generate("def area(self):", max_new_tokens=32).text    # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, overload
+
+import torch
+
+from clover import assets
+from clover.drafts import load_draft
+from clover.engine import Engine, Generation, PrefixCache, Request
+from clover.errors import UserError
+from clover.sampling import SamplingParams
+from clover.target import TargetModel
+from clover.tree import TreeShape, parse_tree
+
+Message = Mapping[str, str]
+Prompt = str | Sequence[int] | Sequence[Message]
+_SAMPLING = SamplingParams.__dataclass_fields__.keys()
+
+
+def load(
+    target: str | os.PathLike[str] | TargetModel | None = None,
+    draft: str | os.PathLike[str] | None = None,
+    *,
+    tree: str | TreeShape | None = None,
+    plain: bool = False,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device | None = None,
+    trust_remote_code: bool = False,
+) -> Clover:
+    """Load a target and its draft.
+
+    Args:
+        target: directory, hub name, or a loaded TargetModel; the embedded one when left out.
+        draft: directory or hub name; the embedded one when both are left out.
+        tree: "clover2" (the 25-node tree), "chain:5", a JSON file with rank paths, or a TreeShape.
+        plain: decode without a draft.
+        dtype: "float32", "bfloat16", …; float32 on a CPU and bfloat16 on a GPU when left out.
+        device: "cpu", "cuda", …; a GPU when there is one.
+
+    Raises:
+        UserError: something cannot be loaded or does not fit together; says what.
+    """
+    if draft is None and target is not None and not plain:
+        raise UserError(
+            "a target was given but no draft; give its draft, or ask for plain decoding (plain=True)"
+        )
+    if target is None and draft is not None:
+        raise UserError("a draft was given but no target; give the target it was trained for")
+    if not isinstance(target, TargetModel):
+        target = TargetModel.load(
+            os.fspath(target or assets.TARGET),
+            dtype=dtype,
+            device=device,
+            trust_remote_code=trust_remote_code,
+        )
+    model = None if plain else load_draft(draft or assets.DRAFT, target)
+    shape = parse_tree(tree) if isinstance(tree, str) else tree
+    return Clover(Engine(target, model, shape))
+
+
+class Clover:
+    """A target and its draft, ready to decode."""
+
+    def __init__(self, engine: Engine):
+        self.engine = engine
+        self.target = engine.target
+
+    @overload
+    def generate(  # pyright: ignore[reportOverlappingOverload]  # a string is a sequence of strings, too
+        self, prompts: str, **options: Any
+    ) -> Generation: ...
+    @overload
+    def generate(self, prompts: Sequence[Prompt], **options: Any) -> list[Generation]: ...
+    def generate(
+        self,
+        prompts: str | Sequence[Prompt],
+        *,
+        max_new_tokens: int = 256,
+        stop: Sequence[str] = (),
+        ignore_eos: bool = False,
+        batch_size: int = 8,
+        **sampling: Any,
+    ) -> Generation | list[Generation]:
+        """Continue one prompt, or a list of prompts.
+
+        Args:
+            prompts: a string, or a list of strings, token lists or conversations (lists of messages).
+            stop: strings before which a text ends.
+            ignore_eos: go on after end-of-sequence tokens.
+            batch_size: prompts that run together.
+            sampling: fields of SamplingParams: temperature, top_k, top_p, min_p, repetition_penalty, logit_bias,
+                banned_tokens, seed. Prompt number i is sampled with `seed + i`.
+
+        Returns:
+            one Generation for a string, else a list in the order of the prompts.
+        """
+        single = isinstance(prompts, str)
+        listed: Sequence[Prompt] = [prompts] if isinstance(prompts, str) else prompts
+        if batch_size < 1:
+            raise UserError(f"batch_size is {batch_size}; it must be at least 1")
+        common = {"max_new_tokens": max_new_tokens, "stop": tuple(stop), "ignore_eos": ignore_eos}
+        requests = [self.request(p, sequence=i, **common, **sampling) for i, p in enumerate(listed)]
+        results = [
+            g
+            for at in range(0, len(requests), batch_size)
+            for g in self._batch(requests[at : at + batch_size])
+        ]
+        return results[0] if single else results
+
+    def stream(self, prompt: Prompt, **options: Any) -> Iterator[str]:
+        """Continue one prompt, yielding text as it becomes certain. Takes the options of `generate`."""
+        for event in self.engine.run([self.request(prompt, **options)]):
+            if event.text:
+                yield event.text
+
+    def chat(self, **options: Any) -> Conversation:
+        """A conversation that keeps its cache between turns. Takes the options of `generate`."""
+        return Conversation(self, options)
+
+    def request(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_tokens: int = 256,
+        stop: Sequence[str] = (),
+        ignore_eos: bool = False,
+        sequence: int = 0,
+        **sampling: Any,
+    ) -> Request:
+        """Make an engine request of a prompt; `sequence` is added to the seed."""
+        unknown = sorted(set(sampling) - set(_SAMPLING))
+        if unknown:
+            raise UserError(f"unknown option {unknown[0]!r}; known are {', '.join(sorted(_SAMPLING))}")
+        sampling["seed"] = sampling.get("seed", 0) + sequence
+        params = SamplingParams(**sampling)
+        return Request(
+            tuple(self.encode(prompt)), max_new_tokens, params, tuple(stop), () if ignore_eos else None
+        )
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt: a string, token ids (returned as they are), or a list of messages."""
+        if not isinstance(prompt, str) and all(isinstance(token, int) for token in prompt):
+            return list(prompt)  # type: ignore[arg-type]
+        tokenizer: Any = self.target.tokenizer
+        if tokenizer is None:
+            raise UserError("the target has no tokenizer; give token ids as prompts")
+        if isinstance(prompt, str):
+            return list(tokenizer(prompt)["input_ids"])
+        if not getattr(tokenizer, "chat_template", None):
+            raise UserError(
+                "the target's tokenizer has no chat template; give plain text instead of messages"
+            )
+        return list(
+            tokenizer.apply_chat_template(list(prompt), add_generation_prompt=True, return_dict=False)
+        )
+
+    def _batch(self, requests: Sequence[Request]) -> list[Generation]:
+        finished: dict[int, Generation] = {}
+        for event in self.engine.run(requests):
+            if event.generation is not None:
+                finished[event.index] = event.generation
+        return [finished[i] for i in range(len(requests))]
+
+
+class Conversation:
+    """Turns of one chat; what earlier turns left in the cache is not run again."""
+
+    def __init__(self, model: Clover, options: dict[str, Any]):
+        self.model, self.options = model, options
+        self.messages: list[dict[str, str]] = []
+        self.last: Generation | None = None
+        self._prefix = PrefixCache()
+
+    def say(self, text: str) -> Iterator[str]:
+        """Add a user message and yield the answer as it becomes certain.
+
+        When the consumer stops early, what it was given is kept as the answer.
+        """
+        self.messages.append({"role": "user", "content": text})
+        try:
+            request = self.model.request(self.messages, **self.options)  # type: ignore[arg-type]
+        except UserError:
+            self.messages.pop()
+            raise
+        answer: list[str] = []
+        try:
+            for event in self.model.engine.run([request], prefix=self._prefix):
+                answer.append(event.text)
+                self.last = event.generation
+                yield event.text
+        finally:
+            self.messages.append({"role": "assistant", "content": "".join(answer)})

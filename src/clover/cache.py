@@ -1,0 +1,283 @@
+"""The key-value cache of a batch of texts of different lengths: the only place that edits KV tensors.
+
+Shape legend: B rows of the batch, L layers, S slots, N nodes (or new tokens) of one forward, A nodes of an accepted
+path, Hkv key-value heads, Dk / Dv their widths.
+
+Row b owns the slots ``0 .. lengths[b] - 1``; every slot after them is scratch. A forward of N tokens writes all rows
+at one common place, ``max(lengths) .. max(lengths) + N - 1``, so that each layer costs two slice copies whatever the
+lengths are. The gap this leaves in shorter rows is hidden by the mask and closed by ``keep`` or ``commit``, which
+move what is kept once, for all layers together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from transformers import Cache
+
+
+class KVCache(Cache):
+    """Preallocated keys and values with one length per row.
+
+    It is a ``transformers.Cache`` by type, since models test for that, and takes nothing else from it: the base class
+    keeps one object and one length per layer, here all layers share one tensor and one set of lengths.
+
+    Args:
+        num_layers, batch_size, num_kv_heads: L, B, Hkv.
+        key_dim, value_dim: Dk and Dv of one head.
+        capacity: slots S allocated at once; grows by doubling when a run needs more.
+        dtype, device: of the keys and values.
+
+    Attributes:
+        keys: [L, B, Hkv, S, Dk].
+        values: [L, B, Hkv, S, Dv].
+        lengths: cached tokens of each row, on the host.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        batch_size: int,
+        num_kv_heads: int,
+        key_dim: int,
+        value_dim: int,
+        capacity: int,
+        dtype: torch.dtype,
+        device: torch.device | str,
+    ) -> None:
+        self.layers = []
+        self.num_layers = num_layers
+        self.lengths = [0] * batch_size
+        slots = (num_layers, batch_size, num_kv_heads, max(capacity, 1))
+        self.keys = _zeros((*slots, key_dim), dtype, device)
+        self.values = _zeros((*slots, value_dim), dtype, device)
+        self._no_layers = [False] * num_layers
+        self._close()
+
+    # -- one forward ---------------------------------------------------------------------------------------------
+
+    def begin(self, num_tokens: int) -> None:
+        """Announce a forward of ``num_tokens`` tokens in every row; grows the cache if they do not fit."""
+        start, end = self.length, self.length + num_tokens
+        if end > self.capacity:
+            self._grow(max(end, 2 * self.capacity))
+        self._start, self._count = start, num_tokens
+        self._read_keys = self.keys.narrow(3, 0, end).unbind(0)
+        self._read_values = self.values.narrow(3, 0, end).unbind(0)
+        self._write_keys = self.keys.narrow(3, start, num_tokens).unbind(0)
+        self._write_values = self.values.narrow(3, start, num_tokens).unbind(0)
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Store one layer's new keys and values; called by the attention layers of transformers.
+
+        Args:
+            key_states: [B, Hkv, N, Dk], N as announced by ``begin``.
+            value_states: [B, Hkv, N, Dv].
+
+        Returns:
+            Views [B, Hkv, S', Dk] and [B, Hkv, S', Dv] with S' = max(lengths) + N.
+        """
+        assert key_states.shape[2] == self._count, "begin(n) must announce the tokens of every forward"
+        self._write_keys[layer_idx].copy_(key_states)
+        self._write_values[layer_idx].copy_(value_states)
+        return self._read_keys[layer_idx], self._read_values[layer_idx]
+
+    def attention_mask(self, ancestor_mask: Tensor) -> Tensor:
+        """What each new token sees: its row's cached text and its own ancestors.
+
+        Args:
+            ancestor_mask: Bool [B, N, N], True where the column is an ancestor of the row, or the row itself.
+
+        Returns:
+            Bool [B, 1, N, S'] with S' = max(lengths) + N, True where the token may look.
+        """
+        if self.uniform:
+            return pad(ancestor_mask, (self.length, 0), value=True).unsqueeze(1)
+        device, length = ancestor_mask.device, self.length
+        lengths = torch.tensor(self.lengths, device=device)[:, None, None]
+        cached = torch.arange(length, device=device) < lengths
+        cached = cached.expand(-1, ancestor_mask.shape[1], -1)
+        return torch.cat([cached, ancestor_mask], dim=-1).unsqueeze(1)
+
+    def causal_mask(self, num_tokens: int) -> Tensor:
+        """``attention_mask`` for N tokens of plain text in every row: Bool [B, 1, N, S']."""
+        causal = torch.ones(num_tokens, num_tokens, dtype=torch.bool, device=self.keys.device).tril()
+        return self.attention_mask(causal.expand(self.batch_size, -1, -1))
+
+    def positions(self, num_tokens: int) -> Tensor:
+        """The places of the next N tokens of plain text: Long [B, N], from ``lengths[b]`` on."""
+        steps = torch.arange(num_tokens, device=self.keys.device)
+        if self.uniform:
+            return (steps + self.length).expand(self.batch_size, -1)
+        return torch.tensor(self.lengths, device=self.keys.device)[:, None] + steps
+
+    # -- after the forward ---------------------------------------------------------------------------------------
+
+    def keep(self, path: Tensor, counts: Sequence[int]) -> None:
+        """Keep the accepted path of each row's tree and forget the other nodes.
+
+        Moves all layers at once, in a number of tensor operations that depends on nothing; moves nothing when the
+        paths already lie where they belong.
+
+        Args:
+            path: Long [B, A], node indices from the root (0) down; what follows a row's count is not read.
+            counts: nodes to keep of each row, root included, each at most N.
+        """
+        assert len(counts) == self.batch_size and max(counts) <= self._count
+        width = max(counts)
+        first = self._first_to_move(path, counts) if self.uniform else 0
+        if first < width:
+            self._move(path[:, first:width], first)
+        self._advance(counts)
+
+    def commit(self, counts: Sequence[int]) -> None:
+        """Keep the first ``counts[b]`` of the N new tokens of row b: plain text, padded on the right."""
+        assert len(counts) == self.batch_size and max(counts) <= self._count
+        width = max(counts)
+        if width and not self.uniform:
+            self._move(torch.arange(width, device=self.keys.device).expand(self.batch_size, -1), 0)
+        self._advance(counts)
+
+    def crop(self, lengths: Sequence[int]) -> None:  # type: ignore[override]
+        """Forget all but the first ``lengths[b]`` tokens of row b."""
+        assert all(0 <= new <= old for new, old in zip(lengths, self.lengths, strict=True))
+        self.lengths = list(lengths)
+        self._close()
+
+    def drop(self, row: int) -> None:
+        """Remove a row: the last row takes its place and the batch shrinks by one; nothing else is copied."""
+        last = self.batch_size - 1
+        if row != last:
+            self.keys[:, row, :, : self.lengths[last]] = self.keys[:, last, :, : self.lengths[last]]
+            self.values[:, row, :, : self.lengths[last]] = self.values[:, last, :, : self.lengths[last]]
+            self.lengths[row] = self.lengths[last]
+        self.lengths.pop()
+        self.keys, self.values = self.keys[:, :last], self.values[:, :last]
+        self._close()
+
+    # -- facts ---------------------------------------------------------------------------------------------------
+
+    @property
+    def batch_size(self) -> int:
+        """B, rows still held."""
+        return len(self.lengths)
+
+    @property
+    def capacity(self) -> int:
+        """S, slots per row."""
+        return self.keys.shape[3]
+
+    @property
+    def length(self) -> int:
+        """Cached tokens of the longest row, 0 when no row is left."""
+        return max(self.lengths, default=0)
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all rows have the same length."""
+        return self.lengths.count(self.lengths[0]) == len(self.lengths) if self.lengths else True
+
+    # -- what unpatched models of transformers ask ---------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self.num_layers
+
+    def __repr__(self) -> str:
+        return f"KVCache(lengths={self.lengths}, capacity={self.capacity}, num_layers={self.num_layers})"
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Slots before those of the current forward."""
+        return self.length
+
+    def get_mask_sizes(self, query_length: int | Tensor, layer_idx: int = 0) -> tuple[int, int]:
+        """(width of the mask, offset of its first column); older releases pass the positions, not their number."""
+        new = query_length if isinstance(query_length, int) else query_length.shape[0]
+        return self.length + new, 0
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        """-1: no limit, the cache grows."""
+        return -1
+
+    @property
+    def is_compileable(self) -> bool:
+        return False
+
+    @property
+    def is_initialized(self) -> bool:
+        return True
+
+    @property
+    def is_sliding(self) -> list[bool]:
+        return self._no_layers
+
+    @property
+    def is_linear(self) -> list[bool]:
+        return self._no_layers
+
+    @property
+    def is_dummy(self) -> list[bool]:
+        return self._no_layers
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _close(self) -> None:
+        self._start, self._count = 0, 0
+        self._read_keys = self._read_values = self._write_keys = self._write_values = ()
+
+    def _advance(self, counts: Sequence[int]) -> None:
+        self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
+        self._close()
+
+    def _grow(self, capacity: int) -> None:
+        self._close()
+        self.keys = _enlarged(self.keys, capacity, self.length)
+        self.values = _enlarged(self.values, capacity, self.length)
+
+    def _first_to_move(self, path: Tensor, counts: Sequence[int]) -> int:
+        """Smallest depth at which a path node is not in its final slot; max(counts) if there is none."""
+        first = max(counts)
+        for nodes, count in zip(path[:, :first].tolist(), counts, strict=True):
+            first = next((i for i in range(min(first, count)) if nodes[i] != i), first)
+        return first
+
+    def _move(self, nodes: Tensor, offset: int) -> None:
+        """Copy new slots ``nodes`` [B, A] of row b to ``lengths[b] + offset`` and following.
+
+        All A columns of every row are moved: those beyond a row's count land in its scratch slots.
+        """
+        width, device = nodes.shape[1], self.keys.device
+        sources = nodes.to(device) + self._start
+        if self.uniform:
+            for storage in (self.keys, self.values):
+                storage.narrow(3, self._start + offset, width).copy_(_gathered(storage, sources))
+            return
+        rows = torch.arange(self.batch_size, device=device)[:, None]
+        targets = self.positions(offset + width)[:, offset:]
+        for storage in (self.keys, self.values):
+            storage[:, rows, :, targets] = storage[:, rows, :, sources]
+
+
+def _gathered(storage: Tensor, sources: Tensor) -> Tensor:
+    """Slots ``sources`` [B, A] of ``storage`` [L, B, Hkv, S, D] as a new [L, B, Hkv, A, D]."""
+    if sources.shape[0] == 1:
+        return storage.index_select(3, sources[0])
+    rows = torch.arange(sources.shape[0], device=sources.device)[:, None]
+    return storage[:, rows, :, sources].permute(2, 0, 3, 1, 4)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """Zeros, since a hidden slot still enters 0 * value; usable inside and outside of inference mode."""
+    with torch.inference_mode(False):
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+
+def _enlarged(storage: Tensor, capacity: int, used: int) -> Tensor:
+    larger = _zeros((*storage.shape[:3], capacity, storage.shape[4]), storage.dtype, storage.device)
+    larger[..., :used, :] = storage[..., :used, :]
+    return larger

@@ -1,0 +1,71 @@
+"""``clover chat``: a conversation in the terminal that keeps its cache between turns."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from clover.cli import options
+from clover.cli.statistics import describe
+from clover.errors import UserError
+
+if TYPE_CHECKING:
+    from clover.api import Conversation
+
+
+def chat(
+    target: options.Target = None,
+    draft: options.Draft = None,
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    tree: options.Tree = None,
+    plain: options.Plain = False,
+    max_new_tokens: options.MaxNewTokens = 1024,
+    stop: options.Stop = None,
+    temperature: options.Temperature = 0.7,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    repetition_penalty: options.RepetitionPenalty = 1.0,
+    seed: options.Seed = 0,
+) -> None:
+    """Talk with the target; /new starts over, /exit or Ctrl-D ends, Ctrl-C stops an answer."""
+    request: dict[str, Any] = {"max_new_tokens": max_new_tokens, "stop": stop or (), "seed": seed}
+    request |= {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    request |= {"repetition_penalty": repetition_penalty}
+
+    from clover.api import load
+
+    model = load(
+        target, draft, tree=tree, plain=plain, dtype=dtype, device=device, trust_remote_code=trust_remote_code
+    )
+    conversation = model.chat(**request)
+    while (text := _read_turn()) is not None:
+        if text == "/new":
+            conversation = model.chat(**request)
+        elif text:
+            _answer(conversation, text)
+
+
+def _read_turn() -> str | None:
+    """Read what the user says, without its outer blanks; None at the end."""
+    try:
+        text = input("> " if sys.stdin.isatty() else "").strip()
+    except EOFError:
+        return None
+    return None if text == "/exit" else text
+
+
+def _answer(conversation: "Conversation", text: str) -> None:
+    try:
+        for part in conversation.say(text):
+            print(part, end="", flush=True)
+        print()
+    except KeyboardInterrupt:
+        print(" …")
+    except UserError as error:
+        if conversation.last is None:
+            raise
+        print(f"clover: error: {error}; /new starts over", file=sys.stderr)
+    else:
+        if conversation.last is not None:
+            print(describe(conversation.last), file=sys.stderr)

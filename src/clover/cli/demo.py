@@ -1,0 +1,67 @@
+"""``clover demo``: plain decoding and a draft side by side, on held-out prompts."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clover.cli import options
+
+Prompts = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help='JSON object {"prompts": [...]}, or text with a prompt per line. Left out: code prompts.',
+    ),
+]
+MaxNewTokens = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Tokens per prompt. Left out: what fits into two minutes."),
+]
+Temperature = Annotated[float, typer.Option(metavar="T", help="Of the sampled part; 0 leaves it out.")]
+Picture = Annotated[Path, typer.Option(metavar="FILE", help="Picture to draw: .png, .pdf or .svg.")]
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures as JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show nothing before the table.")]
+
+
+def demo(
+    target: options.Target = None,
+    draft: options.Draft = None,
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    tree: options.Tree = None,
+    prompts: Prompts = None,
+    max_new_tokens: MaxNewTokens = None,
+    temperature: Temperature = 0.8,
+    picture: Picture = Path("demo.png"),
+    json: Json = None,
+    quiet: Quiet = False,
+) -> None:
+    """Compare a draft with plain decoding, live, then as a table and a picture: at most two minutes.
+
+    Exits with 1 if a text differs from that of plain decoding and rounding does not explain it.
+    """
+    from transformers.utils import logging
+
+    from clover.demo import DemoOptions, run_demo
+
+    logging.disable_progress_bar()
+    report = run_demo(
+        DemoOptions(
+            target=target,
+            draft=draft,
+            tree=tree,
+            dtype=dtype,
+            device=device,
+            trust_remote_code=trust_remote_code,
+            prompts=prompts,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            picture=picture,
+            json=json,
+            quiet=quiet,
+        )
+    )
+    if report.defect:
+        raise typer.Exit(1)

@@ -1,0 +1,113 @@
+"""The frame of the command line: registers the commands and turns errors into one line and an exit code."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import typer
+
+from clover import __version__
+from clover.cli import chat, demo, generate, recipe, train
+from clover.errors import UserError
+from clover.files import explain
+
+USER_ERROR, INTERRUPTED = 2, 130
+
+# The base of all usage errors; it has no public name that every version of typer shares.
+_UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[2]
+
+app = typer.Typer(
+    name="clover",
+    help="Faster text from a language model with the same output: speculative decoding with Clover drafts.",
+    epilog="Every command takes the embedded target and draft when --target and --draft are left out.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(generate.generate)
+app.command()(chat.chat)
+app.command()(train.train)
+app.command()(demo.demo)
+app.command()(recipe.recipe)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"clover {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+
+def main() -> NoReturn:
+    """Run the command line of this process and leave with its exit code."""
+    sys.exit(run())
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code: 0, 2 for what the user can mend, 130 when interrupted.
+
+    A user's mistake prints one line ``clover: error: …`` on stderr; with ``CLOVER_DEBUG=1`` it is raised instead,
+    with its traceback. Errors in the program itself are always raised.
+
+    Args:
+        arguments: what follows ``clover``; this process's own when left out.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = typer.main.get_command(app).main(
+            list(arguments) or ["--help"], "clover", standalone_mode=False
+        )
+    except (Exception, KeyboardInterrupt) as error:
+        message = _explain(error)
+        if message is None or os.environ.get("CLOVER_DEBUG") == "1":
+            raise
+        code = INTERRUPTED if message == "interrupted" else USER_ERROR
+        return _report(message, code)
+    if code == INTERRUPTED:
+        return _report("interrupted", code)
+    return code or 0
+
+
+def _report(message: str, code: int) -> int:
+    print("clover: error:", " ".join(message.split()), file=sys.stderr)
+    return code
+
+
+def _explain(error: BaseException) -> str | None:
+    """Return what to tell the user, or None when the error is a defect of the program."""
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return "interrupted"
+    if isinstance(error, _UsageError):
+        return error.format_message()
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, OSError):
+        return _explain_os_error(error)
+    if _out_of_memory(error):
+        return "out of memory; use a smaller batch, shorter text, or --dtype bfloat16"
+    return None
+
+
+def _explain_os_error(error: OSError) -> str:
+    if error.errno is None:
+        return str(error)
+    return f"{error.filename}: {explain(error.errno)}" if error.filename else explain(error.errno)
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    # By name and text, because naming PyTorch's class would import PyTorch.
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))

@@ -1,0 +1,27 @@
+"""``clover recipe``: make the embedded target and draft again, from source code on this machine."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clover.cli import options
+
+
+def recipe(
+    output: options.Output,
+    work: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="What the stages hand over; an interrupted run goes on here."),
+    ] = None,
+    minutes: Annotated[
+        float, typer.Option(metavar="M", min=0.1, help="Time for all training and writing.")
+    ] = 175.0,
+    device: options.Device = None,
+    overwrite: options.Overwrite = False,
+) -> None:
+    """Train a small code model and its draft offline, as the embedded ones were made."""
+    from clover.recipe.run import RecipeOptions, run_recipe
+
+    work = work or output.with_name(output.name + ".work")
+    run_recipe(RecipeOptions(output, work, minutes=minutes, device=device, overwrite=overwrite))

@@ -1,0 +1,118 @@
+"""The interface between draft systems and the rest: what a draft is trained through and what the engine asks of it.
+
+Shapes: B batch, A committed positions of one call, P frontier nodes, T text, D draft heads, H hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, cast
+
+from torch import Tensor
+from transformers import PreTrainedModel
+from typing_extensions import Self
+
+from clover.drafts.config import DraftConfig
+from clover.target import TargetModel
+
+
+class DraftSession(Protocol):
+    """The draft's side of one running batch. Its cache holds verified positions only, so nothing is rolled back."""
+
+    @property
+    def lengths(self) -> list[int]:
+        """Committed positions of each row."""
+        ...
+
+    def commit(self, hidden: Tensor, next_tokens: Tensor, counts: list[int]) -> Tensor:
+        """Take in positions that the target has run.
+
+        Args:
+            hidden: [B, A, H] the target's hidden states there, of the kind `config.hidden_state` names.
+            next_tokens: Long [B, A] the token that follows each of them.
+            counts: how many of the A positions of each row are real; the rest is padding at the end.
+
+        Returns:
+            logits [B, V] for the token after the last committed pair: the first depth of the tree.
+        """
+        ...
+
+    def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
+        """Go one depth down.
+
+        Args:
+            slots: Long [B, P] row of the frontier before (0 on the first call after `commit`) that a node continues.
+            tokens: Long [B, P] the nodes' tokens.
+
+        Returns:
+            logits [B, P, V] for the children of each node; these nodes are the frontier of the next call.
+        """
+        ...
+
+    def drop(self, row: int) -> None:
+        """Forget a row; the last row takes its place."""
+        ...
+
+    def crop(self, lengths: list[int]) -> None:
+        """Forget all positions of row b from lengths[b] on."""
+        ...
+
+
+class DraftModel(PreTrainedModel):
+    """Base of all trained drafts. The target's lm_head and embedding are shared by `bind`, never saved here."""
+
+    config: DraftConfig
+    config_class = DraftConfig
+    base_model_prefix = ""
+    _no_split_modules = None
+    _target: TargetModel | None = None
+
+    @property
+    def target(self) -> TargetModel:
+        """The target this draft is bound to."""
+        assert self._target is not None, "bind() the draft to its target first"
+        return self._target
+
+    @property
+    def max_depth(self) -> int:
+        """Depths the draft was trained for: its number of heads."""
+        raise AssertionError("every draft system says how deep it goes")
+
+    def bind(self, target: TargetModel) -> Self:
+        """Share the target's lm_head and embedding.
+
+        Raises:
+            UserError: this is not the target the draft was trained for; names the field that differs.
+        """
+        self.config.check_target(target)
+        self._target = target
+        return self
+
+    @classmethod
+    def from_target(cls, target: TargetModel, **options: Any) -> Self:
+        """A draft for `target` with its starting values; `options` are fields of the system's configuration."""
+        described = {key: value for key, value in target.config.to_dict().items() if key != "_name_or_path"}
+        config = cast(Any, cls.config_class)(target_config=described, **options)
+        draft: Any = cls(config)
+        draft.to(device=target.device)
+        draft.start_from(target)
+        return draft.bind(target)
+
+    def start_from(self, target: TargetModel) -> None:
+        """Set the starting values that depend on the target's weights."""
+
+    def new_session(self, batch_size: int, capacity: int) -> DraftSession:
+        """A session for `batch_size` rows with room for `capacity` positions each (it grows when they outgrow it)."""
+        raise AssertionError("every draft system makes its own sessions")
+
+    def train_outputs(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        """Run all heads over whole texts, forced with the tokens of the text.
+
+        Args:
+            hidden: [B, T, H] target hidden states of the kind `config.hidden_state` names.
+            tokens: Long [B, T], right-padded.
+
+        Returns:
+            [D, B, T, H]: `out[i, :, t]` is compared with the target's post-norm state at t + 1 + i, and through the
+            lm_head predicts token t + 2 + i. Where the text ends before that, values are meaningless.
+        """
+        raise AssertionError("every draft system runs its own heads")

@@ -1,0 +1,78 @@
+"""What goes into the engine and what comes out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from clover.errors import UserError
+from clover.metrics import Acceptance
+from clover.sampling import SamplingParams
+
+FinishReason = Literal["stop", "length", "context"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One text to be continued.
+
+    Args:
+        prompt: token ids, at least one.
+        max_new_tokens: tokens to write at most.
+        params: how the target chooses its tokens.
+        stop: the text ends before the first of these strings that it would contain.
+        eos: tokens that end the text; the target's own if None, none if empty.
+    """
+
+    prompt: tuple[int, ...]
+    max_new_tokens: int = 256
+    params: SamplingParams = field(default_factory=SamplingParams)
+    stop: tuple[str, ...] = ()
+    eos: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise UserError("the prompt is empty; give at least one token")
+        if self.max_new_tokens < 1:
+            raise UserError(f"max_new_tokens is {self.max_new_tokens}; it must be at least 1")
+        if "" in self.stop:
+            raise UserError("a stop string is empty; leave it out")
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A finished continuation.
+
+    Args:
+        text: the new text, without special tokens and without the stop string; "" when the target has no tokenizer.
+        tokens: the new token ids; an end-of-sequence token that ended the text is the last of them.
+        prompt_tokens: length of the prompt.
+        acceptance: decoding steps, acceptance length τ (bonus token included) and acceptance per depth.
+        finish_reason: "stop" (end-of-sequence token or stop string), "length" (max_new_tokens) or "context".
+        first_token_seconds, seconds: from the start of the batch to the first and to the last token.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    prompt_tokens: int
+    acceptance: Acceptance
+    finish_reason: FinishReason
+    first_token_seconds: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StepEvent:
+    """What one decoding step gave to one request.
+
+    Args:
+        index: the request's place in the list given to the engine.
+        tokens: tokens emitted by this step, at least one.
+        text: the text that became certain with them; may be "" (half a character, a possible stop string).
+        generation: the whole result, with the request's last event.
+    """
+
+    index: int
+    tokens: tuple[int, ...]
+    text: str
+    generation: Generation | None = None

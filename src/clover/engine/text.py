@@ -1,0 +1,71 @@
+"""Text of a growing token sequence, piece by piece, and stop strings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_HALF_CHARACTER = "\ufffd"
+
+
+class Detokenizer:
+    """Turns tokens into text as they come; what it has returned never changes afterwards.
+
+    Only a window of the last tokens is decoded at each step, so the cost does not grow with the text. Text is held
+    back while it may still change: half a character, or the beginning of a stop string.
+
+    Args:
+        tokenizer: a transformers tokenizer, or None (then all text is "").
+        stop: strings before which the text ends.
+    """
+
+    def __init__(self, tokenizer: Any | None, stop: tuple[str, ...] = ()):
+        self.tokenizer = tokenizer
+        self.stop = stop
+        self.text = ""  # all text decoded so far, up to the stop string if there was one
+        self.stopped = False
+        self._tokens: list[int] = []
+        self._window = 0  # first token of the window that is decoded
+        self._known = 0  # tokens whose text is in self.text
+        self._released = 0  # characters handed out
+
+    def push(self, token: int) -> str:
+        """Take one token in; returns the text that became certain."""
+        if self.tokenizer is None:
+            return ""
+        self._tokens.append(token)
+        before = self._decode(self._window, self._known)
+        after = self._decode(self._window, len(self._tokens))
+        if len(after) > len(before) and not after.endswith(_HALF_CHARACTER):
+            self._append(after[len(before) :])
+            self._window, self._known = self._known, len(self._tokens)
+        return self._release(len(self.text) if self.stopped else len(self.text) - self._held_back())
+
+    def finish(self) -> str:
+        """The rest of the text, once no more tokens come."""
+        if self.tokenizer is not None and not self.stopped:
+            before = self._decode(self._window, self._known)
+            self._append(self._decode(self._window, len(self._tokens))[len(before) :])
+        return self._release(len(self.text))
+
+    def _decode(self, start: int, end: int) -> str:
+        assert self.tokenizer is not None
+        return self.tokenizer.decode(self._tokens[start:end], skip_special_tokens=True)
+
+    def _append(self, piece: str) -> None:
+        self.text += piece
+        found = [at for at in (self.text.find(s, self._released) for s in self.stop) if at >= 0]
+        if found:
+            self.text, self.stopped = self.text[: min(found)], True
+
+    def _held_back(self) -> int:
+        """Length of the longest end of the text that begins a stop string."""
+        longest = max((len(s) for s in self.stop), default=1) - 1
+        for size in range(min(longest, len(self.text) - self._released), 0, -1):
+            if any(s.startswith(self.text[-size:]) for s in self.stop):
+                return size
+        return 0
+
+    def _release(self, end: int) -> str:
+        piece = self.text[self._released : end]
+        self._released = max(self._released, end)
+        return piece

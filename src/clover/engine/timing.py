@@ -1,0 +1,43 @@
+"""Where the time of decoding goes."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+PHASES = ("prefill", "draft", "verify", "accept", "keep")
+
+
+class PhaseClock:
+    """Adds up seconds per phase of the decoding step.
+
+    On a GPU work is only queued when a phase ends; `synchronize=True` waits for it, which costs some speed but puts
+    the time where it belongs.
+    """
+
+    def __init__(self, synchronize: bool = False):
+        self.synchronize = synchronize and torch.cuda.is_available()
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.steps = 0
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time of the block to phase `name`, one of PHASES."""
+        started = time.perf_counter()
+        yield
+        if self.synchronize:
+            torch.cuda.synchronize()
+        self.seconds[name] += time.perf_counter() - started
+
+    def per_step(self, name: str) -> float:
+        """Mean seconds of phase `name` in one decoding step."""
+        return self.seconds[name] / max(self.steps, 1)
+
+    @property
+    def decoding_seconds(self) -> float:
+        """All phases but the prefill."""
+        return sum(value for name, value in self.seconds.items() if name != "prefill")

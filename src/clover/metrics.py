@@ -1,0 +1,102 @@
+"""How many tokens a decoding step emits, and how often the draft is right at each depth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+
+@dataclass
+class Acceptance:
+    """Acceptance counts of any number of decoding steps; ``+`` merges those of rows, runs or machines.
+
+    Attributes:
+        histogram: ``histogram[n]`` steps accepted n draft tokens.
+        attempts: ``attempts[d - 1]`` steps accepted a token at depth d - 1 (the root counts) and had a draft
+            at depth d.
+        drafted: draft depths offered, summed over the steps; several candidates at one depth count once, so
+            that a tree compares with a chain.
+
+    Two steps with a draft of depth 3, of which the first accepted two tokens and the second none:
+
+    >>> acceptance = Acceptance()
+    >>> acceptance.record(count=3, drafted_depth=3)
+    >>> acceptance.record(count=1, drafted_depth=3)
+    >>> acceptance.tau, acceptance.acceptance_per_depth
+    (2.0, [0.5, 1.0, 0.0])
+    """
+
+    histogram: list[int] = field(default_factory=list)
+    attempts: list[int] = field(default_factory=list)
+    drafted: int = 0
+
+    def record(self, count: int, drafted_depth: int) -> None:
+        """Add one decoding step.
+
+        Args:
+            count: tokens emitted, the bonus token included, so at least 1.
+            drafted_depth: depth of the tree that was verified, 0 without a draft.
+        """
+        assert 1 <= count <= drafted_depth + 1, (count, drafted_depth)
+        _grow(self.histogram, count)
+        self.histogram[count - 1] += 1
+        reached = min(count, drafted_depth)
+        _grow(self.attempts, reached)
+        for depth in range(reached):
+            self.attempts[depth] += 1
+        self.drafted += drafted_depth
+
+    def __add__(self, other: Acceptance) -> Acceptance:
+        return Acceptance(
+            _added(self.histogram, other.histogram),
+            _added(self.attempts, other.attempts),
+            self.drafted + other.drafted,
+        )
+
+    @property
+    def steps(self) -> int:
+        """Decoding steps."""
+        return sum(self.histogram)
+
+    @property
+    def accepted(self) -> int:
+        """Accepted draft tokens."""
+        return sum(length * steps for length, steps in enumerate(self.histogram))
+
+    @property
+    def emitted(self) -> int:
+        """Tokens emitted: the accepted ones and one bonus token per step."""
+        return self.steps + self.accepted
+
+    @property
+    def tau(self) -> float:
+        """Acceptance length τ: tokens per step, the bonus token included; 0 before the first step."""
+        return self.emitted / self.steps if self.steps else 0.0
+
+    @property
+    def acceptance_per_depth(self) -> list[float]:
+        """Acceptance rate at depths 1, 2, …: the share accepted of the steps that got to a draft there."""
+        return [sum(self.histogram[depth:]) / tried for depth, tried in enumerate(self.attempts, start=1)]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the figures for JSON, also under the names that vLLM gives them per request."""
+        return {
+            "steps": self.steps,
+            "emitted": self.emitted,
+            "drafted": self.drafted,
+            "tau": self.tau,
+            "acceptance_per_depth": self.acceptance_per_depth,
+            "speculative_decoding": {
+                "mean_acceptance_length": self.tau,
+                "draft_acceptance_rate": self.accepted / self.drafted if self.drafted else 0.0,
+                "acceptance_histogram": list(self.histogram),
+            },
+        }
+
+
+def _grow(counts: list[int], length: int) -> None:
+    counts.extend([0] * (length - len(counts)))
+
+
+def _added(left: list[int], right: list[int]) -> list[int]:
+    return [a + b for a, b in zip_longest(left, right, fillvalue=0)]

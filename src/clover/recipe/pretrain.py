@@ -1,0 +1,158 @@
+"""Training of the embedded target: a deep, narrow Llama on the token stream of the corpus.
+
+Matrices are trained with Muon, the embedding table and the norms with AdamW. The rate is warmed up, held, and falls
+linearly to zero over the last part of the budget; windows grow from 256 to 1,024 tokens near the end, because short
+ones are cheaper and teach a small model most of what it can learn.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from clover.checkpoint import load_checkpoint, save_checkpoint
+
+_WARM_UP, _DECAY = 0.02, 0.35
+_STAGES = ((0.0, 256), (0.7, 512), (0.9, 1024))  # (from this share of the budget on, tokens per window)
+_SAVE_EVERY_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class PretrainConfig:
+    """What the training of the target depends on, the corpus aside. `minutes` is the wall-clock budget."""
+
+    minutes: float
+    batch_tokens: int = 8192
+    matrix_lr: float = 0.02
+    vector_lr: float = 4e-3
+    weight_decay: float = 0.02
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class PretrainProgress:
+    """One logged moment: share of the budget spent (0 … 1), steps, tokens seen, training loss (nats per token)."""
+
+    share: float
+    step: int
+    tokens: int
+    loss: float
+    tokens_per_second: float
+
+
+def target_config(vocab_size: int, context_length: int, end_of_text: int) -> LlamaConfig:
+    """The embedded target's shape: 16 layers of width 256. Full attention heads: shared ones save nothing here."""
+    return LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=256,
+        intermediate_size=704,
+        num_hidden_layers=16,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=context_length,
+        tie_word_embeddings=True,
+        bos_token_id=end_of_text,
+        eos_token_id=end_of_text,
+        pad_token_id=None,
+    )
+
+
+def pretrain(
+    model: LlamaForCausalLM, stream: Tensor, config: PretrainConfig, work: Path
+) -> Iterator[PretrainProgress]:
+    """Train `model` in place on `stream` (Short [tokens]); yields every tenth step and at the end. Goes on from `work`.
+
+    The time spent before an interruption counts. In bf16 autocast; weights and optimizers stay in float32.
+    """
+    device = next(model.parameters()).device
+    optimizers = _optimizers(model, config)
+    state = {"step": 0, "tokens": 0, "seconds": 0.0, "loss": float("nan")}
+    if work.exists():
+        state = load_checkpoint(work, {"target": model}, optimizers)
+    saved, started = state["seconds"], time.monotonic() - state["seconds"]
+    model.train()
+    while (elapsed := time.monotonic() - started) < config.minutes * 60:
+        share = elapsed / (config.minutes * 60)
+        batch = _batch(stream, share, config, state["step"]).to(device)
+        loss = _step(model, batch, optimizers, _rate(share))
+        state["step"] += 1
+        state["tokens"] += batch.numel()
+        state["seconds"] = time.monotonic() - started
+        if state["step"] % 10 == 0:
+            state["loss"] = float(loss)
+            yield _progress(share, state)
+        if state["seconds"] - saved > _SAVE_EVERY_SECONDS:
+            saved = state["seconds"]
+            save_checkpoint(work, {"target": model}, optimizers, state)
+    save_checkpoint(work, {"target": model}, optimizers, state)
+    yield _progress(1.0, state)
+
+
+def _progress(share: float, state: dict[str, Any]) -> PretrainProgress:
+    speed = state["tokens"] / max(state["seconds"], 1e-9)
+    return PretrainProgress(share, state["step"], state["tokens"], state["loss"], speed)
+
+
+@torch.no_grad()
+def mean_loss(model: LlamaForCausalLM, stream: Tensor, window: int = 256, max_tokens: int = 200_000) -> float:
+    """Mean next-token loss in nats over consecutive windows of `stream`, each read without what comes before it."""
+    model.eval()
+    device = next(model.parameters()).device
+    count = min(len(stream), max_tokens) // (window + 1)
+    windows = stream[: count * (window + 1)].view(count, window + 1).long()
+    losses = []
+    for batch in windows.split(16):
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            logits = model(input_ids=batch[:, :-1].to(device), use_cache=False).logits
+        losses.append(_cross_entropy(logits, batch[:, 1:].to(device)) * len(batch))
+    return float(torch.stack(losses).sum() / count)
+
+
+def _optimizers(model: nn.Module, config: PretrainConfig) -> dict[str, torch.optim.Optimizer]:
+    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed_tokens" not in name]
+    others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed_tokens" in name]
+    return {
+        "matrices": torch.optim.Muon(matrices, lr=config.matrix_lr, weight_decay=config.weight_decay),
+        "vectors": torch.optim.AdamW(others, lr=config.vector_lr, betas=(0.9, 0.95), weight_decay=0.0),
+    }
+
+
+def _step(
+    model: nn.Module, batch: Tensor, optimizers: dict[str, torch.optim.Optimizer], rate: float
+) -> Tensor:
+    with torch.autocast(batch.device.type, dtype=torch.bfloat16):
+        logits = model(input_ids=batch[:, :-1], use_cache=False).logits
+    loss = _cross_entropy(logits, batch[:, 1:])
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimizer in optimizers.values():
+        for group in optimizer.param_groups:
+            group.setdefault("peak_lr", group["lr"])
+            group["lr"] = group["peak_lr"] * rate
+        optimizer.step()
+        optimizer.zero_grad()
+    return loss.detach()
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
+
+
+def _rate(share: float) -> float:
+    return min(1.0, (share + 0.001) / _WARM_UP, (1 - share) / _DECAY)
+
+
+def _batch(stream: Tensor, share: float, config: PretrainConfig, step: int) -> Tensor:
+    window = max(size for start, size in _STAGES if share >= start)
+    rows = max(1, math.ceil(config.batch_tokens / window))
+    generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
+    starts = torch.randint(len(stream) - window - 1, (rows,), generator=generator)
+    return stream[starts[:, None] + torch.arange(window + 1)].long()

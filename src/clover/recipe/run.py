@@ -1,0 +1,206 @@
+"""Run the recipe: from the Python source on this machine to a target, its draft and a model card.
+
+Five stages hand over by files in a work directory, so that an interrupted run goes on where it stopped:
+corpus and tokenizer, target, text written by the target, draft, card. Stages that are done are not run again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.generation.configuration_utils import GenerationConfig
+
+from clover.data import Sample
+from clover.drafts import Clover2Draft
+from clover.files import output_directory, read_json, write_json, written
+from clover.losses import LossConfig
+from clover.recipe.card import DraftFacts, TargetFacts, write_cards
+from clover.recipe.corpus import Corpus, Document, prompts_from, read_corpus
+from clover.recipe.display import counting, pretrain_progress
+from clover.recipe.pretrain import PretrainConfig, mean_loss, pretrain, target_config
+from clover.recipe.tokens import token_stream, train_tokenizer
+from clover.regenerate import RegenerateConfig, regenerate
+from clover.target import TargetModel
+from clover.train import TrainConfig, train
+
+CONTEXT = 1024
+_TARGET_SHARE, _WRITE_SHARE, _DRAFT_SHARE = 0.55, 0.15, 0.30
+_DRAFT_LR, _REGRESSION_WEIGHT = 1e-3, 0.0
+_DEMO_PROMPTS, _DEVELOPMENT_PROMPTS, _WRITE_PROMPTS = 12, 24, 6000
+
+
+@dataclass(frozen=True)
+class RecipeOptions:
+    """What the user of the recipe chooses.
+
+    Args:
+        output: directory that gets `target/`, `draft/` and `held_out_prompts.json`.
+        work: directory for what the stages hand over; kept, so that the run can go on or be looked at.
+        minutes: budget of all training and writing together.
+        device: "cpu" or "cuda"; a GPU when there is one if None.
+        overwrite: replace `output` if it exists.
+    """
+
+    output: Path
+    work: Path
+    minutes: float = 175.0
+    device: str | None = None
+    overwrite: bool = False
+
+
+@dataclass(frozen=True)
+class _Text:
+    """The corpus as the later stages need it."""
+
+    tokenizer: PreTrainedTokenizerFast
+    train: Tensor  # Short [tokens]
+    held_out: Tensor  # Short [tokens]
+
+
+def run_recipe(options: RecipeOptions) -> None:
+    """Run all stages and put the result into `options.output`, whole or not at all."""
+    console = Console(stderr=True)
+    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    with written(options.work):
+        options.work.mkdir(parents=True, exist_ok=True)
+    console.print("[bold]1/5[/] corpus and tokenizer")
+    corpus = read_corpus()
+    text = _prepare_text(corpus, options.work)
+    console.print(
+        f"    {len(corpus.train)} files, {len(text.train):,} tokens; held out {len(corpus.held_out)} files"
+    )
+    with output_directory(options.output, overwrite=options.overwrite) as output:
+        console.print("[bold]2/5[/] target")
+        facts = _make_target(text, options, device, output / "target", console)
+        target = TargetModel.load(output / "target", dtype="bfloat16", device=device)
+        console.print("[bold]3/5[/] text written by the target")
+        samples = _write_text(target, corpus.train, options, console)
+        console.print("[bold]4/5[/] draft")
+        draft = _make_draft(target, samples, options, output / "draft", console)
+        console.print("[bold]5/5[/] card")
+        prompts = _held_out_prompts(corpus.held_out)
+        write_json(output / "held_out_prompts.json", prompts)
+        write_cards(output, corpus.sources, facts, draft, prompts["development"], device)
+
+
+def _prepare_text(corpus: Corpus, work: Path) -> _Text:
+    stream, folder = work / "corpus.safetensors", work / "tokenizer"
+    if not stream.exists():
+        with written(work):
+            tokenizer = train_tokenizer(corpus.train, CONTEXT)
+            tokenizer.save_pretrained(folder)
+            tokens = {
+                "train": token_stream(tokenizer, corpus.train),
+                "held_out": token_stream(tokenizer, corpus.held_out),
+            }
+            partial = stream.with_suffix(".partial")
+            save_file(tokens, partial)
+            os.replace(partial, stream)
+    tokens = load_file(stream)
+    return _Text(PreTrainedTokenizerFast.from_pretrained(folder), tokens["train"], tokens["held_out"])
+
+
+def _make_target(
+    text: _Text, options: RecipeOptions, device: str, output: Path, console: Console
+) -> TargetFacts:
+    """Train the target, save it as bf16 with its tokenizer, and measure the saved weights on held-out files."""
+    torch.manual_seed(0)
+    tokenizer = text.tokenizer
+    end: Any = tokenizer.eos_token_id
+    model: Any = LlamaForCausalLM(target_config(len(tokenizer), CONTEXT, end))
+    model.to(device)
+    config = PretrainConfig(minutes=options.minutes * _TARGET_SHARE)
+    moment = None
+    with pretrain_progress(console) as show:
+        for moment in pretrain(model, text.train, config, options.work / "target.state"):
+            show(moment)
+    assert moment is not None
+    model.to(torch.bfloat16)
+    loss = mean_loss(model, text.held_out)
+    console.print(f"    held-out loss {loss:.3f} nats per token")
+    model.generation_config = GenerationConfig(bos_token_id=end, eos_token_id=end, pad_token_id=end)
+    with written(output):
+        model.save_pretrained(output)
+        tokenizer.save_pretrained(output)
+    return TargetFacts(
+        steps=moment.step,
+        tokens=moment.tokens,
+        training_loss=moment.loss,
+        minutes=config.minutes,
+        held_out_loss=loss,
+        parameters=model.num_parameters(),
+        corpus_tokens=len(text.train),
+    )
+
+
+def _write_text(
+    target: TargetModel, documents: Sequence[Document], options: RecipeOptions, console: Console
+) -> list[Sample]:
+    """Let the target continue openings of training files, half of them greedily."""
+    tokenizer = target.tokenizer
+    assert tokenizer is not None
+    openings = [tokenizer(prompt)["input_ids"][-48:] for prompt in prompts_from(documents, _WRITE_PROMPTS)]
+    samples = [_opening(tokens) for tokens in openings]
+    config = RegenerateConfig(
+        max_length=256, prompt_tokens=48, batch_size=64, max_minutes=options.minutes * _WRITE_SHARE
+    )
+    with counting(console, len(samples)) as show:
+        return regenerate(target, samples, config, options.work / "written.jsonl", show)
+
+
+def _opening(tokens: list[int]) -> Sample:
+    """A text whose opening is given and whose one learnt token stands for all that the target will write."""
+    learnt = torch.zeros(len(tokens) + 1, dtype=torch.bool)
+    learnt[-1] = True
+    return Sample(torch.tensor([*tokens, 0], dtype=torch.int32), learnt)
+
+
+def _make_draft(
+    target: TargetModel, samples: list[Sample], options: RecipeOptions, output: Path, console: Console
+) -> DraftFacts:
+    """Train the draft on what the target wrote and put it into `output`."""
+    config = TrainConfig(
+        output=str(options.work / "draft"),
+        target="the embedded target",
+        data=("text written by the target",),
+        max_length=256,
+        batch_tokens=4096,
+        max_minutes=options.minutes * _DRAFT_SHARE,
+        lr=_DRAFT_LR,
+        dtype="bf16",
+        loss=LossConfig(regression_weight=_REGRESSION_WEIGHT),
+    )
+    finished = options.work / "draft"
+    if not finished.exists():
+        torch.manual_seed(0)
+        draft = Clover2Draft.from_target(target)
+        result = train(config, target, samples, draft, resume=config.work_directory.exists(), console=console)
+        if not result.finished:
+            raise KeyboardInterrupt
+        facts = DraftFacts(
+            texts=len(samples),
+            tokens=sum(int(sample.loss_mask.sum()) for sample in samples),
+            steps=result.steps,
+            minutes=round(result.seconds / 60, 1),
+            parameters=draft.num_parameters(),
+        )
+        write_json(options.work / "draft.json", asdict(facts))
+    with written(output):
+        shutil.copytree(finished, output)
+    return DraftFacts(**read_json(options.work / "draft.json"))
+
+
+def _held_out_prompts(documents: Sequence[Document]) -> dict[str, list[str]]:
+    """Openings of held-out files: some to tune on, others for the demo, which nothing was chosen by."""
+    found = prompts_from(documents, _DEMO_PROMPTS + _DEVELOPMENT_PROMPTS)
+    return {"prompts": found[:_DEMO_PROMPTS], "development": found[_DEMO_PROMPTS:]}

@@ -1,0 +1,52 @@
+"""Tokenizer of the embedded target (byte-level BPE, trained on the corpus) and the corpus as one stream of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from clover.recipe.corpus import Document
+
+VOCABULARY = 4096
+END_OF_TEXT = "<|endoftext|>"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ message['content'] }}{% if message['role'] == 'assistant' %}"
+    "{{ eos_token }}{% endif %}{% endfor %}"
+)
+
+
+def train_tokenizer(documents: Sequence[Document], context_length: int) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE with 4,096 entries; runs of spaces stay together, as code needs."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator((d.text for d in documents), trainer)
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=END_OF_TEXT,
+        eos_token=END_OF_TEXT,
+        pad_token=END_OF_TEXT,
+        model_max_length=context_length,
+        clean_up_tokenization_spaces=False,
+    )
+    wrapped.chat_template = CHAT_TEMPLATE
+    return wrapped
+
+
+def token_stream(tokenizer: PreTrainedTokenizerFast, documents: Sequence[Document]) -> Tensor:
+    """All documents one after another, each opened by the end-of-text token: Short [tokens]."""
+    opening = tokenizer.eos_token_id
+    parts = []
+    for encoding in tokenizer.backend_tokenizer.encode_batch([d.text for d in documents]):
+        parts.append(torch.tensor([opening, *encoding.ids], dtype=torch.int16))
+    return torch.cat(parts)

@@ -1,0 +1,174 @@
+"""Let the target write the training text itself: a draft learns the model, not the data set.
+
+Of a conversation every answer is written anew, each after the turns before it (with the new answers in them). Of a
+plain text the opening is kept and the target continues it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from clover.data import Sample
+from clover.engine import Engine, Request
+from clover.errors import UserError
+from clover.files import written
+from clover.sampling import SamplingParams
+from clover.target import TargetModel
+
+
+@dataclass(frozen=True)
+class RegenerateConfig:
+    """How texts are written anew.
+
+    Args:
+        max_length: tokens of a text at most, its prompt included.
+        prompt_tokens: tokens of a plain text that are kept as its opening, at most half of it.
+        temperatures: text i is written at `temperatures[i % len]`: a draft should meet greedy and sampled text.
+        batch_size: texts that are written together.
+        max_minutes: stop here with what was written; None for all texts.
+        seed: of the sampling.
+    """
+
+    max_length: int = 512
+    prompt_tokens: int = 32
+    temperatures: tuple[float, ...] = (0.0, 1.0)
+    batch_size: int = 32
+    max_minutes: float | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Alternating parts of a text: what stands there, and what the target writes after it."""
+
+    given: tuple[int, ...]
+    written: int
+
+
+def regenerate(
+    target: TargetModel,
+    samples: Sequence[Sample],
+    config: RegenerateConfig,
+    path: Path,
+    progress: Callable[[int, int], None] = lambda texts, tokens: None,
+) -> list[Sample]:
+    """Write all texts anew, batch by batch, into the JSON-lines file `path`; goes on from what the file holds.
+
+    Args:
+        progress: called after each batch with (texts, tokens) written so far.
+    """
+    done = read_regenerated(path) if path.exists() else []
+    started = time.monotonic()
+    engine = Engine(target)
+    tokens = sum(int(sample.loss_mask.sum()) for sample in done)
+    for at in range(len(done), len(samples), config.batch_size):
+        if config.max_minutes is not None and time.monotonic() - started > config.max_minutes * 60:
+            break
+        fresh = _rewrite(engine, samples[at : at + config.batch_size], config, at)
+        with written(path), path.open("a", encoding="utf-8") as file:
+            for sample in fresh:
+                row = {"tokens": sample.tokens.tolist(), "loss_mask": sample.loss_mask.int().tolist()}
+                file.write(json.dumps(row, separators=(",", ":")) + "\n")
+        done += fresh
+        tokens += sum(int(sample.loss_mask.sum()) for sample in fresh)
+        progress(len(done), tokens)
+    if not any(sample.loss_mask.any() for sample in done):
+        raise UserError(
+            "the target wrote nothing: every text ended at once; check its chat template and the data"
+        )
+    return done
+
+
+def read_regenerated(path: Path) -> list[Sample]:
+    """Samples of a file that `regenerate` wrote; a half-written last line is left out.
+
+    Raises:
+        UserError: the file cannot be read or is not of this kind.
+    """
+    samples = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        for line in lines:
+            if line.endswith("\n"):
+                row = json.loads(line)
+                tokens = torch.tensor(row["tokens"], dtype=torch.int32)
+                mask = torch.tensor(row["loss_mask"], dtype=torch.bool)
+                if tokens.shape != mask.shape or tokens.ndim != 1:
+                    raise ValueError("tokens and loss_mask differ in length")
+                samples.append(Sample(tokens, mask))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} does not hold regenerated texts ({error}); delete it to start again"
+        ) from error
+    if len(lines) != len(samples):
+        with written(path):
+            path.write_text("".join(lines[: len(samples)]), encoding="utf-8")
+    return samples
+
+
+def _rewrite(engine: Engine, samples: Sequence[Sample], config: RegenerateConfig, first: int) -> list[Sample]:
+    limit = min(config.max_length, engine.target.context_length)
+    parts = [_parts(sample, config.prompt_tokens, limit) for sample in samples]
+    texts: list[list[int]] = [[] for _ in samples]
+    masks: list[list[bool]] = [[] for _ in samples]
+    for turn in range(max(map(len, parts))):
+        rows = []
+        for row, turns in enumerate(parts):
+            if turn < len(turns) and len(texts[row]) + len(turns[turn].given) + 1 < limit:
+                texts[row] += turns[turn].given
+                masks[row] += [False] * len(turns[turn].given)
+                rows.append(row)
+        for row, answer in zip(rows, _answers(engine, rows, parts, texts, turn, config, first), strict=True):
+            texts[row] += answer
+            masks[row] += [True] * len(answer)
+    return [
+        Sample(torch.tensor(text, dtype=torch.int32), torch.tensor(mask, dtype=torch.bool))
+        for text, mask in zip(texts, masks, strict=True)
+    ]
+
+
+def _answers(
+    engine: Engine,
+    rows: Sequence[int],
+    parts: Sequence[Sequence[_Part]],
+    texts: Sequence[list[int]],
+    turn: int,
+    config: RegenerateConfig,
+    first: int,
+) -> Iterator[tuple[int, ...]]:
+    limit = min(config.max_length, engine.target.context_length)
+    requests = [
+        Request(
+            prompt=tuple(texts[row]),
+            max_new_tokens=min(limit - len(texts[row]), parts[row][turn].written),
+            params=SamplingParams(
+                temperature=config.temperatures[(first + row) % len(config.temperatures)],
+                seed=config.seed + (first + row) * 64 + turn,
+            ),
+        )
+        for row in rows
+    ]
+    answers = {e.index: e.generation.tokens for e in engine.run(requests) if e.generation is not None}
+    return (answers[i] for i in range(len(rows)))
+
+
+def _parts(sample: Sample, prompt_tokens: int, limit: int) -> list[_Part]:
+    tokens, mask = sample.tokens.tolist(), sample.loss_mask.tolist()
+    if all(mask):
+        opening = max(1, min(prompt_tokens, len(tokens) // 2))
+        return [_Part(tuple(tokens[:opening]), limit)]
+    parts: list[_Part] = []
+    given: list[int] = []
+    for at, (token, learnt) in enumerate(zip(tokens, mask, strict=True)):
+        if not learnt:
+            given.append(token)
+        elif at == 0 or not mask[at - 1]:
+            parts.append(_Part(tuple(given), limit))
+            given = []
+    return parts

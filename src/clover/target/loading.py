@@ -1,0 +1,165 @@
+"""From a directory or a hub name to weights and a tokenizer, with one clear line for whatever goes wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from clover.errors import UserError
+from clover.files import read_json
+from clover.target.support import check_config
+
+_DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "fp32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "bf16": torch.bfloat16,
+    "float16": torch.float16,
+    "fp16": torch.float16,
+}
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "vocab.json",
+    "spiece.model",
+)
+_FAILURES = (
+    OSError,
+    ValueError,
+    RuntimeError,
+    KeyError,
+    TypeError,
+    ImportError,
+    AttributeError,
+    SafetensorError,
+    StrictDataclassError,
+)
+
+
+def resolve_device(device: str | torch.device | None) -> torch.device:
+    """The device asked for, or a GPU if there is one; UserError if it is not there."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+        torch.empty(1, device=resolved)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise UserError(f"device {str(device)!r} cannot be used here: {one_line(error)}") from error
+    if resolved.type == "meta":
+        raise UserError("device 'meta' holds no weights; use cpu or cuda")
+    return resolved
+
+
+def resolve_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
+    """The dtype asked for; by default float32 on a CPU, where output is exact, and bfloat16 elsewhere."""
+    if dtype is None:
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    resolved = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if resolved is None or resolved not in _DTYPES.values():
+        raise UserError(f"unknown dtype {str(dtype)!r}; use one of {', '.join(_DTYPES)}")
+    return resolved
+
+
+def load_config(name_or_path: str, trust_remote_code: bool) -> PretrainedConfig:
+    """Read and check the configuration; UserError if it is missing, broken, unknown or not supported."""
+    path = Path(name_or_path)
+    if not path.is_dir() and (path.exists() or name_or_path.startswith(("/", ".", "~"))):
+        raise UserError(f"target model {name_or_path}: no such directory")
+    try:
+        config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
+    except _FAILURES as error:
+        if "trust_remote_code" in str(error):
+            raise UserError(
+                f"target model {name_or_path} comes with Python code of its own; "
+                "read it, then allow it with trust_remote_code"
+            ) from error
+        raise _failure(name_or_path, error) from error
+    if (path / "generation_config.json").is_file():
+        read_json(
+            path / "generation_config.json"
+        )  # transformers would pass over a broken one, and its eos tokens
+    check_config(config)
+    return config
+
+
+def load_model(
+    name_or_path: str,
+    config: PretrainedConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    trust_remote_code: bool,
+) -> PreTrainedModel:
+    """Read safetensors weights (never pickles) into the unpatched model; UserError if any is missing or broken."""
+    _refuse_pickles(name_or_path)
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            name_or_path,
+            config=config,
+            dtype=dtype,
+            attn_implementation="sdpa",
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
+            output_loading_info=True,
+        )
+        model, report = loaded
+        missing = sorted(report["missing_keys"])
+        if missing:
+            raise UserError(
+                f"target model {name_or_path}: its files hold no {missing[0]} ({len(missing)} missing)"
+            )
+        return model.to(device)
+    except UserError:
+        raise
+    except _FAILURES as error:
+        if "ignore_mismatched_sizes" in str(error):
+            raise UserError(
+                f"target model {name_or_path}: its weights have not the shapes of config.json"
+            ) from error
+        raise _failure(name_or_path, error) from error
+
+
+def load_tokenizer(name_or_path: str, trust_remote_code: bool) -> PreTrainedTokenizerBase | None:
+    """The tokenizer beside the model, None if there is none; UserError if it is broken."""
+    path = Path(name_or_path)
+    if path.is_dir() and not any((path / name).is_file() for name in _TOKENIZER_FILES):
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
+    except Exception as error:  # the tokenizers library raises bare Exception on broken files
+        if isinstance(error, OSError) and not path.is_dir():
+            return None
+        raise UserError(f"the tokenizer of {name_or_path} cannot be read: {one_line(error)}") from error
+
+
+def one_line(error: BaseException) -> str:
+    """The start of an error's message, on one line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+def _failure(name_or_path: str, error: BaseException) -> UserError:
+    return UserError(f"target model {name_or_path} cannot be loaded: {one_line(error)}")
+
+
+def _refuse_pickles(name_or_path: str) -> None:
+    path = Path(name_or_path)
+    if path.is_dir() and not any(path.glob("*.safetensors*")):
+        found: Any = next(
+            (file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in path.glob(pattern)), None
+        )
+        reason = f"only {found}, a pickle, which could run code; convert it to" if found else "no"
+        raise UserError(f"target model {name_or_path}: the directory holds {reason} safetensors weights")

@@ -1,0 +1,196 @@
+"""The target model: an unpatched causal language model of transformers, run on token trees.
+
+Shape legend: B batch, T text, N nodes (new tokens), H hidden, V vocabulary, S' slots seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from clover.cache import KVCache
+from clover.errors import UserError
+from clover.target import loading, support
+from clover.target.probe import Probe, probe_model
+from clover.target.structure import captured_input, find_layers, logits_head, sdpa_mask
+
+
+@dataclass(frozen=True)
+class TargetOutput:
+    """Hidden states of the last layer, in the model's dtype.
+
+    Attributes:
+        hidden: [B, N, H] after the final norm.
+        hidden_pre_norm: [B, N, H] before it.
+    """
+
+    hidden: Tensor
+    hidden_pre_norm: Tensor
+
+
+class TargetModel:
+    """A frozen causal language model and all that the rest of Clover may know of it.
+
+    Args:
+        model: an ``AutoModelForCausalLM`` with SDPA attention; it is set to evaluation and its weights are frozen.
+        tokenizer: its tokenizer, if text is to be used.
+
+    Raises:
+        UserError: the model cannot be run losslessly on token trees. A probe of a few tokens checks that the logits
+            are those of the model itself, and that a tree gives what its paths alone give.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
+        support.check_config(model.config)
+        self.model = model.eval().requires_grad_(False)
+        self.config: PretrainedConfig = model.config
+        self.tokenizer = tokenizer
+        self.name = support.model_type(model.config)
+        if model.config._attn_implementation != "sdpa":
+            raise UserError(f"{self.name}: load the target model with attn_implementation='sdpa'")
+        if model.get_output_embeddings() is None or model.base_model is model:
+            raise UserError(
+                f"{self.name} ({type(model).__name__}) is not a causal language model with an lm_head"
+            )
+        self.base: nn.Module = model.base_model
+        self.head = logits_head(model.get_output_embeddings(), model.config)
+        with torch.no_grad():
+            probe = Probe.from_model(self)
+            self.final_norm, self.kv_shape = probe.final_norm, probe.kv_shape
+            probe_model(self, probe)
+
+    @classmethod
+    def load(
+        cls,
+        name_or_path: str | Path,
+        dtype: str | torch.dtype | None = None,
+        device: str | torch.device | None = None,
+        trust_remote_code: bool = False,
+    ) -> TargetModel:
+        """Load a model and, if it has one, its tokenizer.
+
+        Args:
+            name_or_path: a local directory or a name on the hub. Weights must be safetensors.
+            dtype: such as ``bfloat16``; default float32 on a CPU, bfloat16 on a GPU.
+            device: such as ``cuda:0``; default the GPU if there is one.
+            trust_remote_code: run Python code that comes with the model.
+
+        Raises:
+            UserError: files missing or broken, model not supported, dtype or device not usable.
+        """
+        name = str(name_or_path)
+        device = loading.resolve_device(device)
+        dtype = loading.resolve_dtype(dtype, device)
+        config = loading.load_config(name, trust_remote_code)
+        model = loading.load_model(name, config, dtype, device, trust_remote_code)
+        return cls(model, loading.load_tokenizer(name, trust_remote_code))
+
+    # -- facts ---------------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        """Where the lm_head is."""
+        return self.lm_head_weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights and hidden states."""
+        return self.lm_head_weight.dtype
+
+    @property
+    def lm_head_weight(self) -> Tensor:
+        """[V, H], frozen."""
+        return self.head.linear.weight
+
+    @property
+    def lm_head_bias(self) -> Tensor | None:
+        """[V], None for most models."""
+        return getattr(self.head.linear, "bias", None)
+
+    @property
+    def embedding_weight(self) -> Tensor:
+        """[V, H], frozen; unscaled, also for models that scale embeddings."""
+        return cast(Tensor, self.model.get_input_embeddings().weight)
+
+    @property
+    def vocab_size(self) -> int:
+        """V, rows of the lm_head."""
+        return self.lm_head_weight.shape[0]
+
+    @property
+    def hidden_size(self) -> int:
+        """H."""
+        return self.lm_head_weight.shape[1]
+
+    @property
+    def num_layers(self) -> int:
+        """Decoder layers."""
+        return self.kv_shape.num_layers
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        """The decoder layers themselves."""
+        return find_layers(self.base, self.num_layers, self.name)
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of a run."""
+        return support.context_length(self.config)
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end a text, from the generation configuration and the configuration; may be empty."""
+        ids: list[int] = []
+        for config in (getattr(self.model, "generation_config", None), self.config):
+            eos = getattr(config, "eos_token_id", None)
+            ids += eos if isinstance(eos, (list, tuple)) else [] if eos is None else [eos]
+        return tuple(dict.fromkeys(ids))
+
+    def check_run(self, length: int) -> None:
+        """UserError if a run of ``length`` tokens (prompt and new ones) exceeds what any layer can do losslessly."""
+        support.check_run_length(self.config, length)
+
+    # -- running -------------------------------------------------------------------------------------------------
+
+    def new_cache(self, batch_size: int, capacity: int) -> KVCache:
+        """An empty cache for B rows with room for ``capacity`` tokens each; it grows when needed."""
+        return self.kv_shape.new_cache(batch_size, capacity, self.lm_head_weight)
+
+    @torch.no_grad()
+    def forward(
+        self, tokens: Tensor, positions: Tensor, cache: KVCache, mask: Tensor | None = None
+    ) -> TargetOutput:
+        """Run new tokens on top of a cache; the caller has called ``cache.begin(N)`` and will ``keep`` or ``commit``.
+
+        Args:
+            tokens: Long [B, N].
+            positions: Long [B, N], the place of each token in its text, from 0.
+            cache: of this model, B rows.
+            mask: Bool [B, 1, N, S'] from ``cache.attention_mask``; None for plain text.
+        """
+        return self._run(
+            input_ids=tokens,
+            position_ids=positions,
+            attention_mask=sdpa_mask(mask, tokens.shape[1], cache, self.dtype),
+            past_key_values=cache,
+            use_cache=True,
+        )
+
+    @torch.no_grad()
+    def train_forward(self, tokens: Tensor) -> TargetOutput:
+        """Hidden states of whole texts: Long [B, T], padded on the right by any token; causal, without a cache."""
+        return self._run(input_ids=tokens, use_cache=False)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [..., V] of hidden states [..., H] after the final norm, scaled and capped as the model does."""
+        return self.head(hidden)
+
+    def _run(self, **inputs: object) -> TargetOutput:
+        with captured_input(self.final_norm) as captured:
+            hidden = self.base(**inputs).last_hidden_state
+        return TargetOutput(hidden, captured[-1])

@@ -1,0 +1,158 @@
+"""What an unpatched model is made of, found by running it on a few tokens instead of by lists of names.
+
+Shape legend: B batch, T text, H hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig
+
+from clover.cache import KVCache
+from clover.errors import UserError
+from clover.target.support import model_type
+
+
+@dataclass(frozen=True)
+class KVShape:
+    """Per-layer shape of the key-value cache, the same in every layer."""
+
+    num_layers: int
+    num_kv_heads: int
+    key_dim: int
+    value_dim: int
+
+    def new_cache(self, batch_size: int, capacity: int, like: Tensor) -> KVCache:
+        """An empty cache of this shape with the dtype and device of ``like``."""
+        dims = (self.num_kv_heads, self.key_dim, self.value_dim)
+        return KVCache(self.num_layers, batch_size, *dims, capacity, like.dtype, like.device)
+
+
+@dataclass(frozen=True)
+class LogitsHead:
+    """From hidden states after the final norm to logits: ``softcap * tanh(scale * (W h + b) / softcap)``.
+
+    Attributes:
+        linear: the lm_head, weight [V, H] and maybe a bias [V].
+        scale: factor on the logits, 1 for most models.
+        softcap: bound of the logits, None for most models.
+    """
+
+    linear: Any
+    scale: float
+    softcap: float | None
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Logits [..., V] of hidden states [..., H], in the model's dtype."""
+        logits = self.linear(hidden)
+        if self.scale != 1.0:
+            logits = logits * self.scale
+        if self.softcap is not None:
+            logits = torch.tanh(logits / self.softcap) * self.softcap
+        return logits
+
+
+def logits_head(linear: Any, config: PretrainedConfig) -> LogitsHead:
+    """The head as the configuration describes it; the caller checks it against the model's own logits."""
+    scale = getattr(config, "logit_scale", None) or 1.0
+    scale /= getattr(config, "logits_scaling", None) or 1.0
+    return LogitsHead(linear, float(scale), getattr(config, "final_logit_softcapping", None) or None)
+
+
+def find_final_norm(base: nn.Module, run: Callable[[], Tensor], name: str) -> nn.Module:
+    """The module whose output *is* the last hidden state.
+
+    Args:
+        base: the decoder stack.
+        run: runs it once and returns its last hidden state [B, T, H].
+        name: of the model, for the message.
+
+    Raises:
+        UserError: the last hidden state comes from something that is not a norm.
+    """
+    calls: list[tuple[nn.Module, Tensor, Tensor]] = []
+
+    def record(module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
+        if isinstance(output, Tensor) and inputs and isinstance(inputs[0], Tensor):
+            calls.append((module, inputs[0], output))
+
+    leaves = [module for module in base.modules() if next(module.children(), None) is None]
+    handles = [leaf.register_forward_hook(record) for leaf in leaves]
+    try:
+        last = run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    for module, before, after in reversed(calls):
+        if after.data_ptr() == last.data_ptr() and before.data_ptr() != after.data_ptr():
+            if before.shape == last.shape and all(p.shape == last.shape[-1:] for p in module.parameters()):
+                return module
+            break
+    raise UserError(f"{name}: no norm follows the last layer, which Clover needs")
+
+
+def find_layers(base: nn.Module, num_layers: int, name: str) -> nn.ModuleList:
+    """The list of decoder layers: the largest ``ModuleList`` of that length."""
+    lists = [m for m in base.modules() if isinstance(m, nn.ModuleList) and len(m) == num_layers]
+    if not lists:
+        raise UserError(f"{name}: no list of {num_layers} decoder layers found")
+    return max(lists, key=lambda layers: sum(p.numel() for p in layers.parameters()))
+
+
+def kv_shape(cache: object, config: PretrainedConfig) -> KVShape:
+    """Read the shapes off the cache that the model itself filled.
+
+    Raises:
+        UserError: names the first layer that keeps none or differs from layer 0.
+    """
+    name, shapes = model_type(config), []
+    for layer, entry in enumerate(getattr(cache, "layers", [])):
+        keys, values = getattr(entry, "keys", None), getattr(entry, "values", None)
+        if keys is None or values is None or keys.dim() != 4:
+            raise UserError(
+                f"{name}: layer {layer} ({type(entry).__name__}) keeps no keys and values of its own"
+            )
+        shapes.append((keys.shape[1], keys.shape[3], values.shape[3]))
+        if shapes[-1] != shapes[0]:
+            raise UserError(
+                f"{name}: the keys and values of layer {layer} are shaped unlike those of layer 0"
+            )
+    if not shapes:
+        raise UserError(f"{name} fills no key-value cache, which Clover needs")
+    return KVShape(len(shapes), *shapes[0])
+
+
+@contextmanager
+def captured_input(module: nn.Module) -> Iterator[list[Tensor]]:
+    """Collect the first argument of every call of ``module``; leaves no trace on the model."""
+    inputs: list[Tensor] = []
+    handle = module.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+    try:
+        yield inputs
+    finally:
+        handle.remove()
+
+
+def sdpa_mask(mask: Tensor | None, num_tokens: int, cache: KVCache, dtype: torch.dtype) -> Tensor | None:
+    """What SDPA is to add to its scores in every layer.
+
+    Args:
+        mask: Bool [B, 1, N, S'], or None for plain text.
+        num_tokens: N.
+        cache: after ``begin(N)``.
+        dtype: of the scores.
+
+    Returns:
+        0 or -inf [B, 1, N, S'], made once and not anew in every layer; None where SDPA needs no mask: a lone token
+        that sees all slots, and plain text on an empty cache.
+    """
+    if cache.uniform and (num_tokens == 1 or (mask is None and cache.length == 0)):
+        return None
+    mask = cache.causal_mask(num_tokens) if mask is None else mask
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))

@@ -1,0 +1,123 @@
+"""Which target models can be run losslessly, told from the configuration before any weight is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PretrainedConfig
+
+from clover.errors import UserError
+
+FULL_ATTENTION = "full_attention"
+_WINDOW_FIELDS = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
+_OTHER_INPUTS = ("vision_config", "audio_config", "image_config", "speech_config", "video_config")
+_LENGTH_DEPENDENT_ROTARY = ("dynamic", "longrope")
+
+
+def check_config(config: PretrainedConfig) -> None:
+    """Refuse what no token tree can be run on.
+
+    Raises:
+        UserError: encoder-decoder or multimodal models, models with recurrent or otherwise special layers, models
+            that are not causal language models or have no SDPA attention. Names the type and, if one is to blame, the
+            layer.
+    """
+    name = model_type(config)
+    if getattr(config, "is_encoder_decoder", False):
+        raise UserError(
+            f"{name} is an encoder-decoder model; Clover needs a decoder-only causal language model"
+        )
+    for field in _OTHER_INPUTS:
+        if getattr(config, field, None) is not None:
+            raise UserError(
+                f"{name} is a multimodal model ({field}); Clover needs a text-only causal language model"
+            )
+    for layer, kind in enumerate(layer_kinds(config)):
+        if kind != FULL_ATTENTION and kind not in _WINDOW_FIELDS:
+            raise UserError(
+                f"{name}: layer {layer} is of the type {kind}; Clover needs attention over a plain KV cache"
+            )
+    _check_class(config, name)
+
+
+def check_run_length(config: PretrainedConfig, length: int) -> None:
+    """Refuse a run that the model's own limits would change.
+
+    Args:
+        config: the target's.
+        length: prompt and new tokens together.
+
+    Raises:
+        UserError: the run is longer than the context, than the window of some layer, or than the point at which
+            rotary frequencies switch (keys cached before and after it would not fit together).
+    """
+    name, limit = model_type(config), context_length(config)
+    if length > limit:
+        raise UserError(f"the run needs {length} tokens, but the context of {name} is {limit} tokens")
+    for layer, (kind, window) in enumerate(windows(config)):
+        if length > window:
+            raise UserError(
+                f"the run needs {length} tokens, but layer {layer} of {name} is of the type {kind} and sees only "
+                f"{window}; keep prompt and new tokens within {window}"
+            )
+    for kind, switch in _rotary_switches(config):
+        if length > switch:
+            raise UserError(
+                f"the run needs {length} tokens, but {name} changes its rotary frequencies ({kind}) after {switch}; "
+                f"keep prompt and new tokens within {switch}"
+            )
+
+
+def model_type(config: PretrainedConfig) -> str:
+    """How messages name the model, such as ``llama``."""
+    return getattr(config, "model_type", "") or type(config).__name__
+
+
+def context_length(config: PretrainedConfig) -> int:
+    """Most tokens of a run; configurations without a limit get 2**31 - 1."""
+    length = getattr(config, "max_position_embeddings", None)
+    return length if isinstance(length, int) and length > 0 else 2**31 - 1
+
+
+def layer_kinds(config: PretrainedConfig) -> list[str]:
+    """The attention type of each layer, in transformers' words (``full_attention``, ``sliding_attention``, ...)."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None:
+        return list(kinds)
+    layers = getattr(config, "num_hidden_layers", None) or 0
+    if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
+        return ["sliding_attention"] * layers
+    return [FULL_ATTENTION] * layers
+
+
+def windows(config: PretrainedConfig) -> Iterator[tuple[str, int]]:
+    """For each layer its attention type and the number of tokens it sees."""
+    for kind in layer_kinds(config):
+        window = getattr(config, _WINDOW_FIELDS.get(kind, ""), None)
+        yield kind, window or 2**31 - 1
+
+
+def _rotary_switches(config: PretrainedConfig) -> Iterator[tuple[str, int]]:
+    parameters: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
+    per_kind = [value for value in parameters.values() if isinstance(value, dict)]
+    for entry in per_kind or [parameters]:
+        kind = entry.get("rope_type") or entry.get("type") or ""
+        if kind in _LENGTH_DEPENDENT_ROTARY:
+            original = entry.get("original_max_position_embeddings")
+            original = original or getattr(config, "original_max_position_embeddings", None)
+            yield kind, original or context_length(config)
+
+
+def _check_class(config: PretrainedConfig, name: str) -> None:
+    if getattr(config, "auto_map", None) and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return  # the repository's own code, which the user has agreed to run: the probe after loading judges it
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise UserError(f"{name} is not a causal language model that transformers knows")
+    model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    if getattr(model_class, "_is_stateful", False):
+        raise UserError(
+            f"{name} ({model_class.__name__}) carries a recurrent state, which a token tree cannot branch"
+        )
+    if not getattr(model_class, "_supports_sdpa", False):
+        raise UserError(f"{name} ({model_class.__name__}) has no SDPA attention, which token trees need")

@@ -1,0 +1,101 @@
+"""What a training run depends on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clover.errors import UserError
+from clover.losses import LossConfig
+
+_SCHEDULES = ("trapezoid", "cosine")
+_DTYPES = ("bf16", "fp32")
+_MAY_CHANGE = ("output", "target", "data", "max_steps", "max_minutes", "epochs", "save_every_minutes")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Options of a training run. The defaults follow the Clover-2 paper where it says something.
+
+    Args:
+        output: directory of the finished draft; `<output>.training` holds the log and the checkpoint meanwhile.
+        target, data, draft: where the target and the texts came from and the draft's options, kept for the record.
+        max_length: longest window of text in tokens; never more than the target's context.
+        batch_tokens: tokens of one forward pass at most, padding counted.
+        accumulation: forward passes per optimizer step.
+        max_steps, max_minutes: the run ends at whichever comes first, and the learning rate is planned for it.
+        epochs: passes over the data when neither of the two is given.
+        lr, betas, weight_decay: of AdamW. lr is the peak.
+        schedule: "trapezoid" (constant, then linear to zero over the last `decay` of the run) or "cosine".
+        warm_up: share of the run in which the rate rises to its peak.
+        clip: largest norm of the gradient.
+        dtype: "bf16" (autocast; weights stay float32) or "fp32"; by default bf16 on a GPU and fp32 on a CPU.
+        validation_share: share of the texts that is held out and only measured.
+        save_every_minutes: time between checkpoints.
+    """
+
+    output: str
+    target: str = ""
+    data: tuple[str, ...] = ()
+    draft: dict[str, Any] = field(default_factory=dict)
+    max_length: int = 2048
+    batch_tokens: int = 8192
+    accumulation: int = 1
+    max_steps: int | None = None
+    max_minutes: float | None = None
+    epochs: float = 4.0
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.0
+    schedule: str = "trapezoid"
+    warm_up: float = 0.02
+    decay: float = 0.3
+    clip: float = 1.0
+    dtype: str | None = None
+    seed: int = 0
+    validation_share: float = 0.02
+    save_every_minutes: float = 5.0
+    loss: LossConfig = field(default_factory=LossConfig)
+
+    def __post_init__(self) -> None:
+        """Refuse impossible values with a UserError that names the option."""
+        for name in ("max_length", "batch_tokens", "accumulation", "max_steps"):
+            _check(name, value := getattr(self, name), value is None or value >= 1, "at least 1")
+        for name in ("max_minutes", "epochs", "lr", "clip"):
+            _check(
+                name, value := getattr(self, name), value is None or 0 < value < float("inf"), "more than 0"
+            )
+        for name in ("warm_up", "decay", "validation_share"):
+            _check(name, value := getattr(self, name), 0 <= value < 1, "at least 0 and less than 1")
+        for name in ("weight_decay", "save_every_minutes"):
+            _check(name, value := getattr(self, name), value >= 0, "at least 0")
+        _check(
+            "betas", self.betas, len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas), "two below 1"
+        )
+        _check("schedule", self.schedule, self.schedule in _SCHEDULES, " or ".join(_SCHEDULES))
+        _check("dtype", self.dtype, self.dtype in (None, *_DTYPES), " or ".join(_DTYPES))
+
+    @property
+    def work_directory(self) -> Path:
+        """Where the checkpoint and the log are until the draft is finished."""
+        return Path(f"{self.output.rstrip('/')}.training")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The options as JSON holds them."""
+        return json.loads(json.dumps(asdict(self)))
+
+    def check_resumable(self, saved: dict[str, Any]) -> None:
+        """Raise UserError if a run that was started with `saved` cannot go on with these options."""
+        for name, value in self.to_dict().items():
+            if name not in _MAY_CHANGE and saved.get(name) != value:
+                raise UserError(
+                    f"{self.work_directory} was started with {name} = {saved.get(name)!r}, not {value!r}; "
+                    "resume with the same options"
+                )
+
+
+def _check(name: str, value: object, valid: bool, allowed: str) -> None:
+    if not valid:
+        raise UserError(f"{name} is {value!r}; it must be {allowed}")

@@ -1,0 +1,103 @@
+"""One draft, its frozen target and the optimizer: what happens in one step.
+
+Shapes: B texts, T tokens, D heads, H hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from clover.data import Batch
+from clover.drafts import DraftModel
+from clover.features import compute_features
+from clover.losses import HeadLosses, HeadMetrics, count_positions, head_losses, likely_tokens
+from clover.target import TargetModel
+from clover.train.config import TrainConfig
+
+
+class Learner:
+    """Takes optimizer steps on batches, and measures the loss on others.
+
+    The draft's weights are kept in float32. With bf16 (see TrainConfig.dtype) both models compute under autocast.
+
+    Args:
+        scale: standard deviation of the target's hidden states, the unit of the regression loss.
+    """
+
+    def __init__(self, config: TrainConfig, target: TargetModel, draft: DraftModel, scale: float):
+        self.config, self.target, self.draft, self.scale = config, target, draft, scale
+        self.device = target.device
+        self.bf16 = (config.dtype or ("bf16" if self.device.type == "cuda" else "fp32")) == "bf16"
+        cast(nn.Module, draft).to(self.device).eval()  # gradients, but no dropout: it is for pretraining
+        self.parameters = [p for p in draft.parameters() if p.requires_grad]
+        for parameter in self.parameters:
+            parameter.data = parameter.data.float()
+        self.optimizer = torch.optim.AdamW(
+            self.parameters,
+            lr=config.lr,
+            betas=config.betas,
+            weight_decay=config.weight_decay,
+            fused=self.device.type in ("cpu", "cuda"),
+        )
+
+    def step(self, batches: Sequence[Batch], rate: float) -> HeadMetrics:
+        """One optimizer step on all `batches` together, at `rate` times the peak learning rate."""
+        divisors = sum((self._counts(batch) for batch in batches), torch.zeros(self.draft.max_depth)).to(
+            self.device
+        )
+        metrics = None
+        for batch in batches:
+            losses = self._losses(batch, divisors)
+            losses.total.backward()
+            metrics = losses.metrics if metrics is None else metrics + losses.metrics
+        assert metrics is not None
+        nn.utils.clip_grad_norm_(self.parameters, self.config.clip)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.lr * rate
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return metrics
+
+    @torch.no_grad()
+    def measure(self, batches: Sequence[Batch]) -> HeadMetrics:
+        """The metrics of all `batches`; nothing is learnt."""
+        parts = [self._losses(batch, self._counts(batch)).metrics for batch in batches]
+        return sum(parts[1:], parts[0])
+
+    def summary(self, metrics: HeadMetrics) -> dict[str, Any]:
+        """Means per head, and their weighted sum `loss`, which is what is minimised."""
+        means, loss = metrics.means(), self.config.loss
+        mixed = [
+            loss.distillation_weight * d + loss.regression_weight * r
+            for d, r in zip(means["distillation"], means["regression"], strict=True)
+        ]
+        return {"loss": sum(loss.decay**head * value for head, value in enumerate(mixed)), **means}
+
+    def _counts(self, batch: Batch) -> Tensor:
+        return count_positions(batch.predicted_mask, self.draft.max_depth)
+
+    def _losses(self, batch: Batch, divisors: Tensor) -> HeadLosses:
+        batch = batch.to(self.device)
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16):
+            features = compute_features(self.target, batch.tokens, self.draft.config.hidden_state)
+            outputs = self.draft.train_outputs(features.hidden_input.float(), batch.tokens)
+            likely = None
+            if self.config.loss.likely_tokens_only:
+                likely = likely_tokens(features.hidden_target, batch.tokens, self._logits)
+            return head_losses(
+                outputs,
+                features.hidden_target,
+                self._logits,
+                batch.predicted_mask,
+                self.config.loss,
+                self.scale,
+                divisors,
+                likely,
+            )
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return self.target.logits(hidden.to(self.target.dtype))

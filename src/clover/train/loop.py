@@ -1,0 +1,255 @@
+"""A training run from its first step, or from a checkpoint, to the finished draft.
+
+A run that is bounded by steps gives the same weights to the bit, however often it was stopped and resumed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from rich.console import Console
+
+from clover.checkpoint import load_checkpoint, save_checkpoint
+from clover.data import Batch, Batches, Sample, fingerprint, split_samples
+from clover.drafts import DraftModel
+from clover.errors import UserError
+from clover.features import hidden_scale
+from clover.files import output_directory, write_json
+from clover.losses import HeadMetrics
+from clover.target import TargetModel
+from clover.train.config import TrainConfig
+from clover.train.learner import Learner
+from clover.train.progress import Log, Reporter, stop_requests
+from clover.train.schedule import make_budget, rate
+
+_LOG_EVERY_SECONDS = 2.0
+_SCALE_BATCHES = 8
+_VALIDATION_BATCHES = 16
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a run ended.
+
+    Args:
+        finished: False if a signal stopped it; it can be resumed.
+        steps, tokens, seconds: of the whole run, resumed parts included; padding is not counted.
+        training: the last log entry: loss, and per head distillation, regression and accuracy.
+        validation: the same for held-out texts; None if there are none, or if the run was stopped.
+    """
+
+    finished: bool
+    steps: int
+    tokens: int
+    seconds: float
+    training: dict[str, Any]
+    validation: dict[str, Any] | None
+
+
+def train(
+    config: TrainConfig,
+    target: TargetModel,
+    samples: Sequence[Sample],
+    draft: DraftModel,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    console: Console | None = None,
+) -> TrainResult:
+    """Train `draft` in place, and write it to `config.output` together with the options, the results and the log.
+
+    Ctrl-C and SIGTERM end the run after the step it is in, with a checkpoint.
+
+    Args:
+        samples: the texts; a part of them is held out to be measured on.
+        draft: made for `target`, with its starting values. When it is finished it has the target's dtype.
+        resume: go on with the unfinished run in `config.work_directory`.
+        overwrite: replace an existing output directory, and discard an unfinished run.
+        console: where progress is shown; standard error by default.
+
+    Raises:
+        UserError: options, data, target and draft do not fit together, the output cannot be written, an unfinished run
+            is in the way or cannot be resumed, or the loss is not finite any more.
+    """
+    work = config.work_directory
+    if resume and not _checkpoint(work).exists():
+        raise UserError(f"there is nothing to resume: {_checkpoint(work)} does not exist")
+    if not resume and not overwrite and _checkpoint(work).exists():
+        raise UserError(f"{work} holds an unfinished run; resume it, or overwrite it to start again")
+    try:
+        with output_directory(config.output, overwrite) as folder:
+            run = _Run(config, target, samples, draft)
+            if resume:
+                run.restore()
+            else:
+                shutil.rmtree(work, ignore_errors=True)
+            result = run.go(console)
+            if not result.finished:
+                raise _Stopped(result)
+            run.write(folder, result)
+    except _Stopped as stopped:
+        return stopped.result
+    shutil.rmtree(work, ignore_errors=True)
+    return result
+
+
+class _Stopped(Exception):
+    """Keeps an unfinished draft from taking the name of the output."""
+
+    def __init__(self, result: TrainResult):
+        super().__init__()
+        self.result = result
+
+
+class _Run:
+    """A training run and where it stands."""
+
+    def __init__(
+        self, config: TrainConfig, target: TargetModel, samples: Sequence[Sample], draft: DraftModel
+    ):
+        _check_tokens(samples, target)
+        max_length = min(config.max_length, target.context_length)
+        batch_tokens = max(config.batch_tokens, max_length)
+        learnt, held_out = split_samples(samples, config.validation_share)
+        self.config, self.target, self.draft = config, target, draft.bind(target)
+        self.batches = Batches(learnt, max_length, batch_tokens, config.seed)
+        self.validation = _validation(held_out, max_length, batch_tokens)
+        self.budget = make_budget(config, self.batches.epoch_length())
+        self.data = fingerprint(samples)
+        scale = hidden_scale(target, [self.batches[n] for n in range(_SCALE_BATCHES)])
+        self.learner = Learner(config, target, draft, scale)
+        self.step = self.tokens = 0
+        self.seconds = 0.0  # spent before this process
+        self.entry: dict[str, Any] = {}
+        torch.manual_seed(config.seed)
+
+    def go(self, console: Console | None) -> TrainResult:
+        """Train until the budget is spent or a signal comes; leaves a checkpoint either way."""
+        self.started = self.saved = self.logged = time.monotonic()
+        self.logged_tokens, self.pending = self.tokens, None
+        self.log = Log(self.config.work_directory / "log.jsonl", self.step)
+        with stop_requests() as stopped, Reporter(console) as self.reporter:
+            while not self._finished() and not stopped():
+                self._take_step()
+                now = time.monotonic()
+                if now - self.saved >= 60 * self.config.save_every_minutes:
+                    self.save()
+                elif now - self.logged >= _LOG_EVERY_SECONDS:
+                    self._report()
+            finished = self._finished()
+            self.save()
+        validation = self._validate() if finished else None
+        return TrainResult(finished, self.step, self.tokens, self._elapsed(), self.entry, validation)
+
+    def save(self) -> None:
+        """Write a checkpoint, after a look at the loss: what has gone wrong must not replace what was good."""
+        self._report()
+        state = {
+            "config": self.config.to_dict(),
+            "data": self.data,
+            "step": self.step,
+            "tokens": self.tokens,
+            "seconds": self._elapsed(),
+            "scale": self.learner.scale,
+            "entry": self.entry,
+        }
+        modules, optimizers = {"draft": self.draft}, {"adamw": self.learner.optimizer}
+        save_checkpoint(
+            _checkpoint(self.config.work_directory), modules, optimizers, state, trainable_only=True
+        )
+        self.saved = time.monotonic()
+
+    def restore(self) -> None:
+        """Take over where the checkpoint stands."""
+        modules, optimizers = {"draft": self.draft}, {"adamw": self.learner.optimizer}
+        path = _checkpoint(self.config.work_directory)
+        state = load_checkpoint(path, modules, optimizers, trainable_only=True)
+        self.config.check_resumable(state["config"])
+        if state["data"] != self.data:
+            raise UserError(f"{path} was trained on other texts; resume with the same data")
+        self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
+        self.learner.scale, self.entry = state["scale"], state["entry"]
+
+    def write(self, folder: Path, result: TrainResult) -> None:
+        """Write the finished draft in the target's dtype, with what it came from."""
+        for parameter in self.draft.parameters():
+            parameter.data = parameter.data.to(self.target.dtype)
+        self.draft.save_pretrained(folder)
+        packages = (importlib.import_module("clover"), torch, transformers)
+        versions = {package.__name__: package.__version__ for package in packages}
+        record = {"config": self.config.to_dict(), "result": asdict(result), "versions": versions}
+        write_json(folder / "training_config.json", record)
+        shutil.copyfile(self.log.path, folder / "training_log.jsonl")
+
+    def _take_step(self) -> None:
+        first = self.step * self.config.accumulation
+        batches = [self.batches[first + i] for i in range(self.config.accumulation)]
+        metrics = self.learner.step(batches, self._rate())
+        self.step += 1
+        self.tokens += sum(int(batch.lengths.sum()) for batch in batches)
+        self.pending: HeadMetrics | None = metrics if self.pending is None else self.pending + metrics
+
+    def _report(self) -> None:
+        """Log and show what was learnt since the last time; this waits for the device."""
+        if self.pending is None:
+            return
+        summary = self.learner.summary(self.pending)
+        if not math.isfinite(loss := summary["loss"]):
+            raise UserError(
+                f"the loss is {loss} at step {self.step}; lower the learning rate ({self.config.lr})"
+            )
+        now = time.monotonic()
+        speed = (self.tokens - self.logged_tokens) / max(now - self.logged, 1e-9)
+        place = {"step": self.step, "tokens": self.tokens, "seconds": round(self._elapsed(), 3)}
+        pace = {"lr": self.config.lr * self._rate(), "tokens_per_second": round(speed, 1)}
+        self.entry = {**place, **pace, **summary}
+        self.log.write(self.entry)
+        self.reporter.show(self.entry, self._spent())
+        self.logged, self.logged_tokens, self.pending = now, self.tokens, None
+
+    def _validate(self) -> dict[str, Any] | None:
+        if not self.validation:
+            return None
+        summary = self.learner.summary(self.learner.measure(self.validation))
+        self.log.write({"step": self.step, "validation": summary})
+        return summary
+
+    def _elapsed(self) -> float:
+        return self.seconds + time.monotonic() - self.started
+
+    def _spent(self) -> float:
+        return self.budget.spent(self.step, self._elapsed())
+
+    def _finished(self) -> bool:
+        return self._spent() >= 1
+
+    def _rate(self) -> float:
+        return rate(self._spent(), self.config)
+
+
+def _checkpoint(work: Path) -> Path:
+    return work / "checkpoint.safetensors"
+
+
+def _check_tokens(samples: Sequence[Sample], target: TargetModel) -> None:
+    highest = max((int(sample.tokens.max()) for sample in samples if len(sample.tokens)), default=0)
+    if highest >= target.vocab_size:
+        raise UserError(
+            f"the texts hold token {highest}, but the target knows {target.vocab_size}: another tokenizer made them"
+        )
+
+
+def _validation(samples: Sequence[Sample], max_length: int, batch_tokens: int) -> list[Batch]:
+    try:
+        return Batches(samples, max_length, batch_tokens, seed=0).epoch()[:_VALIDATION_BATCHES]
+    except UserError:  # too little was held out to hold a token that can be learnt
+        return []

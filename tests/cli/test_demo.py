@@ -1,0 +1,41 @@
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from clover.demo import DemoOptions
+from clover.recipe.run import RecipeOptions
+
+
+def test_demo_passes_its_options(run_clover: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[DemoOptions] = []
+    report = SimpleNamespace(defect=False)
+    monkeypatch.setattr("clover.demo.run_demo", lambda options: seen.append(options) or report)
+    flags = ["--target", "t", "--draft", "d", "--tree", "chain:2", "--dtype", "float32", "--device", "cpu"]
+    flags += ["--prompts", "p.txt", "--max-new-tokens", "9", "--temperature", "0.5", "--picture", "x.svg"]
+    assert run_clover("demo", *flags, "--json", "x.json", "--quiet").code == 0
+    assert run_clover("demo").code == 0
+    assert seen == [
+        DemoOptions(
+            target="t", draft="d", tree="chain:2", dtype="float32", device="cpu", prompts=Path("p.txt"),
+            max_new_tokens=9, temperature=0.5, picture=Path("x.svg"), json=Path("x.json"), quiet=True,
+        ),
+        DemoOptions(),
+    ]  # fmt: skip
+
+
+def test_demo_that_finds_a_defect_fails(run_clover: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clover.demo.run_demo", lambda _: SimpleNamespace(defect=True))
+    assert run_clover("demo").code == 1
+
+
+def test_recipe_passes_its_options(run_clover: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[RecipeOptions] = []
+    monkeypatch.setattr("clover.recipe.run.run_recipe", seen.append)
+    assert run_clover("recipe", "--output", "out").code == 0
+    assert run_clover("recipe", "--output", "out", "--minutes", "3", "--work", "w", "--overwrite").code == 0
+    assert seen == [
+        RecipeOptions(Path("out"), Path("out.work")),
+        RecipeOptions(Path("out"), Path("w"), minutes=3, overwrite=True),
+    ]

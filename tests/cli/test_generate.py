@@ -1,0 +1,110 @@
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import clover
+
+
+@pytest.fixture
+def generate(run_clover: Callable, tiny_target: Path) -> Callable:
+    """Return a function that runs ``clover generate`` on the tiny target, without a draft."""
+    return lambda *arguments: run_clover("generate", "--plain", "--target", tiny_target, *arguments)
+
+
+@pytest.fixture
+def expected(tiny_target: Path) -> Callable:
+    """Return a function that says what the Python interface writes after a prompt."""
+    model = clover.load(str(tiny_target), plain=True)
+    return lambda prompt, **options: model.generate(prompt, max_new_tokens=8, **options).text
+
+
+def test_one_prompt_is_continued(generate: Callable, expected: Callable) -> None:
+    code, out, err = generate("def area", "--max-new-tokens", 8)
+    assert (code, out) == (0, expected("def area") + "\n")
+    assert "8 tokens" in err
+    assert "tokens/s" in err
+    assert "stopped at --max-new-tokens" in err
+
+
+def test_sampling_options_arrive(generate: Callable, expected: Callable) -> None:
+    options: dict[str, Any] = {"temperature": 1.3, "top_k": 20, "top_p": 0.9, "min_p": 0.001, "seed": 7}
+    options["repetition_penalty"] = 1.2
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    assert generate("def", "--max-new-tokens", 8, *flags).out == expected("def", **options) + "\n"
+
+
+def test_stop_text_ends_the_text(generate: Callable, expected: Callable) -> None:
+    full = expected("def area")
+    kept = full[: full.index(full[3])]
+    code, out, err = generate("def area", "--max-new-tokens", 8, "--stop", full[3])
+    assert (code, out) == (0, kept + "\n")
+    assert "--max-new-tokens" not in err
+
+
+def test_several_prompts_are_a_batch(generate: Callable, expected: Callable) -> None:
+    code, out, err = generate("one", "two", "--max-new-tokens", 8)
+    assert (code, out) == (0, f"[1] one\n{expected('one')}\n\n[2] two\n{expected('two')}\n\n")
+    assert err.count("tokens/s") == 2
+
+
+def test_json_has_a_line_per_prompt(generate: Callable, expected: Callable) -> None:
+    code, out, err = generate("one", "two", "--max-new-tokens", 8, "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert [row["text"] for row in rows] == [expected("one"), expected("two")]
+    assert all(row["tau"] == 1.0 and row["finish_reason"] == "length" for row in rows)
+    assert all(len(row["tokens"]) == 8 and row["prompt_tokens"] == 3 for row in rows)
+
+
+def test_prompt_comes_from_a_file(generate: Callable, expected: Callable, tmp_path: Path) -> None:
+    (tmp_path / "prompt.txt").write_text("größe\n", encoding="utf-8")
+    assert (
+        generate("--prompt-file", tmp_path / "prompt.txt", "--max-new-tokens", 8).out
+        == expected("größe\n") + "\n"
+    )
+
+
+def test_prompt_comes_from_standard_input(
+    generate: Callable, expected: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("def area"))
+    assert generate("--max-new-tokens", 8).out == expected("def area") + "\n"
+
+
+def test_file_that_is_not_text_is_named(generate: Callable, tmp_path: Path) -> None:
+    (tmp_path / "prompt.bin").write_bytes(b"\xff\xfe")
+    code, out, err = generate("--prompt-file", tmp_path / "prompt.bin")
+    assert (code, out) == (2, "")
+    assert "prompt.bin is not UTF-8 text" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([""], "a prompt is missing or empty"),
+        (["--prompt-file", "missing.txt"], "missing.txt: no such file"),
+        (["x" * 300], "256"),
+        (["x", "--top-p", "2"], "top_p"),
+        (["x", "--temperature", "-1"], "temperature"),
+        (["x", "--stop", ""], "stop"),
+        (["x", "--dtype", "float12"], "float12"),
+        (["x", "--device", "abacus"], "abacus"),
+        (["x", "--tree", "oak"], "oak"),
+        (["x", "--target", "missing/model"], "missing/model"),
+    ],
+)
+def test_bad_input_is_one_line(generate: Callable, arguments: list[str], message: str) -> None:
+    code, out, err = generate(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("clover: error: ")
+    assert message in err
+
+
+def test_target_without_draft_says_what_to_give(run_clover: Callable, tiny_target: Path) -> None:
+    code, _, err = run_clover("generate", "x", "--target", tiny_target)
+    assert code == 2
+    assert "draft" in err

@@ -1,0 +1,107 @@
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+import typer
+
+import clover
+from clover.cli import main
+from clover.errors import UserError
+
+
+@pytest.fixture
+def run_failing(monkeypatch: pytest.MonkeyPatch, run_clover: Callable) -> Callable:
+    """Return a function that runs a command which raises what it is given."""
+
+    def call(error: BaseException) -> tuple[int, str, str]:
+        def fail() -> None:
+            raise error
+
+        app = typer.Typer()
+        app.command()(fail)
+        app.callback()(lambda: None)
+        monkeypatch.setattr(main, "app", app)
+        return run_clover("fail")
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (UserError("no file data.jsonl;\n  give one"), "no file data.jsonl; give one"),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "the disk is full; free some space and try again"),
+        (FileNotFoundError(errno.ENOENT, "No such file", "a.txt"), "a.txt: no such file or directory"),
+        (OSError("no model named tiny on the hub\nor here"), "no model named tiny on the hub or here"),
+        (MemoryError(), "out of memory; use a smaller batch, shorter text, or --dtype bfloat16"),
+        (torch.OutOfMemoryError(), "out of memory; use a smaller batch, shorter text, or --dtype bfloat16"),
+        (typer.BadParameter("must be positive"), "Invalid value: must be positive"),
+    ],
+)
+def test_user_errors_are_one_line(run_failing: Callable, error: Exception, message: str) -> None:
+    assert run_failing(error) == (2, "", f"clover: error: {message}\n")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), typer.Abort()])
+def test_interruption_has_its_own_code(run_failing: Callable, error: BaseException) -> None:
+    code, out, err = run_failing(error)
+    assert (code, out, err.strip()) == (130, "", "clover: error: interrupted")
+
+
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError(), RuntimeError("shape"), ValueError("defect"), AssertionError()]
+)
+def test_defects_keep_their_traceback(run_failing: Callable, error: Exception) -> None:
+    with pytest.raises(type(error)):
+        run_failing(error)
+
+
+def test_debug_shows_the_traceback(run_failing: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOVER_DEBUG", "1")
+    with pytest.raises(UserError, match="no file"):
+        run_failing(UserError("no file"))
+
+
+def test_exit_codes_of_commands_pass(run_failing: Callable) -> None:
+    assert run_failing(typer.Exit(3)).code == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["grow"], "No such command"),
+        (["--colour"], "No such option"),
+        (["generate", "x", "--max-new-tokens", "many"], "max-new-tokens"),
+        (["generate", "x", "--max-new-tokens", "0"], "max-new-tokens"),
+        (["generate", "x", "--temperature"], "temperature"),
+    ],
+)
+def test_usage_errors_are_one_line(run_clover: Callable, arguments: list[str], part: str) -> None:
+    code, out, err = run_clover(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("clover: error: ")
+    assert err.count("\n") == 1
+    assert part in err
+
+
+def test_version(run_clover: Callable) -> None:
+    assert run_clover("--version") == (0, f"clover {clover.__version__}\n", "")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_help_lists_the_commands(run_clover: Callable, arguments: list[str]) -> None:
+    code, out, err = run_clover(*arguments)
+    assert (code, err) == (0, "")
+    assert all(command in out for command in ("generate", "chat", "train"))
+
+
+def test_a_process_ends_with_the_code() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "clover", "grow"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("clover: error: No such command")

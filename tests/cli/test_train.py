@@ -1,0 +1,144 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+TEXTS = [f"def area_{i}(self, width, height):\n    return width * height * {i}\n" for i in range(20)]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "texts.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    return path
+
+
+@pytest.fixture
+def train(run_clover: Callable, tiny_target: Path, data: Path, tmp_path: Path) -> Callable:
+    """Return a function that trains for two steps, with more options."""
+
+    def call(*arguments: object, data: Path = data) -> tuple[int, str, str]:
+        flags = [
+            "--target",
+            tiny_target,
+            "--output",
+            tmp_path / "draft",
+            "--max-length",
+            64,
+            "--batch-tokens",
+            256,
+        ]
+        return run_clover("train", "--data", data, *arguments, *flags, "--max-steps", 2)
+
+    return call
+
+
+def test_trained_draft_decodes_like_the_target_alone(
+    train: Callable, run_clover: Callable, tiny_target: Path, tmp_path: Path
+) -> None:
+    code, out, _ = train()
+    assert (code, out.count("\n")) == (0, 1)
+    assert "draft: trained 2 steps" in out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["draft", "texts.jsonl"]
+    generate = ["generate", "def area", "--target", tiny_target, "--max-new-tokens", 16]
+    drafted = run_clover(*generate, "--draft", tmp_path / "draft")
+    assert drafted.code == 0
+    assert drafted.out == run_clover(*generate, "--plain").out
+    assert "τ" in drafted.err
+
+
+def test_several_files_may_follow_data(train: Callable, tmp_path: Path) -> None:
+    (tmp_path / "more.txt").write_text("one more text\n")
+    assert train(tmp_path / "more.txt").code == 0
+    record = json.loads((tmp_path / "draft" / "training_config.json").read_text())
+    assert [Path(name).name for name in record["config"]["data"]] == ["texts.jsonl", "more.txt"]
+
+
+def test_target_writes_the_answers_itself(train: Callable, tmp_path: Path) -> None:
+    code, _, err = train("--regenerate")
+    assert code == 0
+    written = list(tmp_path.glob("draft.*.regenerated.jsonl"))
+    assert len(written) == 1
+    assert len(written[0].read_text().splitlines()) == len(TEXTS)
+    assert "goes on from" not in err
+    assert "goes on from the texts" in train("--regenerate", "--overwrite").err
+
+
+def test_same_seed_gives_the_same_draft(train: Callable, tmp_path: Path) -> None:
+    def weights() -> bytes:
+        return (tmp_path / "draft" / "model.safetensors").read_bytes()
+
+    assert train("--seed", 3).code == 0
+    first = weights()
+    assert train("--seed", 3, "--overwrite").code == 0
+    assert weights() == first
+
+
+def test_stopped_run_says_how_to_go_on(
+    train: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from clover.train import TrainResult
+
+    stopped = TrainResult(finished=False, steps=1, tokens=9, seconds=1.0, training={}, validation=None)
+    monkeypatch.setattr("clover.train.train", lambda *_, **__: stopped)
+    code, out, err = train()
+    assert (code, out) == (130, "")
+    assert "--resume" in err
+
+
+def test_existing_output_is_refused_before_the_target_is_loaded(
+    train: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "draft").mkdir()
+    (tmp_path / "draft" / "precious").touch()
+    monkeypatch.setattr(
+        "clover.target.TargetModel.load", lambda *_, **__: pytest.fail("the target was loaded")
+    )
+    code, _, err = train()
+    assert (code, err.count("\n")) == (2, 1)
+    assert "not empty" in err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "no records"),
+        ("{broken\n", "texts.jsonl"),
+        ('{"txet": "a"}\n', "texts.jsonl"),
+        ('{"messages": [{"role": "user", "content": "hello"}]}\n', "loss mask"),
+    ],
+)
+def test_bad_data_is_one_line(
+    train: Callable, data: Path, tmp_path: Path, content: str, message: str
+) -> None:
+    data.write_text(content)
+    code, out, err = train()
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+    assert [path.name for path in tmp_path.iterdir()] == ["texts.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--max-minutes", "0"], "max_minutes"),
+        (["--lr", "-1"], "lr"),
+        (["--dtype", "int8"], "dtype"),
+        (["--hidden-state", "middle"], "hidden_state"),
+        (["--resume"], "nothing to resume"),
+    ],
+)
+def test_bad_options_are_one_line(
+    train: Callable, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    code, out, err = train(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+    assert [path.name for path in tmp_path.iterdir()] == ["texts.jsonl"]
+
+
+def test_missing_data_is_named(train: Callable, tmp_path: Path) -> None:
+    code, _, err = train(data=tmp_path / "missing.jsonl")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "missing.jsonl" in err

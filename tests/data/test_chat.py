@@ -1,0 +1,173 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clover.data import Record, Sample, TemplateRefused, encode_prompt, encode_record, read_samples
+from clover.errors import UserError
+from tests.data import tokenizers
+from tests.data.tokenizers import make_tokenizer
+
+QUESTION, ANSWER = {"role": "user", "content": "the cat?"}, {"role": "assistant", "content": "hello é 世"}
+AGAIN, LAST = {"role": "user", "content": "and"}, {"role": "assistant", "content": " yes"}
+CONVERSATION = Record("here", messages=(QUESTION, ANSWER, AGAIN, LAST))
+
+
+def learnt(sample: Sample, tokenizer: Any) -> list[str]:
+    """The texts of the runs of learnt tokens."""
+    runs: list[list[int]] = [[]]
+    for token, one in zip(sample.tokens.tolist(), sample.loss_mask.tolist(), strict=True):
+        if one:
+            runs[-1].append(token)
+        elif runs[-1]:
+            runs.append([])
+    return [tokenizer.decode(run) for run in runs if run]
+
+
+def test_marked_templates_say_themselves_what_is_learnt() -> None:
+    tokenizer = make_tokenizer(tokenizers.MARKED)
+    (sample,) = encode_record(CONVERSATION, tokenizer)
+    assert learnt(sample, tokenizer) == ["hello é 世</s>", " yes</s>"]
+    assert sample.tokens.tolist().count(tokenizer.bos_token_id) == 1
+
+
+@pytest.mark.parametrize("stop", ["<|im_end|>", None])
+def test_unmarked_templates_are_compared_turn_by_turn(stop: str | None) -> None:
+    tokenizer = make_tokenizer(tokenizers.CHATML)
+    stops = [tokenizer.convert_tokens_to_ids(stop)] if stop else []
+    (sample,) = encode_record(CONVERSATION, tokenizer, stops)
+    end = "<|im_end|>" if stop else "<|im_end|>\n"
+    assert learnt(sample, tokenizer) == ["hello é 世" + end, " yes" + end]
+    whole = tokenizer.apply_chat_template(list(CONVERSATION.messages), return_dict=False)
+    assert sample.tokens.tolist() == whole
+
+
+def test_the_prompt_is_the_beginning_of_the_sample() -> None:
+    for template in (tokenizers.MARKED, tokenizers.CHATML, None):
+        tokenizer = make_tokenizer(template)
+        (sample,) = encode_record(Record("x", messages=(QUESTION, ANSWER)), tokenizer)
+        prompt = encode_prompt([QUESTION], tokenizer)
+        assert sample.tokens[: len(prompt)].tolist() == prompt
+        assert sample.loss_mask[len(prompt) - 1 : len(prompt) + 1].tolist() == [False, True]
+
+
+def test_templates_that_rewrite_earlier_turns_give_a_sample_per_turn() -> None:
+    tokenizer = make_tokenizer(tokenizers.STRIPS_THINKING)
+    thinking = {"role": "assistant", "content": "<think>sat</think>no"}
+    samples = encode_record(Record("x", messages=(QUESTION, thinking, AGAIN, LAST)), tokenizer)
+    assert [learnt(sample, tokenizer) for sample in samples] == [
+        ["<think>sat</think>no<|im_end|>\n"],
+        ["<think></think> yes<|im_end|>\n"],
+    ]
+    assert "sat" not in tokenizer.decode(samples[1].tokens)
+
+
+def test_an_opening_that_finished_answers_do_not_have_is_left_out() -> None:
+    tokenizer = make_tokenizer(tokenizers.OPENS_THINKING)
+    samples = encode_record(CONVERSATION, tokenizer)
+    assert [learnt(sample, tokenizer) for sample in samples] == [["hello é 世</s>"], [" yes</s>"]]
+
+
+def test_a_template_in_which_answers_cannot_be_found_is_named() -> None:
+    tokenizer = make_tokenizer(tokenizers.COUNTS_TURNS)
+    tokenizer.name_or_path = "org/model"
+    with pytest.raises(UserError, match=r"here: the chat template of org/model \(\"\{\{ messages"):
+        encode_record(CONVERSATION, tokenizer)
+
+
+def test_without_a_template_the_plain_format_is_used() -> None:
+    tokenizer = make_tokenizer()
+    system = {"role": "system", "content": "the mat"}
+    (sample,) = encode_record(Record("x", messages=(system, QUESTION, ANSWER)), tokenizer)
+    text = "<s>the mat\n\nUser: the cat?\n\nAssistant: hello é 世</s>\n\n"
+    assert tokenizer.decode(sample.tokens) == text
+    assert learnt(sample, tokenizer) == [" hello é 世</s>"]
+
+
+@pytest.mark.parametrize("adds_bos", [True, False])
+def test_all_of_plain_text_is_learnt_and_ends_on_the_end_of_text(adds_bos: bool) -> None:
+    tokenizer = make_tokenizer(tokenizers.CHATML, adds_bos)
+    (sample,) = encode_record(Record("x", completion="the cat"), tokenizer)
+    assert tokenizer.decode(sample.tokens) == "<s>" * adds_bos + "the cat</s>"
+    assert sample.loss_mask.all()
+    (sample,) = encode_record(Record("x", completion="the cat</s>"), tokenizer)
+    assert sample.tokens.tolist().count(tokenizer.eos_token_id) == 1
+
+
+def test_only_the_completion_of_a_prompt_is_learnt() -> None:
+    tokenizer = make_tokenizer()
+    (sample,) = encode_record(Record("x", prompt="the cat", completion=" sat"), tokenizer)
+    assert learnt(sample, tokenizer) == [" sat</s>"]
+    (sample,) = encode_record(Record("x", prompt="the cat"), tokenizer)
+    assert learnt(sample, tokenizer) == []
+
+
+class Slow:
+    """A tokenizer without offsets, which takes one token per two characters."""
+
+    is_fast, eos_token_id, name_or_path = False, None, "slow"
+    chat_template = (
+        "{% for m in messages %}<{{ m['content'] }}>{% endfor %}{% if add_generation_prompt %}<{% endif %}"
+    )
+
+    def __init__(self, width: int) -> None:
+        self.width, self.inner = width, make_tokenizer(self.chat_template)
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": [hash(text[i : i + self.width]) % 1000 for i in range(0, len(text), self.width)]}
+
+    def get_chat_template(self) -> str:
+        return self.chat_template
+
+    def apply_chat_template(self, *args: Any, **options: Any) -> Any:
+        return self.inner.apply_chat_template(*args, **options)
+
+
+def test_tokenizers_without_offsets_are_compared_by_token_prefixes() -> None:
+    record = Record(
+        "x", messages=({"role": "user", "content": "abc"}, {"role": "assistant", "content": "de"})
+    )
+    (sample,) = encode_record(record, Slow(1))
+    assert sample.loss_mask.tolist() == [False] * 6 + [True] * 3
+    (sample,) = encode_record(record, Slow(3))
+    assert sample.loss_mask.tolist() == [False] * 2 + [True]
+    with pytest.raises(UserError, match="use a fast tokenizer"):
+        encode_record(record, Slow(4))
+
+
+def write(path: Path, *messages: Any) -> Path:
+    path.write_text("".join(json.dumps({"messages": list(conversation)}) + "\n" for conversation in messages))
+    return path
+
+
+def test_conversations_that_the_template_refuses_are_counted(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer(tokenizers.ALTERNATES)
+    good, bad = (QUESTION, ANSWER), (QUESTION, QUESTION, ANSWER)
+    data = read_samples([write(tmp_path / "a.jsonl", good, bad, good)], tokenizer)
+    assert (len(data.samples), data.skipped) == (2, 1)
+    assert data.first_problem is not None
+    assert "line 2: the chat template" in data.first_problem
+    assert data.first_problem.endswith("roles must alternate")
+    with pytest.raises(UserError, match=r"line 1: the chat template .* refuses it: roles must alternate"):
+        read_samples([write(tmp_path / "b.jsonl", bad)], tokenizer)
+    with pytest.raises(TemplateRefused, match="roles must alternate"):
+        encode_prompt(bad, tokenizer)
+
+
+def test_an_all_zero_loss_mask_names_the_template(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [QUESTION])
+    with pytest.raises(UserError, match=r"loss mask is zero .* \(\"\{% for m in messages %\}.*--regenerate"):
+        read_samples([path], make_tokenizer(tokenizers.CHATML))
+    with pytest.raises(UserError, match="has none, so the plain format is used"):
+        read_samples([path], make_tokenizer())
+
+
+def test_stand_ins_give_the_target_a_place_to_answer(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer(tokenizers.MARKED)
+    path = tmp_path / "a.jsonl"
+    path.write_text(
+        '{"turns": ["the cat?", "and"]}\n{"prompt": "the"}\n{"question": "no", "answer": "yes"}\n'
+    )
+    samples = read_samples([path], tokenizer, stand_ins=True).samples
+    assert [learnt(sample, tokenizer) for sample in samples] == [["…</s>", "…</s>"], ["…</s>"], ["yes</s>"]]

@@ -1,0 +1,178 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clover.data import formats
+from clover.data.formats import Record, parse_record, read_records
+from clover.errors import UserError
+
+SAY, ANSWER = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}
+RECORDS: list[tuple[dict[str, Any], Record]] = [
+    ({"text": "some text", "id": 3}, Record("x", completion="some text")),
+    ({"messages": [SAY, ANSWER]}, Record("x", messages=(SAY, ANSWER))),
+    ({"messages": [SAY], "text": "not this"}, Record("x", messages=(SAY,))),
+    (
+        {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "yes"}]},
+        Record("x", messages=(SAY, ANSWER)),
+    ),
+    (
+        {"conversations": [{"from": "gpt", "value": "cut"}, {"from": "user", "value": "hi"}]},
+        Record("x", messages=(SAY,)),
+    ),
+    ({"conversations": [SAY, ANSWER]}, Record("x", messages=(SAY, ANSWER))),
+    ({"turns": ["hi", "hi"]}, Record("x", messages=(SAY, SAY))),
+    ({"turns": [SAY, ANSWER]}, Record("x", messages=(SAY, ANSWER))),
+    ({"prompt": "def f", "completion": "(x):"}, Record("x", prompt="def f", completion="(x):")),
+    ({"prompt": "def f", "test": "no"}, Record("x", prompt="def f")),
+    ({"prompt": [SAY], "completion": [ANSWER]}, Record("x", messages=(SAY, ANSWER))),
+    ({"question": "hi", "answer": "yes"}, Record("x", messages=(SAY, ANSWER))),
+    ({"text": "kept", "messages": None}, Record("x", completion="kept")),
+]
+
+
+@pytest.mark.parametrize(("fields", "record"), RECORDS)
+def test_records_are_recognised_by_their_fields(fields: dict[str, Any], record: Record) -> None:
+    assert parse_record(fields, "x") == record
+
+
+def test_messages_keep_what_templates_may_read() -> None:
+    call = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}
+    parts = {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
+    messages = parse_record({"messages": [parts, call]}, "x").messages
+    assert messages[0]["content"] == "ab"
+    assert messages[1] == {"role": "assistant", "content": "", "tool_calls": [{"name": "f"}]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ([1], "must be a JSON object, not a list"),
+        (
+            {"body": "x"},
+            "found: body; accepted: messages; conversations; turns; prompt; question . answer; text",
+        ),
+        ({"question": "x"}, "no field that can be used"),
+        ({"text": 3}, "x: text must be text, not a number"),
+        ({"text": "\ud800"}, "lone surrogate"),
+        ({"messages": []}, "messages must be a list that is not empty"),
+        ({"messages": ["hi"]}, "messages, turn 1 must be an object with role and content"),
+        ({"messages": [SAY, {"role": "user"}]}, "messages, turn 2: content must be text, not null"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "only content of type text"),
+        ({"conversations": [{"from": "alien", "value": "x"}]}, "unknown speaker 'alien'"),
+        ({"conversations": [{"from": "human"}]}, "turn 1 must be an object with from and value"),
+        ({"turns": "hi"}, "turns must be a list"),
+        ({"prompt": "x", "completion": {}}, "completion must be text, not an object"),
+        ({"question": "x", "answer": True}, "answer must be text, not true or false"),
+    ],
+)
+def test_bad_records_say_what_is_wrong(fields: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse_record(fields, "x")
+
+
+LINES = [json.dumps({"text": f"text {i} é"}) for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "places"),
+    [
+        ("a.jsonl", "\n".join([LINES[0], "", LINES[1], LINES[2]]), ["line 1", "line 3", "line 4"]),
+        ("a.jsonl", "\ufeff" + "\r\n".join(LINES) + "\r\n", ["line 1", "line 2", "line 3"]),
+        ("a.json", "\n".join(LINES), ["line 1", "line 2", "line 3"]),
+        ("a.json", f"[{', '.join(LINES)}]", ["record 1", "record 2", "record 3"]),
+        ("a.json", json.dumps(json.loads(LINES[0]), indent=2), ["record 1"]),
+        ("a.JSON", LINES[0], ["record 1"]),
+    ],
+)
+def test_json_files(tmp_path: Path, name: str, content: str, places: list[str]) -> None:
+    path = tmp_path / name
+    path.write_bytes(content.encode())
+    records = list(read_records([path]))
+    assert [record.where for record in records] == [f"{path}, {place}" for place in places]
+    assert [record.completion for record in records] == [f"text {i} é" for i in range(len(places))]
+
+
+def test_txt_is_one_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one\n\ntwo\n")
+    assert list(read_records([path])) == [Record(str(path), completion="one\n\ntwo\n")]
+
+
+def test_parquet(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    rows = [
+        {"messages": [SAY, ANSWER], "text": None, "other": 1},
+        {"messages": None, "text": "t", "other": 2},
+    ]
+    parquet.write_table(pa.Table.from_pylist(rows), path)
+    first, second = read_records([path])
+    assert first.messages == (SAY, ANSWER)
+    assert second == Record(f"{path}, record 2", completion="t")
+
+
+def test_files_are_read_one_record_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(LINES[0] + "\nbroken\n")
+    records = read_records([path, tmp_path / "missing.txt"])
+    assert next(records).completion == "text 0 é"
+    with pytest.raises(UserError, match=r"line 2 is not valid JSON"):
+        next(records)
+
+
+DEEP = "[" * 200_000
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"x", r"a\.csv: unknown kind of file; accepted: .txt, .jsonl, .json, .parquet"),
+        ("a.txt", b"", "a.txt holds no records"),
+        ("a.txt", b" \n", "a.txt holds no records"),
+        ("a.jsonl", b"\n\n", "a.jsonl holds no records"),
+        ("a.json", b"[]", "a.json holds no records"),
+        ("a.json", b"", "a.json is not valid JSON"),
+        ("a.json", b'{"text": "x"', "a.json is not valid JSON"),
+        ("a.json", b"[3]", "a.json, record 1: a record must be a JSON object, not a number"),
+        ("a.jsonl", f'{{"text": {DEEP}'.encode(), "line 1: the JSON is nested too deeply"),
+        ("a.json", DEEP.encode(), "nested too deeply"),
+        ("a.jsonl", b'{"text": ' + b"9" * 10_000 + b"}", "not valid JSON"),
+        ("a.jsonl", b'{"text": "a"}\n\xff\xfe', "line 2 is not valid UTF-8"),
+        ("a.txt", b"\x89PNG\r\n", "a.txt is not valid UTF-8"),
+        ("a.txt", b"a\0b", "a.txt is not text: it holds zero bytes"),
+        ("a.jsonl", b'{"text": "\\ud800"}', "line 1: the text holds half a character"),
+        ("a.parquet", b"PAR1 nonsense PAR1", "a.parquet is not a readable parquet file"),
+        ("a.parquet", b"", "a.parquet is not a readable parquet file"),
+    ],
+)
+def test_hostile_files_are_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=message) as raised:
+        list(read_records([tmp_path / name]))
+    assert "\n" not in str(raised.value)
+
+
+def test_huge_lines_and_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "_MAX_RECORD_BYTES", 50)
+    monkeypatch.setattr(formats, "_MAX_JSON_BYTES", 50)
+    for name in ("a.jsonl", "a.txt", "a.json"):
+        (tmp_path / name).write_text(LINES[0] + "\n" + "x" * 100)
+        with pytest.raises(UserError, match=r"longer than|is over"):
+            list(read_records([tmp_path / name]))
+
+
+def test_what_is_not_a_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "d.json").mkdir()
+    for name, message in (("d.json", "is a directory"), ("none.jsonl", "cannot read .*none.jsonl")):
+        with pytest.raises(UserError, match=message):
+            list(read_records([tmp_path / name]))
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    (tmp_path / "a.parquet").write_bytes(b"")
+    with pytest.raises(UserError, match="needs pyarrow: pip install"):
+        list(read_records([tmp_path / "a.parquet"]))

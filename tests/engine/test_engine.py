@@ -1,0 +1,133 @@
+"""The engine's behaviour around the tokens: ends, text, events, limits, prefixes, early stops."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from clover.drafts import Clover2Draft
+from clover.engine import Engine, PhaseClock, PrefixCache, Request
+from clover.errors import UserError
+from clover.sampling import SamplingParams
+from clover.target import TargetModel
+from tests.families import CONTEXT, tiny_model
+
+
+@pytest.fixture(scope="module")
+def target() -> TargetModel:
+    return TargetModel(tiny_model("llama"))
+
+
+@pytest.fixture(scope="module")
+def draft(target: TargetModel) -> Clover2Draft:
+    torch.manual_seed(0)
+    return Clover2Draft.from_target(target).to(target.dtype).eval()
+
+
+def tokens_of(engine: Engine, request: Request, prefix: PrefixCache | None = None) -> tuple[int, ...]:
+    return next(e.generation for e in engine.run([request], prefix=prefix) if e.generation is not None).tokens
+
+
+def test_events_add_up_to_the_generation(target: TargetModel, draft: Clover2Draft) -> None:
+    requests = [
+        Request((3, 4), 9),
+        Request((5,), 17, SamplingParams(temperature=1.0)),
+        Request((6, 7, 8), 13),
+    ]
+    parts: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    finished = {}
+    for event in Engine(target, draft).run(requests):
+        assert event.tokens
+        assert event.index not in finished, "a finished request emits nothing"
+        parts[event.index] += event.tokens
+        if event.generation is not None:
+            finished[event.index] = event.generation
+    for index, generation in finished.items():
+        assert list(generation.tokens) == parts[index]
+        assert generation.acceptance.emitted == len(generation.tokens)
+        assert generation.prompt_tokens == len(requests[index].prompt)
+        assert 0 < generation.first_token_seconds <= generation.seconds
+
+
+def test_eos_ends_the_text_and_is_its_last_token(target: TargetModel, draft: Clover2Draft) -> None:
+    free = tokens_of(Engine(target), Request((9, 4, 11), 40, eos=()))
+    eos = free[12]
+    target.model.generation_config.eos_token_id = eos
+    try:
+        for engine in (Engine(target), Engine(target, draft)):
+            (event,) = [e for e in engine.run([Request((9, 4, 11), 40)]) if e.generation]
+            assert event.generation is not None
+            assert event.generation.tokens == free[: free.index(eos) + 1]
+            assert event.generation.finish_reason == "stop"
+            assert tokens_of(engine, Request((9, 4, 11), 40, eos=())) == free
+    finally:
+        target.model.generation_config.eos_token_id = 2
+
+
+@pytest.mark.parametrize("with_draft", [False, True])
+def test_the_context_is_used_to_its_last_place(
+    target: TargetModel, draft: Clover2Draft, with_draft: bool
+) -> None:
+    prompt = tuple(3 + i % 40 for i in range(CONTEXT - 20))
+    engine = Engine(target, draft if with_draft else None)
+    (event,) = [e for e in engine.run([Request(prompt, 100, eos=())]) if e.generation]
+    assert event.generation is not None
+    assert event.generation.finish_reason == "context"
+    assert len(event.generation.tokens) == 20
+
+
+def test_bad_requests_are_refused_before_anything_runs(target: TargetModel) -> None:
+    engine = Engine(target)
+    with pytest.raises(UserError, match="context"):
+        next(engine.run([Request((3,) * CONTEXT, 5)]))
+    with pytest.raises(UserError, match="vocabulary"):
+        next(engine.run([Request((3, 5000), 5)]))
+    with pytest.raises(UserError, match="empty"):
+        Request((), 5)
+    with pytest.raises(UserError, match="max_new_tokens"):
+        Request((3,), 0)
+    with pytest.raises(UserError, match="stop string"):
+        Request((3,), 5, stop=("",))
+    assert list(engine.run([])) == []
+
+
+def test_a_tree_deeper_than_the_draft_is_refused(target: TargetModel, draft: Clover2Draft) -> None:
+    from clover.tree import TreeShape
+
+    with pytest.raises(UserError, match="6 deep"):
+        Engine(target, draft, TreeShape.chain(6))
+
+
+@pytest.mark.parametrize("with_draft", [False, True])
+def test_a_kept_prefix_changes_nothing_but_the_prefill(
+    target: TargetModel, draft: Clover2Draft, with_draft: bool
+) -> None:
+    engine, prefix = Engine(target, draft if with_draft else None), PrefixCache()
+    prompt = (3, 9, 27, 31, 14)
+    for turn in range(4):
+        request = Request(prompt, 15, SamplingParams(temperature=0.7, seed=turn), eos=())
+        shared = prefix.shared_length(prompt)
+        assert (shared > 0) == (turn > 0)
+        found = tokens_of(engine, request, prefix)
+        assert found == tokens_of(engine, request)
+        prompt = (*prompt, *found, 5 + turn, 6) if turn != 1 else (*prompt, *found[:4], 40, 41, 42)
+
+
+def test_a_prefix_survives_a_consumer_that_stops_early(target: TargetModel, draft: Clover2Draft) -> None:
+    engine, prefix = Engine(target, draft), PrefixCache()
+    request = Request((3, 9, 27, 31, 14), 30, eos=())
+    run = engine.run([request], prefix=prefix)
+    started = [next(run) for _ in range(3)]
+    run.close()
+    said = [token for event in started for token in event.tokens]
+    follow_up = Request((*request.prompt, *said, 8, 8), 20, eos=())
+    assert prefix.shared_length(follow_up.prompt) >= len(request.prompt) - 1
+    assert tokens_of(engine, follow_up, prefix) == tokens_of(engine, follow_up)
+
+
+def test_the_clock_sees_every_phase(target: TargetModel, draft: Clover2Draft) -> None:
+    clock = PhaseClock()
+    list(Engine(target, draft).run([Request((3, 4, 5), 12, eos=())], clock))
+    assert set(clock.seconds) == {"prefill", "draft", "verify", "accept", "keep"}
+    assert clock.decoding_seconds == pytest.approx(sum(clock.seconds.values()) - clock.seconds["prefill"])
+    assert clock.per_step("verify") == clock.seconds["verify"] / clock.steps

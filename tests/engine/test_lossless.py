@@ -1,0 +1,154 @@
+"""Losslessness: with a draft, the engine emits token for token what plain decoding emits.
+
+Every family × trees (chain, wide, the 25 nodes of Clover-2, random) × batches of 1, 3, 8 × caches that grow, greedy and
+sampled, in float64. Plain decoding itself is held against full forwards of the unpatched model without any cache.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import count, product
+
+import pytest
+import torch
+
+from clover.drafts import Clover2Draft
+from clover.engine import Engine, Generation, Request
+from clover.sampling import SamplingParams
+from clover.target import TargetModel
+from clover.tree import CLOVER2_TREE, TreeShape
+from tests.families import FAMILIES, VOCAB, tiny_model
+from tests.oracle import OracleDraft
+
+NEW_TOKENS = 14
+BATCHES = (1, 3, 8)
+SETTINGS = (
+    SamplingParams(),
+    SamplingParams(temperature=1.3, seed=5),
+    SamplingParams(temperature=0.7, top_p=0.8, repetition_penalty=1.3, seed=6),
+    SamplingParams(repetition_penalty=1.5, banned_tokens=(7, 8)),
+    SamplingParams(temperature=1.0, top_k=5, min_p=0.02, logit_bias={9: 1.5}, seed=7),
+)
+
+
+def random_shape(seed: int) -> TreeShape:
+    """A random prefix-closed set of rank paths."""
+    rng, paths = random.Random(seed), [()]
+    for _ in range(14):
+        parent = rng.choice([p for p in paths if len(p) < 6])
+        rank = next(r for r in count() if (*parent, r) not in paths)
+        paths.append((*parent, rank))
+    return TreeShape.from_paths(paths[1:])
+
+
+SHAPES = {
+    "chain": TreeShape.chain(4),
+    "wide": TreeShape.from_paths([(i,) for i in range(12)]),
+    "clover2": CLOVER2_TREE,
+    "random": random_shape(3),
+}
+
+
+def requests_of(batch: int, params: Sequence[SamplingParams], new_tokens: int = NEW_TOKENS) -> list[Request]:
+    rng = random.Random(batch)
+    prompts = [tuple(rng.randrange(3, VOCAB) for _ in range(rng.choice((1, 2, 5, 9)))) for _ in range(batch)]
+    lengths = [new_tokens - rng.randrange(5) for _ in range(batch)]
+    return [
+        Request(prompt, length, params[i % len(params)], eos=() if i % 2 == 0 else None)
+        for i, (prompt, length) in enumerate(zip(prompts, lengths, strict=True))
+    ]
+
+
+def run(engine: Engine, requests: Sequence[Request]) -> list[Generation]:
+    finished = {e.index: e.generation for e in engine.run(requests) if e.generation is not None}
+    return [finished[i] for i in range(len(requests))]
+
+
+def tokens_of(generations: Sequence[Generation]) -> list[tuple[int, ...]]:
+    return [g.tokens for g in generations]
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def target(request: pytest.FixtureRequest) -> TargetModel:
+    return TargetModel(tiny_model(request.param))
+
+
+def test_plain_decoding_is_what_the_model_itself_says(target: TargetModel) -> None:
+    requests = requests_of(3, SETTINGS[:1])
+    for request, generation in zip(requests, run(Engine(target, capacity=2), requests), strict=True):
+        text = list(request.prompt)
+        for token in generation.tokens:
+            logits = target.model(input_ids=torch.tensor([text]), use_cache=False).logits
+            assert token == int(logits[0, -1].argmax())
+            text.append(token)
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+def test_every_tree_gives_the_tokens_of_plain_decoding(target: TargetModel, batch: int) -> None:
+    requests = requests_of(batch, SETTINGS)
+    plain = run(Engine(target, prefill_chunk=4), requests)
+    texts = [[*r.prompt, *g.tokens] for r, g in zip(requests, plain, strict=True)]
+    for number, (name, capacity) in enumerate(product(SHAPES, (None, 1))):
+        draft = OracleDraft(target, texts, spread=number % 3)
+        engine = Engine(target, draft, SHAPES[name], prefill_chunk=4, capacity=capacity)  # type: ignore[arg-type]
+        found = run(engine, requests)
+        assert tokens_of(found) == tokens_of(plain), (name, capacity)
+        assert [g.finish_reason for g in found] == [g.finish_reason for g in plain]
+        if number % 3 == 0:
+            assert sum(g.acceptance.steps for g in found) < sum(g.acceptance.steps for g in plain)
+
+
+@pytest.mark.parametrize("hidden_state", ["post_norm", "pre_norm"])
+def test_a_clover2_draft_gives_the_tokens_of_plain_decoding(target: TargetModel, hidden_state: str) -> None:
+    torch.manual_seed(1)
+    draft = Clover2Draft.from_target(target, hidden_state=hidden_state).to(target.dtype).eval()
+    requests = requests_of(3, SETTINGS)
+    found = run(Engine(target, draft, prefill_chunk=4, capacity=1), requests)
+    assert tokens_of(found) == tokens_of(run(Engine(target), requests))
+
+
+def test_float32_gives_the_tokens_of_plain_decoding() -> None:
+    target = TargetModel(tiny_model("llama", torch.float32))
+    requests = requests_of(8, SETTINGS, new_tokens=60)
+    plain = run(Engine(target), requests)
+    texts = [[*r.prompt, *g.tokens] for r, g in zip(requests, plain, strict=True)]
+    for shape in SHAPES.values():
+        found = run(Engine(target, OracleDraft(target, texts), shape), requests)  # type: ignore[arg-type]
+        assert tokens_of(found) == tokens_of(plain)
+
+
+def test_output_does_not_depend_on_the_batch() -> None:
+    target = TargetModel(tiny_model("llama"))
+    requests = requests_of(8, SETTINGS)
+    together = run(Engine(target), requests)
+    assert tokens_of(together) == [run(Engine(target), [request])[0].tokens for request in requests]
+
+
+def test_the_right_draft_is_accepted_whole() -> None:
+    target = TargetModel(tiny_model("llama"))
+    request = Request((5, 6, 7), 40, eos=())
+    (plain,) = run(Engine(target), [request])
+    draft = OracleDraft(target, [[*request.prompt, *plain.tokens]], spread=0)
+    (found,) = run(Engine(target, draft, TreeShape.chain(4)), [request])  # type: ignore[arg-type]
+    assert found.acceptance.steps == 8
+    assert found.acceptance.tau == 5.0
+
+
+def test_a_broken_verification_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison has power: accept one draft token too many, and the tokens differ."""
+    import clover.engine.engine as module
+    from clover.verify import Verified, verify
+
+    def careless(tree, choices):
+        honest = verify(tree, choices)
+        tokens = honest.tokens.clone()
+        tokens[:, 0] = tree.tokens[:, 1]
+        return Verified(honest.path, honest.counts, tokens)
+
+    target = TargetModel(tiny_model("llama"))
+    draft = Clover2Draft.from_target(target).to(target.dtype).eval()
+    requests = requests_of(3, SETTINGS[:1])
+    plain = run(Engine(target), requests)
+    monkeypatch.setattr(module, "verify", careless)
+    assert tokens_of(run(Engine(target, draft), requests)) != tokens_of(plain)

@@ -1,0 +1,71 @@
+"""Text that comes piece by piece equals the text decoded at once, and ends before its stop strings."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from clover.engine.text import Detokenizer
+from tests.data.tokenizers import make_tokenizer
+
+TOKENIZER = make_tokenizer()
+
+
+def stream(tokens: list[int], stop: tuple[str, ...] = ()) -> tuple[str, Detokenizer]:
+    detokenizer = Detokenizer(TOKENIZER, stop)
+    pieces = []
+    for token in tokens:
+        pieces.append(detokenizer.push(token))
+        assert "".join(pieces) == detokenizer.text[: len("".join(pieces))]
+        if detokenizer.stopped:
+            break
+    pieces.append(detokenizer.finish())
+    return "".join(pieces), detokenizer
+
+
+TEXTS = ["the cat sat on the mat", "naïve café 🙂🙃 ends", "日本語 and the cat", " ", "\n\n  indented"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_pieces_add_up_to_the_text(text: str) -> None:
+    tokens = TOKENIZER(text, add_special_tokens=False)["input_ids"]
+    assert stream(tokens)[0] == text == TOKENIZER.decode(tokens)
+
+
+def test_half_characters_are_held_back_and_shown_at_the_end() -> None:
+    tokens = TOKENIZER("a🙂", add_special_tokens=False)["input_ids"]
+    detokenizer = Detokenizer(TOKENIZER)
+    assert "".join(detokenizer.push(token) for token in tokens[:-1]) == "a"
+    assert detokenizer.finish() == TOKENIZER.decode(tokens[:-1])[1:]
+
+
+def test_random_tokens_add_up_to_the_text() -> None:
+    rng = random.Random(0)
+    for _ in range(50):
+        tokens = [rng.randrange(4, len(TOKENIZER)) for _ in range(30)]
+        assert stream(tokens)[0] == TOKENIZER.decode(tokens, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize(
+    ("stop", "expected"),
+    [
+        (("sat",), "the cat "),
+        (("on the", "sat"), "the cat "),
+        (("mat and",), "the cat sat on the "),
+        (("zebra",), "the cat sat on the mat and the"),
+        (("the mat and the dog", "cat"), "the "),
+        (("e c",), "th"),
+        (("t",), ""),
+    ],
+)
+def test_text_ends_before_the_first_stop_string(stop: tuple[str, ...], expected: str) -> None:
+    tokens = TOKENIZER("the cat sat on the mat and the", add_special_tokens=False)["input_ids"]
+    text, detokenizer = stream(tokens, stop)
+    assert text == expected == detokenizer.text
+    assert detokenizer.stopped == (expected != "the cat sat on the mat and the")
+
+
+def test_without_a_tokenizer_there_is_no_text() -> None:
+    detokenizer = Detokenizer(None, ("x",))
+    assert detokenizer.push(3) + detokenizer.finish() == ""

@@ -1,0 +1,398 @@
+"""`model.generate(custom_generate=clover.speculative(draft))` against `model.generate` without the argument."""
+
+import copy
+import gc
+import pickle
+import shutil
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from scipy.stats import chisquare
+from tokenizers import Tokenizer, decoders, models
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    NoBadWordsLogitsProcessor,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+    StoppingCriteria,
+    StopStringCriteria,
+    SuppressTokensLogitsProcessor,
+    TemperatureLogitsWarper,
+    TextIteratorStreamer,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+from transformers.generation.streamers import BaseStreamer
+
+import clover
+from clover.drafts import Clover2Draft
+from clover.errors import UserError
+from clover.integrations.transformers_options import sampling_options
+from clover.sampling import Sampler, SamplingParams
+from clover.target import TargetModel
+from clover.tree import TokenTree
+from tests.families import VOCAB, tiny_model
+
+PAD = 0
+PROMPTS = ((5, 9, 33, 12), (7,), (21, 4, 4, 17, 30, 11, 8), (3, 40))
+
+
+def draft_for(model: PreTrainedModel) -> Clover2Draft:
+    torch.manual_seed(1)
+    draft = Clover2Draft.from_target(TargetModel(model), num_augmenting_layers=1, num_heads=5)
+    return draft.to(model.dtype).eval()
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # on a busy machine two threads wait for each other at every small operation
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def llama() -> PreTrainedModel:
+    return tiny_model("llama")
+
+
+@pytest.fixture(scope="module")
+def fast(llama):
+    return clover.speculative(draft_for(llama), tree="chain:3")
+
+
+def batch(prompts=PROMPTS) -> dict[str, torch.Tensor]:
+    width = max(map(len, prompts))
+    ids = [[PAD] * (width - len(p)) + list(p) for p in prompts]
+    mask = [[0] * (width - len(p)) + [1] * len(p) for p in prompts]
+    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask), "pad_token_id": PAD}
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    vocab = {chr(ord("A") + i): i for i in range(VOCAB)}
+    letters = Tokenizer(models.BPE(vocab, merges=[]))
+    letters.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=letters)
+
+
+class Columns(BaseStreamer):
+    def __init__(self):
+        self.put_values, self.ended = [], False
+
+    def put(self, value):
+        self.put_values.append(value.tolist())
+
+    def end(self):
+        self.ended = True
+
+
+# -- greedy ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "opt"])
+def test_greedy_output_is_that_of_generate(family):
+    model = tiny_model(family)
+    fast = clover.speculative(draft_for(model))
+    for options in ({"max_new_tokens": 30}, {"max_length": 24}, {"max_new_tokens": 1}):
+        for inputs in (batch(), batch(PROMPTS[:1])):
+            expected = model.generate(**inputs, **options)
+            assert model.generate(**inputs, **options, custom_generate=fast).equal(expected)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"repetition_penalty": 1.7},
+        {"sequence_bias": [[[7], 9.0], [[30], float("-inf")]], "repetition_penalty": 1.2},
+        {"bad_words_ids": [[6], [41], [2]], "suppress_tokens": [9, 12]},
+        {"renormalize_logits": True, "temperature": 0.3, "eos_token_id": None},
+        {"eos_token_id": [11, 25, 31, 40], "repetition_penalty": 2.0},
+        {"logits_processor": LogitsProcessorList([TopKLogitsWarper(3)])},
+    ],
+)
+def test_greedy_output_with_processors_and_other_ends(llama, fast, options):
+    plain = llama.generate(**batch(), max_new_tokens=30, **options)
+    assert llama.generate(**batch(), max_new_tokens=30, **options, custom_generate=fast).equal(plain)
+    unhindered = llama.generate(**batch(), max_new_tokens=30)
+    assert "logits_processor" in options or "temperature" in options or not plain.equal(unhindered)
+
+
+def test_rows_that_end_early_are_padded(llama, fast):
+    ends = [
+        row[len(batch()["input_ids"][0]) + 4 * i]
+        for i, row in enumerate(llama.generate(**batch(), max_new_tokens=20))
+    ]
+    options = {"max_new_tokens": 20, "eos_token_id": [int(end) for end in ends[:2]]}
+    plain = llama.generate(**batch(), **options)
+    assert (plain[:, -1] == PAD).any()
+    assert llama.generate(**batch(), **options, custom_generate=fast).equal(plain)
+
+
+def test_dictionary_and_inputs_without_mask(llama, fast):
+    inputs = torch.tensor([[5, 9, 33], [8, 8, 1]])
+    plain = llama.generate(inputs, max_new_tokens=9, pad_token_id=PAD)
+    given = llama.generate(
+        inputs, max_new_tokens=9, pad_token_id=PAD, return_dict_in_generate=True, custom_generate=fast
+    )
+    assert given.sequences.equal(plain)
+    assert given.scores is None
+
+
+@pytest.mark.parametrize("as_criterion", [False, True])
+def test_stop_strings(llama, as_criterion):
+    words, inputs = tokenizer(), batch(PROMPTS[:1])
+    plain = llama.generate(**inputs, max_new_tokens=30)
+    stop = words.convert_ids_to_tokens(plain[0, 12:14].tolist())
+    options = {"max_new_tokens": 30, "stop_strings": ["".join(stop)]}
+    expected = llama.generate(**inputs, **options, tokenizer=words)
+    assert expected.shape[1] < plain.shape[1]
+    fast = clover.speculative(draft_for(llama), tree="chain:3", tokenizer=words)
+    if as_criterion:
+        options = {"max_new_tokens": 30, "stopping_criteria": [StopStringCriteria(words, stop[0] + stop[1])]}
+    assert llama.generate(**inputs, **options, custom_generate=fast).equal(expected)
+
+
+def test_max_time_stops_after_the_step_under_way(llama, fast):
+    output = llama.generate(**batch(), max_new_tokens=200, max_time=1e-9, custom_generate=fast)
+    plain = llama.generate(**batch(), max_new_tokens=200, max_time=1e-9)
+    assert output.equal(plain)
+
+
+# -- streaming ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prompts", [PROMPTS, PROMPTS[:1]])
+def test_streamer_gets_what_generate_gives_it(llama, fast, prompts):
+    eos = llama.generate(**batch(PROMPTS), max_new_tokens=9)[0, -1].item()
+    plain, ours = Columns(), Columns()
+    llama.generate(**batch(prompts), max_new_tokens=20, eos_token_id=eos, streamer=plain)
+    llama.generate(**batch(prompts), max_new_tokens=20, eos_token_id=eos, streamer=ours, custom_generate=fast)
+    assert ours.put_values == plain.put_values
+    assert ours.ended
+
+
+def test_text_streamer_ends(llama, fast):
+    streamer = TextIteratorStreamer(tokenizer(), skip_prompt=True, timeout=5)
+    llama.generate(**batch(PROMPTS[:1]), max_new_tokens=5, streamer=streamer, custom_generate=fast)
+    assert "".join(streamer).split()
+
+
+# -- sampling ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inference_mode", [False, True])
+def test_torch_seed_reproduces_samples(llama, fast, inference_mode):
+    def sample(seed):
+        torch.manual_seed(seed)
+        return llama.generate(**batch(), max_new_tokens=12, do_sample=True, custom_generate=fast)
+
+    with torch.inference_mode(inference_mode):
+        first, again, other = sample(3), sample(3), sample(4)
+    assert first.equal(again)
+    assert not first.equal(other)
+
+
+def test_greedy_draws_no_random_numbers(llama, fast):
+    before = torch.get_rng_state()
+    llama.generate(**batch(), max_new_tokens=3, custom_generate=fast)
+    assert torch.get_rng_state().equal(before)
+
+
+def test_sampled_tokens_follow_the_processed_distribution(llama, fast):
+    count, prompt = 3000, torch.tensor([[5, 9, 33]])
+    options = {
+        "do_sample": True,
+        "temperature": 0.8,
+        "top_k": 8,
+        "repetition_penalty": 1.3,
+        "max_new_tokens": 2,
+    }
+    torch.manual_seed(0)
+    drawn = llama.generate(
+        prompt,
+        **options,
+        pad_token_id=PAD,
+        eos_token_id=None,
+        num_return_sequences=count,
+        custom_generate=fast,
+    )
+    assert len(set(map(tuple, drawn[:, :3].tolist()))) == 1
+    known = llama.generate(
+        prompt, **options, pad_token_id=PAD, return_dict_in_generate=True, output_scores=True
+    )
+    compare_counts(drawn[:, 3], known.scores[0][0].softmax(-1))
+    first = drawn[:, 3].mode().values
+    warped = LogitsProcessorList(
+        [RepetitionPenaltyLogitsProcessor(1.3), TemperatureLogitsWarper(0.8), TopKLogitsWarper(8)]
+    )
+    text = torch.cat([prompt, first.view(1, 1)], dim=1)
+    second = warped(text, llama(text).logits[:, -1].float()).softmax(-1)[0]
+    compare_counts(drawn[drawn[:, 3] == first, 4], second)
+
+
+def compare_counts(drawn: torch.Tensor, probs: torch.Tensor) -> None:
+    counts, possible = torch.bincount(drawn, minlength=VOCAB), probs > 0
+    assert counts[~possible].sum() == 0
+    expected = probs[possible].double()
+    assert chisquare(counts[possible], expected / expected.sum() * len(drawn)).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("do_sample", [True, False])
+def test_options_do_what_the_processors_do(do_sample):
+    processors = LogitsProcessorList(
+        [
+            SequenceBiasLogitsProcessor([[[7], 2.5], [[30], float("-inf")]]),
+            RepetitionPenaltyLogitsProcessor(1.4),
+            NoBadWordsLogitsProcessor([[11], [2]], eos_token_id=2),
+            SuppressTokensLogitsProcessor([4, 5]),
+            TemperatureLogitsWarper(0.7),
+            TopKLogitsWarper(20),
+            TopPLogitsWarper(0.9),
+            MinPLogitsWarper(0.02),
+        ]
+    )
+    torch.manual_seed(0)
+    logits, text = torch.randn(3, VOCAB) * 3, torch.randint(VOCAB, (3, 6))
+    params = [SamplingParams(**{"temperature": 0.0} | sampling_options(processors, [0, 0, 0], do_sample))] * 3
+    sampler = Sampler(params, text.tolist(), [4] * 3, VOCAB, "cpu")
+    probs = sampler.target_probs(logits[:, None], TokenTree.root_only(text[:, -1:]))[:, 0]
+    expected = processors(text, logits)
+    if do_sample:
+        torch.testing.assert_close(probs, expected.softmax(-1))
+    else:
+        assert probs.argmax(-1).equal(expected.argmax(-1))
+
+
+# -- what cannot be honoured -------------------------------------------------------------------------------------------
+
+
+class Anything(StoppingCriteria):
+    def __call__(self, input_ids, scores, **kwargs):
+        return torch.ones(len(input_ids), dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"num_beams": 2}, "beam_search"),
+        ({"num_beams": 2, "do_sample": True}, "beam_sample"),
+        ({"penalty_alpha": 0.6, "top_k": 4}, "contrastive_search"),
+        ({"prompt_lookup_num_tokens": 3}, "assisted_generation"),
+        ({"no_repeat_ngram_size": 2}, "NoRepeatNGramLogitsProcessor"),
+        ({"min_new_tokens": 3}, "MinLengthLogitsProcessor"),
+        ({"typical_p": 0.5, "do_sample": True}, "TypicalLogitsWarper"),
+        ({"guidance_scale": 2.0}, "UnbatchedClassifierFreeGuidanceLogitsProcessor"),
+        ({"prefix_allowed_tokens_fn": lambda _row, _text: [1]}, "PrefixConstrainedLogitsProcessor"),
+        ({"bad_words_ids": [[4, 5]]}, r"NoBadWordsLogitsProcessor on several tokens in a row, \[4, 5\]"),
+        (
+            {"logits_processor": [SequenceBiasLogitsProcessor([[[7], 9.0]])], "repetition_penalty": 1.2},
+            "precedes",
+        ),
+        (
+            {"logits_processor": [RepetitionPenaltyLogitsProcessor(1.2, prompt_ignore_length=2)]},
+            "ignore_length",
+        ),
+        ({"logits_processor": [TopKLogitsWarper(5, min_tokens_to_keep=3)]}, "min_tokens_to_keep"),
+        ({"stopping_criteria": [Anything()]}, "Anything"),
+        ({"stop_strings": ["B"], "tokenizer": tokenizer()}, "tokenizer"),
+        ({"max_time": 1.0, "eos_token_id": None}, "eos_token_id"),
+        ({"return_dict_in_generate": True, "output_scores": True}, "output_scores"),
+        ({"output_hidden_states": True}, "output_hidden_states"),
+        ({"use_cache": False}, "use_cache"),
+        ({"cache_implementation": "static"}, "cache_implementation"),
+        ({"synced_gpus": True}, "synced_gpus"),
+        ({"position_ids": torch.arange(7).expand(4, 7)}, "position_ids"),
+        ({"max_new_tokens": 300}, "lower max_new_tokens or max_length by 51"),
+        ({"attention_mask": torch.tensor([[1, 1, 1, 1, 1, 1, 0]] * 4)}, "padding_side='left'"),
+        ({"attention_mask": torch.tensor([[1, 0, 1, 1, 1, 1, 1]] * 4)}, "padding_side='left'"),
+    ],
+)
+def test_what_cannot_be_honoured_is_named(llama, fast, options, named):
+    with pytest.raises(UserError, match=named):
+        llama.generate(**{**batch(), "max_new_tokens": 5, **options}, custom_generate=fast)
+
+
+def test_other_inputs_and_models_are_refused(llama, fast):
+    cache = llama(torch.tensor([[5, 9]]), use_cache=True).past_key_values
+    with pytest.raises(UserError, match="past_key_values"):
+        llama.generate(
+            torch.tensor([[5, 9, 33]]), past_key_values=cache, max_new_tokens=2, custom_generate=fast
+        )
+    with pytest.raises(UserError, match="inputs_embeds"):
+        llama.generate(
+            inputs_embeds=torch.zeros(1, 3, 32, dtype=torch.float64), max_new_tokens=2, custom_generate=fast
+        )
+    with pytest.raises(UserError, match="assistant_model"):
+        llama.generate(torch.tensor([[5]]), assistant_model=llama, max_new_tokens=2, custom_generate=fast)
+    with pytest.raises(UserError, match="token_type_ids"):
+        tiny_model("gpt2").generate(
+            torch.tensor([[5]]), token_type_ids=torch.tensor([[1]]), max_new_tokens=2, custom_generate=fast
+        )
+
+
+# -- the model and the draft -------------------------------------------------------------------------------------------
+
+
+def test_model_is_probed_once_and_left_as_it_was(monkeypatch):
+    model, made = tiny_model("llama"), []
+    draft = draft_for(model)
+    model.requires_grad_(True)
+    start = TargetModel.__init__
+    monkeypatch.setattr(TargetModel, "__init__", lambda self, *args: made.append(1) or start(self, *args))
+    for _ in range(2):
+        model.generate(**batch(), max_new_tokens=2, custom_generate=clover.speculative(draft))
+    assert len(made) == 1
+    assert all(weight.requires_grad for weight in model.parameters())
+    assert "forward" not in vars(model)
+    assert not vars(copy.deepcopy(model))["_clover_engines"].engines
+    assert not vars(pickle.loads(pickle.dumps(model)))["_clover_engines"].engines
+
+
+def test_nothing_outlives_the_model():
+    model = tiny_model("llama")
+    fast = clover.speculative(draft_for(tiny_model("llama")))
+    model.generate(**batch(), max_new_tokens=2, custom_generate=fast)
+    gone = weakref.ref(model)
+    fast.draft.bind(TargetModel(tiny_model("llama")))
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+def test_draft_from_a_directory_is_read_once(llama, tmp_path: Path):
+    draft_for(llama).save_pretrained(tmp_path / "draft")
+    expected = llama.generate(**batch(), max_new_tokens=8)
+    for _ in range(2):
+        fast = clover.speculative(tmp_path / "draft", tree="chain:2")
+        assert llama.generate(**batch(), max_new_tokens=8, custom_generate=fast).equal(expected)
+        shutil.rmtree(tmp_path / "draft", ignore_errors=True)
+
+
+def test_a_moved_model_is_set_up_anew():
+    model = tiny_model("llama")
+    fast = clover.speculative(draft_for(model))
+    model.generate(**batch(), max_new_tokens=2, custom_generate=fast)
+    model.float()
+    with pytest.raises(UserError, match="move the draft"):
+        model.generate(**batch(), max_new_tokens=2, custom_generate=fast)
+    fast.draft.float()
+    assert model.generate(**batch(), max_new_tokens=2, custom_generate=fast).shape == (4, 9)
+
+
+def test_models_that_do_not_fit(llama):
+    fast = clover.speculative(draft_for(llama))
+    model = tiny_model("llama")
+    with pytest.raises(UserError, match="training mode"):
+        model.train().generate(**batch(), max_new_tokens=2, custom_generate=fast)
+    model.eval().set_attn_implementation("eager")
+    with pytest.raises(UserError, match="sdpa"):
+        model.generate(**batch(), max_new_tokens=2, custom_generate=fast)
+    with pytest.raises(UserError, match="model_type"):
+        tiny_model("qwen2").generate(**batch(), max_new_tokens=2, custom_generate=fast)
+    with pytest.raises(UserError, match="no draft at"):
+        llama.generate(**batch(), max_new_tokens=2, custom_generate=clover.speculative("/nowhere"))

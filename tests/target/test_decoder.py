@@ -1,0 +1,156 @@
+"""The draft's decoder layers: the target's own, without its embeddings."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PretrainedConfig, PreTrainedModel
+
+from clover.errors import UserError
+from clover.target import TargetModel
+from clover.target.decoder import (
+    DecoderStack,
+    build_decoder,
+    copy_last_layer,
+    decoder_cache,
+    final_norm,
+    run_decoder,
+)
+from clover.target.structure import captured_input
+from tests.families import FAMILIES, HIDDEN, VOCAB, tiny_config, tiny_model
+
+EXACT = {"rtol": 1e-6, "atol": 1e-8}
+
+
+def decoder_for(target: TargetModel, num_layers: int = 2) -> DecoderStack:
+    decoder = build_decoder(json.loads(json.dumps(target.config.to_dict())), num_layers).to(target.dtype)
+    copy_last_layer(target, decoder)
+    return decoder.eval()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_one_copied_layer_does_what_the_last_layer_does(family: str) -> None:
+    target = TargetModel(tiny_model(family))
+    with captured_input(target.layers[-1]) as inputs:
+        expected = target.train_forward(torch.randint(VOCAB, (2, 6))).hidden
+    with torch.no_grad():
+        actual = run_decoder(decoder_for(target, 1), inputs[0])
+    torch.testing.assert_close(actual, expected, **EXACT)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_steps_with_a_cache_equal_the_whole_text(family: str) -> None:
+    decoder = decoder_for(TargetModel(tiny_model(family)))
+    inputs = torch.randn(2, 7, HIDDEN, dtype=torch.float64)
+    cache = decoder_cache(decoder, 2, 2)
+    with torch.no_grad():
+        whole = run_decoder(decoder, inputs)
+        run_step(decoder, cache, inputs[:, :3], [3, 1])
+        steps = torch.stack([inputs[0, 3:7], inputs[1, 1:5]])
+        outputs = run_step(decoder, cache, steps, [4, 4])
+    torch.testing.assert_close(outputs, torch.stack([whole[0, 3:7], whole[1, 1:5]]), **EXACT)
+
+
+def run_step(decoder: DecoderStack, cache: Any, inputs: Tensor, counts: list[int]) -> Tensor:
+    added = inputs.shape[1]
+    cache.begin(added)
+    output = run_decoder(decoder, inputs, cache.positions(added), cache.causal_mask(added), cache)
+    cache.commit(counts)
+    return output
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_training_reaches_every_weight(family: str) -> None:
+    decoder = build_decoder(tiny_config(family), 2).train()
+    inputs = torch.randn(2, 5, HIDDEN, requires_grad=True)
+    run_decoder(decoder, inputs, torch.arange(5).expand(2, -1)).square().mean().backward()
+    assert inputs.grad is not None and inputs.grad.abs().sum() > 0
+    idle = [name for name, weight in decoder.named_parameters() if weight.grad is None]
+    assert not idle and all(weight.requires_grad for weight in decoder.parameters())
+    assert sum(weight.numel() for weight in decoder.parameters()) < 2 * 17 * HIDDEN**2
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma", "granite", "opt"])
+def test_training_under_bf16_autocast(family: str) -> None:
+    decoder = build_decoder(tiny_config(family), 1).train()
+    inputs = torch.randn(2, 5, HIDDEN)
+    exact = run_decoder(decoder, inputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = run_decoder(decoder, inputs)
+    output.float().square().mean().backward()
+    assert all(
+        weight.grad is not None and weight.grad.dtype == torch.float32 for weight in decoder.parameters()
+    )
+    torch.testing.assert_close(output.float(), exact, rtol=0.1, atol=0.1)
+
+
+def test_padding_on_the_right_changes_nothing() -> None:
+    decoder = build_decoder(tiny_config("llama"), 2).double().eval()
+    inputs = torch.randn(1, 6, HIDDEN, dtype=torch.float64)
+    padded = inputs.clone()
+    padded[:, 4:] = 7.0
+    torch.testing.assert_close(
+        run_decoder(decoder, inputs)[:, :4], run_decoder(decoder, padded)[:, :4], **EXACT
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_input_scale_is_undone(family: str) -> None:
+    decoder = build_decoder(tiny_config(family), 1)
+    inputs = torch.randn(1, 3, HIDDEN)
+    with captured_input(decoder.layers[0]) as seen:
+        run_decoder(decoder, inputs)
+    torch.testing.assert_close(seen[-1], inputs)
+
+
+def test_layers_are_of_the_kind_of_the_last_one() -> None:
+    config = tiny_config("gemma3_text")
+    config.layer_types = ["full_attention", "sliding_attention"]
+    assert build_decoder(config, 3).stack.config.layer_types == ["sliding_attention"] * 3
+    assert config.layer_types == ["full_attention", "sliding_attention"]
+    smol = build_decoder(tiny_config("smollm3"), 1)
+    assert smol.stack.config.no_rope_layers == [1]
+
+
+def test_structure_needs_no_weights() -> None:
+    for family in FAMILIES:
+        with torch.device("meta"):
+            decoder = build_decoder(tiny_config(family), 2)
+        assert "norm" in type(final_norm(decoder)).__name__.lower()
+
+
+class Wrapper(PreTrainedModel):
+    config_class = PretrainedConfig
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        super().__init__(config)
+        self.decoder = build_decoder(config.target_config, 2)
+        self.post_init()
+
+    def _init_weights(self, module: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "opt", "gemma3_text"])
+def test_saved_inside_another_model_it_comes_back(family: str, tmp_path: Path) -> None:
+    target = TargetModel(tiny_model(family, torch.float32))
+    model = Wrapper(PretrainedConfig(target_config=target.config.to_dict())).eval()
+    copy_last_layer(target, model.decoder)
+    model.save_pretrained(tmp_path)
+    again = Wrapper.from_pretrained(tmp_path).eval()
+    inputs = torch.randn(1, 4, HIDDEN)
+    torch.testing.assert_close(run_decoder(again.decoder, inputs), run_decoder(model.decoder, inputs))
+
+
+def test_layers_of_another_model_are_refused() -> None:
+    with pytest.raises(UserError, match="not those of qwen3"):
+        copy_last_layer(TargetModel(tiny_model("qwen3")), build_decoder(tiny_config("llama"), 1))
+    with pytest.raises(UserError, match="opt gives its embeddings another width"):
+        config = tiny_config("opt")
+        config.word_embed_proj_dim = 16
+        build_decoder(config, 1)
+    with pytest.raises(UserError, match="no draft layers"):
+        build_decoder({"model_type": "nonesuch"}, 1)

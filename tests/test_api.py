@@ -1,0 +1,99 @@
+"""The Python front door."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import clover
+from clover.api import Clover
+from clover.errors import UserError
+from tests.tiny import save_tiny_pair
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return save_tiny_pair(tmp_path_factory.mktemp("pair"))
+
+
+@pytest.fixture(scope="module")
+def model(pair: tuple[Path, Path]) -> Clover:
+    return clover.load(*pair)
+
+
+def test_one_prompt_gives_one_result_and_many_a_list(model: Clover) -> None:
+    alone = model.generate("the cat", max_new_tokens=12)
+    several = model.generate(["the cat", model.encode("the cat"), "hello"], max_new_tokens=12, batch_size=2)
+    assert [r.tokens for r in several[:2]] == [alone.tokens] * 2
+    assert alone.text == model.target.tokenizer.decode(alone.tokens, skip_special_tokens=True)  # type: ignore[union-attr]
+
+
+def test_streamed_text_is_the_generated_text(model: Clover) -> None:
+    pieces = list(model.stream("the cat", max_new_tokens=20, temperature=0.8, seed=3))
+    assert "".join(pieces) == model.generate("the cat", max_new_tokens=20, temperature=0.8, seed=3).text
+
+
+def test_seeds_reproduce_and_differ_between_prompts(model: Clover) -> None:
+    options = {"max_new_tokens": 20, "temperature": 1.5}
+    first, second = model.generate(["the cat", "the cat"], seed=1, **options)
+    assert first.tokens != second.tokens
+    again = model.generate(["the cat", "the cat"], seed=1, **options)
+    assert [g.tokens for g in again] == [first.tokens, second.tokens]
+    assert model.generate("the cat", seed=2, **options).tokens == second.tokens
+
+
+def test_plain_decoding_and_trees_give_the_same_text(model: Clover, pair: tuple[Path, Path]) -> None:
+    expected = model.generate("the cat sat", max_new_tokens=20).tokens
+    assert clover.load(pair[0], plain=True).generate("the cat sat", max_new_tokens=20).tokens == expected
+    assert clover.load(*pair, tree="chain:3").generate("the cat sat", max_new_tokens=20).tokens == expected
+
+
+def test_stop_strings_end_the_text(model: Clover) -> None:
+    whole = model.generate("the cat", max_new_tokens=30, ignore_eos=True).text
+    stop = whole[len(whole) // 2 :][:2]
+    result = model.generate("the cat", max_new_tokens=30, ignore_eos=True, stop=[stop])
+    assert result.text == whole[: whole.index(stop)]
+    assert result.finish_reason == "stop"
+
+
+def test_a_conversation_says_what_a_fresh_run_would_say(model: Clover) -> None:
+    chat = model.chat(max_new_tokens=16)
+    for turn in ("hello", "the cat sat", "yes"):
+        before = [*chat.messages, {"role": "user", "content": turn}]
+        said = "".join(chat.say(turn))
+        assert said == model.generate([before], max_new_tokens=16)[0].text
+        assert chat.messages[-1] == {"role": "assistant", "content": said}
+    assert chat.last is not None
+
+
+def test_a_conversation_outlives_an_answer_that_is_cut_short(model: Clover) -> None:
+    chat = model.chat(max_new_tokens=30, ignore_eos=True)
+    answer = chat.say("hello")
+    said = next(answer) + next(answer)
+    answer.close()
+    assert chat.messages[-1]["content"] == said
+    before = [*chat.messages, {"role": "user", "content": "the mat"}]
+    expected = model.generate([before], max_new_tokens=30, ignore_eos=True)[0].text
+    assert "".join(chat.say("the mat")) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": "T"}, "no draft"),
+        ({"draft": "D"}, "no target"),
+    ],
+)
+def test_half_a_pair_is_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        clover.load(**options)
+
+
+def test_wrong_options_are_named(model: Clover) -> None:
+    with pytest.raises(UserError, match="temprature"):
+        model.generate("x", temprature=1.0)
+    with pytest.raises(UserError, match="batch_size"):
+        model.generate(["x"], batch_size=0)
+    with pytest.raises(UserError, match="context"):
+        model.generate("the cat " * 100)

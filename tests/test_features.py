@@ -1,0 +1,47 @@
+import pytest
+import torch
+
+from clover.data import Batch
+from clover.errors import UserError
+from clover.features import compute_features, hidden_scale
+from clover.target import TargetModel
+from tests.families import VOCAB, tiny_model
+
+
+@pytest.fixture(scope="module")
+def target() -> TargetModel:
+    return TargetModel(tiny_model("llama"))
+
+
+def batch(lengths: list[int], pad: int, seed: int = 0) -> Batch:
+    torch.manual_seed(seed)
+    tokens = torch.randint(VOCAB, (len(lengths), max(lengths)))
+    real = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    return Batch(tokens.where(real, pad), real, torch.tensor(lengths))
+
+
+def test_states_before_and_after_the_final_norm(target: TargetModel) -> None:
+    tokens = batch([7, 7], 0).tokens
+    post, pre = (compute_features(target, tokens, kind) for kind in ("post_norm", "pre_norm"))
+    assert torch.equal(post.hidden_input, post.hidden_target)
+    assert torch.equal(pre.hidden_target, post.hidden_target)
+    torch.testing.assert_close(target.final_norm(pre.hidden_input), pre.hidden_target)
+    torch.testing.assert_close(target.logits(post.hidden_target), target.model(tokens).logits)
+    assert not post.hidden_target.requires_grad
+    with pytest.raises(UserError, match="hidden_state"):
+        compute_features(target, tokens, "middle")
+
+
+def test_padding_changes_nothing(target: TargetModel) -> None:
+    a, b = (compute_features(target, batch([9, 4], pad).tokens, "post_norm").hidden_target for pad in (0, 3))
+    torch.testing.assert_close(a[1, :4], b[1, :4])
+    assert hidden_scale(target, [batch([9, 4], 0)]) == pytest.approx(hidden_scale(target, [batch([9, 4], 3)]))
+
+
+def test_the_scale_is_the_standard_deviation_over_all_batches(target: TargetModel) -> None:
+    batches = [batch([9, 4], 0), batch([5], 0, seed=1)]
+    rows = [
+        target.train_forward(b.tokens).hidden[row, :n] for b in batches for row, n in enumerate(b.lengths)
+    ]
+    expected = torch.cat(rows).var(dim=0, unbiased=False).mean().sqrt()
+    assert hidden_scale(target, batches) == pytest.approx(float(expected))

@@ -1,0 +1,204 @@
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from clover.errors import UserError
+from clover.files import output_directory, read_json, write_json, write_text
+
+needs_permissions = pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may write anywhere"
+)
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_output_appears_whole_under_its_name(tmp_path: Path) -> None:
+    final = tmp_path / "runs" / "draft"
+    with output_directory(final) as temporary:
+        (temporary / "config.json").write_text("{}")
+        assert not final.exists()
+        assert temporary.parent == final.parent
+    assert names(final) == ["config.json"]
+    assert names(final.parent) == ["draft"]
+
+
+def test_output_is_as_readable_as_any_new_directory(tmp_path: Path) -> None:
+    with output_directory(tmp_path / "draft"):
+        pass
+    (tmp_path / "usual").mkdir()
+    assert (tmp_path / "draft").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+def test_failure_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), output_directory(tmp_path / "draft") as temporary:
+        (temporary / "half").write_text("half")
+        raise KeyboardInterrupt
+    assert names(tmp_path) == []
+
+
+def test_empty_directory_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "draft").mkdir()
+    with output_directory(tmp_path / "draft") as temporary:
+        (temporary / "new").touch()
+    assert names(tmp_path / "draft") == ["new"]
+    assert names(tmp_path) == ["draft"]
+
+
+def test_full_directory_is_refused_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "old").touch()
+    with pytest.raises(UserError, match="not empty"), output_directory(tmp_path):
+        pytest.fail("the block must not run")
+    assert names(tmp_path) == ["old"]
+
+
+def test_directory_filled_during_the_work_is_kept(tmp_path: Path) -> None:
+    final = tmp_path / "draft"
+    with pytest.raises(UserError, match="not empty"), output_directory(final):
+        final.mkdir()
+        (final / "other").touch()
+    assert names(final) == ["other"]
+    assert names(tmp_path) == ["draft"]
+
+
+def test_overwrite_replaces_everything(tmp_path: Path) -> None:
+    final = tmp_path / "draft"
+    final.mkdir()
+    (final / "old").touch()
+    with output_directory(final, overwrite=True) as temporary:
+        assert names(final) == ["old"]
+        (temporary / "new").touch()
+    assert names(final) == ["new"]
+    assert names(tmp_path) == ["draft"]
+
+
+def test_overwrite_that_fails_keeps_the_old_files(tmp_path: Path) -> None:
+    final = tmp_path / "draft"
+    final.mkdir()
+    (final / "old").touch()
+    with pytest.raises(ZeroDivisionError), output_directory(final, overwrite=True):
+        raise ZeroDivisionError
+    assert names(final) == ["old"]
+    assert names(tmp_path) == ["draft"]
+
+
+def test_old_files_come_back_when_the_last_step_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    final = tmp_path / "draft"
+    final.mkdir()
+    (final / "old").touch()
+    rename = Path.rename
+
+    def fail_for_the_new(self: Path, target: Path) -> Path:
+        if self.name.endswith(".partial"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail_for_the_new)
+    with pytest.raises(UserError, match="disk is full"), output_directory(final, overwrite=True):
+        pass
+    assert names(final) == ["old"]
+    assert names(tmp_path) == ["draft"]
+
+
+def test_file_in_the_way_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "draft").touch()
+    with (
+        pytest.raises(UserError, match="not a directory"),
+        output_directory(tmp_path / "draft", overwrite=True),
+    ):
+        pytest.fail("the block must not run")
+
+
+def test_parent_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="draft"), output_directory(tmp_path / "file" / "draft"):
+        pytest.fail("the block must not run")
+
+
+def test_current_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="current directory"), output_directory("."):
+        pytest.fail("the block must not run")
+
+
+@needs_permissions
+def test_read_only_parent_is_explained(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(UserError, match="permission denied"), output_directory(tmp_path / "draft"):
+        pytest.fail("the block must not run")
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_full_disk_is_explained(tmp_path: Path, code: int) -> None:
+    with pytest.raises(UserError, match=r"cannot write .*draft: the disk .* free some space"):
+        with output_directory(tmp_path / "draft"):
+            raise OSError(code, os.strerror(code))
+    assert names(tmp_path) == []
+
+
+def test_full_disk_reported_by_safetensors_is_explained(tmp_path: Path) -> None:
+    class SafetensorError(Exception):
+        pass
+
+    with pytest.raises(UserError, match="disk is full"), output_directory(tmp_path / "draft"):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+
+def test_safetensors_still_numbers_its_errors(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=r"\(os error 2\)"):
+        save_file({"a": torch.zeros(1)}, tmp_path / "missing" / "a.safetensors")
+
+
+def test_other_errors_of_the_work_pass_unchanged(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), output_directory(tmp_path / "draft"):
+        (tmp_path / "input.jsonl").read_text()
+
+
+def test_json_round_trip(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "run.json"
+    write_json(path, {"τ": 2.9, "list": [1, None]})
+    assert read_json(path) == {"τ": 2.9, "list": [1, None]}
+    assert "τ" in path.read_text(encoding="utf-8")
+    assert names(path.parent) == ["run.json"]
+
+
+def test_json_that_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    write_json(path, {"step": 1})
+    with pytest.raises(TypeError):
+        write_json(path, {"step": object()})
+    assert read_json(path) == {"step": 1}
+    assert names(tmp_path) == ["run.json"]
+
+
+def test_text_that_cannot_be_written_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    with pytest.raises(UserError, match=r"cannot write .*log"):
+        write_text(tmp_path / "log", "text")
+    assert names(tmp_path) == ["log"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot read .*run.json: no such file"),
+        ("{broken", "run.json is not valid JSON"),
+        ("", "run.json is not valid JSON"),
+        (json.dumps([1]), "run.json must hold a JSON object, not a list"),
+        (b"\xff\xfe\x00", "run.json is not valid JSON"),
+    ],
+)
+def test_bad_json_is_named(tmp_path: Path, content: str | bytes | None, message: str) -> None:
+    path = tmp_path / "run.json"
+    if content is not None:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(UserError, match=message):
+        read_json(path)

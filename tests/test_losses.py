@@ -1,0 +1,161 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from clover import losses
+from clover.losses import HeadLosses, LossConfig, count_positions, head_losses, likely_tokens
+
+D, B, T, H, V = 3, 2, 9, 6, 11
+SCALE = 1.7
+
+
+def capped(weight: Tensor) -> Callable[[Tensor], Tensor]:
+    """An lm_head with a scale and a soft cap, as Gemma and Cohere have."""
+    return lambda hidden: 5.0 * torch.tanh(0.3 * (hidden @ weight.T.to(hidden.dtype)))
+
+
+@pytest.fixture
+def data() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    outputs = 2 * torch.randn(D, B, T, H, dtype=torch.float64)
+    mask = torch.rand(B, T) < 0.6
+    mask[1, 6:] = False
+    return (
+        outputs,
+        2 * torch.randn(B, T, H, dtype=torch.float64),
+        torch.randn(V, H, dtype=torch.float64),
+        mask,
+    )
+
+
+def reference(
+    outputs: Tensor,
+    hidden: Tensor,
+    weight: Tensor,
+    mask: Tensor,
+    config: LossConfig,
+    likely: Tensor | None = None,
+) -> tuple[Tensor, list[list[float]]]:
+    """The formula, one position at a time."""
+    total, metrics = torch.zeros((), dtype=torch.float64), []
+    logits_fn = capped(weight)
+    for i in range(len(outputs)):
+        parts, agreement, available = [], 0.0, 0
+        for b in range(B):
+            for t in range(T - 2 - i):
+                s = t + 1 + i
+                available += int(mask[b, s + 1])
+                if not mask[b, s + 1] or (likely is not None and not likely[b, t + 1 : s + 1].all()):
+                    continue
+                o, f = outputs[i, b, t], hidden[b, s]
+                probs = logits_fn(f).softmax(-1)
+                soft = -(probs * logits_fn(o).log_softmax(-1)).sum()
+                smooth = torch.nn.functional.smooth_l1_loss(o / SCALE, f / SCALE)
+                parts.append(torch.stack((soft, smooth)))
+                agreement += float(logits_fn(o).argmax() == logits_fn(f).argmax())
+        sums = torch.stack(parts).sum(0)
+        mixed = config.distillation_weight * sums[0] + config.regression_weight * sums[1]
+        total = total + config.decay**i * mixed / available
+        metrics.append([*sums.tolist(), agreement, len(parts)])
+    return total, metrics
+
+
+def run(
+    data: tuple[Tensor, Tensor, Tensor, Tensor], config: LossConfig, likely: Tensor | None = None
+) -> HeadLosses:
+    outputs, hidden, weight, mask = data
+    return head_losses(outputs, hidden, capped(weight), mask, config, SCALE, likely=likely)
+
+
+@pytest.mark.parametrize("chunk", [1, 7 * V * D, 10**6])
+@pytest.mark.parametrize("config", [LossConfig(), LossConfig(0.5, 3.0, 0.9)])
+def test_equals_the_slow_reference(
+    data, config: LossConfig, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(losses._CHUNK_ELEMENTS, "cpu", chunk)
+    outputs = data[0].requires_grad_()
+    result = run(data, config)
+    (grad,) = torch.autograd.grad(3 * result.total, outputs)
+    expected, metrics = reference(*data, config)
+    (expected_grad,) = torch.autograd.grad(3 * expected, outputs)
+    torch.testing.assert_close(result.total, expected)
+    torch.testing.assert_close(grad, expected_grad)
+    ours = torch.stack([m.double() for m in result.metrics._sums()], dim=1)
+    torch.testing.assert_close(ours, torch.tensor(metrics, dtype=torch.float64))
+
+
+def test_gradcheck(data) -> None:
+    outputs = data[0].requires_grad_()
+    assert torch.autograd.gradcheck(lambda o: run((o, *data[1:]), LossConfig()).total, outputs)
+
+
+def test_likely_tokens_only(data) -> None:
+    likely = torch.rand(B, T, generator=torch.Generator().manual_seed(3)) < 0.7
+    outputs = data[0].requires_grad_()
+    result = run(data, LossConfig(), likely)
+    expected, metrics = reference(*data, LossConfig(), likely)
+    torch.testing.assert_close(result.total, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(x, outputs)[0] for x in (result.total, expected)))
+    assert result.metrics.positions.tolist() == [m[3] for m in metrics]
+
+
+def test_likely_tokens_are_in_the_top_8_and_the_nucleus(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(1)
+    hidden, tokens = torch.randn(4, 30, 12), torch.randint(12, (4, 30))
+    monkeypatch.setitem(losses._CHUNK_ELEMENTS, "cpu", 50)
+    for sharpness in (0.2, 2.0):
+        likely = likely_tokens(sharpness * hidden, tokens, lambda x: x)
+        for b, t in [(b, t) for b in range(4) for t in range(1, 30)]:
+            probs, order = (sharpness * hidden[b, t - 1]).softmax(-1).sort(descending=True)
+            rank = order.tolist().index(int(tokens[b, t]))
+            assert bool(likely[b, t]) == (rank < 8 and float(probs[:rank].sum()) < 0.8)
+        assert likely[:, 0].all() and likely.any() and not likely.all()
+
+
+def test_batches_with_common_divisors_add_up(data) -> None:
+    outputs, hidden, weight, mask = data
+    divisors = count_positions(mask, D)
+    whole = head_losses(outputs, hidden, capped(weight), mask, LossConfig(), SCALE)
+    halves = [
+        head_losses(outputs[:, b], hidden[b], capped(weight), mask[b], LossConfig(), SCALE, divisors)
+        for b in (slice(0, 1), slice(1, 2))
+    ]
+    torch.testing.assert_close(halves[0].total + halves[1].total, whole.total)
+    merged = (halves[0].metrics + halves[1].metrics).means()
+    for name, values in whole.metrics.means().items():
+        assert merged[name] == pytest.approx(values)
+
+
+def test_perfect_outputs_agree_everywhere_and_unlearnt_positions_get_no_gradient(data) -> None:
+    _, hidden, weight, _ = data
+    outputs = torch.stack([hidden.roll(-1 - i, dims=1) for i in range(D)]).requires_grad_()
+    mask = torch.zeros(B, T, dtype=torch.bool)
+    mask[0, 5] = True
+    result = head_losses(outputs, hidden, capped(weight), mask, LossConfig(), SCALE)
+    assert result.metrics.means()["accuracy"] == [1.0] * D
+    assert result.metrics.means()["regression"] == [0.0] * D
+    noisy = (outputs.detach() + 1).requires_grad_()
+    head_losses(noisy, hidden, capped(weight), mask, LossConfig(), SCALE).total.backward()
+    assert noisy.grad is not None
+    touched = noisy.grad.abs().sum(-1).nonzero().tolist()
+    assert touched == [[0, 0, 3], [1, 0, 2], [2, 0, 1]]
+
+
+def test_a_batch_without_learnt_tokens_is_zero(data) -> None:
+    outputs, hidden, weight, mask = data
+    result = head_losses(outputs.requires_grad_(), hidden, capped(weight), mask & False, LossConfig(), SCALE)
+    result.total.backward()
+    assert result.total.item() == 0.0 and not outputs.grad.any()
+
+
+def test_softmax_is_float32_under_bfloat16_autocast(data) -> None:
+    outputs, hidden, weight, mask = (x.float() if x.is_floating_point() else x for x in data)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result = head_losses(outputs.requires_grad_(), hidden, capped(weight), mask, LossConfig(), SCALE)
+    exact = head_losses(outputs, hidden, capped(weight), mask, LossConfig(), SCALE)
+    assert result.total.dtype == torch.float32
+    (rough, fine) = (torch.autograd.grad(r.total, outputs)[0] for r in (result, exact))
+    torch.testing.assert_close(result.total, exact.total, rtol=1e-2, atol=0)
+    torch.testing.assert_close(rough, fine, rtol=0.1, atol=0.02 * float(fine.abs().max()))

@@ -1,0 +1,77 @@
+"""Texts written anew by the target: what is kept, what is written, and going on after an interruption."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from clover.data import Sample
+from clover.engine import Engine, Request
+from clover.errors import UserError
+from clover.regenerate import RegenerateConfig, read_regenerated, regenerate
+from clover.target import TargetModel
+from tests.families import tiny_model
+
+CONFIG = RegenerateConfig(max_length=24, prompt_tokens=4, temperatures=(0.0,), batch_size=2)
+
+
+@pytest.fixture(scope="module")
+def target() -> TargetModel:
+    model = tiny_model("llama")
+    model.generation_config.eos_token_id = None
+    model.config.eos_token_id = None
+    return TargetModel(model)
+
+
+def sample(tokens: list[int], learnt: list[int]) -> Sample:
+    return Sample(torch.tensor(tokens, dtype=torch.int32), torch.tensor(learnt, dtype=torch.bool))
+
+
+def continuation(target: TargetModel, prompt: list[int], count: int) -> list[int]:
+    events = Engine(target).run([Request(tuple(prompt), count)])
+    return [token for event in events for token in event.tokens]
+
+
+def test_plain_text_keeps_its_opening(target: TargetModel, tmp_path: Path) -> None:
+    text = list(range(3, 23))
+    (new,) = regenerate(target, [sample(text, [1] * 20)], CONFIG, tmp_path / "w.jsonl")
+    assert new.tokens.tolist() == [*text[:4], *continuation(target, text[:4], 20)]
+    assert new.loss_mask.tolist() == [False] * 4 + [True] * 20
+
+
+def test_every_answer_is_written_after_the_new_ones_before_it(target: TargetModel, tmp_path: Path) -> None:
+    config = RegenerateConfig(max_length=60, temperatures=(0.0,), batch_size=2)
+    eos = continuation(target, [3, 4, 5], 40)[7]
+    target.model.generation_config.eos_token_id = eos
+    try:
+        chat = sample([3, 4, 5, 9, 9, 6, 7, 8, 8], [0, 0, 0, 1, 1, 0, 0, 1, 1])
+        (new,) = regenerate(target, [chat], config, tmp_path / "w.jsonl")
+        first = continuation(target, [3, 4, 5], 57)
+        second = continuation(target, [3, 4, 5, *first, 6, 7], 60 - 5 - len(first))
+        assert new.tokens.tolist() == [3, 4, 5, *first, 6, 7, *second]
+        expected = [False] * 3 + [True] * len(first) + [False] * 2 + [True] * len(second)
+        assert new.loss_mask.tolist() == expected
+    finally:
+        target.model.generation_config.eos_token_id = None
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(target: TargetModel, tmp_path: Path) -> None:
+    samples = [sample([3 + i, 4, 5, 6, 7, 8, 9, 10], [1] * 8) for i in range(6)]
+    whole = regenerate(target, samples, CONFIG, tmp_path / "whole.jsonl")
+    path, seen = tmp_path / "cut.jsonl", []
+    lines = (tmp_path / "whole.jsonl").read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:2]) + lines[2][:10])
+    again = regenerate(target, samples, CONFIG, path, lambda texts, tokens: seen.append(texts))
+    assert seen == [4, 6]
+    assert [s.tokens.tolist() for s in again] == [s.tokens.tolist() for s in whole]
+    assert path.read_text() == (tmp_path / "whole.jsonl").read_text()
+
+
+def test_foreign_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "w.jsonl"
+    for content in ('{"text": "x"}\n', "not json\n", '{"tokens": [1, 2], "loss_mask": [1]}\n'):
+        path.write_text(content)
+        with pytest.raises(UserError, match="regenerated"):
+            read_regenerated(path)

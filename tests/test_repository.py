@@ -1,0 +1,138 @@
+"""What holds for every file of the repository, whatever it does."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+import clover
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+PYTHON_FILES = SOURCES + sorted((ROOT / "tests").rglob("*.py"))
+MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 50
+TEXT_ENDINGS = {".py", ".md", ".toml", ".txt", ".yaml", ".yml", ".json", ".cfg", ""}
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def syntax(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(syntax(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def run_python(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=True, timeout=120
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", PYTHON_FILES, ids=name)
+def test_files_and_functions_fit_the_eye(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").count("\n")
+    assert lines <= MAX_FILE_LINES
+    long = [f.name for f in functions(path) if (f.end_lineno or 0) - f.lineno >= MAX_FUNCTION_LINES]
+    assert not long
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_public_arguments_are_annotated(path: Path) -> None:
+    bare = [
+        f"{function.name}({argument.arg})"
+        for function in functions(path)
+        if not function.name.startswith("_")
+        for argument in [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+        if argument.annotation is None and argument.arg not in {"self", "cls"}
+    ]
+    assert not bare
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_nothing_unpickles(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert not re.search(r"\btorch\.(load|save)\(|weights_only|allow_pickle=True", text)
+    assert not {"pickle", "cPickle", "dill", "joblib", "marshal", "shelve"}.intersection(
+        imports(ast.walk(syntax(path)))
+    )
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_model_internals_stay_in_their_place(path: Path) -> None:
+    inside = re.match(r"src/clover/(target|drafts|integrations|recipe)/|src/clover/cache\.py", name(path))
+    internal = [
+        i
+        for i in imports(ast.walk(syntax(path)))
+        if re.match(r"transformers\.(models|modeling|masking|cache)", i)
+    ]
+    assert inside or not internal
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if path.parent.name == "cli"], ids=name)
+def test_commands_import_nothing_heavy_at_the_top(path: Path) -> None:
+    light = {"clover.__version__", "clover.errors", "clover.files", "clover.cli", "typer"}
+    for module in imports(syntax(path).body):
+        root = module.split(".")[0]
+        assert root in sys.stdlib_module_names or any(module.startswith(prefix) for prefix in light)
+
+
+def test_text_files_name_no_machine() -> None:
+    # Put together so that this file does not name them either.
+    places = ["/" + place + "/" for place in ("work", "opt", "root", "home", "Users")]
+    for path in tracked_text():
+        text = path.read_text(encoding="utf-8")
+        assert not [place for place in places if re.search(rf"(?<![\w.~-]){place}", text)], name(path)
+
+
+def tracked_text() -> Iterator[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    for entry in listed.stdout.split("\0"):
+        path = ROOT / entry
+        if entry and path.suffix in TEXT_ENDINGS and path.is_file() and path.stat().st_size < 1_000_000:
+            yield path
+
+
+def test_importing_clover_does_not_import_torch() -> None:
+    assert run_python("-c", "import clover, sys; print('torch' in sys.modules)").strip() == "False"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["generate", "--help"], ["train", "--help"]]
+)
+def test_help_is_instant(arguments: list[str]) -> None:
+    seen = run_python("-X", "importtime", "-m", "clover", *arguments)
+    loaded = set(re.findall(r"\|\s+([\w.]+)$", seen, flags=re.MULTILINE))
+    assert "clover.cli.main" in loaded
+    assert not {"torch", "transformers", "numpy", "matplotlib"}.intersection(loaded)
+
+
+def test_load_is_the_python_interface() -> None:
+    from clover.api import load
+
+    assert clover.load is load
+    with pytest.raises(AttributeError, match="no attribute 'lode'"):
+        clover.lode  # noqa: B018

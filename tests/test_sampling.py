@@ -1,0 +1,279 @@
+import dataclasses
+import math
+import random
+
+import pytest
+import torch
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    NoBadWordsLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from clover.errors import UserError
+from clover.sampling import Sampler, SamplingParams, _inverse_cdf
+from clover.tree import CLOVER2_TREE, TokenTree, TreeShape
+
+ALL = SamplingParams(
+    temperature=0.8,
+    top_k=40,
+    top_p=0.9,
+    min_p=0.02,
+    repetition_penalty=1.4,
+    logit_bias={3: 4.0, 5: -1.5},
+    banned_tokens=(7, 1),
+    seed=5,
+)
+SETTINGS = [
+    SamplingParams(),
+    SamplingParams(temperature=1.0, seed=1),
+    SamplingParams(temperature=0.7, seed=2),
+    SamplingParams(temperature=1.3, top_k=5, seed=3),
+    SamplingParams(temperature=1.0, top_k=100, seed=4),
+    SamplingParams(temperature=1.0, top_k=10**6, seed=4),
+    SamplingParams(temperature=0.9, top_p=0.6, seed=5),
+    SamplingParams(temperature=2.0, top_p=0.99, seed=6),
+    SamplingParams(temperature=1.0, min_p=0.1, seed=7),
+    SamplingParams(temperature=1.0, top_k=30, top_p=0.5, seed=8),
+    SamplingParams(temperature=1.0, repetition_penalty=1.7, seed=9),
+    SamplingParams(temperature=1.0, repetition_penalty=0.6, top_p=0.8, seed=10),
+    SamplingParams(temperature=1.0, logit_bias={0: 5.0, 2: -5.0}, seed=11),
+    SamplingParams(temperature=1.0, banned_tokens=(0, 1, 2), min_p=0.01, seed=12),
+    SamplingParams(repetition_penalty=1.5, logit_bias={1: 1.0}, banned_tokens=(4,)),
+    ALL,
+]
+
+
+def slow_probs(params: SamplingParams, logits: torch.Tensor, text: list[int]) -> torch.Tensor:
+    """The distribution after `text` [V], by transformers' own processors."""
+    processors = LogitsProcessorList()
+    if params.logit_bias:
+        processors.append(SequenceBiasLogitsProcessor({(t,): float(b) for t, b in params.logit_bias.items()}))
+    processors.append(RepetitionPenaltyLogitsProcessor(params.repetition_penalty))
+    if params.banned_tokens:
+        processors.append(NoBadWordsLogitsProcessor([[token] for token in params.banned_tokens]))
+    if not params.greedy:
+        processors.append(TemperatureLogitsWarper(params.temperature))
+        if params.top_k:
+            processors.append(TopKLogitsWarper(params.top_k))
+        processors.append(TopPLogitsWarper(params.top_p))
+        processors.append(MinPLogitsWarper(params.min_p))
+    scores = processors(torch.tensor([text]), logits.unsqueeze(0).clone())[0]
+    if params.greedy:
+        return torch.nn.functional.one_hot(scores.argmax(), len(scores)).to(scores.dtype)
+    return scores.softmax(-1)
+
+
+def path_text(tree: TokenTree, row: int, node: int) -> list[int]:
+    """The tokens from the root, left out, down to a node."""
+    tokens: list[int] = []
+    while node > 0:
+        tokens.insert(0, int(tree.tokens[row, node]))
+        node = int(tree.parents[row, node])
+    return tokens
+
+
+def case(params, vocab_size=300, shape=CLOVER2_TREE, dtype=torch.float64, seed=0):
+    """A sampler, logits [B, N, V], a tree of random tokens, each row's prompt, which ends with the root."""
+    generator = torch.Generator().manual_seed(seed)
+    rows, nodes = len(params), len(shape.parents)
+    tokens = torch.randint(vocab_size, (rows, nodes), generator=generator)
+    prompts = [torch.randint(vocab_size, (6,), generator=generator).tolist() for _ in range(rows)]
+    prompts = [[*prompt, int(root)] for prompt, root in zip(prompts, tokens[:, 0], strict=True)]
+    logits = torch.randn(rows, nodes, vocab_size, generator=generator, dtype=torch.float64).mul(3).to(dtype)
+    sampler = Sampler(params, prompts, [50] * rows, vocab_size, "cpu")
+    return sampler, logits, TokenTree.from_shape(shape, tokens), prompts
+
+
+def assert_as_transformers(params, vocab_size, dtype, seed=0):
+    sampler, logits, tree, prompts = case(params, vocab_size, dtype=dtype, seed=seed)
+    probs = sampler.target_probs(logits, tree)
+    assert probs.dtype == dtype
+    for row, node in ((row, node) for row in range(len(params)) for node in range(0, 26, 5)):
+        expected = slow_probs(params[row], logits[row, node], prompts[row] + path_text(tree, row, node))
+        torch.testing.assert_close(probs[row, node], expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("vocab_size", [10, 300, 1500])
+def test_target_probs_of_a_mixed_batch_are_those_of_transformers(vocab_size, dtype):
+    assert_as_transformers(SETTINGS, vocab_size, dtype)
+
+
+@pytest.mark.parametrize("params", SETTINGS)
+def test_target_probs_of_a_single_row_are_those_of_transformers(params):
+    assert_as_transformers([params], 300, torch.float64)
+
+
+def test_target_probs_of_random_settings_are_those_of_transformers():
+    rng = random.Random(0)
+    for seed in range(20):
+        params = [
+            SamplingParams(
+                temperature=rng.choice([0.0, 0.3, 1.0, 1.9]),
+                top_k=rng.choice([0, 0, 1, 8, 70]),
+                top_p=rng.choice([1.0, 0.01, 0.5, 0.95, 0.9999]),
+                min_p=rng.choice([0.0, 0.001, 0.5, 1.0]),
+                repetition_penalty=rng.choice([1.0, 0.5, 1.2]),
+                banned_tokens=tuple(rng.sample(range(100), rng.choice([0, 3, 99]))),
+            )
+            for _ in range(3)
+        ]
+        assert_as_transformers(params, 100, torch.float64, seed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_plain_greedy_rows_take_the_first_highest_logit(dtype):
+    sampler, logits, tree, _ = case([SamplingParams()] * 2, dtype=dtype)
+    assert torch.equal(sampler.choose(logits, tree), logits.argmax(-1))
+    assert sampler.choose(torch.zeros_like(logits), tree).eq(0).all()
+
+
+def test_choices_are_the_inverse_cdf_at_the_number_of_their_position():
+    sampler, logits, tree, _ = case(SETTINGS)
+    counts = torch.arange(len(SETTINGS)) % 3
+    sampler.commit(torch.zeros(len(SETTINGS), 2, dtype=torch.long), counts)
+    choices, probs = sampler.choose(logits, tree), sampler.target_probs(logits, tree)
+    for row, params in enumerate(SETTINGS):
+        uniforms = torch.rand(50, dtype=torch.float64, generator=torch.Generator().manual_seed(params.seed))
+        for node in range(26):
+            uniform = uniforms[counts[row] + tree.depths[row, node]]
+            expected = int((probs[row, node].cumsum(-1) > uniform).to(torch.uint8).argmax())
+            assert choices[row, node] == expected
+
+
+def test_a_row_chooses_alike_in_every_company():
+    sampler, logits, tree, prompts = case(SETTINGS)
+    together = sampler.choose(logits, tree)
+    order = random.Random(0).sample(range(len(SETTINGS)), len(SETTINGS))
+    sampler.select(order)
+    shuffled = TokenTree.from_shape(CLOVER2_TREE, tree.tokens[order])
+    assert torch.equal(sampler.choose(logits[order], shuffled), together[order])
+    for row, params in enumerate(SETTINGS):
+        alone = Sampler([params], [prompts[row]], [7], 300, "cpu")
+        single = TokenTree.from_shape(CLOVER2_TREE, tree.tokens[row : row + 1])
+        assert torch.equal(alone.choose(logits[row : row + 1], single), together[row : row + 1])
+
+
+def test_the_limit_on_new_tokens_does_not_change_the_draws_below_it():
+    params = [SamplingParams(temperature=1.0, seed=seed) for seed in (3, 4)]
+    tree = TokenTree.from_shape(TreeShape.chain(8), torch.zeros(2, 9, dtype=torch.long))
+    logits = torch.randn(1, 1, 50, generator=torch.Generator().manual_seed(0)).expand(2, 9, -1)
+    short = Sampler(params, [[0], [0]], [5, 0], 50, "cpu").choose(logits, tree)
+    long = Sampler(params, [[0], [0]], [500, 30], 50, "cpu").choose(logits, tree)
+    assert torch.equal(short[0, :5], long[0, :5])
+    assert not torch.equal(long[0], long[1])
+
+
+def test_committed_tokens_count_as_text_and_their_padding_does_not():
+    params = [SamplingParams(temperature=1.0, repetition_penalty=1.5, seed=row) for row in range(3)]
+    _, logits, tree, prompts = case(params)
+    new, counts = torch.tensor([[11, 12, 13], [14, 99, 98], [99, 98, 97]]), torch.tensor([3, 1, 0])
+    longer = [prompt + row[:count].tolist() for prompt, row, count in zip(prompts, new, counts, strict=True)]
+    committed = Sampler(params, prompts, [50] * 3, 300, "cpu")
+    committed.commit(new, counts)
+    expected = Sampler(params, longer, [50] * 3, 300, "cpu").target_probs(logits, tree)
+    assert torch.equal(committed.target_probs(logits, tree), expected)
+    committed.select([2, 0])
+    short_tree = TokenTree.from_shape(CLOVER2_TREE, tree.tokens[[2, 0]])
+    assert torch.equal(committed.target_probs(logits[[2, 0]], short_tree), expected[[2, 0]])
+
+
+def test_equal_logits_are_kept_or_dropped_together():
+    logits = torch.tensor([[[2.0, 1.0, 2.0, 0.0, 1.0, 1.0]]])
+    tree = TokenTree.root_only(torch.tensor([[0]]))
+    for filters, kept in [({"top_k": 3}, [0, 1, 2, 4, 5]), ({"top_p": 0.3}, [0, 2]), ({"top_k": 1}, [0, 2])]:
+        sampler = Sampler([SamplingParams(temperature=1.0, **filters)], [[0]], [1], 6, "cpu")
+        assert sampler.target_probs(logits, tree)[0, 0].nonzero().flatten().tolist() == kept
+
+
+def test_many_equals_at_the_kth_place_are_all_looked_at():
+    logits = torch.zeros(1, 1, 2000)
+    logits[..., :2] = 1.0
+    tree = TokenTree.root_only(torch.tensor([[0]]))
+    sampler = Sampler([SamplingParams(temperature=1.0, top_k=5, top_p=0.001)], [[0]], [1], 2000, "cpu")
+    assert sampler.target_probs(logits, tree)[0, 0].nonzero().flatten().tolist() == [0, 1]
+    sampler = Sampler([SamplingParams(temperature=1.0, top_k=5)], [[0]], [1], 2000, "cpu")
+    torch.testing.assert_close(sampler.target_probs(logits, tree), logits.softmax(-1))
+
+
+def test_probabilities_that_underflow_do_no_harm():
+    params = [
+        SamplingParams(temperature=1e-5, top_k=50, seed=1),
+        SamplingParams(temperature=1e-5, top_p=0.9, seed=2),
+    ]
+    sampler, logits, tree, _ = case(params, dtype=torch.float32)
+    assert torch.equal(sampler.choose(logits * 100, tree), logits.argmax(-1))
+
+
+def test_a_drawn_token_always_has_weight():
+    weights = torch.tensor([0.0, 1e-30, 0.0, 0.3, 0.0, 0.7, 0.0, 0.0])
+    below_one = math.nextafter(1.0, 0.0)
+    for uniform, expected in [(0.0, 1), (0.1, 3), (0.3000001, 5), (0.9999, 5), (below_one, 5)]:
+        assert _inverse_cdf(weights, torch.tensor(uniform, dtype=torch.float64)).item() == expected
+    tail = torch.cat([torch.full((1000,), 0.001), torch.zeros(500)])
+    assert _inverse_cdf(tail, torch.tensor(below_one, dtype=torch.float64)).item() < 1000
+
+
+def test_banned_tokens_are_never_chosen():
+    rows = [SamplingParams(temperature=5.0, banned_tokens=(0, 2, 3), seed=seed) for seed in range(200)]
+    rows += [SamplingParams(banned_tokens=(0, 2, 3), logit_bias={0: 1e6}, repetition_penalty=0.001)] * 2
+    sampler = Sampler(rows, [[0]] * 202, [1] * 202, 5, "cpu")
+    tree = TokenTree.root_only(torch.zeros(202, 1, dtype=torch.long))
+    assert set(sampler.choose(torch.zeros(202, 1, 5), tree).flatten().tolist()) == {1, 4}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"temperature": -0.1},
+        {"temperature": math.nan},
+        {"temperature": math.inf},
+        {"temperature": 1e-30},
+        {"temperature": "hot"},
+        {"top_p": 0.0},
+        {"top_p": 1.01},
+        {"top_p": math.nan},
+        {"min_p": -0.1},
+        {"min_p": 1.1},
+        {"min_p": math.nan},
+        {"top_k": -1},
+        {"top_k": 2.5},
+        {"top_k": True},
+        {"repetition_penalty": 0.0},
+        {"repetition_penalty": -1.0},
+        {"repetition_penalty": math.nan},
+        {"logit_bias": {-1: 1.0}},
+        {"logit_bias": {"1": 1.0}},
+        {"logit_bias": {1: math.nan}},
+        {"logit_bias": {1: math.inf}},
+        {"logit_bias": [1]},
+        {"banned_tokens": (-1,)},
+        {"banned_tokens": "ab"},
+        {"banned_tokens": 3},
+        {"seed": -1},
+        {"seed": 2**63},
+        {"seed": None},
+    ],
+)
+def test_params_out_of_range_are_refused(wrong):
+    with pytest.raises(UserError, match=next(iter(wrong))):
+        SamplingParams(**wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"logit_bias": {10: 1.0}}, {"banned_tokens": (10,)}, {"banned_tokens": tuple(range(10))}]
+)
+def test_params_that_do_not_fit_the_vocabulary_are_refused(wrong):
+    with pytest.raises(UserError, match="vocabulary"):
+        Sampler([SamplingParams(**wrong)], [[0]], [1], 10, "cpu")
+
+
+def test_params_are_values():
+    assert hash(ALL) == hash(dataclasses.replace(ALL))
+    assert SamplingParams(banned_tokens=[1, 2]).banned_tokens == (1, 2)

@@ -1,0 +1,288 @@
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+from clover.data import Sample
+from clover.drafts import Clover2Draft, load_draft
+from clover.errors import UserError
+from clover.losses import LossConfig
+from clover.target import TargetModel
+from clover.train import TrainConfig, TrainResult, train
+from clover.train import loop as loop_module
+from clover.train.learner import Learner
+from clover.train.progress import Log, Reporter, describe, stop_requests
+from clover.train.schedule import Budget, make_budget, rate
+from tests.families import VOCAB, tiny_model
+
+
+@pytest.fixture(scope="module")
+def target() -> TargetModel:
+    return TargetModel(tiny_model("llama", dtype=torch.float32))
+
+
+@pytest.fixture(scope="module")
+def samples() -> list[Sample]:
+    """Texts that count upwards in steps of one or two: a draft can learn them, the random target cannot."""
+    texts = []
+    for i in range(60):
+        tokens = (i + (1 + i % 2) * torch.arange(12 + i % 20)) % VOCAB
+        texts.append(Sample(tokens.int(), torch.arange(len(tokens)) >= i % 4))
+    return texts
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> TrainConfig:
+    return TrainConfig(
+        output=str(tmp_path / "draft"),
+        max_length=24,
+        batch_tokens=120,
+        max_steps=8,
+        validation_share=0.2,
+        lr=3e-3,
+    )
+
+
+def make_draft(target: TargetModel, seed: int = 0) -> Clover2Draft:
+    torch.manual_seed(seed)
+    return Clover2Draft.from_target(target, num_heads=3, num_augmenting_layers=1)
+
+
+def quiet() -> Console:
+    return Console(file=StringIO(), width=200)
+
+
+def run(config: TrainConfig, target: TargetModel, samples: list[Sample], **options: Any) -> TrainResult:
+    draft = options.pop("draft", None) or make_draft(target)
+    return train(config, target, samples, draft, console=options.pop("console", quiet()), **options)
+
+
+def weights(config: TrainConfig) -> dict[str, torch.Tensor]:
+    return load_file(Path(config.output) / "model.safetensors")
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int, action: Callable[[], None]) -> None:
+    """Do `action` in the middle of the step after `steps` others."""
+    taken = 0
+    step = Learner.step
+
+    def counting(self: Learner, *args: Any) -> Any:
+        nonlocal taken
+        taken += 1
+        if taken == steps + 1:
+            action()
+        return step(self, *args)
+
+    monkeypatch.setattr(Learner, "step", counting)
+
+
+def test_the_draft_learns_and_is_written_with_its_record(config, target, samples) -> None:
+    config = replace(config, max_steps=60, epochs=1)
+    draft = make_draft(target)
+    result = run(config, target, samples, draft=draft)
+    folder = Path(config.output)
+    assert result.finished
+    assert result.steps == 60
+    record = json.loads((folder / "training_config.json").read_text())
+    assert record["config"] == config.to_dict()
+    assert record["result"]["validation"] == result.validation
+    log = [json.loads(line) for line in (folder / "training_log.jsonl").read_text().splitlines()]
+    assert log[-1]["validation"] == result.validation
+    assert log[-2]["step"] == 60
+    assert not config.work_directory.exists()
+    assert [path.name for path in folder.parent.iterdir()] == ["draft"]
+
+    loaded = load_draft(folder, target)
+    tokens = samples[0].tokens.long()[None]
+    hidden = target.train_forward(tokens).hidden
+    torch.testing.assert_close(loaded.train_outputs(hidden, tokens), draft.train_outputs(hidden, tokens))
+    start = Learner(config, target, make_draft(target), 1.0)
+    trained = Learner(config, target, draft, 1.0)
+    batches = loop_module.Batches(samples, 24, 120, seed=5).epoch()
+    before, after = (learner.summary(learner.measure(batches)) for learner in (start, trained))
+    assert after["loss"] < 0.97 * before["loss"]
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_an_interrupted_run_ends_on_the_same_bits(
+    config, target, samples, accumulation, monkeypatch, tmp_path
+) -> None:
+    config = replace(config, accumulation=accumulation, dtype="bf16")
+    other = replace(config, output=str(tmp_path / "other"))
+    run(config, target, samples)
+
+    stop_after(monkeypatch, 3, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    stopped = run(other, target, samples)
+    assert (stopped.finished, stopped.steps) == (False, 4)
+    assert not Path(other.output).exists()
+    assert not list(tmp_path.glob(".*"))
+    with pytest.raises(UserError, match="holds an unfinished run; resume it, or overwrite"):
+        run(other, target, samples)
+    resumed = run(other, target, samples, draft=make_draft(target, seed=1), resume=True)
+    assert (resumed.finished, resumed.steps) == (True, 8)
+    assert same(weights(config), weights(other))
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(
+    config, target, samples, monkeypatch, tmp_path
+) -> None:
+    config = replace(config, save_every_minutes=0.0)
+    other = replace(config, output=str(tmp_path / "other"))
+    run(config, target, samples)
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    stop_after(monkeypatch, 5, die)
+    with pytest.raises(KeyboardInterrupt):
+        run(other, target, samples)
+    log = other.work_directory / "log.jsonl"
+    log.write_text(log.read_text() + '{"step": 6, "loss": 1.0}\n{"st')
+    assert run(other, target, samples, resume=True).steps == 8
+    assert same(weights(config), weights(other))
+    steps = [
+        json.loads(line)["step"]
+        for line in (Path(other.output) / "training_log.jsonl").read_text().splitlines()
+    ]
+    assert steps == [1, 2, 3, 4, 5, 6, 7, 8, 8]
+
+
+def test_what_cannot_be_resumed_says_why(config, target, samples, monkeypatch) -> None:
+    with pytest.raises(UserError, match="nothing to resume"):
+        run(config, target, samples, resume=True)
+    stop_after(monkeypatch, 2, lambda: os.kill(os.getpid(), signal.SIGINT))
+    run(config, target, samples)
+    with pytest.raises(UserError, match=r"started with lr = 0.003, not 0.001"):
+        run(replace(config, lr=1e-3), target, samples, resume=True)
+    with pytest.raises(UserError, match="other texts"):
+        run(config, target, samples[1:], resume=True)
+    longer = replace(config, max_steps=4)
+    assert run(longer, target, samples, overwrite=True).steps == 4
+    assert not config.work_directory.exists()
+
+
+def test_bad_runs_write_nothing(config, target, samples, tmp_path) -> None:
+    big = [Sample(torch.full((9,), VOCAB, dtype=torch.int32), torch.ones(9, dtype=torch.bool))]
+    with pytest.raises(UserError, match="another tokenizer"):
+        run(config, target, big)
+    with pytest.raises(UserError, match="no text is long enough"):
+        run(config, target, [])
+    with pytest.raises(UserError, match="the loss is nan at step"):
+        broken = make_draft(target)
+        broken.first_projector.weight.data.fill_(float("nan"))
+        run(config, target, samples, draft=broken)
+    assert not Path(config.output).exists()
+    assert not (config.work_directory / "checkpoint.safetensors").exists()
+    (tmp_path / "draft").mkdir()
+    (tmp_path / "draft" / "mine").touch()
+    with pytest.raises(UserError, match="not empty"):
+        run(config, target, samples)
+
+
+def test_minutes_bound_a_run(config, target, samples) -> None:
+    result = run(replace(config, max_steps=None, max_minutes=0.5 / 60), target, samples)
+    assert result.finished
+    assert 0.5 <= result.seconds < 5
+
+
+def test_likely_tokens_only_and_pre_norm_states(config, target, samples) -> None:
+    torch.manual_seed(0)
+    draft = Clover2Draft.from_target(target, num_heads=2, num_augmenting_layers=1, hidden_state="pre_norm")
+    config = replace(config, max_steps=2, loss=LossConfig(likely_tokens_only=True))
+    assert run(config, target, samples, draft=draft).finished
+
+
+def test_accumulated_batches_give_the_gradient_of_one_large_batch(config, target, samples) -> None:
+    config = replace(config, weight_decay=0.0)
+    one, two = (Learner(config, target, make_draft(target), 1.0) for _ in range(2))
+    small = loop_module.Batches(samples[:6], 24, 48, seed=0).epoch()
+    large = loop_module.Batches(samples[:6], 24, 10_000, seed=0).epoch()
+    assert len(small) > len(large) == 1
+    merged, whole = one.step(small, 1.0), two.step(large, 1.0)
+    assert merged.positions.tolist() == whole.positions.tolist()
+    for a, b in zip(one.parameters, two.parameters, strict=True):
+        moments = (learner.optimizer.state[p]["exp_avg"] for learner, p in ((one, a), (two, b)))
+        torch.testing.assert_close(*moments, rtol=1e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": 0.0}, "lr is 0.0; it must be more than 0"),
+        ({"max_steps": 0}, "max_steps is 0"),
+        ({"max_minutes": float("nan")}, "max_minutes"),
+        ({"schedule": "linear"}, "trapezoid or cosine"),
+        ({"dtype": "int8"}, "bf16 or fp32"),
+        ({"betas": (0.9, 1.0)}, "betas"),
+        ({"warm_up": 1.0}, "less than 1"),
+        ({"save_every_minutes": -1.0}, "at least 0"),
+    ],
+)
+def test_impossible_options_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        TrainConfig(output="x", **options)
+
+
+def test_the_schedule_follows_the_bound_that_is_nearer() -> None:
+    budget = Budget(max_steps=100, max_seconds=60.0)
+    assert budget.spent(50, 6.0) == 0.5
+    assert budget.spent(10, 30.0) == 0.5
+    assert budget.spent(10, 90.0) == 1.0
+    config = TrainConfig(output="x", epochs=2.5, accumulation=4)
+    assert make_budget(config, batches_per_epoch=100) == Budget(63, None)
+    assert make_budget(replace(config, max_minutes=2.0), 100) == Budget(None, 120.0)
+
+
+def test_learning_rates() -> None:
+    config = TrainConfig(output="x", warm_up=0.1, decay=0.5)
+    shares = (0.0, 0.05, 0.2, 0.5, 0.75, 1.0)
+    assert [round(rate(s, config), 2) for s in shares] == [0.01, 0.51, 1.0, 1.0, 0.5, 0.0]
+    cosine = replace(config, schedule="cosine")
+    assert [round(rate(s, cosine), 2) for s in shares] == [0.01, 0.51, 0.9, 0.5, 0.15, 0.0]
+    assert rate(0.0, replace(config, warm_up=0.0, decay=0.0)) == 1.0
+
+
+def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clover.train.progress._LINE_EVERY_SECONDS", -1.0)
+    entry = {"step": 30, "loss": 2.5, "accuracy": [0.5, 0.25], "seconds": 61.0, "tokens_per_second": 1234.0}
+    line = "step 30  loss 2.500  accuracy 0.50 0.25  1,234 tokens/s  1:01 left"
+    assert describe(entry, 0.5) == line
+    console = quiet()
+    with Reporter(console) as reporter:
+        reporter.show(entry, 0.5)
+    assert console.file.getvalue() == line + "\n"
+    console = Console(file=StringIO(), width=200, force_terminal=True)
+    with Reporter(console) as reporter:
+        reporter.show(entry, 0.5)
+    assert "1:01 left" in console.file.getvalue()
+
+
+def test_a_second_signal_works_as_ever() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with stop_requests() as stopped:
+        assert not stopped()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stopped()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_fresh_log_starts_empty(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"step": 1}\n')
+    Log(path, 0).write({"step": 2})
+    assert path.read_text() == '{"step": 2}\n'
