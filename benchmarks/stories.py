@@ -69,7 +69,7 @@ def _trained(target: TargetModel, options: argparse.Namespace, work: Path, start
     stories = read_samples([options.train], target.tokenizer, eos_token_ids=target.eos_token_ids).samples
     config = RegenerateConfig(
         max_length=256,
-        prompt_tokens=8,
+        prompt_tokens=PROMPT_TOKENS,
         temperatures=(0.0, 0.7),
         batch_size=128,
         max_minutes=options.minutes * WRITING_SHARE,

@@ -183,14 +183,11 @@ class Conversation:
     def say(self, text: str) -> Iterator[str]:
         """Add a user message and yield the answer as it becomes certain.
 
-        When the consumer stops early, what it was given is kept as the answer.
+        When the consumer stops early, what it was given is kept as the answer; a question that cannot be answered
+        (too long for the context, say) is not kept.
         """
-        self.messages.append({"role": "user", "content": text})
-        try:
-            request = self.model.request(self.messages, **self.options)  # type: ignore[arg-type]
-        except UserError:
-            self.messages.pop()
-            raise
+        question = {"role": "user", "content": text}
+        request = self.model.request([*self.messages, question], **self.options)
         answer: list[str] = []
         try:
             for event in self.model.engine.run([request], prefix=self._prefix):
@@ -198,4 +195,5 @@ class Conversation:
                 self.last = event.generation
                 yield event.text
         finally:
-            self.messages.append({"role": "assistant", "content": "".join(answer)})
+            if answer:
+                self.messages += [question, {"role": "assistant", "content": "".join(answer)}]

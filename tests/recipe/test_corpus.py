@@ -46,13 +46,13 @@ def test_the_split_depends_on_the_text_alone() -> None:
 
 
 def test_prompts_open_code_and_take_turns_between_sources() -> None:
-    body = "".join(f"    {name} = 1\n" for name in "abcde")
-    code = f"import os\nimport sys\n\nLIMIT = 3\nNAME = 'x'\n\n\nclass Thing:\n{body}"
+    body = "".join(f"        {name} = 1\n" for name in "abcde")
+    code = f"import os\nimport sys\n\nLIMIT = 3\n\nclass Thing:\n    def run(self):\n{body}        return a\n"
     documents = [Document("big", f"{i}.py", f"# {i}\n" + code) for i in range(5)] + [
         Document("small", "s.py", code)
     ]
     prompts = prompts_from(documents, 3)
     assert len(prompts) == 3
     assert prompts[1] == prompts_from(documents[-1:], 1)[0]
-    assert all("class Thing:" in prompt for prompt in prompts)
+    assert all(prompt.endswith("d = 1\n") for prompt in prompts)
     assert prompts_from([Document("a", "a.py", "x = 1\n" * 50)], 3) == []

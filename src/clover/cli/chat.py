@@ -35,6 +35,8 @@ def chat(
 
     from clover.api import load
 
+    options.hide_loading_bars()
+
     model = load(
         target, draft, tree=tree, plain=plain, dtype=dtype, device=device, trust_remote_code=trust_remote_code
     )

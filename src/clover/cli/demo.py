@@ -42,11 +42,9 @@ def demo(
 
     Exits with 1 if a text differs from that of plain decoding and rounding does not explain it.
     """
-    from transformers.utils import logging
-
     from clover.demo import DemoOptions, run_demo
 
-    logging.disable_progress_bar()
+    options.hide_loading_bars()
     report = run_demo(
         DemoOptions(
             target=target,

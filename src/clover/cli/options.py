@@ -103,3 +103,10 @@ Output = Annotated[
     Path, typer.Option(metavar="DIR", help="Directory to write; it appears, whole, when the work is done.")
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the output directory if it exists.")]
+
+
+def hide_loading_bars() -> None:
+    """Keep transformers' bars for loading and saving weights off the terminal; downloads still show theirs."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()

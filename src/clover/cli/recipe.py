@@ -23,5 +23,6 @@ def recipe(
     """Train a small code model and its draft offline, as the embedded ones were made."""
     from clover.recipe.run import RecipeOptions, run_recipe
 
+    options.hide_loading_bars()
     work = work or output.with_name(output.name + ".work")
     run_recipe(RecipeOptions(output, work, minutes=minutes, device=device, overwrite=overwrite))

@@ -119,6 +119,7 @@ def train(
         seed=seed,
     )
     check_output_directory(output, overwrite)
+    options.hide_loading_bars()
     model = _load_target(target, dtype, device, trust_remote_code)
     samples = _read_samples(model, config, regenerate)
     if regenerate:

@@ -36,7 +36,7 @@ class Row:
         self.tokens: list[int] = []
         self.acceptance = Acceptance()
         self.finish_reason: FinishReason | None = None
-        self._detokenizer = Detokenizer(tokenizer, request.stop)
+        self._detokenizer = Detokenizer(tokenizer, request.stop, request.prompt)
         self._started = started
         self._first_token_seconds = 0.0
 

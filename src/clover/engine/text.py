@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 _HALF_CHARACTER = "\ufffd"
+_CONTEXT = 4
 
 
 class Detokenizer:
@@ -16,16 +17,17 @@ class Detokenizer:
     Args:
         tokenizer: a transformers tokenizer, or None (then all text is "").
         stop: strings before which the text ends.
+        prompt: the tokens before the text; some tokenizers write a token's first space only after other tokens.
     """
 
-    def __init__(self, tokenizer: Any | None, stop: tuple[str, ...] = ()):
+    def __init__(self, tokenizer: Any | None, stop: tuple[str, ...] = (), prompt: tuple[int, ...] = ()):
         self.tokenizer = tokenizer
         self.stop = stop
         self.text = ""  # all text decoded so far, up to the stop string if there was one
         self.stopped = False
-        self._tokens: list[int] = []
+        self._tokens = list(prompt[-_CONTEXT:])
         self._window = 0  # first token of the window that is decoded
-        self._known = 0  # tokens whose text is in self.text
+        self._known = len(self._tokens)  # tokens whose text is known: it is the prompt's, or in self.text
         self._released = 0  # characters handed out
 
     def push(self, token: int) -> str:

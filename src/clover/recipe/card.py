@@ -35,10 +35,11 @@ class TargetFacts:
 
 @dataclass(frozen=True)
 class DraftFacts:
-    """How the draft was trained: texts and tokens the target wrote, optimizer steps, wall-clock minutes."""
+    """How the draft was trained: texts and tokens the target wrote, tokens of the corpus beside them, and so on."""
 
     texts: int
     tokens: int
+    corpus_tokens: int
     steps: int
     minutes: float
     parameters: int
@@ -151,7 +152,8 @@ def _summary(facts: dict[str, Any], target: TargetFacts, draft: DraftFacts) -> l
         (
             "draft training",
             f"{draft.texts:,} texts ({draft.tokens / 1e6:.2f} M tokens) that the target wrote, half greedily, "
-            f"half at temperature 1; {draft.steps:,} steps, {draft.minutes:.0f} minutes",
+            f"half at temperature 1, and {draft.corpus_tokens / 1e6:.2f} M tokens of the corpus; "
+            f"{draft.steps:,} steps, {draft.minutes:.0f} minutes",
         ),
         (
             "τ, development prompts",

@@ -156,14 +156,14 @@ def _first_bytes(documents: Iterable[Document], seen: set[int]) -> list[Document
     return kept
 
 
-def prompts_from(documents: Iterable[Document], count: int, lines: int = 12) -> list[str]:
-    """Openings of real code, one per document: from a line that starts a class or a function, `lines` lines long.
+def prompts_from(documents: Iterable[Document], count: int) -> list[str]:
+    """Openings of real code, one per document, each ending inside the body of a function.
 
     Documents of as many different sources as possible are used first, so that one large package does not dominate.
     """
     by_source: dict[str, list[str]] = defaultdict(list)
     for document in documents:
-        found = _opening(document.text, lines)
+        found = _opening(document.text)
         if found:
             by_source[document.source].append(found)
     rounds = max(map(len, by_source.values()), default=0)
@@ -171,11 +171,21 @@ def prompts_from(documents: Iterable[Document], count: int, lines: int = 12) -> 
     return ordered[:count]
 
 
-def _opening(text: str, lines: int) -> str | None:
+def _opening(text: str, before: int = 6, inside: int = 4) -> str | None:
+    """The lines around the first `def` whose body goes on after `inside` lines of plain code."""
     rows = text.splitlines()
-    starts = [i for i, row in enumerate(rows) if re.match(r"(class|def|async def) \w+", row)]
-    for start in starts:
-        block = rows[max(0, start - lines // 2) : start + lines // 2]
-        if len(block) == lines // 2 * 2 and sum(bool(row.strip()) for row in block) >= lines * 2 // 3:
-            return "\n".join(block) + "\n"
+    for start, row in enumerate(rows):
+        body = rows[start + 1 : start + 1 + inside]
+        if start >= before and re.match(r" *(async )?def \w+\(.*:$", row) and _is_plain_code(row, body):
+            return "\n".join([*rows[start - before : start + 1], *body]) + "\n"
     return None
+
+
+def _is_plain_code(definition: str, body: list[str]) -> bool:
+    margin = len(definition) - len(definition.lstrip()) + 4
+    indented = all(line.startswith(" " * margin) for line in body)
+    return (
+        len(body) > 0
+        and indented
+        and not any(mark in line for line in body for mark in ("'''", '"""', "return"))
+    )

@@ -39,13 +39,18 @@ class PretrainConfig:
 
 @dataclass(frozen=True)
 class PretrainProgress:
-    """One logged moment: share of the budget spent (0 … 1), steps, tokens seen, training loss (nats per token)."""
+    """One logged moment: share of the budget spent (0 … 1), steps, tokens, loss (nats per token), seconds spent."""
 
     share: float
     step: int
     tokens: int
     loss: float
-    tokens_per_second: float
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Mean speed since the start."""
+        return self.tokens / max(self.seconds, 1e-9)
 
 
 def target_config(vocab_size: int, context_length: int, end_of_text: int) -> LlamaConfig:
@@ -97,8 +102,7 @@ def pretrain(
 
 
 def _progress(share: float, state: dict[str, Any]) -> PretrainProgress:
-    speed = state["tokens"] / max(state["seconds"], 1e-9)
-    return PretrainProgress(share, state["step"], state["tokens"], state["loss"], speed)
+    return PretrainProgress(share, state["step"], state["tokens"], state["loss"], state["seconds"])
 
 
 @torch.no_grad()

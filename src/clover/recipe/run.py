@@ -22,20 +22,21 @@ from transformers.generation.configuration_utils import GenerationConfig
 
 from clover.data import Sample
 from clover.drafts import Clover2Draft
-from clover.files import output_directory, read_json, write_json, written
+from clover.files import output_directory, read_json, write_json, write_text, written
 from clover.losses import LossConfig
 from clover.recipe.card import DraftFacts, TargetFacts, write_cards
 from clover.recipe.corpus import Corpus, Document, prompts_from, read_corpus
 from clover.recipe.display import counting, pretrain_progress
 from clover.recipe.pretrain import PretrainConfig, mean_loss, pretrain, target_config
 from clover.recipe.tokens import token_stream, train_tokenizer
-from clover.regenerate import RegenerateConfig, regenerate
+from clover.regenerate import RegenerateConfig, read_regenerated, regenerate
 from clover.target import TargetModel
 from clover.train import TrainConfig, train
 
 CONTEXT = 1024
 _TARGET_SHARE, _WRITE_SHARE, _DRAFT_SHARE = 0.55, 0.15, 0.30
-_DRAFT_LR, _REGRESSION_WEIGHT = 1e-3, 0.0
+_DRAFT_LR, _REGRESSION_WEIGHT, _CORPUS_SHARE = 1e-3, 0.0, 2
+_WINDOW = 256  # tokens of a text the draft is trained on
 _DEMO_PROMPTS, _DEVELOPMENT_PROMPTS, _WRITE_PROMPTS = 12, 24, 6000
 
 
@@ -86,7 +87,7 @@ def run_recipe(options: RecipeOptions) -> None:
         console.print("[bold]3/5[/] text written by the target")
         samples = _write_text(target, corpus.train, options, console)
         console.print("[bold]4/5[/] draft")
-        draft = _make_draft(target, samples, options, output / "draft", console)
+        draft = _make_draft(target, samples, text, options, output / "draft", console)
         console.print("[bold]5/5[/] card")
         prompts = _held_out_prompts(corpus.held_out)
         write_json(output / "held_out_prompts.json", prompts)
@@ -136,7 +137,7 @@ def _make_target(
         steps=moment.step,
         tokens=moment.tokens,
         training_loss=moment.loss,
-        minutes=config.minutes,
+        minutes=round(moment.seconds / 60, 1),
         held_out_loss=loss,
         parameters=model.num_parameters(),
         corpus_tokens=len(text.train),
@@ -146,16 +147,22 @@ def _make_target(
 def _write_text(
     target: TargetModel, documents: Sequence[Document], options: RecipeOptions, console: Console
 ) -> list[Sample]:
-    """Let the target continue openings of training files, half of them greedily."""
+    """Let the target continue each opening of a training file twice, greedily and by sampling."""
     tokenizer = target.tokenizer
     assert tokenizer is not None
     openings = [tokenizer(prompt)["input_ids"][-48:] for prompt in prompts_from(documents, _WRITE_PROMPTS)]
-    samples = [_opening(tokens) for tokens in openings]
+    even = len(openings) // 2 * 2  # temperatures alternate, so the second time starts one text later
+    samples = [_opening(tokens) for tokens in [*openings[:even], *openings[1:even], *openings[:1]]]
     config = RegenerateConfig(
-        max_length=256, prompt_tokens=48, batch_size=64, max_minutes=options.minutes * _WRITE_SHARE
+        max_length=_WINDOW, prompt_tokens=48, batch_size=64, max_minutes=options.minutes * _WRITE_SHARE
     )
+    path, done = options.work / "written.jsonl", options.work / "written.done"
+    if done.exists():
+        return read_regenerated(path)
     with counting(console, len(samples)) as show:
-        return regenerate(target, samples, config, options.work / "written.jsonl", show)
+        texts = regenerate(target, samples, config, path, show)
+    write_text(done, f"{len(texts)} texts\n")
+    return texts
 
 
 def _opening(tokens: list[int]) -> Sample:
@@ -165,15 +172,30 @@ def _opening(tokens: list[int]) -> Sample:
     return Sample(torch.tensor([*tokens, 0], dtype=torch.int32), learnt)
 
 
+def _corpus_windows(stream: Tensor, tokens: int) -> list[Sample]:
+    """About `tokens` tokens of the corpus in windows that start anywhere; all of each is learnt."""
+    generator = torch.Generator().manual_seed(1)
+    starts = torch.randint(len(stream) - _WINDOW, (tokens // _WINDOW,), generator=generator).tolist()
+    learnt = torch.ones(_WINDOW, dtype=torch.bool)
+    return [Sample(stream[start : start + _WINDOW].int(), learnt) for start in starts]
+
+
 def _make_draft(
-    target: TargetModel, samples: list[Sample], options: RecipeOptions, output: Path, console: Console
+    target: TargetModel,
+    samples: list[Sample],
+    text: _Text,
+    options: RecipeOptions,
+    output: Path,
+    console: Console,
 ) -> DraftFacts:
-    """Train the draft on what the target wrote and put it into `output`."""
+    """Train the draft on what the target wrote, and on some of the corpus beside it; put it into `output`."""
+    written_tokens = sum(int(sample.loss_mask.sum()) for sample in samples)
+    corpus_tokens = _CORPUS_SHARE * written_tokens
     config = TrainConfig(
         output=str(options.work / "draft"),
         target="the embedded target",
-        data=("text written by the target",),
-        max_length=256,
+        data=("text written by the target", "corpus"),
+        max_length=_WINDOW,
         batch_tokens=4096,
         max_minutes=options.minutes * _DRAFT_SHARE,
         lr=_DRAFT_LR,
@@ -184,12 +206,14 @@ def _make_draft(
     if not finished.exists():
         torch.manual_seed(0)
         draft = Clover2Draft.from_target(target)
-        result = train(config, target, samples, draft, resume=config.work_directory.exists(), console=console)
+        texts = [*samples, *_corpus_windows(text.train, corpus_tokens)]
+        result = train(config, target, texts, draft, resume=config.work_directory.exists(), console=console)
         if not result.finished:
             raise KeyboardInterrupt
         facts = DraftFacts(
             texts=len(samples),
-            tokens=sum(int(sample.loss_mask.sum()) for sample in samples),
+            tokens=written_tokens,
+            corpus_tokens=corpus_tokens,
             steps=result.steps,
             minutes=round(result.seconds / 60, 1),
             parameters=draft.num_parameters(),
