@@ -12,9 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections import Counter
-from itertools import product
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +19,11 @@ from clover import assets
 from clover.api import Clover, load
 from clover.engine import Engine, Request
 from clover.metrics import Acceptance
+from clover.recipe.tree import likely_paths
 from clover.tree import CLOVER2_TREE, TreeShape
 
-SIZES = (3, 5, 7, 9, 12, 16, 20, 25, 32)
-CHAINS = (2, 3, 4, 5)
-
-
-class CountingEngine(Engine):
-    """Counts the nodes on accepted paths."""
-
-    accepted: Counter[int]
-
-    def _keep(self, batch: Any, output: Any, verified: Any, counts: list[int], path: list[list[int]]) -> None:
-        for nodes, count in zip(path, counts, strict=True):
-            self.accepted.update(nodes[:count])
-        super()._keep(batch, output, verified, counts, path)
+SIZES = (4, 6, 8, 10, 12, 16, 25)
+CHAINS = (3, 5)
 
 
 def main() -> None:
@@ -47,7 +34,7 @@ def main() -> None:
         : options.count
     ]
     requests = [Request(prompt, options.max_new_tokens) for prompt in prompts]
-    best = _best_paths(model, requests)
+    best = likely_paths(model.engine, requests)
     shapes = {f"best {size}": TreeShape.from_paths(best[:size]) for size in SIZES}
     shapes |= {f"chain {length}": TreeShape.chain(length) for length in CHAINS} | {"clover2": CLOVER2_TREE}
     rows = _time(model, requests, shapes)
@@ -55,30 +42,6 @@ def main() -> None:
         print(f"{row['tree']:10s} nodes {row['nodes']:3d}  τ {row['tau']:.2f}  speed-up {row['speedup']:.2f}")
     if options.json:
         options.json.write_text(json.dumps({"rows": rows, "best_paths": best[: max(SIZES)]}, indent=1) + "\n")
-
-
-def _best_paths(model: Clover, requests: list[Request]) -> list[list[int]]:
-    """Rank paths by how often they were accepted."""
-    draft = model.engine.draft
-    assert draft is not None
-    paths = [p for depth in range(1, draft.max_depth + 1) for p in product(range(8), repeat=depth)]
-    paths = [p for p in paths if prod(rank + 1 for rank in p) <= 8]
-    engine = CountingEngine(model.target, draft, TreeShape.from_paths(paths))
-    engine.accepted = Counter()
-    for request in requests:
-        list(engine.run([request]))
-    assert engine.drafter is not None
-    nodes = _rank_paths(engine.drafter.shape)
-    order = sorted(nodes, key=lambda node: (-engine.accepted[node], len(nodes[node]), nodes[node]))
-    return [nodes[node] for node in order]
-
-
-def _rank_paths(shape: TreeShape) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {0: []}
-    for node in range(1, len(shape.parents)):
-        found[node] = [*found[shape.parents[node]], shape.ranks[node]]
-    del found[0]
-    return found
 
 
 def _time(model: Clover, requests: list[Request], shapes: dict[str, TreeShape]) -> list[dict[str, Any]]:

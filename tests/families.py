@@ -61,10 +61,14 @@ def tiny_config(family: str) -> PretrainedConfig:
     return _CONFIGS[family]()
 
 
-def tiny_model(family: str, dtype: torch.dtype = torch.float64, seed: int = 0) -> hf.PreTrainedModel:
+def tiny_model(
+    family: str, dtype: torch.dtype = torch.float64, seed: int = 0, config: PretrainedConfig | None = None
+) -> hf.PreTrainedModel:
     """A random model whose weights are large enough for every part of it to matter."""
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(tiny_config(family), attn_implementation="sdpa", dtype=dtype)
+    model = AutoModelForCausalLM.from_config(
+        config or tiny_config(family), attn_implementation="sdpa", dtype=dtype
+    )
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.15)

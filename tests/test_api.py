@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,21 @@ def test_one_prompt_gives_one_result_and_many_a_list(model: Clover) -> None:
     several = model.generate(["the cat", model.encode("the cat"), "hello"], max_new_tokens=12, batch_size=2)
     assert [r.tokens for r in several[:2]] == [alone.tokens] * 2
     assert alone.text == model.target.tokenizer.decode(alone.tokens, skip_special_tokens=True)  # type: ignore[union-attr]
+
+
+def test_bare_tokens_and_a_bare_conversation_are_one_prompt(model: Clover) -> None:
+    conversation = [{"role": "user", "content": "the cat"}]
+    for prompt in ([3, 4, 5], conversation):
+        alone = model.generate(prompt, max_new_tokens=8)
+        (listed,) = model.generate([prompt], max_new_tokens=8)
+        assert (alone.tokens, alone.prompt_tokens) == (listed.tokens, listed.prompt_tokens)
+    assert model.generate([]) == []
+
+
+@pytest.mark.parametrize("prompts", [[3, "the cat"], [[3, "the"]], [["the", "cat"]], [{"role": "user"}, 3]])
+def test_mixed_prompts_are_refused(model: Clover, prompts: Any) -> None:
+    with pytest.raises(UserError, match="list of token ids"):
+        model.generate(prompts)
 
 
 def test_streamed_text_is_the_generated_text(model: Clover) -> None:
@@ -73,9 +89,27 @@ def test_a_conversation_outlives_an_answer_that_is_cut_short(model: Clover) -> N
     said = next(answer) + next(answer)
     answer.close()
     assert chat.messages[-1]["content"] == said
+    assert chat.last is None
     before = [*chat.messages, {"role": "user", "content": "the mat"}]
     expected = model.generate([before], max_new_tokens=30, ignore_eos=True)[0].text
     assert "".join(chat.say("the mat")) == expected
+
+
+def test_the_last_generation_is_a_finished_one(model: Clover) -> None:
+    chat = model.chat(max_new_tokens=8)
+    list(chat.say("hello"))
+    finished = chat.last
+    next(chat.say("yes"))
+    assert finished is not None and chat.last is finished
+
+
+def test_a_question_that_cannot_be_answered_is_not_kept(model: Clover) -> None:
+    chat = model.chat(max_new_tokens=8)
+    first = "".join(chat.say("hello"))
+    with pytest.raises(UserError, match="context"):
+        list(chat.say("the cat " * 100))
+    assert chat.messages == [{"role": "user", "content": "hello"}, {"role": "assistant", "content": first}]
+    assert "".join(chat.say("yes"))
 
 
 @pytest.mark.parametrize(

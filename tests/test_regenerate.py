@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from clover.data import Sample
 from clover.engine import Engine, Request
 from clover.errors import UserError
-from clover.regenerate import RegenerateConfig, read_regenerated, regenerate
+from clover.regenerate import RegenerateConfig, read_regenerated, regenerate, written_name
 from clover.target import TargetModel
 from tests.families import tiny_model
 
@@ -55,6 +56,34 @@ def test_every_answer_is_written_after_the_new_ones_before_it(target: TargetMode
         assert new.loss_mask.tolist() == expected
     finally:
         target.model.generation_config.eos_token_id = None
+
+
+def test_a_text_ends_before_the_first_turn_that_does_not_fit(target: TargetModel, tmp_path: Path) -> None:
+    eos = continuation(target, [3, 4, 5], 40)[2]
+    target.model.generation_config.eos_token_id = eos
+    try:
+        chat = sample([3, 4, 5, 9, *[6] * 30, 8, 7, 9], [0, 0, 0, 1, *[0] * 30, 1, 0, 1])
+        (new,) = regenerate(target, [chat], CONFIG, tmp_path / "w.jsonl")
+        assert new.tokens.tolist() == [3, 4, 5, *continuation(target, [3, 4, 5], 21)]
+        assert len(new.tokens) < CONFIG.max_length - 2  # the third turn alone would fit
+    finally:
+        target.model.generation_config.eos_token_id = None
+
+
+def test_the_name_follows_the_target_the_texts_and_the_options(target: TargetModel) -> None:
+    samples = [sample([3, 4, 5, 6], [1] * 4)]
+    name = written_name(target, samples, CONFIG)
+    assert written_name(TargetModel(tiny_model("llama")), samples, CONFIG) != name  # it has ends of texts
+    assert written_name(target, [sample([3, 4, 5, 7], [1] * 4)], CONFIG) != name
+    for change in ({"max_length": 25}, {"prompt_tokens": 5}, {"temperatures": (1.0,)}, {"seed": 1}):
+        assert written_name(target, samples, replace(CONFIG, **change)) != name
+    assert written_name(target, samples, replace(CONFIG, batch_size=1, max_minutes=2.0)) == name
+    weight = target.model.get_parameter("model.layers.0.mlp.down_proj.weight")
+    kept = weight.data.clone()
+    weight.data += 0.01
+    assert written_name(target, samples, CONFIG) != name
+    weight.data.copy_(kept)
+    assert written_name(target, samples, CONFIG) == name
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(target: TargetModel, tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ def slow_ancestors(parents: list[int]) -> torch.Tensor:
 def test_clover2_tree_is_the_one_of_the_paper():
     assert CLOVER2_TREE.budget == 25
     assert CLOVER2_TREE.max_depth == 5
-    assert CLOVER2_TREE.width == 8
     assert [len(level.nodes) for level in CLOVER2_TREE.levels] == [4, 8, 8, 3, 2]
     assert [len(level.expanded) for level in CLOVER2_TREE.levels] == [1, 4, 4, 1, 1]
     assert [level.max_rank for level in CLOVER2_TREE.levels] == [3, 2, 2, 2, 1]

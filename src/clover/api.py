@@ -51,7 +51,7 @@ def load(
     """
     if draft is None and target is not None and not plain:
         raise UserError(
-            "a target was given but no draft; give its draft, or ask for plain decoding (plain=True)"
+            "a target was given but no draft; give its draft, or ask for plain decoding (plain=True, --plain)"
         )
     if target is None and draft is not None:
         raise UserError("a draft was given but no target; give the target it was trained for")
@@ -76,13 +76,13 @@ class Clover:
 
     @overload
     def generate(  # pyright: ignore[reportOverlappingOverload]  # a string is a sequence of strings, too
-        self, prompts: str, **options: Any
+        self, prompts: Prompt, **options: Any
     ) -> Generation: ...
     @overload
     def generate(self, prompts: Sequence[Prompt], **options: Any) -> list[Generation]: ...
     def generate(
         self,
-        prompts: str | Sequence[Prompt],
+        prompts: Prompt | Sequence[Prompt],
         *,
         max_new_tokens: int = 256,
         stop: Sequence[str] = (),
@@ -93,7 +93,7 @@ class Clover:
         """Continue one prompt, or a list of prompts.
 
         Args:
-            prompts: a string, or a list of strings, token lists or conversations (lists of messages).
+            prompts: a string, a list of token ids or a conversation (a list of messages); or a list of these.
             stop: strings before which a text ends.
             ignore_eos: go on after end-of-sequence tokens.
             batch_size: prompts that run together.
@@ -101,10 +101,10 @@ class Clover:
                 banned_tokens, seed. Prompt number i is sampled with `seed + i`.
 
         Returns:
-            one Generation for a string, else a list in the order of the prompts.
+            one Generation for one prompt, else a list in the order of the prompts.
         """
-        single = isinstance(prompts, str)
-        listed: Sequence[Prompt] = [prompts] if isinstance(prompts, str) else prompts
+        single = _is_one(prompts)
+        listed: Sequence[Any] = [prompts] if single else prompts
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}; it must be at least 1")
         common = {"max_new_tokens": max_new_tokens, "stop": tuple(stop), "ignore_eos": ignore_eos}
@@ -150,6 +150,8 @@ class Clover:
         """Token ids of a prompt: a string, token ids (returned as they are), or a list of messages."""
         if not isinstance(prompt, str) and all(isinstance(token, int) for token in prompt):
             return list(prompt)  # type: ignore[arg-type]
+        if not isinstance(prompt, str) and not all(isinstance(message, Mapping) for message in prompt):
+            raise UserError("a prompt is a string, a list of token ids or a list of messages; this is none")
         tokenizer: Any = self.target.tokenizer
         if tokenizer is None:
             raise UserError("the target has no tokenizer; give token ids as prompts")
@@ -169,6 +171,10 @@ class Clover:
             if event.generation is not None:
                 finished[event.index] = event.generation
         return [finished[i] for i in range(len(requests))]
+
+
+def _is_one(prompts: Prompt | Sequence[Prompt]) -> bool:
+    return isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int | Mapping))
 
 
 class Conversation:
@@ -192,7 +198,8 @@ class Conversation:
         try:
             for event in self.model.engine.run([request], prefix=self._prefix):
                 answer.append(event.text)
-                self.last = event.generation
+                if event.generation is not None:
+                    self.last = event.generation
                 yield event.text
         finally:
             if answer:

@@ -43,7 +43,7 @@ class LossConfig:
     """
 
     distillation_weight: float = 1.0
-    regression_weight: float = 1.0
+    regression_weight: float = 0.0
     decay: float = 0.7
     likely_tokens_only: bool = False
 

@@ -6,6 +6,7 @@ plain text the opening is kept and the target continues it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,12 +15,14 @@ from pathlib import Path
 
 import torch
 
-from clover.data import Sample
+from clover.data import Sample, fingerprint
 from clover.engine import Engine, Request
 from clover.errors import UserError
 from clover.files import written
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
+
+_WEIGHTS_LOOKED_AT = 4096  # of each tensor
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,28 @@ class _Part:
 
     given: tuple[int, ...]
     written: int
+
+
+def written_name(target: TargetModel, samples: Sequence[Sample], config: RegenerateConfig) -> str:
+    """A hash of all that decides what is written: the target, the texts, and the options that change an answer.
+
+    Of every tensor of the target only an even share is read, so that this takes seconds for a large model too.
+
+    Returns:
+        12 hexadecimal digits.
+    """
+    whole = hashlib.blake2b(digest_size=6)
+    shape = {
+        k: v for k, v in target.config.to_dict().items() if k not in ("_name_or_path", "transformers_version")
+    }
+    options = (config.max_length, config.prompt_tokens, config.temperatures, config.seed)
+    whole.update(json.dumps([shape, target.eos_token_ids, options], sort_keys=True, default=str).encode())
+    for name, tensor in target.model.state_dict().items():
+        some = tensor.flatten()[:: max(1, tensor.numel() // _WEIGHTS_LOOKED_AT)]
+        whole.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        whole.update(some.cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    whole.update(fingerprint(samples).encode())
+    return whole.hexdigest()
 
 
 def regenerate(
@@ -117,13 +142,17 @@ def _rewrite(engine: Engine, samples: Sequence[Sample], config: RegenerateConfig
     parts = [_parts(sample, config.prompt_tokens, limit) for sample in samples]
     texts: list[list[int]] = [[] for _ in samples]
     masks: list[list[bool]] = [[] for _ in samples]
+    rows = list(range(len(parts)))
     for turn in range(max(map(len, parts))):
-        rows = []
-        for row, turns in enumerate(parts):
-            if turn < len(turns) and len(texts[row]) + len(turns[turn].given) + 1 < limit:
-                texts[row] += turns[turn].given
-                masks[row] += [False] * len(turns[turn].given)
-                rows.append(row)
+        # A text ends before the first turn that does not fit: what comes later would answer what is not there.
+        rows = [
+            row
+            for row in rows
+            if turn < len(parts[row]) and len(texts[row]) + len(parts[row][turn].given) + 1 < limit
+        ]
+        for row in rows:
+            texts[row] += parts[row][turn].given
+            masks[row] += [False] * len(parts[row][turn].given)
         for row, answer in zip(rows, _answers(engine, rows, parts, texts, turn, config, first), strict=True):
             texts[row] += answer
             masks[row] += [True] * len(answer)

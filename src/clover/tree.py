@@ -127,11 +127,6 @@ class TreeShape:
         return len(self.parents) - 1
 
     @cached_property
-    def width(self) -> int:
-        """Most nodes at one depth."""
-        return max(self.depths.count(depth) for depth in set(self.depths))
-
-    @cached_property
     def levels(self) -> tuple[Level, ...]:
         """The depths 1, 2, … in order."""
         return tuple(self._level(depth) for depth in range(1, self.max_depth + 1))

@@ -1,10 +1,11 @@
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import clover
+import clover.api
 
 
 @pytest.fixture
@@ -51,9 +52,37 @@ def test_long_conversation_goes_on_after_a_clear_line(chat: Callable) -> None:
     assert "/new starts over" in err
 
 
-def test_first_turn_that_cannot_run_is_an_error(chat: Callable) -> None:
+def test_question_that_is_too_long_does_not_end_the_chat(chat: Callable, tiny_target: Path) -> None:
+    code, out, err = chat("x" * 300, "hello")
+    assert (code, out) == (0, say(tiny_target, "hello")[0] + "\n")
+    assert err.count("clover: error: ") == 1
+
+
+def test_question_that_is_too_long_after_a_broken_off_answer_is_one_line(
+    chat: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = clover.api.Conversation.say
+
+    def broken_off(self: clover.api.Conversation, text: str) -> Iterator[str]:
+        for piece in whole(self, text):
+            yield piece
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("clover.api.Conversation.say", broken_off)
+    code, out, err = chat("hello", "x" * 300)
+    assert (code, out.count(" …\n"), err.count("\n")) == (0, 1, 1)
+    assert err.startswith("clover: error: ")
+
+
+def test_chat_without_any_answer_fails(chat: Callable) -> None:
     code, out, err = chat("x" * 300)
     assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+def test_wrong_option_is_an_error_before_the_first_question(run_clover: Callable, tiny_target: Path) -> None:
+    code, out, err = run_clover("chat", "--plain", "--target", tiny_target, "--top-p", 2)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "top_p" in err
 
 
 def test_target_that_cannot_chat_is_an_error(chat: Callable, tiny_target_without_template: Path) -> None:

@@ -1,12 +1,13 @@
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import clover
+from clover.engine import Engine, Request, StepEvent
 
 
 @pytest.fixture
@@ -60,6 +61,22 @@ def test_json_has_a_line_per_prompt(generate: Callable, expected: Callable) -> N
     assert all(len(row["tokens"]) == 8 and row["prompt_tokens"] == 3 for row in rows)
 
 
+def test_batch_size_bounds_what_runs_together(
+    generate: Callable, expected: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, run = [], Engine.run
+
+    def counting(self: Engine, requests: Sequence[Request]) -> Iterator[StepEvent]:
+        sizes.append(len(requests))
+        return run(self, requests)
+
+    monkeypatch.setattr(Engine, "run", counting)
+    code, out, _ = generate("one", "two", "six", "--max-new-tokens", 8, "--batch-size", 2)
+    assert (code, sizes) == (0, [2, 1])
+    monkeypatch.undo()
+    assert out == "".join(f"[{i}] {p}\n{expected(p)}\n\n" for i, p in enumerate(("one", "two", "six"), 1))
+
+
 def test_prompt_comes_from_a_file(generate: Callable, expected: Callable, tmp_path: Path) -> None:
     (tmp_path / "prompt.txt").write_text("größe\n", encoding="utf-8")
     assert (
@@ -93,6 +110,7 @@ def test_file_that_is_not_text_is_named(generate: Callable, tmp_path: Path) -> N
         (["x", "--stop", ""], "stop"),
         (["x", "--dtype", "float12"], "float12"),
         (["x", "--device", "abacus"], "abacus"),
+        (["x", "--batch-size", "0"], "batch-size"),
         (["x", "--tree", "oak"], "oak"),
         (["x", "--target", "missing/model"], "missing/model"),
     ],
@@ -107,4 +125,4 @@ def test_bad_input_is_one_line(generate: Callable, arguments: list[str], message
 def test_target_without_draft_says_what_to_give(run_clover: Callable, tiny_target: Path) -> None:
     code, _, err = run_clover("generate", "x", "--target", tiny_target)
     assert code == 2
-    assert "draft" in err
+    assert "--plain" in err

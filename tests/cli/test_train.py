@@ -1,8 +1,14 @@
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from clover import regenerate
+from clover.losses import LossConfig
+from clover.train import TrainResult
 
 TEXTS = [f"def area_{i}(self, width, height):\n    return width * height * {i}\n" for i in range(20)]
 
@@ -30,6 +36,18 @@ def train(run_clover: Callable, tiny_target: Path, data: Path, tmp_path: Path) -
             256,
         ]
         return run_clover("train", "--data", data, *arguments, *flags, "--max-steps", 2)
+
+    return call
+
+
+def interrupted_after(batches: int) -> Callable:
+    """The function that asks for answers, interrupted when it is called once more."""
+    ask, calls = regenerate._answers, iter(range(batches))
+
+    def call(*arguments: Any) -> Iterator[tuple[int, ...]]:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return ask(*arguments)
 
     return call
 
@@ -65,6 +83,45 @@ def test_target_writes_the_answers_itself(train: Callable, tmp_path: Path) -> No
     assert "goes on from the texts" in train("--regenerate", "--overwrite").err
 
 
+def test_an_interrupted_writing_is_resumed_and_trained_on(
+    train: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clover.regenerate._answers", interrupted_after(2))
+    assert train("--regenerate", "--batch-size", 4).code == 130
+    monkeypatch.undo()
+    (written,) = tmp_path.glob("draft.*.regenerated.jsonl")
+    begun = written.read_text()
+    assert len(begun.splitlines()) == 8
+    code, _, err = train("--regenerate", "--resume", "--seed", 1)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "same target, data and options" in err
+    code, out, err = train("--regenerate", "--resume")
+    assert (code, "trained 2 steps" in out, "goes on from" in err) == (0, True, True)
+    assert written.read_text().startswith(begun)
+    assert len(written.read_text().splitlines()) == len(TEXTS)
+
+
+def test_training_that_began_on_written_texts_goes_on_with_the_same(
+    train: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clover.regenerate._answers", interrupted_after(2))
+    assert train("--regenerate", "--batch-size", 4).code == 130
+    monkeypatch.undo()
+    (tmp_path / "draft.training").mkdir()
+    (tmp_path / "draft.training" / "checkpoint.safetensors").touch()
+    seen = []
+
+    def stopped(
+        _config: object, _target: object, samples: list, _draft: object, **options: object
+    ) -> TrainResult:
+        seen.append((len(samples), options["resume"]))
+        return TrainResult(finished=False, steps=1, tokens=9, seconds=1.0, training={}, validation=None)
+
+    monkeypatch.setattr("clover.train.train", stopped)
+    assert train("--regenerate", "--resume").code == 130
+    assert seen == [(8, True)]
+
+
 def test_same_seed_gives_the_same_draft(train: Callable, tmp_path: Path) -> None:
     def weights() -> bytes:
         return (tmp_path / "draft" / "model.safetensors").read_bytes()
@@ -78,13 +135,38 @@ def test_same_seed_gives_the_same_draft(train: Callable, tmp_path: Path) -> None
 def test_stopped_run_says_how_to_go_on(
     train: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from clover.train import TrainResult
-
     stopped = TrainResult(finished=False, steps=1, tokens=9, seconds=1.0, training={}, validation=None)
     monkeypatch.setattr("clover.train.train", lambda *_, **__: stopped)
     code, out, err = train()
     assert (code, out) == (130, "")
     assert "--resume" in err
+
+
+def test_options_of_draft_and_loss_arrive(train: Callable, tmp_path: Path) -> None:
+    flags = ["--heads", 2, "--regression-weight", 0.25, "--likely-tokens-only", "--dtype", "float32"]
+    assert train(*flags).code == 0
+    config = json.loads((tmp_path / "draft" / "training_config.json").read_text())["config"]
+    assert config["draft"]["num_heads"] == 2
+    assert (config["loss"]["regression_weight"], config["loss"]["likely_tokens_only"]) == (0.25, True)
+    assert config["dtype"] == "fp32"
+    assert train("--overwrite", "--dtype", "fp32").code == 0
+    config = json.loads((tmp_path / "draft" / "training_config.json").read_text())["config"]
+    assert config["loss"] == asdict(LossConfig())
+
+
+def test_what_is_in_the_way_of_a_resumed_run_is_said_before_the_target_is_loaded(
+    train: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "clover.target.TargetModel.load", lambda *_, **__: pytest.fail("the target was loaded")
+    )
+    for flags in (["--resume"], ["--resume", "--regenerate"]):
+        code, _, err = train(*flags)
+        assert (code, err.count("\n")) == (2, 1)
+        assert "nothing to resume" in err
+    (tmp_path / "draft.training").mkdir()
+    (tmp_path / "draft.training" / "checkpoint.safetensors").touch()
+    assert "unfinished run" in train("--regenerate").err
 
 
 def test_existing_output_is_refused_before_the_target_is_loaded(
@@ -126,6 +208,9 @@ def test_bad_data_is_one_line(
         (["--lr", "-1"], "lr"),
         (["--dtype", "int8"], "dtype"),
         (["--hidden-state", "middle"], "hidden_state"),
+        (["--heads", "0"], "head"),
+        (["--regression-weight", "-1"], "regression-weight"),
+        (["--batch-size", "0"], "batch-size"),
         (["--resume"], "nothing to resume"),
     ],
 )

@@ -15,6 +15,7 @@ from clover.drafts.layers import CosineAttention
 from clover.errors import UserError
 from clover.target import TargetModel
 from clover.target.decoder import run_decoder
+from clover.tree import CLOVER2_TREE, TreeShape
 from tests.families import HEADS, HIDDEN, VOCAB, tiny_model
 
 T = 9
@@ -136,6 +137,30 @@ def test_checkpoint_holds_no_weights_of_the_target(tmp_path: Path) -> None:
     assert loaded.config.target_shape.rope_parameters == target.config.rope_parameters
     for name, value in draft.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], value), name
+
+
+@torch.no_grad()
+def test_a_draft_of_a_bf16_target_serves_in_float32(tmp_path: Path) -> None:
+    model = tiny_model("llama", torch.bfloat16)
+    model.save_pretrained(tmp_path / "target")
+    narrow = TargetModel.load(tmp_path / "target", dtype="bfloat16", device="cpu")
+    Clover2Draft.from_target(narrow).to(torch.bfloat16).save_pretrained(tmp_path / "draft")
+    wide = TargetModel.load(tmp_path / "target", dtype="float32", device="cpu")
+    draft = load_draft(tmp_path / "draft", wide)
+    assert {value.dtype for value in draft.state_dict().values()} == {torch.float32}
+    session = draft.new_session(1, capacity=4)
+    assert session.commit(torch.randn(1, 2, HIDDEN), torch.tensor([[3, 4]]), [2]).dtype == torch.float32
+
+
+def test_a_draft_may_name_its_tree(tmp_path: Path) -> None:
+    target, draft = make()
+    assert draft.config.tree_shape == CLOVER2_TREE
+    draft.config.tree = [[0], [1], [0, 0]]
+    draft.save_pretrained(tmp_path)
+    assert load_draft(tmp_path, target).config.tree_shape == TreeShape.from_paths([(0,), (1,), (0, 0)])
+    draft.config.tree = [[0, 0]]
+    with pytest.raises(UserError):
+        _ = draft.config.tree_shape
 
 
 @pytest.mark.parametrize(

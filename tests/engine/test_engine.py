@@ -125,6 +125,38 @@ def test_a_prefix_survives_a_consumer_that_stops_early(target: TargetModel, draf
     assert tokens_of(engine, follow_up, prefix) == tokens_of(engine, follow_up)
 
 
+def test_a_prefix_survives_a_run_that_fails_in_its_prefill(
+    target: TargetModel, draft: Clover2Draft, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, prefix = Engine(target, draft), PrefixCache()
+    said = tokens_of(engine, Request((3, 9, 27, 31, 14), 12, eos=()), prefix)
+    follow_up = Request((3, 9, 27, 31, 14, *said, 8), 12, eos=())
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_prefill", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            tokens_of(engine, Request((3, 9, 40, 41, 42, 43), 12, eos=()), prefix)
+    assert tokens_of(engine, follow_up, prefix) == tokens_of(engine, follow_up)
+
+
+def test_a_prompt_that_is_cached_whole_leaves_the_draft_its_hidden_states(
+    target: TargetModel, draft: Clover2Draft
+) -> None:
+    engine, prefix = Engine(target, draft), PrefixCache()
+    prompt = (3, 9, 27, 31, 14)
+    said = tokens_of(engine, Request(prompt, 12, eos=()), prefix)
+    again = Request((*prompt, *said[:6]), 12, eos=())
+    seen = []
+    for kept in (prefix, None):
+        events = list(engine.run([again], prefix=kept))
+        seen.append([event.tokens for event in events])
+    assert seen[0] == seen[1], "the same steps, so the same drafts"
+
+
+def test_stop_strings_need_a_tokenizer(target: TargetModel) -> None:
+    with pytest.raises(UserError, match="tokenizer"):
+        next(Engine(target).run([Request((3, 4), 5, stop=("x",))]))
+
+
 def test_the_clock_sees_every_phase(target: TargetModel, draft: Clover2Draft) -> None:
     clock = PhaseClock()
     list(Engine(target, draft).run([Request((3, 4, 5), 12, eos=())], clock))

@@ -15,10 +15,11 @@ import torch
 
 from clover.drafts import Clover2Draft
 from clover.engine import Engine, Generation, Request
+from clover.errors import UserError
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
 from clover.tree import CLOVER2_TREE, TreeShape
-from tests.families import FAMILIES, VOCAB, tiny_model
+from tests.families import FAMILIES, VOCAB, tiny_config, tiny_model
 from tests.oracle import OracleDraft
 
 NEW_TOKENS = 14
@@ -133,6 +134,29 @@ def test_the_right_draft_is_accepted_whole() -> None:
     (found,) = run(Engine(target, draft, TreeShape.chain(4)), [request])  # type: ignore[arg-type]
     assert found.acceptance.steps == 8
     assert found.acceptance.tau == 5.0
+
+
+def test_no_draft_token_is_placed_beyond_a_rotary_switch() -> None:
+    """Frequencies follow the highest position of a forward: one draft token too far would change all the others."""
+    config = tiny_config("phi3")
+    config.max_position_embeddings, config.original_max_position_embeddings = 256, 32
+    factors = [1.0 + 0.5 * i for i in range(4)]
+    config.rope_parameters = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0] * 4,
+        "long_factor": factors,
+        "original_max_position_embeddings": 32,
+        "partial_rotary_factor": 1.0,
+    }
+    target = TargetModel(tiny_model("phi3", config=config))
+    requests = [Request((3 + i, 9, 4, 7, 11, 30, 8, 5, 21, 6, 13, 17), 20, eos=()) for i in range(3)]
+    plain = run(Engine(target), requests)
+    texts = [[*r.prompt, *g.tokens] for r, g in zip(requests, plain, strict=True)]
+    found = run(Engine(target, OracleDraft(target, texts), CLOVER2_TREE), requests)  # type: ignore[arg-type]
+    assert tokens_of(found) == tokens_of(plain)
+    with pytest.raises(UserError, match="rotary"):
+        run(Engine(target), [Request(requests[0].prompt, 21)])
 
 
 def test_a_broken_verification_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from clover.engine.text import Detokenizer
 from tests.data.tokenizers import make_tokenizer
@@ -64,6 +66,15 @@ def test_text_ends_before_the_first_stop_string(stop: tuple[str, ...], expected:
     text, detokenizer = stream(tokens, stop)
     assert text == expected == detokenizer.text
     assert detokenizer.stopped == (expected != "the cat sat on the mat and the")
+
+
+def test_a_space_between_prompt_and_text_is_kept() -> None:
+    """As with SentencePiece, whose decoder drops the space of the first token it is given."""
+    inner = Tokenizer(models.WordLevel({"▁one": 0, "▁two": 1, "▁three": 2}, unk_token="▁one"))
+    inner.decoder = decoders.Metaspace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
+    detokenizer = Detokenizer(tokenizer, prompt=(0,))
+    assert detokenizer.push(1) + detokenizer.push(2) + detokenizer.finish() == " two three"
 
 
 def test_without_a_tokenizer_there_is_no_text() -> None:

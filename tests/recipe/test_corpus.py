@@ -54,5 +54,5 @@ def test_prompts_open_code_and_take_turns_between_sources() -> None:
     prompts = prompts_from(documents, 3)
     assert len(prompts) == 3
     assert prompts[1] == prompts_from(documents[-1:], 1)[0]
-    assert all(prompt.endswith("d = 1\n") for prompt in prompts)
+    assert all(prompt.endswith("d = 1") for prompt in prompts)
     assert prompts_from([Document("a", "a.py", "x = 1\n" * 50)], 3) == []

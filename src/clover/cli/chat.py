@@ -3,12 +3,16 @@
 import sys
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from clover.cli import options
 from clover.cli.statistics import describe
 from clover.errors import UserError
 
 if TYPE_CHECKING:
     from clover.api import Conversation
+
+USER_ERROR = 2
 
 
 def chat(
@@ -40,12 +44,17 @@ def chat(
     model = load(
         target, draft, tree=tree, plain=plain, dtype=dtype, device=device, trust_remote_code=trust_remote_code
     )
+    # What no question can mend (an option, a target that cannot chat) ends the command before the first one.
+    model.request([{"role": "user", "content": "?"}], **request)
     conversation = model.chat(**request)
+    answered: list[bool] = []
     while (text := _read_turn()) is not None:
         if text == "/new":
             conversation = model.chat(**request)
         elif text:
-            _answer(conversation, text)
+            answered.append(_answer(conversation, text))
+    if answered and not any(answered):
+        raise typer.Exit(USER_ERROR)
 
 
 def _read_turn() -> str | None:
@@ -57,7 +66,8 @@ def _read_turn() -> str | None:
     return None if text == "/exit" else text
 
 
-def _answer(conversation: "Conversation", text: str) -> None:
+def _answer(conversation: "Conversation", text: str) -> bool:
+    """Print the answer as it is written, or one line about why there is none."""
     try:
         for part in conversation.say(text):
             print(part, end="", flush=True)
@@ -65,9 +75,9 @@ def _answer(conversation: "Conversation", text: str) -> None:
     except KeyboardInterrupt:
         print(" …")
     except UserError as error:
-        if conversation.last is None:
-            raise
         print(f"clover: error: {error}; /new starts over", file=sys.stderr)
+        return False
     else:
         if conversation.last is not None:
             print(describe(conversation.last), file=sys.stderr)
+    return True

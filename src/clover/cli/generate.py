@@ -24,11 +24,17 @@ PromptFile = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per prompt.")]
 
+BatchSize = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Prompts that run together; less takes less memory."),
+]
+
 
 def generate(
     prompts: Prompts = None,
     prompt_file: PromptFile = None,
     as_json: Json = False,
+    batch_size: BatchSize = None,
     target: options.Target = None,
     draft: options.Draft = None,
     dtype: options.Dtype = None,
@@ -61,7 +67,8 @@ def generate(
     if len(texts) == 1 and not as_json:
         _print_live(model, texts[0], request)
     else:
-        _print_batch(texts, model.generate(texts, **request), as_json)
+        batches = {} if batch_size is None else {"batch_size": batch_size}
+        _print_batch(texts, model.generate(texts, **request, **batches), as_json)
 
 
 def _read_prompts(prompts: list[str], file: Path | None) -> list[str]:

@@ -2,8 +2,9 @@
 
 import sys
 from collections.abc import Sequence
+from glob import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,11 +14,13 @@ from clover.files import check_output_directory
 
 if TYPE_CHECKING:
     from clover.data import Sample
+    from clover.regenerate import RegenerateConfig
     from clover.target import TargetModel
     from clover.train import TrainConfig, TrainResult
 
 INTERRUPTED = 130
 _BOUNDS, _TRAINING = "How long", "Training"
+_DTYPES = {"bfloat16": "bf16", "float32": "fp32"}
 
 Data = Annotated[
     list[str],
@@ -34,14 +37,28 @@ Regenerate = Annotated[
 ]
 RegenerateMinutes = Annotated[
     float | None,
-    typer.Option(metavar="M", min=0, help="Stop writing after this time, with the texts there are."),
+    typer.Option(
+        metavar="M",
+        min=0,
+        help="Stop writing after this time and train on the texts there are; --max-minutes counts from then on.",
+    ),
+]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Texts that --regenerate writes together; less takes less memory."),
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with the interrupted run of this output directory.")
+    bool,
+    typer.Option("--resume", help="Go on with the interrupted writing or training of this output directory."),
 ]
 MaxSteps = Annotated[int | None, typer.Option(metavar="N", rich_help_panel=_BOUNDS, help="Optimizer steps.")]
 MaxMinutes = Annotated[
-    float | None, typer.Option(metavar="M", rich_help_panel=_BOUNDS, help="Minutes of training.")
+    float | None,
+    typer.Option(
+        metavar="M",
+        rich_help_panel=_BOUNDS,
+        help="Minutes of training alone; --regenerate comes before it and is bounded by --regenerate-minutes.",
+    ),
 ]
 Epochs = Annotated[
     float,
@@ -68,12 +85,33 @@ HiddenState = Annotated[
         help="Hidden states the draft reads: post_norm or pre_norm.",
     ),
 ]
+Heads = Annotated[
+    int | None,
+    typer.Option(metavar="N", rich_help_panel=_TRAINING, help="Heads of the draft: tokens it looks ahead."),
+]
+RegressionWeight = Annotated[
+    float | None,
+    typer.Option(
+        metavar="W",
+        min=0,
+        rich_help_panel=_TRAINING,
+        help="Weight of the loss that draws hidden states to the target's.",
+    ),
+]
+LikelyTokensOnly = Annotated[
+    bool | None,
+    typer.Option(
+        "--likely-tokens-only",
+        rich_help_panel=_TRAINING,
+        help="Learn only where the text is one that the target itself might have written.",
+    ),
+]
 Dtype = Annotated[
     str | None,
     typer.Option(
         metavar="DTYPE",
         rich_help_panel=_TRAINING,
-        help="bf16 or fp32. Left out: bf16 on a GPU, fp32 on a CPU.",
+        help="bfloat16 (bf16) or float32 (fp32). Left out: bfloat16 on a GPU, float32 on a CPU.",
     ),
 ]
 
@@ -84,6 +122,7 @@ def train(
     more_data: MoreData = None,
     regenerate: Regenerate = False,
     regenerate_minutes: RegenerateMinutes = None,
+    batch_size: BatchSize = None,
     resume: Resume = False,
     overwrite: options.Overwrite = False,
     target: options.Target = None,
@@ -97,34 +136,52 @@ def train(
     accumulation: Accumulation = 1,
     lr: LearningRate = 1e-3,
     hidden_state: HiddenState = "post_norm",
+    heads: Heads = None,
+    regression_weight: RegressionWeight = None,
+    likely_tokens_only: LikelyTokensOnly = None,
     dtype: Dtype = None,
     seed: options.Seed = 0,
 ) -> None:
     """Train a Clover-2 draft for a target that stays as it is."""
+    from clover.losses import LossConfig
+    from clover.regenerate import RegenerateConfig
     from clover.train import TrainConfig
 
-    config = TrainConfig(
-        output=str(output),
-        target=target or "embedded",
-        data=(*data, *(more_data or ())),
-        draft={"hidden_state": hidden_state},
-        max_length=max_length,
-        batch_tokens=batch_tokens,
-        accumulation=accumulation,
-        max_steps=max_steps,
-        max_minutes=max_minutes,
-        epochs=epochs,
-        lr=lr,
-        dtype=dtype,
-        seed=seed,
-    )
+    chosen: dict[str, Any] = {"output": str(output), "target": target or "embedded"}
+    chosen |= {"data": (*data, *(more_data or ())), "seed": seed}
+    chosen |= {"max_steps": max_steps, "max_minutes": max_minutes, "epochs": epochs}
+    chosen |= {"max_length": max_length, "batch_tokens": batch_tokens, "accumulation": accumulation}
+    chosen |= {"lr": lr, "dtype": _DTYPES.get(dtype or "", dtype)}
+    draft = _given(hidden_state=hidden_state, num_heads=heads)
+    loss = LossConfig(**_given(regression_weight=regression_weight, likely_tokens_only=likely_tokens_only))
+    config = TrainConfig(**chosen, draft=draft, loss=loss)
     check_output_directory(output, overwrite)
+    resume_training = _check_resume(config, regenerate, resume, overwrite)
     options.hide_loading_bars()
     model = _load_target(target, dtype, device, trust_remote_code)
     samples = _read_samples(model, config, regenerate)
     if regenerate:
-        samples = _write_anew(model, samples, config, regenerate_minutes)
-    _report(config, _train(model, samples, config, resume, overwrite))
+        given = _given(max_minutes=regenerate_minutes, batch_size=batch_size)
+        rules = RegenerateConfig(max_length=max_length, seed=seed, **given)
+        samples = _write_anew(model, samples, config, rules, resume, resume_training)
+    _report(config, _train(model, samples, config, resume_training, overwrite))
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    """What the user gave; the rest keeps the default it has where it is used."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _check_resume(config: "TrainConfig", regenerate: bool, resume: bool, overwrite: bool) -> bool:
+    """Say whether a training is to be resumed: of a run that was interrupted while it wrote, none has begun."""
+    from clover.train.loop import check_unfinished, checkpoint_path
+
+    if resume and regenerate and not checkpoint_path(config).exists():
+        output = Path(config.output)
+        if any(output.parent.glob(f"{escape(output.name)}.*.regenerated.jsonl")):
+            return False
+    check_unfinished(config, resume, overwrite)
+    return resume
 
 
 def _load_target(
@@ -150,19 +207,26 @@ def _read_samples(target: "TargetModel", config: "TrainConfig", stand_ins: bool)
 
 
 def _write_anew(
-    target: "TargetModel", samples: "Sequence[Sample]", config: "TrainConfig", minutes: float | None
+    target: "TargetModel",
+    samples: "Sequence[Sample]",
+    config: "TrainConfig",
+    rules: "RegenerateConfig",
+    resume: bool,
+    training: bool,
 ) -> "Sequence[Sample]":
     """Let the target write the answers into a file beside the output; a file that is there is continued."""
     from rich.console import Console
 
-    from clover.data import fingerprint
-    from clover.regenerate import RegenerateConfig, read_regenerated, regenerate
+    from clover.regenerate import read_regenerated, regenerate, written_name
 
-    # The name depends on the texts, so that a run on other data never takes this one's answers.
-    path = Path(f"{config.output.rstrip('/')}.{fingerprint(samples)[:8]}.regenerated.jsonl")
-    if config.work_directory.exists() and path.exists():
+    # So named, a run with another target, other data or other options never takes this one's answers.
+    path = Path(f"{config.output.rstrip('/')}.{written_name(target, samples, rules)}.regenerated.jsonl")
+    if resume and not path.exists():
+        raise UserError(
+            f"there is nothing to resume: {path} does not exist; resume with the same target, data and options"
+        )
+    if training:
         return read_regenerated(path)  # the training that has begun on them goes on with the same ones
-    rules = RegenerateConfig(max_length=config.max_length, max_minutes=minutes, seed=config.seed)
     if path.exists():
         print(f"goes on from the texts in {path}; delete it to write all anew", file=sys.stderr)
     with Console(stderr=True).status("the target writes …") as status:

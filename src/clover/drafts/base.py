@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, cast
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 from typing_extensions import Self
@@ -89,11 +90,15 @@ class DraftModel(PreTrainedModel):
 
     @classmethod
     def from_target(cls, target: TargetModel, **options: Any) -> Self:
-        """A draft for `target` with its starting values; `options` are fields of the system's configuration."""
+        """A draft for `target` with its starting values, in float32 or the target's wider dtype, ready to be trained.
+
+        Args:
+            options: fields of the system's configuration.
+        """
         described = {key: value for key, value in target.config.to_dict().items() if key != "_name_or_path"}
         config = cast(Any, cls.config_class)(target_config=described, **options)
         draft: Any = cls(config)
-        draft.to(device=target.device)
+        draft.to(device=target.device, dtype=torch.promote_types(target.dtype, torch.float32))
         draft.start_from(target)
         return draft.bind(target)
 

@@ -129,7 +129,7 @@ class Clover2Session:
         positions = cache.positions(added)
         cache.begin(added)
         inputs = draft.fold(hidden, draft.target.lm_head_weight[next_tokens])
-        states = run_decoder(draft.augment, inputs, positions, cache.causal_mask(added), cache)
+        states = run_decoder(draft.augment, inputs, positions, None, cache)
         cache.commit(counts)
         self.states = _last(states, counts)
         return draft.target.logits(draft._first_output(self.states[:, 0]))

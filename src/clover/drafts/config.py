@@ -8,6 +8,7 @@ from transformers import AutoConfig, PretrainedConfig
 
 from clover.errors import UserError
 from clover.target import TargetModel
+from clover.tree import CLOVER2_TREE, TreeShape
 
 HIDDEN_STATES = ("post_norm", "pre_norm")
 
@@ -20,16 +21,27 @@ class DraftConfig(PretrainedConfig):
             only to a target that agrees with it.
         hidden_state: "post_norm", the target's last hidden states after its final norm (what serving engines hand
             over, and the regression target at once), or "pre_norm", before it (as in the papers).
+        tree: rank paths of the static tree the draft works best with; the 25-node tree of Clover-2 if None.
     """
 
     def __init__(
-        self, target_config: dict[str, Any] | None = None, hidden_state: str = "post_norm", **kwargs: Any
+        self,
+        target_config: dict[str, Any] | None = None,
+        hidden_state: str = "post_norm",
+        tree: list[list[int]] | None = None,
+        **kwargs: Any,
     ):
         self.target_config = target_config or {}
         self.hidden_state = hidden_state
+        self.tree = tree
         if hidden_state not in HIDDEN_STATES:
             raise UserError(f"hidden_state is {hidden_state!r}; it must be one of {', '.join(HIDDEN_STATES)}")
         super().__init__(**kwargs)
+
+    @property
+    def tree_shape(self) -> TreeShape:
+        """The tree to use where the user names none."""
+        return CLOVER2_TREE if self.tree is None else TreeShape.from_paths(self.tree)
 
     @property
     def target_shape(self) -> PretrainedConfig:

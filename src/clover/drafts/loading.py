@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from safetensors import SafetensorError
 from transformers import PretrainedConfig
 
 from clover.drafts.base import DraftModel
 from clover.drafts.clover2 import Clover2Draft
 from clover.errors import UserError
 from clover.target import TargetModel
+from clover.target.loading import one_line
 
 SYSTEMS: dict[str, type[DraftModel]] = {"clover2": Clover2Draft}
 
@@ -27,10 +29,8 @@ def load_draft(name_or_path: str | os.PathLike[str], target: TargetModel) -> Dra
         loaded: Any = system.from_pretrained(
             name, dtype=target.dtype, use_safetensors=True, output_loading_info=True
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise UserError(f"cannot load the draft {name}: {_first_line(error)}") from error
-    except Exception as error:  # safetensors raises an exception type of its own for damaged files
-        raise UserError(f"cannot load the draft {name}: {_first_line(error)}") from error
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"cannot load the draft {name}: {one_line(error)}") from error
     draft, report = loaded
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if report[kind]:
@@ -44,14 +44,10 @@ def _model_type(name: str) -> str:
     try:
         config, _ = PretrainedConfig.get_config_dict(name)
     except (OSError, ValueError) as error:
-        raise UserError(f"no draft at {name}: {_first_line(error)}") from error
+        raise UserError(f"no draft at {name}: {one_line(error)}") from error
     kind = config.get("model_type")
     if kind not in SYSTEMS:
         raise UserError(
             f"{name} is not a draft: its model_type is {kind!r}, known are {', '.join(sorted(SYSTEMS))}"
         )
     return kind
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -25,8 +25,10 @@ from clover.engine.timing import PhaseClock
 from clover.errors import UserError
 from clover.sampling import Sampler
 from clover.target import TargetModel, TargetOutput
-from clover.tree import CLOVER2_TREE, TokenTree, TreeShape
+from clover.tree import TokenTree, TreeShape
 from clover.verify import Verified, verify
+
+_ROOM = 4096  # new tokens that a cache is made for at once; later ones make it grow
 
 
 @dataclass
@@ -40,7 +42,8 @@ class PrefixCache:
     def shared_length(self, prompt: Sequence[int]) -> int:
         """Tokens at the start of `prompt` that need no prefill.
 
-        One less than agree: the draft pairs each position with the token after it, and that one must agree too.
+        One less than agree: the draft pairs each position with the token after it, and that one must agree too. And
+        two less than the prompt has: its last token is the root, the one before is run for its hidden state.
         """
         agreeing = 0
         for old, new in zip(self.tokens, prompt, strict=False):
@@ -48,7 +51,7 @@ class PrefixCache:
                 break
             agreeing += 1
         cached = [c.lengths[0] for c in (self.cache, self.session) if c is not None]
-        return max(min([agreeing - 1, len(prompt) - 1, *cached]), 0)
+        return max(min([agreeing - 1, len(prompt) - 2, *cached]), 0)
 
 
 @dataclass
@@ -91,9 +94,9 @@ class Engine:
     Args:
         target: the frozen model whose output is produced.
         draft: proposes tokens; None for plain decoding.
-        shape: the static tree the draft fills; the 25-node tree of Clover-2 when left out.
+        shape: the static tree the draft fills; when left out the one its configuration names.
         prefill_chunk: prompt tokens that are run at once per row.
-        capacity: cache slots per row at the start; enough for the whole run when left out.
+        capacity: cache slots per row at the start; when left out enough for the prompt and 4,096 new tokens.
     """
 
     def __init__(
@@ -105,7 +108,7 @@ class Engine:
         capacity: int | None = None,
     ):
         self.target, self.draft = target, draft
-        self.drafter = None if draft is None else StaticDrafter(draft, shape or CLOVER2_TREE)
+        self.drafter = None if draft is None else StaticDrafter(draft, shape or draft.config.tree_shape)
         self.prefill_chunk, self.capacity = prefill_chunk, capacity
 
     def run(
@@ -159,16 +162,26 @@ class Engine:
                 raise UserError(
                     f"the prompt holds a token outside the vocabulary of {self.target.vocab_size}"
                 )
+            if request.stop and self.target.tokenizer is None:
+                raise UserError("stop strings need a tokenizer, and the target has none")
             self.target.check_run(min(length + request.max_new_tokens, context))
 
     # -- prefill ---------------------------------------------------------------------------------------------------
 
     def _start(self, requests: Sequence[Request], prefix: PrefixCache | None) -> _Batch:
         started, target = time.perf_counter(), self.target
+        room = [target.context_length - len(request.prompt) for request in requests]
         rows = [
-            Row(i, r, target.context_length - len(r.prompt), target.eos_token_ids, target.tokenizer, started)
-            for i, r in enumerate(requests)
+            Row(i, request, room[i], target.eos_token_ids, target.tokenizer, started)
+            for i, request in enumerate(requests)
         ]
+        sampler = Sampler(
+            [request.params for request in requests],
+            [request.prompt for request in requests],
+            [min(request.max_new_tokens, room[i]) for i, request in enumerate(requests)],
+            target.vocab_size,
+            target.device,
+        )
         cache, session, done = self._caches(requests, prefix)
         hidden = self._prefill(requests, cache, session, done)
         last = [[request.prompt[-1]] for request in requests]
@@ -176,13 +189,7 @@ class Engine:
             rows=rows,
             cache=cache,
             session=session,
-            sampler=Sampler(
-                [r.params for r in requests],
-                [r.prompt for r in requests],
-                [r.max_new_tokens for r in requests],
-                target.vocab_size,
-                target.device,
-            ),
+            sampler=sampler,
             root=torch.tensor(last, device=target.device)[:, 0],
             hidden=hidden,
             next_tokens=torch.tensor(last, device=target.device),
@@ -196,11 +203,12 @@ class Engine:
         assert prefix is None or len(requests) == 1, "a prefix belongs to one request"
         if prefix is not None and prefix.cache is not None:
             shared = prefix.shared_length(requests[0].prompt)
+            prefix.tokens = prefix.tokens[:shared]  # whatever fails from here on, they describe the cache
             prefix.cache.crop([shared])
             if prefix.session is not None:
                 prefix.session.crop([shared])
             return prefix.cache, prefix.session, shared
-        longest = max(len(r.prompt) + r.max_new_tokens for r in requests)
+        longest = max(len(r.prompt) + min(r.max_new_tokens, _ROOM) for r in requests)
         nodes = 1 if self.drafter is None else len(self.drafter.shape.parents)
         capacity = self.capacity or min(longest, self.target.context_length) + nodes
         session = None if self.draft is None else self.draft.new_session(len(requests), capacity)
@@ -256,14 +264,14 @@ class Engine:
         if batch.session is None or self.drafter is None:
             return TokenTree.root_only(batch.root.unsqueeze(1))
         logits = batch.session.commit(batch.hidden, batch.next_tokens, batch.counts)
-        if max(batch.cache.lengths) + self.drafter.shape.max_depth >= self.target.context_length:
+        if batch.cache.length + self.drafter.shape.max_depth >= self.target.position_limit:
             return TokenTree.root_only(batch.root.unsqueeze(1))
         return self.drafter.grow(batch.session, logits, batch.root)
 
     def _run(self, cache: KVCache, tokens: Tensor, tree: TokenTree | None) -> TargetOutput:
         """One forward of the target over plain text (tree None) or the nodes of a tree."""
         if tree is None:
-            positions, mask = cache.positions(tokens.shape[1]), cache.causal_mask(tokens.shape[1])
+            positions, mask = cache.positions(tokens.shape[1]), None
         else:
             positions = cache.positions(1) + tree.depths
             mask = cache.attention_mask(tree.ancestor_mask)

@@ -54,7 +54,7 @@ def write_cards(
     device: str,
 ) -> None:
     """Try the finished pair on development prompts and write `README.md` and `facts.json` into `output`."""
-    model = load(output / "target", output / "draft", dtype="float32", device=device)
+    model = load(output / "target", output / "draft", tree="clover2", dtype="float32", device=device)
     greedy = model.generate(prompts, max_new_tokens=_EVALUATION_TOKENS)
     sampled = model.generate(prompts, max_new_tokens=_EVALUATION_TOKENS, temperature=0.8)
     facts = {
@@ -156,7 +156,7 @@ def _summary(facts: dict[str, Any], target: TargetFacts, draft: DraftFacts) -> l
             f"{draft.steps:,} steps, {draft.minutes:.0f} minutes",
         ),
         (
-            "τ, development prompts",
+            "τ, development prompts, 25 nodes",
             f"{tau['greedy']:.2f} greedy, {tau['temperature 0.8']:.2f} at temperature 0.8",
         ),
         (

@@ -172,12 +172,15 @@ def prompts_from(documents: Iterable[Document], count: int) -> list[str]:
 
 
 def _opening(text: str, before: int = 6, inside: int = 4) -> str | None:
-    """The lines around the first `def` whose body goes on after `inside` lines of plain code."""
+    """The lines around the first `def` whose body goes on after `inside` lines of plain code.
+
+    No line break at the end: alone it is a token of its own, which in the corpus stands before the end of a file.
+    """
     rows = text.splitlines()
     for start, row in enumerate(rows):
         body = rows[start + 1 : start + 1 + inside]
         if start >= before and re.match(r" *(async )?def \w+\(.*:$", row) and _is_plain_code(row, body):
-            return "\n".join([*rows[start - before : start + 1], *body]) + "\n"
+            return "\n".join([*rows[start - before : start + 1], *body])
     return None
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.generation.configuration_utils import GenerationConfig
 
+from clover.api import load
 from clover.data import Sample
 from clover.drafts import Clover2Draft
 from clover.files import output_directory, read_json, write_json, write_text, written
@@ -29,14 +30,16 @@ from clover.recipe.corpus import Corpus, Document, prompts_from, read_corpus
 from clover.recipe.display import counting, pretrain_progress
 from clover.recipe.pretrain import PretrainConfig, mean_loss, pretrain, target_config
 from clover.recipe.tokens import token_stream, train_tokenizer
+from clover.recipe.tree import likely_paths
 from clover.regenerate import RegenerateConfig, read_regenerated, regenerate
 from clover.target import TargetModel
 from clover.train import TrainConfig, train
 
 CONTEXT = 1024
 _TARGET_SHARE, _WRITE_SHARE, _DRAFT_SHARE = 0.55, 0.15, 0.30
-_DRAFT_LR, _REGRESSION_WEIGHT, _CORPUS_SHARE = 1e-3, 0.0, 2
+_DRAFT_LR, _REGRESSION_WEIGHT, _CORPUS_SHARE = 2e-3, 0.0, 2
 _WINDOW = 256  # tokens of a text the draft is trained on
+_TREE_NODES = 6  # the fastest size on two CPU cores (benchmarks/trees.py)
 _DEMO_PROMPTS, _DEVELOPMENT_PROMPTS, _WRITE_PROMPTS = 12, 24, 6000
 
 
@@ -88,9 +91,10 @@ def run_recipe(options: RecipeOptions) -> None:
         samples = _write_text(target, corpus.train, options, console)
         console.print("[bold]4/5[/] draft")
         draft = _make_draft(target, samples, text, options, output / "draft", console)
-        console.print("[bold]5/5[/] card")
+        console.print("[bold]5/5[/] tree and card")
         prompts = _held_out_prompts(corpus.held_out)
         write_json(output / "held_out_prompts.json", prompts)
+        _name_tree(output, prompts["development"], device)
         write_cards(output, corpus.sources, facts, draft, prompts["development"], device)
 
 
@@ -207,7 +211,8 @@ def _make_draft(
         torch.manual_seed(0)
         draft = Clover2Draft.from_target(target)
         texts = [*samples, *_corpus_windows(text.train, corpus_tokens)]
-        result = train(config, target, texts, draft, resume=config.work_directory.exists(), console=console)
+        resume = (config.work_directory / "checkpoint.safetensors").exists()
+        result = train(config, target, texts, draft, resume=resume, console=console)
         if not result.finished:
             raise KeyboardInterrupt
         facts = DraftFacts(
@@ -220,8 +225,16 @@ def _make_draft(
         )
         write_json(options.work / "draft.json", asdict(facts))
     with written(output):
-        shutil.copytree(finished, output)
+        shutil.copytree(finished, output, ignore=shutil.ignore_patterns("training_*"))
     return DraftFacts(**read_json(options.work / "draft.json"))
+
+
+def _name_tree(output: Path, prompts: Sequence[str], device: str) -> None:
+    """Put the best tree of a few nodes for development prompts, greedy and sampled, into the draft's configuration."""
+    model = load(output / "target", output / "draft", dtype="float32", device=device)
+    requests = [model.request(p, max_new_tokens=128, temperature=t) for p in prompts for t in (0.0, 0.8)]
+    file = output / "draft" / "config.json"
+    write_json(file, read_json(file) | {"tree": likely_paths(model.engine, requests)[:_TREE_NODES]})
 
 
 def _held_out_prompts(documents: Sequence[Document]) -> dict[str, list[str]]:

@@ -187,5 +187,6 @@ def _short_config(target_config: PretrainedConfig | Mapping[str, Any], num_layer
             setattr(config, field, 0.0)  # a draft imitates a target that runs without dropout
     config.num_hidden_layers = num_layers
     config.vocab_size = 1
+    config.dtype = None  # the draft's dtype is not for the target's configuration to say
     config.pad_token_id = None
     return config

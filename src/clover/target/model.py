@@ -143,6 +143,11 @@ class TargetModel:
         return support.context_length(self.config)
 
     @property
+    def position_limit(self) -> int:
+        """Positions below it can be run; no draft token may be placed beyond, though it might never be accepted."""
+        return support.position_limit(self.config)
+
+    @property
     def eos_token_ids(self) -> tuple[int, ...]:
         """Tokens that end a text, from the generation configuration and the configuration; may be empty."""
         ids: list[int] = []

@@ -69,6 +69,13 @@ def check_run_length(config: PretrainedConfig, length: int) -> None:
             )
 
 
+def position_limit(config: PretrainedConfig) -> int:
+    """Positions from this one on must not be run, not even for draft tokens: past the context, or past a point at
+    which rotary frequencies switch for everything in the same forward.
+    """
+    return min([context_length(config), *(switch for _, switch in _rotary_switches(config))])
+
+
 def model_type(config: PretrainedConfig) -> str:
     """How messages name the model, such as ``llama``."""
     return getattr(config, "model_type", "") or type(config).__name__

@@ -80,11 +80,8 @@ def train(
         UserError: options, data, target and draft do not fit together, the output cannot be written, an unfinished run
             is in the way or cannot be resumed, or the loss is not finite any more.
     """
+    check_unfinished(config, resume, overwrite)
     work = config.work_directory
-    if resume and not _checkpoint(work).exists():
-        raise UserError(f"there is nothing to resume: {_checkpoint(work)} does not exist")
-    if not resume and not overwrite and _checkpoint(work).exists():
-        raise UserError(f"{work} holds an unfinished run; resume it, or overwrite it to start again")
     try:
         with output_directory(config.output, overwrite) as folder:
             run = _Run(config, target, samples, draft)
@@ -100,6 +97,22 @@ def train(
         return stopped.result
     shutil.rmtree(work, ignore_errors=True)
     return result
+
+
+def check_unfinished(config: TrainConfig, resume: bool, overwrite: bool) -> None:
+    """Raise UserError if there is nothing to resume, or if an unfinished run is neither resumed nor overwritten."""
+    checkpoint = checkpoint_path(config)
+    if resume and not checkpoint.exists():
+        raise UserError(f"there is nothing to resume: {checkpoint} does not exist")
+    if not resume and not overwrite and checkpoint.exists():
+        raise UserError(
+            f"{config.work_directory} holds an unfinished run; resume it, or overwrite it to start again"
+        )
+
+
+def checkpoint_path(config: TrainConfig) -> Path:
+    """The file from which an unfinished run can go on; it is there once the run has saved."""
+    return config.work_directory / "checkpoint.safetensors"
 
 
 class _Stopped(Exception):
@@ -163,15 +176,13 @@ class _Run:
             "entry": self.entry,
         }
         modules, optimizers = {"draft": self.draft}, {"adamw": self.learner.optimizer}
-        save_checkpoint(
-            _checkpoint(self.config.work_directory), modules, optimizers, state, trainable_only=True
-        )
+        save_checkpoint(checkpoint_path(self.config), modules, optimizers, state, trainable_only=True)
         self.saved = time.monotonic()
 
     def restore(self) -> None:
         """Take over where the checkpoint stands."""
         modules, optimizers = {"draft": self.draft}, {"adamw": self.learner.optimizer}
-        path = _checkpoint(self.config.work_directory)
+        path = checkpoint_path(self.config)
         state = load_checkpoint(path, modules, optimizers, trainable_only=True)
         self.config.check_resumable(state["config"])
         if state["data"] != self.data:
@@ -234,10 +245,6 @@ class _Run:
 
     def _rate(self) -> float:
         return rate(self._spent(), self.config)
-
-
-def _checkpoint(work: Path) -> Path:
-    return work / "checkpoint.safetensors"
 
 
 def _check_tokens(samples: Sequence[Sample], target: TargetModel) -> None:
