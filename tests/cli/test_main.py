@@ -37,8 +37,14 @@ def run_failing(monkeypatch: pytest.MonkeyPatch, run_clover: Callable) -> Callab
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "the disk is full; free some space and try again"),
         (FileNotFoundError(errno.ENOENT, "No such file", "a.txt"), "a.txt: no such file or directory"),
         (OSError("no model named tiny on the hub\nor here"), "no model named tiny on the hub or here"),
-        (MemoryError(), "out of memory; use a smaller batch, shorter text, or --dtype bfloat16"),
-        (torch.OutOfMemoryError(), "out of memory; use a smaller batch, shorter text, or --dtype bfloat16"),
+        (
+            MemoryError(),
+            "out of memory; use a smaller --batch-size or --batch-tokens, shorter text, or --dtype bfloat16",
+        ),
+        (
+            torch.OutOfMemoryError(),
+            "out of memory; use a smaller --batch-size or --batch-tokens, shorter text, or --dtype bfloat16",
+        ),
         (typer.BadParameter("must be positive"), "Invalid value: must be positive"),
     ],
 )

@@ -97,7 +97,9 @@ def _explain(error: BaseException) -> str | None:
     if isinstance(error, OSError):
         return _explain_os_error(error)
     if _out_of_memory(error):
-        return "out of memory; use a smaller batch, shorter text, or --dtype bfloat16"
+        return (
+            "out of memory; use a smaller --batch-size or --batch-tokens, shorter text, or --dtype bfloat16"
+        )
     return None
 
 
