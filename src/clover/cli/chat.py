@@ -12,8 +12,6 @@ from clover.errors import UserError
 if TYPE_CHECKING:
     from clover.api import Conversation
 
-USER_ERROR = 2
-
 
 def chat(
     target: options.Target = None,
@@ -54,7 +52,7 @@ def chat(
         elif text:
             answered.append(_answer(conversation, text))
     if answered and not any(answered):
-        raise typer.Exit(USER_ERROR)
+        raise typer.Exit(options.USER_ERROR)
 
 
 def _read_turn() -> str | None:

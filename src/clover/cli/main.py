@@ -9,10 +9,9 @@ import typer
 
 from clover import __version__
 from clover.cli import chat, demo, generate, recipe, train
+from clover.cli.options import INTERRUPTED, USER_ERROR
 from clover.errors import UserError
 from clover.files import explain
-
-USER_ERROR, INTERRUPTED = 2, 130
 
 # The base of all usage errors; it has no public name that every version of typer shares.
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[2]

@@ -1,9 +1,11 @@
-"""The options that several commands share, each with its one name, type and help text."""
+"""What several commands share: options, each with its one name, type and help text, and exit codes."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+USER_ERROR, INTERRUPTED = 2, 130  # exit codes
 
 _MODELS, _DECODING, _SAMPLING = "Models", "Decoding", "Sampling"
 

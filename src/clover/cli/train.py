@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from clover.target import TargetModel
     from clover.train import TrainConfig, TrainResult
 
-INTERRUPTED = 130
 _BOUNDS, _TRAINING = "How long", "Training"
 _DTYPES = {"bfloat16": "bf16", "float32": "fp32"}
 
@@ -174,7 +173,7 @@ def _given(**values: Any) -> dict[str, Any]:
 
 def _check_resume(config: "TrainConfig", regenerate: bool, resume: bool, overwrite: bool) -> bool:
     """Say whether a training is to be resumed: of a run that was interrupted while it wrote, none has begun."""
-    from clover.train.loop import check_unfinished, checkpoint_path
+    from clover.train import check_unfinished, checkpoint_path
 
     if resume and regenerate and not checkpoint_path(config).exists():
         output = Path(config.output)
@@ -253,7 +252,7 @@ def _train(
 def _report(config: "TrainConfig", result: "TrainResult") -> None:
     if not result.finished:
         print(f"stopped after step {result.steps}; --resume goes on from there", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(options.INTERRUPTED)
     measured = result.validation or result.training
     accuracy = " ".join(f"{value:.1%}" for value in measured["accuracy"])
     print(

@@ -10,9 +10,8 @@ from transformers import PretrainedConfig
 
 from clover.drafts.base import DraftModel
 from clover.drafts.clover2 import Clover2Draft
-from clover.errors import UserError
+from clover.errors import UserError, one_line
 from clover.target import TargetModel
-from clover.target.loading import one_line
 
 SYSTEMS: dict[str, type[DraftModel]] = {"clover2": Clover2Draft}
 

@@ -24,7 +24,6 @@ from clover.api import load
 from clover.data import Sample
 from clover.drafts import Clover2Draft
 from clover.files import output_directory, read_json, write_json, write_text, written
-from clover.losses import LossConfig
 from clover.recipe.card import DraftFacts, TargetFacts, write_cards
 from clover.recipe.corpus import Corpus, Document, prompts_from, read_corpus
 from clover.recipe.display import counting, pretrain_progress
@@ -33,11 +32,11 @@ from clover.recipe.tokens import token_stream, train_tokenizer
 from clover.recipe.tree import likely_paths
 from clover.regenerate import RegenerateConfig, read_regenerated, regenerate
 from clover.target import TargetModel
-from clover.train import TrainConfig, train
+from clover.train import TrainConfig, checkpoint_path, train
 
 CONTEXT = 1024
 _TARGET_SHARE, _WRITE_SHARE, _DRAFT_SHARE = 0.55, 0.15, 0.30
-_DRAFT_LR, _REGRESSION_WEIGHT, _CORPUS_SHARE = 2e-3, 0.0, 2
+_DRAFT_LR, _CORPUS_SHARE = 2e-3, 2
 _WINDOW = 256  # tokens of a text the draft is trained on
 _TREE_NODES = 6  # the fastest size on two CPU cores (benchmarks/trees.py)
 _DEMO_PROMPTS, _DEVELOPMENT_PROMPTS, _WRITE_PROMPTS = 12, 24, 6000
@@ -204,14 +203,13 @@ def _make_draft(
         max_minutes=options.minutes * _DRAFT_SHARE,
         lr=_DRAFT_LR,
         dtype="bf16",
-        loss=LossConfig(regression_weight=_REGRESSION_WEIGHT),
     )
     finished = options.work / "draft"
     if not finished.exists():
         torch.manual_seed(0)
         draft = Clover2Draft.from_target(target)
         texts = [*samples, *_corpus_windows(text.train, corpus_tokens)]
-        resume = (config.work_directory / "checkpoint.safetensors").exists()
+        resume = checkpoint_path(config).exists()
         result = train(config, target, texts, draft, resume=resume, console=console)
         if not result.finished:
             raise KeyboardInterrupt

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, DynamicCache, PretrainedConfig
 
 from clover.cache import KVCache
-from clover.errors import UserError
-from clover.target.loading import one_line
+from clover.errors import UserError, one_line
 from clover.target.model import TargetModel
 from clover.target.structure import KVShape, captured_input, find_layers, kv_shape, sdpa_mask
 from clover.target.support import model_type

@@ -17,7 +17,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from clover.errors import UserError
+from clover.errors import UserError, one_line
 from clover.files import read_json
 from clover.target.support import check_config
 
@@ -143,12 +143,6 @@ def load_tokenizer(name_or_path: str, trust_remote_code: bool) -> PreTrainedToke
         if isinstance(error, OSError) and not path.is_dir():
             return None
         raise UserError(f"the tokenizer of {name_or_path} cannot be read: {one_line(error)}") from error
-
-
-def one_line(error: BaseException) -> str:
-    """The start of an error's message, on one line."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else text[:297] + "..."
 
 
 def _failure(name_or_path: str, error: BaseException) -> UserError:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from clover.errors import UserError
-from clover.target.loading import one_line
+from clover.errors import UserError, one_line
 from clover.target.structure import KVShape, find_final_norm, kv_shape
 from clover.target.support import windows
 
