@@ -83,10 +83,12 @@ def ancestor_mask(parents: tuple[int, ...]) -> Tensor:
     return mask
 
 
-def prefill(target: TargetModel, cache: KVCache, tokens: Tensor, counts: list[int]) -> TargetOutput:
+def prefill(
+    target: TargetModel, cache: KVCache, tokens: Tensor, counts: list[int], hidden_state: str = "post_norm"
+) -> TargetOutput:
     """Run plain text, Long [B, T] padded on the right, and commit ``counts[b]`` tokens of it."""
     cache.begin(tokens.shape[1])
-    output = target.forward(tokens, cache.positions(tokens.shape[1]), cache)
+    output = target.forward(tokens, cache.positions(tokens.shape[1]), cache, hidden_state=hidden_state)
     cache.commit(counts)
     return output
 

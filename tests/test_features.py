@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from clover.data import Batch
-from clover.errors import UserError
 from clover.features import compute_features, hidden_scale
 from clover.target import TargetModel
 from tests.families import VOCAB, tiny_model
@@ -28,8 +27,6 @@ def test_states_before_and_after_the_final_norm(target: TargetModel) -> None:
     torch.testing.assert_close(target.final_norm(pre.hidden_input), pre.hidden_target)
     torch.testing.assert_close(target.logits(post.hidden_target), target.model(tokens).logits)
     assert not post.hidden_target.requires_grad
-    with pytest.raises(UserError, match="hidden_state"):
-        compute_features(target, tokens, "middle")
 
 
 def test_padding_changes_nothing(target: TargetModel) -> None:

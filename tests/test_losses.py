@@ -5,10 +5,11 @@ import torch
 from torch import Tensor
 
 from clover import losses
-from clover.losses import HeadLosses, LossConfig, count_positions, head_losses, likely_tokens
+from clover.losses import HeadLosses, Lens, LossConfig, count_positions, head_losses, likely_tokens
 
 D, B, T, H, V = 3, 2, 9, 6, 11
 SCALE = 1.7
+TOKENS = torch.randint(V, (B, T), generator=torch.Generator().manual_seed(4))
 
 
 def capped(weight: Tensor) -> Callable[[Tensor], Tensor]:
@@ -53,10 +54,12 @@ def reference(
                 probs = logits_fn(f).softmax(-1)
                 soft = -(probs * logits_fn(o).log_softmax(-1)).sum()
                 smooth = torch.nn.functional.smooth_l1_loss(o / SCALE, f / SCALE)
-                parts.append(torch.stack((soft, smooth)))
+                hard = -logits_fn(o).log_softmax(-1)[TOKENS[b, s + 1]]
+                parts.append(torch.stack((soft, smooth, hard)))
                 agreement += float(logits_fn(o).argmax() == logits_fn(f).argmax())
         sums = torch.stack(parts).sum(0)
-        mixed = config.distillation_weight * sums[0] + config.regression_weight * sums[1]
+        weights = (config.distillation_weight, config.regression_weight, config.label_weight)
+        mixed = (torch.tensor(weights, dtype=torch.float64) * sums).sum()
         total = total + config.decay**i * mixed / available
         metrics.append([*sums.tolist(), agreement, len(parts)])
     return total, metrics
@@ -66,11 +69,11 @@ def run(
     data: tuple[Tensor, Tensor, Tensor, Tensor], config: LossConfig, likely: Tensor | None = None
 ) -> HeadLosses:
     outputs, hidden, weight, mask = data
-    return head_losses(outputs, hidden, capped(weight), mask, config, SCALE, likely=likely)
+    return head_losses(outputs, hidden, TOKENS, Lens(capped(weight)), mask, config, SCALE, likely=likely)
 
 
 @pytest.mark.parametrize("chunk", [1, 7 * V * D, 10**6])
-@pytest.mark.parametrize("config", [LossConfig(), LossConfig(0.5, 3.0, 0.9)])
+@pytest.mark.parametrize("config", [LossConfig(), LossConfig(0.5, 3.0, 0.2, 0.9)])
 def test_equals_the_slow_reference(
     data, config: LossConfig, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +94,39 @@ def test_gradcheck(data) -> None:
     assert torch.autograd.gradcheck(lambda o: run((o, *data[1:]), LossConfig()).total, outputs)
 
 
+def test_a_lm_head_of_the_draft_itself_gets_its_gradient(data, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(losses._CHUNK_ELEMENTS, "cpu", 7 * V * D)
+    outputs, hidden, weight, mask = data
+    own = torch.randn(D, V, H, dtype=torch.float64).requires_grad_()
+    lens = Lens(capped(weight), lambda o: torch.einsum("...dh,dvh->...dv", o, own), (own,))  # type: ignore[arg-type]
+    config = LossConfig(1.0, 0.0, 0.5)
+    head_losses(outputs.requires_grad_(), hidden, TOKENS, lens, mask, config, SCALE).total.backward()
+    expected = torch.zeros((), dtype=torch.float64)
+    for i in range(D):
+        per_head = Lens(capped(weight), lambda o, i=i: o @ own[i].T)
+        counts = count_positions(mask, D)[i : i + 1]
+        at, shifted = hidden[:, i:], outputs[i : i + 1, :, : T - i]
+        part = _plain_loss(shifted[0], at, per_head, mask[:, i:], TOKENS[:, i:], config)
+        expected = expected + config.decay**i * part / counts
+    (expected_grad,) = torch.autograd.grad(expected.sum(), own)
+    torch.testing.assert_close(own.grad, expected_grad)
+
+
+def _plain_loss(
+    outputs: Tensor, hidden: Tensor, lens: Lens, mask: Tensor, tokens: Tensor, config: LossConfig
+) -> Tensor:
+    """One head whose outputs at t stand for the state at t + 1, summed over positions, by autograd alone."""
+    total = torch.zeros((), dtype=torch.float64)
+    assert lens.draft is not None
+    for b in range(len(outputs)):
+        for t in range(outputs.shape[1] - 2):
+            if mask[b, t + 2]:
+                log_probs = lens.draft(outputs[b, t]).log_softmax(-1)
+                soft = -(lens.target(hidden[b, t + 1]).softmax(-1) * log_probs).sum()
+                total = total + soft - config.label_weight * log_probs[tokens[b, t + 2]]
+    return total
+
+
 def test_likely_tokens_only(data) -> None:
     likely = torch.rand(B, T, generator=torch.Generator().manual_seed(3)) < 0.7
     outputs = data[0].requires_grad_()
@@ -98,7 +134,7 @@ def test_likely_tokens_only(data) -> None:
     expected, metrics = reference(*data, LossConfig(), likely)
     torch.testing.assert_close(result.total, expected)
     torch.testing.assert_close(*(torch.autograd.grad(x, outputs)[0] for x in (result.total, expected)))
-    assert result.metrics.positions.tolist() == [m[3] for m in metrics]
+    assert result.metrics.positions.tolist() == [m[4] for m in metrics]
 
 
 def test_likely_tokens_are_in_the_top_8_and_the_nucleus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,9 +153,11 @@ def test_likely_tokens_are_in_the_top_8_and_the_nucleus(monkeypatch: pytest.Monk
 def test_batches_with_common_divisors_add_up(data) -> None:
     outputs, hidden, weight, mask = data
     divisors = count_positions(mask, D)
-    whole = head_losses(outputs, hidden, capped(weight), mask, LossConfig(), SCALE)
+    whole = head_losses(outputs, hidden, TOKENS, Lens(capped(weight)), mask, LossConfig(), SCALE)
     halves = [
-        head_losses(outputs[:, b], hidden[b], capped(weight), mask[b], LossConfig(), SCALE, divisors)
+        head_losses(
+            outputs[:, b], hidden[b], TOKENS[b], Lens(capped(weight)), mask[b], LossConfig(), SCALE, divisors
+        )
         for b in (slice(0, 1), slice(1, 2))
     ]
     torch.testing.assert_close(halves[0].total + halves[1].total, whole.total)
@@ -133,11 +171,11 @@ def test_perfect_outputs_agree_everywhere_and_unlearnt_positions_get_no_gradient
     outputs = torch.stack([hidden.roll(-1 - i, dims=1) for i in range(D)]).requires_grad_()
     mask = torch.zeros(B, T, dtype=torch.bool)
     mask[0, 5] = True
-    result = head_losses(outputs, hidden, capped(weight), mask, LossConfig(), SCALE)
+    result = head_losses(outputs, hidden, TOKENS, Lens(capped(weight)), mask, LossConfig(), SCALE)
     assert result.metrics.means()["accuracy"] == [1.0] * D
     assert result.metrics.means()["regression"] == [0.0] * D
     noisy = (outputs.detach() + 1).requires_grad_()
-    head_losses(noisy, hidden, capped(weight), mask, LossConfig(), SCALE).total.backward()
+    head_losses(noisy, hidden, TOKENS, Lens(capped(weight)), mask, LossConfig(), SCALE).total.backward()
     assert noisy.grad is not None
     touched = noisy.grad.abs().sum(-1).nonzero().tolist()
     assert touched == [[0, 0, 3], [1, 0, 2], [2, 0, 1]]
@@ -145,7 +183,9 @@ def test_perfect_outputs_agree_everywhere_and_unlearnt_positions_get_no_gradient
 
 def test_a_batch_without_learnt_tokens_is_zero(data) -> None:
     outputs, hidden, weight, mask = data
-    result = head_losses(outputs.requires_grad_(), hidden, capped(weight), mask & False, LossConfig(), SCALE)
+    result = head_losses(
+        outputs.requires_grad_(), hidden, TOKENS, Lens(capped(weight)), mask & False, LossConfig(), SCALE
+    )
     result.total.backward()
     assert result.total.item() == 0.0 and not outputs.grad.any()
 
@@ -153,8 +193,10 @@ def test_a_batch_without_learnt_tokens_is_zero(data) -> None:
 def test_softmax_is_float32_under_bfloat16_autocast(data) -> None:
     outputs, hidden, weight, mask = (x.float() if x.is_floating_point() else x for x in data)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        result = head_losses(outputs.requires_grad_(), hidden, capped(weight), mask, LossConfig(), SCALE)
-    exact = head_losses(outputs, hidden, capped(weight), mask, LossConfig(), SCALE)
+        result = head_losses(
+            outputs.requires_grad_(), hidden, TOKENS, Lens(capped(weight)), mask, LossConfig(), SCALE
+        )
+    exact = head_losses(outputs, hidden, TOKENS, Lens(capped(weight)), mask, LossConfig(), SCALE)
     assert result.total.dtype == torch.float32
     (rough, fine) = (torch.autograd.grad(r.total, outputs)[0] for r in (result, exact))
     torch.testing.assert_close(result.total, exact.total, rtol=1e-2, atol=0)

@@ -60,9 +60,16 @@ class KVCache(Cache):
 
     # -- one forward ---------------------------------------------------------------------------------------------
 
-    def begin(self, num_tokens: int) -> None:
-        """Announce a forward of ``num_tokens`` tokens in every row; grows the cache if they do not fit."""
-        start, end = self.length, self.length + num_tokens
+    def begin(self, num_tokens: int, after: int = 0) -> None:
+        """Announce a forward of ``num_tokens`` tokens in every row; grows the cache if they do not fit.
+
+        Args:
+            num_tokens: N.
+            after: tokens of forwards since the last ``keep`` or ``commit`` that these follow and may see: a draft runs
+                the depths of its tree one after another.
+        """
+        start = self.length + after
+        end = start + num_tokens
         if end > self.capacity:
             self._grow(max(end, 2 * self.capacity))
         self._start, self._count = start, num_tokens
@@ -92,10 +99,11 @@ class KVCache(Cache):
         """What each new token sees: its row's cached text and its own ancestors.
 
         Args:
-            ancestor_mask: Bool [B, N, N], True where the column is an ancestor of the row, or the row itself.
+            ancestor_mask: Bool [B, N, N], True where the column is an ancestor of the row, or the row itself. With
+                ``begin(N, after)`` it has ``after`` columns more, at the front, for the tokens before.
 
         Returns:
-            Bool [B, 1, N, S'] with S' = max(lengths) + N, True where the token may look.
+            Bool [B, 1, N, S'] with S' = max(lengths) + columns of the mask, True where the token may look.
         """
         if self.uniform:
             return pad(ancestor_mask, (self.length, 0), value=True).unsqueeze(1)
@@ -236,8 +244,9 @@ class KVCache(Cache):
 
     def _grow(self, capacity: int) -> None:
         self._close()
-        self.keys = _enlarged(self.keys, capacity, self.length)
-        self.values = _enlarged(self.values, capacity, self.length)
+        used = self.capacity  # scratch slots too: a tree may be growing in them
+        self.keys = _enlarged(self.keys, capacity, used)
+        self.values = _enlarged(self.values, capacity, used)
 
     def _first_to_move(self, path: Tensor, counts: Sequence[int]) -> int:
         """Smallest depth at which a path node is not in its final slot; max(counts) if there is none."""

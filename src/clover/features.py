@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from clover.data.batching import Batch
-from clover.errors import UserError
 
 if TYPE_CHECKING:
     from clover.target import TargetModel
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 class Features:
     """The target's hidden states.
 
-    `hidden_input` [B, T, H]: what the draft reads, before or after the final norm. `hidden_target` [B, T, H]: what
-    its outputs are compared with, always after the final norm.
+    `hidden_input` [B, T, W]: what the draft reads, of the kind it asks for. `hidden_target` [B, T, H]: what its outputs
+    are compared with, always after the final norm.
     """
 
     hidden_input: Tensor
@@ -37,16 +36,10 @@ def compute_features(target: TargetModel, tokens: Tensor, hidden_state: str) -> 
 
     Args:
         tokens: Long [B, T] on the target's device. Padding stands at the end, where nothing before it can see it.
-        hidden_state: "post_norm" or "pre_norm", the draft's `config.hidden_state`.
-
-    Raises:
-        UserError: `hidden_state` is neither.
+        hidden_state: the draft's `config.hidden_state`.
     """
-    if hidden_state not in ("post_norm", "pre_norm"):
-        raise UserError(f"hidden_state must be post_norm or pre_norm, not {hidden_state!r}")
-    output = target.train_forward(tokens)
-    read = output.hidden if hidden_state == "post_norm" else output.hidden_pre_norm
-    return Features(hidden_input=read, hidden_target=output.hidden)
+    output = target.train_forward(tokens, hidden_state)
+    return Features(hidden_input=output.read, hidden_target=output.hidden)
 
 
 @torch.no_grad()

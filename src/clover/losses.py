@@ -1,15 +1,18 @@
 """The training loss of a draft's heads (Clover-2, arXiv 2408.00264, §3; Clover's loss mask option).
 
+Other systems differ in the weights alone (`DraftModel.paper_loss`).
+
 Head i at position t is compared with the target at position s = t + 1 + i, which says token s + 1:
 
     Σ_i decay^i · mean over s of [ distillation_weight · softCE(softmax(W f_s), W o^i_t)
+                                   + label_weight · CE(token s + 1, W o^i_t)
                                    + regression_weight · SmoothL1((o^i_t − f_s) / scale) ]
 
 SmoothL1 has its corner at 1 and is averaged over H. The paper takes it of the raw difference; here `scale`, the
 standard deviation of the target's hidden states, makes it independent of how large a model's hidden states are.
 
-The vocabulary is large, so logits are made for a few positions at a time. Since the lm_head is frozen, the gradient
-with respect to o is ready in the same moment, and is all that is kept for the backward pass.
+The vocabulary is large, so logits are made for a few positions at a time. The gradient with respect to o, and to the
+draft's own lm_head where it has one, is ready in the same moment, and is all that is kept for the backward pass.
 
 Shapes: D heads, B texts, T tokens, R positions that count, H hidden, V vocabulary.
 """
@@ -21,31 +24,24 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+from clover.drafts import LossConfig
 
 LogitsFn = Callable[[Tensor], Tensor]  # hidden states after the final norm [..., H] -> logits [..., V]
 
 _CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**27}  # logits of all heads that exist at one time
 _LIKELY_TOP_K, _LIKELY_TOP_P = 8, 0.8
-
-
-@dataclass(frozen=True)
-class LossConfig:
-    """Weights of the loss.
-
-    Args:
-        distillation_weight: of the soft cross-entropy.
-        regression_weight: of the relative SmoothL1.
-        decay: weight of each head relative to the one before.
-        likely_tokens_only: leave out positions where a token the head is forced with is not one the target might
-            have emitted (its top 8 within a nucleus of 0.8); they still count in the mean, as zero.
-    """
-
-    distillation_weight: float = 1.0
-    regression_weight: float = 0.0
-    decay: float = 0.7
-    likely_tokens_only: bool = False
+__all__ = [
+    "HeadLosses",
+    "HeadMetrics",
+    "Lens",
+    "LossConfig",
+    "count_positions",
+    "head_losses",
+    "likely_tokens",
+]
 
 
 @dataclass(frozen=True)
@@ -54,6 +50,7 @@ class HeadMetrics:
 
     distillation: Tensor
     regression: Tensor
+    label: Tensor
     agreement: Tensor  # positions where the head's best token is the target's
     positions: Tensor
 
@@ -61,17 +58,18 @@ class HeadMetrics:
         return HeadMetrics(*(a + b for a, b in zip(self._sums(), other._sums(), strict=True)))
 
     def means(self) -> dict[str, list[float]]:
-        """Per head: `distillation` (nats), `regression` (of the relative difference), `accuracy` (0 … 1)."""
-        distillation, regression, agreement, positions = (sums.double().cpu() for sums in self._sums())
+        """Per head: `distillation`, `label` (nats), `regression` (relative difference), `accuracy` (0 … 1)."""
+        distillation, regression, label, agreement, positions = (s.double().cpu() for s in self._sums())
         count = positions.clamp_min(1)
         return {
             "distillation": (distillation / count).tolist(),
             "regression": (regression / count).tolist(),
+            "label": (label / count).tolist(),
             "accuracy": (agreement / count).tolist(),
         }
 
-    def _sums(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.distillation, self.regression, self.agreement, self.positions
+    def _sums(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        return self.distillation, self.regression, self.label, self.agreement, self.positions
 
 
 @dataclass(frozen=True)
@@ -92,11 +90,27 @@ class _Positions:
 
 
 @dataclass(frozen=True)
+class Lens:
+    """How hidden states become logits.
+
+    Args:
+        target: the target's lm_head with its scale and cap, `TargetModel.logits`. Softmax is done in float32.
+        draft: outputs [..., D, H] to logits [..., D, V], `DraftModel.train_logits`; the target's if None.
+        parameters: what `draft` can train.
+    """
+
+    target: LogitsFn
+    draft: LogitsFn | None = None
+    parameters: tuple[nn.Parameter, ...] = ()
+
+
+@dataclass(frozen=True)
 class _Problem:
     hidden_target: Tensor  # [B · T, H]
+    tokens: Tensor  # Long [B · T]
     positions: _Positions
     head_weights: Tensor  # [D], decay divided by the number of positions of the mean
-    logits_fn: LogitsFn
+    lens: Lens
     config: LossConfig
     scale: float
 
@@ -104,7 +118,8 @@ class _Problem:
 def head_losses(
     outputs: Tensor,
     hidden_target: Tensor,
-    logits_fn: LogitsFn,
+    tokens: Tensor,
+    lens: Lens,
     predicted_mask: Tensor,
     config: LossConfig,
     scale: float,
@@ -116,7 +131,8 @@ def head_losses(
     Args:
         outputs: [D, B, T, H] of `DraftModel.train_outputs`; gets the gradient.
         hidden_target: [B, T, H] the target's hidden states after its final norm.
-        logits_fn: the target's lm_head with its scale and cap, `TargetModel.logits`. Softmax is done in float32.
+        tokens: Long [B, T] the texts.
+        lens: the lm_heads of target and draft.
         predicted_mask: Bool [B, T], tokens that are learnt; False on padding.
         scale: standard deviation of the target's hidden states (`features.hidden_scale`).
         divisors: [D], number of positions that each head's mean is over; by default those of this batch. With
@@ -128,9 +144,11 @@ def head_losses(
     counts = count_positions(predicted_mask, depth) if divisors is None else divisors.to(outputs.device)
     weights = config.decay ** torch.arange(depth, device=outputs.device) / counts.clamp_min(1)
     hidden = hidden_target.detach().flatten(0, 1)
-    problem = _Problem(hidden, positions, weights, logits_fn, config, scale)
-    total, distillation, regression, agreement = cast(Any, _ChunkedLoss.apply(outputs, problem))
-    return HeadLosses(total, HeadMetrics(distillation, regression, agreement, positions.counted.sum(0)))
+    problem = _Problem(hidden, tokens.flatten(), positions, weights, lens, config, scale)
+    total, *sums = cast(Any, _ChunkedLoss.apply(outputs, problem, *lens.parameters))
+    distillation, regression, label, agreement = sums
+    counted = positions.counted.sum(0)
+    return HeadLosses(total, HeadMetrics(distillation, regression, label, agreement, counted))
 
 
 def count_positions(predicted_mask: Tensor, depth: int) -> Tensor:
@@ -177,66 +195,95 @@ class _ChunkedLoss(torch.autograd.Function):
     """Value and gradient in one pass over chunks of positions; logits are never kept."""
 
     @staticmethod
-    def forward(ctx: Any, outputs: Tensor, problem: _Problem) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, outputs: Tensor, problem: _Problem, *parameters: Tensor) -> tuple[Tensor, ...]:
         depth = outputs.shape[0]
         flat = outputs.detach().flatten(1, 2)
-        gradient = torch.zeros_like(flat) if ctx.needs_input_grad[0] else None
-        sums = torch.zeros(3, depth, dtype=_wide(outputs.dtype), device=outputs.device)
+        gradients = None
+        if ctx.needs_input_grad[0]:
+            gradients = [torch.zeros_like(flat), *(torch.zeros_like(p) for p in parameters)]
+        sums = torch.zeros(4, depth, dtype=_wide(outputs.dtype), device=outputs.device)
         rows = problem.positions.target_rows
-        size = _chunk_rows(problem.logits_fn, problem.hidden_target, depth)
+        size = _chunk_rows(problem.lens.target, problem.hidden_target, depth)
         for part in torch.arange(len(rows), device=rows.device).split(size):
-            sums += _chunk(flat, problem, part, gradient)
+            sums += _chunk(flat, problem, part, gradients)
         config = problem.config
-        mixed = config.distillation_weight * sums[0] + config.regression_weight * sums[1]
-        ctx.gradient = None if gradient is None else gradient.view_as(outputs)
+        mixed = (
+            config.distillation_weight * sums[0]
+            + config.regression_weight * sums[1]
+            + config.label_weight * sums[2]
+        )
+        if gradients is not None:
+            gradients[0] = gradients[0].view_as(outputs)
+        ctx.gradients = gradients
         total = (problem.head_weights.to(mixed.dtype) * mixed).sum()
         ctx.mark_non_differentiable(*(metrics := sums.unbind()))
         return total, *metrics
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, /, *grads: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        return ctx.gradient * grads[0].to(ctx.gradient.dtype), None
+    def backward(ctx: Any, /, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        outputs, *parameters = (gradient * grads[0].to(gradient.dtype) for gradient in ctx.gradients)
+        return outputs, None, *parameters
 
 
-def _chunk(flat: Tensor, problem: _Problem, part: Tensor, gradient: Tensor | None) -> Tensor:
-    """Sums [3, D] over the positions `part`; adds the gradient with respect to flat [D, B · T, H] to `gradient`."""
+def _chunk(flat: Tensor, problem: _Problem, part: Tensor, gradients: list[Tensor] | None) -> Tensor:
+    """Sums [4, D] over the positions `part`.
+
+    Adds the gradients with respect to flat [D, B · T, H] and to the draft's own lm_head to `gradients`.
+    """
     positions, config = problem.positions, problem.config
     heads = torch.arange(len(flat), device=flat.device)
     rows, counted = positions.output_rows[part], positions.counted[part].to(_wide(flat.dtype))
-    states = flat[heads, rows]
+    states = flat[heads, rows].requires_grad_(gradients is not None)
     target = problem.hidden_target[positions.target_rows[part]]
-    distillation, agreement, grad_states = _distil(
-        states, target, counted, problem.logits_fn, gradient is not None
+    with torch.set_grad_enabled(gradients is not None):
+        logits = (problem.lens.draft or problem.lens.target)(states)
+    weights = counted * problem.head_weights.to(counted.dtype)
+    labels = problem.tokens[positions.target_rows[part] + 1]
+    target_logits = _at_least_float32(problem.lens.target(target))
+    distillation, label, agreement, grad_logits = _imitate(
+        logits.detach(), target_logits, labels, weights if gradients is not None else None, config
     )
     regression, grad_regression = _regress(states, target, problem.scale)
-    if gradient is not None:
-        grad = config.distillation_weight * grad_states + config.regression_weight * grad_regression
-        grad = grad * (counted * problem.head_weights.to(grad.dtype))[..., None]
-        gradient.index_put_((heads, rows), grad.to(gradient.dtype), accumulate=True)
-    return torch.stack([(value * counted).sum(0) for value in (distillation, regression, agreement)])
+    if gradients is not None:
+        grad, *grad_parameters = torch.autograd.grad(
+            logits, (states, *problem.lens.parameters), grad_logits.to(logits.dtype)
+        )
+        grad = _at_least_float32(grad) + config.regression_weight * grad_regression * weights[..., None]
+        gradients[0].index_put_((heads, rows), grad.to(flat.dtype), accumulate=True)
+        for total, part_of_it in zip(gradients[1:], grad_parameters, strict=True):
+            total += part_of_it
+    return torch.stack([(value * counted).sum(0) for value in (distillation, regression, label, agreement)])
 
 
-def _distil(
-    states: Tensor, target: Tensor, counted: Tensor, logits_fn: LogitsFn, differentiate: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Soft cross-entropy [r, D], top-1 agreement [r, D] and the gradient [r, D, H] of the former's sum.
+def _imitate(
+    logits: Tensor, target_logits: Tensor, labels: Tensor, weights: Tensor | None, config: LossConfig
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """How well the logits say what the target says, and what stands in the text.
 
-    The gradient at the logits is known, softmax(W o) − softmax(W f); autograd carries it through `logits_fn`.
+    Args:
+        logits, target_logits: [r, D, V] and [r, V].
+        labels: Long [r], the tokens of the text.
+        weights: [r, D] of each position in the loss; None where no gradient is needed.
+
+    Returns:
+        soft cross-entropy, cross-entropy with the labels and top-1 agreement with the target, each [r, D]; and the
+        gradient of the weighted loss at the logits [r, D, V], which is known: softmax(logits) minus what is wanted.
     """
-    with torch.set_grad_enabled(differentiate):
-        states = states.requires_grad_(differentiate)
-        logits = logits_fn(states)
-    wide, target_logits = _at_least_float32(logits.detach()), _at_least_float32(logits_fn(target))
-    agreement = (wide.argmax(-1) == target_logits.argmax(-1, keepdim=True)).to(counted.dtype)
-    target_probs = target_logits.softmax(-1)
-    log_probs = wide.log_softmax(-1)
+    wide = _at_least_float32(logits)
+    agreement = (wide.argmax(-1) == target_logits.argmax(-1, keepdim=True)).to(wide.dtype)
+    target_probs, log_probs = target_logits.softmax(-1), wide.log_softmax(-1)
+    index = labels[:, None, None].expand(-1, wide.shape[1], -1)
     distillation = -(log_probs @ target_probs[..., None])[..., 0]
-    if not differentiate:
-        return distillation, agreement, torch.zeros_like(states)
-    grad_logits = log_probs.exp_().sub_(target_probs[:, None]).to(logits.dtype)
-    (grad_states,) = torch.autograd.grad(logits, states, grad_logits)
-    return distillation, agreement, _at_least_float32(grad_states)
+    label = -log_probs.gather(-1, index)[..., 0]
+    if weights is None:
+        return distillation, label, agreement, torch.empty(0)
+    wanted = config.distillation_weight * target_probs[:, None].expand_as(wide)
+    if config.label_weight:
+        wanted = wanted.scatter_add(-1, index, torch.full_like(index, config.label_weight, dtype=wide.dtype))
+    mass = config.distillation_weight + config.label_weight
+    gradient = log_probs.exp_().mul_(mass).sub_(wanted).mul_(weights[..., None])
+    return distillation, label, agreement, gradient
 
 
 def _regress(states: Tensor, target: Tensor, scale: float) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from clover.errors import UserError
-from clover.target import TargetModel
+from clover.target import HIDDEN_STATES, TargetModel
 from tests.families import (
     CONTEXT,
     FAMILIES,
@@ -20,6 +20,7 @@ from tests.families import (
     ancestor_mask,
     prefill,
     run_tree,
+    tiny_config,
     tiny_model,
 )
 
@@ -41,7 +42,7 @@ def test_tree_logits_at_a_node_are_those_of_its_path_alone(family: str, lengths:
     output = run_tree(target, cache, trees, PARENTS)
     logits = target.logits(output.hidden)
     assert cache.capacity >= 12 and logits.shape == (len(lengths), len(PARENTS), VOCAB)
-    torch.testing.assert_close(target.final_norm(output.hidden_pre_norm), output.hidden, **EXACT)
+    assert output.read is output.hidden
     for row, length in enumerate(lengths):
         alone = [torch.cat([texts[row, :length], trees[row, path_of(node)]]) for node in range(len(PARENTS))]
         padded = torch.nn.utils.rnn.pad_sequence(alone, batch_first=True)
@@ -51,15 +52,19 @@ def test_tree_logits_at_a_node_are_those_of_its_path_alone(family: str, lengths:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_plain_steps_and_whole_texts_agree(family: str) -> None:
+@pytest.mark.parametrize("kind", HIDDEN_STATES)
+def test_plain_steps_and_whole_texts_agree(family: str, kind: str) -> None:
     target = TargetModel(tiny_model(family))
     tokens = torch.randint(VOCAB, (2, 6))
-    whole = target.train_forward(tokens)
+    whole = target.train_forward(tokens, kind)
+    assert whole.read.shape[-1] == target.hidden_width(kind)
+    if kind == "pre_norm":
+        torch.testing.assert_close(target.final_norm(whole.read), whole.hidden, **EXACT)
     cache = target.new_cache(2, 4)
     for step in range(6):
-        output = prefill(target, cache, tokens[:, step : step + 1], [1, 1])
+        output = prefill(target, cache, tokens[:, step : step + 1], [1, 1], kind)
         torch.testing.assert_close(output.hidden, whole.hidden[:, step : step + 1], **EXACT)
-        torch.testing.assert_close(output.hidden_pre_norm, whole.hidden_pre_norm[:, step : step + 1], **EXACT)
+        torch.testing.assert_close(output.read, whole.read[:, step : step + 1], **EXACT)
 
 
 def test_text_on_top_of_ragged_rows() -> None:
@@ -215,3 +220,14 @@ def refuse(path: Path, message: str, **options: object) -> None:
     with pytest.raises(UserError, match=message) as caught:
         TargetModel.load(path, **options)
     assert "\n" not in str(caught.value)
+
+
+def test_three_layers_side_by_side() -> None:
+    """EAGLE-3's choice: what goes into layer 2, the middle one and the third from the end."""
+    config = tiny_config("llama")
+    config.num_hidden_layers = 8
+    target = TargetModel(tiny_model("llama", config=config))
+    tokens = torch.randint(VOCAB, (2, 6))
+    states = target.model(input_ids=tokens, output_hidden_states=True, use_cache=False).hidden_states
+    expected = torch.cat([states[2], states[4], states[5]], dim=-1)
+    torch.testing.assert_close(target.train_forward(tokens, "low_middle_high").read, expected, **EXACT)

@@ -19,10 +19,16 @@ def recipe(
     ] = 175.0,
     device: options.Device = None,
     overwrite: options.Overwrite = False,
+    keep_target: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Output of an earlier run: keep its target, renew the draft alone."),
+    ] = None,
 ) -> None:
     """Train a small code model and its draft offline, as the embedded ones were made."""
     from clover.recipe.run import RecipeOptions, run_recipe
 
     options.hide_loading_bars()
     work = work or output.with_name(output.name + ".work")
-    run_recipe(RecipeOptions(output, work, minutes=minutes, device=device, overwrite=overwrite))
+    run_recipe(
+        RecipeOptions(output, work, minutes=minutes, device=device, overwrite=overwrite, keep=keep_target)
+    )

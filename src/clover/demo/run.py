@@ -106,7 +106,7 @@ def _report(
         command=options.command,
         machine=_machine(model.target.device),
         date=datetime.date.today().isoformat(),
-        tree_nodes=drafter.shape.budget,
+        tree_nodes=drafter.max_nodes - 1,
         prompts=done,
         max_new_tokens=tokens,
         seconds=seconds,

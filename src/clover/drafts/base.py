@@ -1,6 +1,7 @@
 """The interface between draft systems and the rest: what a draft is trained through and what the engine asks of it.
 
-Shapes: B batch, A committed positions of one call, P frontier nodes, T text, D draft heads, H hidden, V vocabulary.
+Shapes: B batch, A committed positions of one call, P frontier nodes, T text, D depths trained, H hidden,
+W width of the hidden states that are read, V vocabulary.
 """
 
 from __future__ import annotations
@@ -8,16 +9,16 @@ from __future__ import annotations
 from typing import Any, Protocol, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from typing_extensions import Self
 
-from clover.drafts.config import DraftConfig
+from clover.drafts.config import DraftConfig, LossConfig
 from clover.target import TargetModel
 
 
 class DraftSession(Protocol):
-    """The draft's side of one running batch. Its cache holds verified positions only, so nothing is rolled back."""
+    """The draft's side of one running batch. What it commits are verified positions only: nothing is rolled back."""
 
     @property
     def lengths(self) -> list[int]:
@@ -28,7 +29,7 @@ class DraftSession(Protocol):
         """Take in positions that the target has run.
 
         Args:
-            hidden: [B, A, H] the target's hidden states there, of the kind `config.hidden_state` names.
+            hidden: [B, A, W] the target's hidden states there, of the kind `config.hidden_state` names.
             next_tokens: Long [B, A] the token that follows each of them.
             counts: how many of the A positions of each row are real; the rest is padding at the end.
 
@@ -66,6 +67,7 @@ class DraftModel(PreTrainedModel):
     base_model_prefix = ""
     _no_split_modules = None
     _target: TargetModel | None = None
+    paper_loss = LossConfig()  # the loss of the system's own paper, as far as it is known
 
     @property
     def target(self) -> TargetModel:
@@ -75,8 +77,18 @@ class DraftModel(PreTrainedModel):
 
     @property
     def max_depth(self) -> int:
-        """Depths the draft was trained for: its number of heads."""
+        """Depths the draft goes down at most."""
         raise AssertionError("every draft system says how deep it goes")
+
+    @property
+    def trained_depths(self) -> int:
+        """D, the depths that `train_outputs` runs; 1 for systems that learn one step and repeat it."""
+        return self.max_depth
+
+    @property
+    def input_width(self) -> int:
+        """W."""
+        return self.target.hidden_width(self.config.hidden_state)
 
     def bind(self, target: TargetModel) -> Self:
         """Share the target's lm_head and embedding.
@@ -113,11 +125,20 @@ class DraftModel(PreTrainedModel):
         """Run all heads over whole texts, forced with the tokens of the text.
 
         Args:
-            hidden: [B, T, H] target hidden states of the kind `config.hidden_state` names.
+            hidden: [B, T, W] target hidden states of the kind `config.hidden_state` names.
             tokens: Long [B, T], right-padded.
 
         Returns:
-            [D, B, T, H]: `out[i, :, t]` is compared with the target's post-norm state at t + 1 + i, and through the
-            lm_head predicts token t + 2 + i. Where the text ends before that, values are meaningless.
+            [D, B, T, H]: `out[i, :, t]` is compared with the target's post-norm state at t + 1 + i, and through
+            `train_logits` predicts token t + 2 + i. Where the text ends before that, values are meaningless.
         """
         raise AssertionError("every draft system runs its own heads")
+
+    def train_logits(self, outputs: Tensor) -> Tensor:
+        """Logits [..., D, V] of outputs [..., D, H], through the target's frozen lm_head or the draft's own."""
+        return self.target.logits(outputs.to(self.target.dtype))
+
+    @property
+    def head_parameters(self) -> list[nn.Parameter]:
+        """What `train_logits` can train; nothing where the lm_head is the target's."""
+        return []

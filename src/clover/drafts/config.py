@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig
 
 from clover.errors import UserError
-from clover.target import TargetModel
+from clover.target import HIDDEN_STATES, TargetModel
 from clover.tree import CLOVER2_TREE, TreeShape
 
-HIDDEN_STATES = ("post_norm", "pre_norm")
+
+@dataclass(frozen=True)
+class LossConfig:
+    """Weights of the training loss, see `clover.losses`.
+
+    Args:
+        distillation_weight: of the soft cross-entropy against the target's distribution.
+        regression_weight: of the relative SmoothL1 between the draft's outputs and the target's hidden states.
+        label_weight: of the cross-entropy against the token that stands in the text.
+        decay: weight of each head relative to the one before.
+        likely_tokens_only: leave out positions where a token the head is forced with is not one the target might
+            have emitted (its top 8 within a nucleus of 0.8); they still count in the mean, as zero.
+        noise: half-width of uniform noise added to the hidden states the draft reads, relative to the standard
+            deviation of the target's states after the final norm.
+    """
+
+    distillation_weight: float = 1.0
+    regression_weight: float = 0.0
+    label_weight: float = 0.0
+    decay: float = 0.7
+    likely_tokens_only: bool = False
+    noise: float = 0.0
 
 
 class DraftConfig(PretrainedConfig):
@@ -20,7 +42,8 @@ class DraftConfig(PretrainedConfig):
         target_config: the target's own `config.to_dict()`; the draft builds its decoder layers from it and is bound
             only to a target that agrees with it.
         hidden_state: "post_norm", the target's last hidden states after its final norm (what serving engines hand
-            over, and the regression target at once), or "pre_norm", before it (as in the papers).
+            over, and the regression target at once), "pre_norm", before it (as in Clover's papers), or
+            "low_middle_high", those of three layers side by side (as in EAGLE-3).
         tree: rank paths of the static tree the draft works best with; the 25-node tree of Clover-2 if None.
     """
 

@@ -4,7 +4,8 @@ One decoding step: the draft grows a token tree, the target runs root and drafts
 anyway is kept (rule A), and the cache is compacted to the accepted path. Plain decoding is the same step with a tree
 that is only its root. Row b's root is its last committed token, whose keys and values are not cached yet.
 
-Shapes: B batch, A nodes of an accepted path, N nodes of a tree, T text, H hidden, V vocabulary.
+Shapes: B batch, A nodes of an accepted path, N nodes of a tree, T text, W width of the hidden states the draft reads,
+V vocabulary.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from clover.cache import KVCache
-from clover.drafting import StaticDrafter
+from clover.drafting import Drafter, StaticDrafter
 from clover.drafts import DraftModel, DraftSession
 from clover.engine.requests import Request, StepEvent
 from clover.engine.rows import Row
@@ -63,7 +64,7 @@ class _Batch:
     session: DraftSession | None
     sampler: Sampler
     root: Tensor  # Long [B]
-    hidden: Tensor  # [B, A, H]
+    hidden: Tensor  # [B, A, W]
     next_tokens: Tensor  # Long [B, A]
     counts: list[int]
 
@@ -108,7 +109,10 @@ class Engine:
         capacity: int | None = None,
     ):
         self.target, self.draft = target, draft
-        self.drafter = None if draft is None else StaticDrafter(draft, shape or draft.config.tree_shape)
+        self.drafter: Drafter | None = None
+        if draft is not None:
+            self.drafter = StaticDrafter(draft, shape or draft.config.tree_shape)
+        self._hidden_state = "post_norm" if draft is None else draft.config.hidden_state
         self.prefill_chunk, self.capacity = prefill_chunk, capacity
 
     def run(
@@ -209,7 +213,7 @@ class Engine:
                 prefix.session.crop([shared])
             return prefix.cache, prefix.session, shared
         longest = max(len(r.prompt) + min(r.max_new_tokens, _ROOM) for r in requests)
-        nodes = 1 if self.drafter is None else len(self.drafter.shape.parents)
+        nodes = 1 if self.drafter is None else self.drafter.max_nodes
         capacity = self.capacity or min(longest, self.target.context_length) + nodes
         session = None if self.draft is None else self.draft.new_session(len(requests), capacity)
         return self.target.new_cache(len(requests), capacity), session, 0
@@ -220,17 +224,18 @@ class Engine:
         """Run all prompts but for their last tokens, from position `done` on.
 
         The draft takes in all of that but the last position, so that every row has exactly one position left for it
-        when decoding starts. Returns that position's hidden states [B, 1, H].
+        when decoding starts. Returns that position's hidden states [B, 1, W].
         """
         device, batch_size = self.target.device, len(requests)
         lengths = [len(request.prompt) - 1 for request in requests]
-        left = torch.zeros(batch_size, 1, self.target.hidden_size, dtype=self.target.dtype, device=device)
+        width = self.target.hidden_width(self._hidden_state)
+        left = torch.zeros(batch_size, 1, width, dtype=self.target.dtype, device=device)
         for start in range(done, max(lengths), self.prefill_chunk):
             size = min(self.prefill_chunk, max(lengths) - start)
             counts = [min(max(length - start, 0), size) for length in lengths]
             text = [request.prompt[start : start + size + 1] for request in requests]
             tokens = torch.tensor([[*part, *[0] * (size + 1 - len(part))] for part in text], device=device)
-            hidden = self._hidden(self._run(cache, tokens[:, :-1], None))
+            hidden = self._run(cache, tokens[:, :-1], None).read
             cache.commit(counts)
             for row, count in enumerate(counts):
                 if count and start + count == lengths[row]:
@@ -257,16 +262,16 @@ class Engine:
             counts, tokens, path = _to_host(verified)
         with clock.phase("keep"):
             self._keep(batch, output, verified, counts, path)
-            depth = 0 if tree.tokens.shape[1] == 1 or self.drafter is None else self.drafter.shape.max_depth
+            depth = 0 if tree.tokens.shape[1] == 1 or self.drafter is None else self.drafter.max_depth
             return [row.accept(tokens[b][: counts[b]], depth) for b, row in enumerate(batch.rows)]
 
     def _draft(self, batch: _Batch) -> TokenTree:
         if batch.session is None or self.drafter is None:
             return TokenTree.root_only(batch.root.unsqueeze(1))
         logits = batch.session.commit(batch.hidden, batch.next_tokens, batch.counts)
-        if batch.cache.length + self.drafter.shape.max_depth >= self.target.position_limit:
+        if batch.cache.length + self.drafter.max_depth >= self.target.position_limit:
             return TokenTree.root_only(batch.root.unsqueeze(1))
-        return self.drafter.grow(batch.session, logits, batch.root)
+        return self.drafter.grow(batch.session, logits, batch.root, batch.sampler)
 
     def _run(self, cache: KVCache, tokens: Tensor, tree: TokenTree | None) -> TargetOutput:
         """One forward of the target over plain text (tree None) or the nodes of a tree."""
@@ -276,11 +281,7 @@ class Engine:
             positions = cache.positions(1) + tree.depths
             mask = cache.attention_mask(tree.ancestor_mask)
         cache.begin(tokens.shape[1])
-        return self.target.forward(tokens, positions, cache, mask)
-
-    def _hidden(self, output: TargetOutput) -> Tensor:
-        reads_pre_norm = self.draft is not None and self.draft.config.hidden_state == "pre_norm"
-        return output.hidden_pre_norm if reads_pre_norm else output.hidden
+        return self.target.forward(tokens, positions, cache, mask, self._hidden_state)
 
     def _keep(
         self,
@@ -295,9 +296,8 @@ class Engine:
         batch.sampler.commit(verified.tokens, verified.counts)
         batch.counts, batch.next_tokens = counts, verified.tokens[:, :longest]
         batch.root = verified.tokens.gather(1, verified.counts.unsqueeze(1) - 1).squeeze(1)
-        hidden = self._hidden(output)
-        index = verified.path[:, :longest].unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
-        batch.hidden = hidden.gather(1, index)
+        index = verified.path[:, :longest].unsqueeze(-1).expand(-1, -1, output.read.shape[-1])
+        batch.hidden = output.read.gather(1, index)
 
 
 def _to_host(verified: Verified) -> tuple[list[int], list[list[int]], list[list[int]]]:

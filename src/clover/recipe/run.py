@@ -35,8 +35,8 @@ from clover.target import TargetModel
 from clover.train import TrainConfig, checkpoint_path, train
 
 CONTEXT = 1024
-_TARGET_SHARE, _WRITE_SHARE, _DRAFT_SHARE = 0.55, 0.15, 0.30
-_DRAFT_LR, _CORPUS_SHARE = 2e-3, 2
+_TARGET_SHARE, _WRITE_SHARE, _DRAFT_SHARE = 0.55, 0.1, 0.35
+_DRAFT_LR, _CORPUS_SHARE = 2e-3, 1
 _WINDOW = 256  # tokens of a text the draft is trained on
 _TREE_NODES = 6  # the fastest size on two CPU cores (benchmarks/trees.py)
 _DEMO_PROMPTS, _DEVELOPMENT_PROMPTS, _WRITE_PROMPTS = 12, 24, 6000
@@ -52,6 +52,7 @@ class RecipeOptions:
         minutes: budget of all training and writing together.
         device: "cpu" or "cuda"; a GPU when there is one if None.
         overwrite: replace `output` if it exists.
+        keep: what an earlier run put into its output; its target is kept, and all the time goes to text and draft.
     """
 
     output: Path
@@ -59,6 +60,11 @@ class RecipeOptions:
     minutes: float = 175.0
     device: str | None = None
     overwrite: bool = False
+    keep: Path | None = None
+
+    def minutes_for(self, share: float) -> float:
+        """The part of the budget that a stage with this share gets; shares of stages left out go to the others."""
+        return self.minutes * share / (1.0 if self.keep is None else 1.0 - _TARGET_SHARE)
 
 
 @dataclass(frozen=True)
@@ -78,30 +84,35 @@ def run_recipe(options: RecipeOptions) -> None:
         options.work.mkdir(parents=True, exist_ok=True)
     console.print("[bold]1/5[/] corpus and tokenizer")
     corpus = read_corpus()
-    text = _prepare_text(corpus, options.work)
+    text = _prepare_text(corpus, options)
     console.print(
         f"    {len(corpus.train)} files, {len(text.train):,} tokens; held out {len(corpus.held_out)} files"
     )
     with output_directory(options.output, overwrite=options.overwrite) as output:
         console.print("[bold]2/5[/] target")
-        facts = _make_target(text, options, device, output / "target", console)
+        make = _make_target if options.keep is None else _keep_target
+        facts = make(text, options, device, output / "target", console)
         target = TargetModel.load(output / "target", dtype="bfloat16", device=device)
         console.print("[bold]3/5[/] text written by the target")
         samples = _write_text(target, corpus.train, options, console)
         console.print("[bold]4/5[/] draft")
         draft = _make_draft(target, samples, text, options, output / "draft", console)
         console.print("[bold]5/5[/] tree and card")
-        prompts = _held_out_prompts(corpus.held_out)
+        prompts = _held_out_prompts(corpus.held_out, options.keep)
         write_json(output / "held_out_prompts.json", prompts)
         _name_tree(output, prompts["development"], device)
         write_cards(output, corpus.sources, facts, draft, prompts["development"], device)
 
 
-def _prepare_text(corpus: Corpus, work: Path) -> _Text:
+def _prepare_text(corpus: Corpus, options: RecipeOptions) -> _Text:
+    work = options.work
     stream, folder = work / "corpus.safetensors", work / "tokenizer"
     if not stream.exists():
         with written(work):
-            tokenizer = train_tokenizer(corpus.train, CONTEXT)
+            if options.keep is None:
+                tokenizer = train_tokenizer(corpus.train, CONTEXT)
+            else:
+                tokenizer = PreTrainedTokenizerFast.from_pretrained(options.keep / "target")
             tokenizer.save_pretrained(folder)
             tokens = {
                 "train": token_stream(tokenizer, corpus.train),
@@ -123,7 +134,7 @@ def _make_target(
     end: Any = tokenizer.eos_token_id
     model: Any = LlamaForCausalLM(target_config(len(tokenizer), CONTEXT, end))
     model.to(device)
-    config = PretrainConfig(minutes=options.minutes * _TARGET_SHARE)
+    config = PretrainConfig(minutes=options.minutes_for(_TARGET_SHARE))
     moment = None
     with pretrain_progress(console) as show:
         for moment in pretrain(model, text.train, config, options.work / "target.state"):
@@ -147,6 +158,16 @@ def _make_target(
     )
 
 
+def _keep_target(
+    text: _Text, options: RecipeOptions, device: str, output: Path, console: Console
+) -> TargetFacts:
+    """Take over the target of an earlier run, and what that run wrote down about it."""
+    assert options.keep is not None
+    with written(output):
+        shutil.copytree(options.keep / "target", output)
+    return TargetFacts(**read_json(options.keep / "facts.json")["target"])
+
+
 def _write_text(
     target: TargetModel, documents: Sequence[Document], options: RecipeOptions, console: Console
 ) -> list[Sample]:
@@ -157,7 +178,7 @@ def _write_text(
     even = len(openings) // 2 * 2  # temperatures alternate, so the second time starts one text later
     samples = [_opening(tokens) for tokens in [*openings[:even], *openings[1:even], *openings[:1]]]
     config = RegenerateConfig(
-        max_length=_WINDOW, prompt_tokens=48, batch_size=64, max_minutes=options.minutes * _WRITE_SHARE
+        max_length=_WINDOW, prompt_tokens=48, batch_size=64, max_minutes=options.minutes_for(_WRITE_SHARE)
     )
     path, done = options.work / "written.jsonl", options.work / "written.done"
     if done.exists():
@@ -200,7 +221,7 @@ def _make_draft(
         data=("text written by the target", "corpus"),
         max_length=_WINDOW,
         batch_tokens=4096,
-        max_minutes=options.minutes * _DRAFT_SHARE,
+        max_minutes=options.minutes_for(_DRAFT_SHARE),
         lr=_DRAFT_LR,
         dtype="bf16",
     )
@@ -235,7 +256,12 @@ def _name_tree(output: Path, prompts: Sequence[str], device: str) -> None:
     write_json(file, read_json(file) | {"tree": likely_paths(model.engine, requests)[:_TREE_NODES]})
 
 
-def _held_out_prompts(documents: Sequence[Document]) -> dict[str, list[str]]:
-    """Openings of held-out files: some to tune on, others for the demo, which nothing was chosen by."""
+def _held_out_prompts(documents: Sequence[Document], keep: Path | None) -> dict[str, list[str]]:
+    """Openings of held-out files: some to tune on, others for the demo, which nothing was chosen by.
+
+    With a target that is kept its prompts are too, so that figures stay comparable.
+    """
+    if keep is not None:
+        return read_json(keep / "held_out_prompts.json")
     found = prompts_from(documents, _DEMO_PROMPTS + _DEVELOPMENT_PROMPTS)
     return {"prompts": found[:_DEMO_PROMPTS], "development": found[_DEMO_PROMPTS:]}

@@ -1,5 +1,5 @@
 """The target model: the only package that touches the inside of transformers' models."""
 
-from clover.target.model import TargetModel, TargetOutput
+from clover.target.model import HIDDEN_STATES, TargetModel, TargetOutput
 
-__all__ = ["TargetModel", "TargetOutput"]
+__all__ = ["HIDDEN_STATES", "TargetModel", "TargetOutput"]

@@ -5,7 +5,9 @@ Shape legend: B batch, T text, N nodes (new tokens), H hidden, V vocabulary, S' 
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import cast
 
@@ -19,18 +21,21 @@ from clover.target import loading, support
 from clover.target.probe import Probe, probe_model
 from clover.target.structure import captured_input, find_layers, logits_head, sdpa_mask
 
+HIDDEN_STATES = ("post_norm", "pre_norm", "low_middle_high")
+
 
 @dataclass(frozen=True)
 class TargetOutput:
-    """Hidden states of the last layer, in the model's dtype.
+    """Hidden states, in the model's dtype.
 
     Attributes:
-        hidden: [B, N, H] after the final norm.
-        hidden_pre_norm: [B, N, H] before it.
+        hidden: [B, N, H] of the last layer, after the final norm.
+        read: [B, N, W] of the kind that was asked for, what a draft reads: `hidden` itself ("post_norm"), before the
+            final norm ("pre_norm"), or those of three layers side by side ("low_middle_high", W = 3 H).
     """
 
     hidden: Tensor
-    hidden_pre_norm: Tensor
+    read: Tensor
 
 
 class TargetModel:
@@ -166,9 +171,18 @@ class TargetModel:
         """An empty cache for B rows with room for ``capacity`` tokens each; it grows when needed."""
         return self.kv_shape.new_cache(batch_size, capacity, self.lm_head_weight)
 
+    def hidden_width(self, hidden_state: str) -> int:
+        """W, the width of hidden states of a kind (one of HIDDEN_STATES)."""
+        return self.hidden_size * (3 if hidden_state == "low_middle_high" else 1)
+
     @torch.no_grad()
     def forward(
-        self, tokens: Tensor, positions: Tensor, cache: KVCache, mask: Tensor | None = None
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cache: KVCache,
+        mask: Tensor | None = None,
+        hidden_state: str = "post_norm",
     ) -> TargetOutput:
         """Run new tokens on top of a cache; the caller has called ``cache.begin(N)`` and will ``keep`` or ``commit``.
 
@@ -177,8 +191,10 @@ class TargetModel:
             positions: Long [B, N], the place of each token in its text, from 0.
             cache: of this model, B rows.
             mask: Bool [B, 1, N, S'] from ``cache.attention_mask``; None for plain text.
+            hidden_state: kind of the hidden states to read, one of HIDDEN_STATES.
         """
         return self._run(
+            hidden_state,
             input_ids=tokens,
             position_ids=positions,
             attention_mask=sdpa_mask(mask, tokens.shape[1], cache, self.dtype),
@@ -187,15 +203,29 @@ class TargetModel:
         )
 
     @torch.no_grad()
-    def train_forward(self, tokens: Tensor) -> TargetOutput:
+    def train_forward(self, tokens: Tensor, hidden_state: str = "post_norm") -> TargetOutput:
         """Hidden states of whole texts: Long [B, T], padded on the right by any token; causal, without a cache."""
-        return self._run(input_ids=tokens, use_cache=False)
+        return self._run(hidden_state, input_ids=tokens, use_cache=False)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of hidden states [..., H] after the final norm, scaled and capped as the model does."""
         return self.head(hidden)
 
-    def _run(self, **inputs: object) -> TargetOutput:
-        with captured_input(self.final_norm) as captured:
+    def _run(self, hidden_state: str, **inputs: object) -> TargetOutput:
+        with ExitStack() as stack:
+            captured = [stack.enter_context(captured_input(module)) for module in self._readers[hidden_state]]
             hidden = self.base(**inputs).last_hidden_state
-        return TargetOutput(hidden, captured[-1])
+        read = [calls[-1] for calls in captured] or [hidden]
+        return TargetOutput(hidden, read[0] if len(read) == 1 else torch.cat(read, dim=-1))
+
+    @cached_property
+    def _readers(self) -> dict[str, list[nn.Module]]:
+        """Per kind of hidden states, the modules whose inputs they are.
+
+        The three layers are those of EAGLE-3 (2503.01840) as serving engines choose them: what goes into layer 2, into
+        the middle one and into the third from the end.
+        """
+        middle = self.num_layers // 2
+        three = (min(2, middle), middle, max(self.num_layers - 3, middle))
+        layers = [self.layers[index] for index in three]
+        return {"post_norm": [], "pre_norm": [self.final_norm], "low_middle_high": layers}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from clover.data import Batch
 from clover.drafts import DraftModel
 from clover.features import compute_features
-from clover.losses import HeadLosses, HeadMetrics, count_positions, head_losses, likely_tokens
+from clover.losses import HeadLosses, HeadMetrics, Lens, count_positions, head_losses, likely_tokens
 from clover.target import TargetModel
 from clover.train.config import TrainConfig
 
@@ -31,6 +31,7 @@ class Learner:
     def __init__(self, config: TrainConfig, target: TargetModel, draft: DraftModel, scale: float):
         self.config, self.target, self.draft, self.scale = config, target, draft, scale
         self.device = target.device
+        self._lens = Lens(self._logits, draft.train_logits, tuple(draft.head_parameters))
         self.bf16 = (config.dtype or ("bf16" if self.device.type == "cuda" else "fp32")) == "bf16"
         cast(nn.Module, draft).to(self.device).eval()  # gradients, but no dropout: it is for pretraining
         self.parameters = [p for p in draft.parameters() if p.requires_grad]
@@ -46,7 +47,7 @@ class Learner:
 
     def step(self, batches: Sequence[Batch], rate: float) -> HeadMetrics:
         """One optimizer step on all `batches` together, at `rate` times the peak learning rate."""
-        divisors = sum((self._counts(batch) for batch in batches), torch.zeros(self.draft.max_depth)).to(
+        divisors = sum((self._counts(batch) for batch in batches), torch.zeros(self.draft.trained_depths)).to(
             self.device
         )
         metrics = None
@@ -72,32 +73,39 @@ class Learner:
         """Means per head, and their weighted sum `loss`, which is what is minimised."""
         means, loss = metrics.means(), self.config.loss
         mixed = [
-            loss.distillation_weight * d + loss.regression_weight * r
-            for d, r in zip(means["distillation"], means["regression"], strict=True)
+            loss.distillation_weight * d + loss.regression_weight * r + loss.label_weight * h
+            for d, r, h in zip(means["distillation"], means["regression"], means["label"], strict=True)
         ]
         return {"loss": sum(loss.decay**head * value for head, value in enumerate(mixed)), **means}
 
     def _counts(self, batch: Batch) -> Tensor:
-        return count_positions(batch.predicted_mask, self.draft.max_depth)
+        return count_positions(batch.predicted_mask, self.draft.trained_depths)
 
     def _losses(self, batch: Batch, divisors: Tensor) -> HeadLosses:
         batch = batch.to(self.device)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16):
             features = compute_features(self.target, batch.tokens, self.draft.config.hidden_state)
-            outputs = self.draft.train_outputs(features.hidden_input.float(), batch.tokens)
+            outputs = self.draft.train_outputs(self._noisy(features.hidden_input.float()), batch.tokens)
             likely = None
             if self.config.loss.likely_tokens_only:
                 likely = likely_tokens(features.hidden_target, batch.tokens, self._logits)
             return head_losses(
                 outputs,
                 features.hidden_target,
-                self._logits,
+                batch.tokens,
+                self._lens,
                 batch.predicted_mask,
                 self.config.loss,
                 self.scale,
                 divisors,
                 likely,
             )
+
+    def _noisy(self, hidden: Tensor) -> Tensor:
+        """Uniform noise on the hidden states that are read, while learning (EAGLE-1; the option of Clover-2)."""
+        if not self.config.loss.noise or not torch.is_grad_enabled():
+            return hidden
+        return hidden + (2 * torch.rand_like(hidden) - 1) * (self.config.loss.noise * self.scale)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         return self.target.logits(hidden.to(self.target.dtype))

@@ -1,4 +1,4 @@
-"""Grow a token tree from a draft.
+"""Static trees: the same shape at every step.
 
 Shapes: B batch, N nodes (root included), P frontier nodes, K choices per node, V vocabulary.
 """
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from clover.drafts import DraftModel, DraftSession
 from clover.errors import UserError
+from clover.sampling import Sampler
 from clover.tree import TokenTree, TreeShape
 
 
@@ -40,17 +41,10 @@ class StaticDrafter:
                 f"the tree is {shape.max_depth} deep but the draft was trained for {draft.max_depth} depths; "
                 "give a shallower tree or train the draft with more heads"
             )
-        self.shape = shape
+        self.shape, self.max_depth, self.max_nodes = shape, shape.max_depth, len(shape.parents)
         self._growth = _growth(shape, draft.target.device)
 
-    def grow(self, session: DraftSession, logits: Tensor, root: Tensor) -> TokenTree:
-        """Draft one tree per row.
-
-        Args:
-            session: the draft's state, just committed up to the root.
-            logits: [B, V] the draft's logits for the root's children, as `session.commit` returned them.
-            root: Long [B] the last committed token of each row.
-        """
+    def grow(self, session: DraftSession, logits: Tensor, root: Tensor, sampler: Sampler) -> TokenTree:
         tokens, logits = [root.unsqueeze(1)], logits.unsqueeze(1)
         for level in self._growth:
             best = logits.topk(level.choices).indices
