@@ -16,7 +16,8 @@ from transformers import (
 )
 
 from clover.errors import UserError
-from clover.sampling import Sampler, SamplingParams, _inverse_cdf
+from clover.sampling import Sampler, SamplingParams
+from clover.sampling.numbers import gumbels
 from clover.tree import CLOVER2_TREE, TokenTree, TreeShape
 
 ALL = SamplingParams(
@@ -86,7 +87,7 @@ def case(params, vocab_size=300, shape=CLOVER2_TREE, dtype=torch.float64, seed=0
     prompts = [torch.randint(vocab_size, (6,), generator=generator).tolist() for _ in range(rows)]
     prompts = [[*prompt, int(root)] for prompt, root in zip(prompts, tokens[:, 0], strict=True)]
     logits = torch.randn(rows, nodes, vocab_size, generator=generator, dtype=torch.float64).mul(3).to(dtype)
-    sampler = Sampler(params, prompts, [50] * rows, vocab_size, "cpu")
+    sampler = Sampler(params, prompts, vocab_size, "cpu")
     return sampler, logits, TokenTree.from_shape(shape, tokens), prompts
 
 
@@ -134,17 +135,68 @@ def test_plain_greedy_rows_take_the_first_highest_logit(dtype):
     assert sampler.choose(torch.zeros_like(logits), tree).eq(0).all()
 
 
-def test_choices_are_the_inverse_cdf_at_the_number_of_their_position():
+def own_gumbels(params: SamplingParams, position: int, vocab_size: int = 300) -> torch.Tensor:
+    """The numbers of one row and text position, [V]; 2 is what they are for."""
+    return gumbels(torch.tensor([params.seed]), 2, position, torch.arange(vocab_size)).double()
+
+
+def test_choices_win_the_race_with_the_numbers_of_their_position():
     sampler, logits, tree, _ = case(SETTINGS)
     counts = torch.arange(len(SETTINGS)) % 3
     sampler.commit(torch.zeros(len(SETTINGS), 2, dtype=torch.long), counts)
     choices, probs = sampler.choose(logits, tree), sampler.target_probs(logits, tree)
     for row, params in enumerate(SETTINGS):
-        uniforms = torch.rand(50, dtype=torch.float64, generator=torch.Generator().manual_seed(params.seed))
         for node in range(26):
-            uniform = uniforms[counts[row] + tree.depths[row, node]]
-            expected = int((probs[row, node].cumsum(-1) > uniform).to(torch.uint8).argmax())
-            assert choices[row, node] == expected
+            race = own_gumbels(params, int(counts[row] + tree.depths[row, node]))
+            if params.greedy:
+                race.zero_()
+            assert choices[row, node] == (probs[row, node].log() + race).argmax()
+
+
+def test_a_draft_is_told_the_numbers_of_the_targets_choices():
+    """A draft that has the target's logits ranks first what the target chooses, whatever the processors keep."""
+    params = [SamplingParams(temperature=t, seed=seed) for seed, t in enumerate((0.0, 0.4, 1.0, 1.7))]
+    sampler, logits, tree, _ = case(params, dtype=torch.float32)
+    for step in range(3):
+        for depth in range(tree.max_depth + 1):
+            nodes = tree.depths[0] == depth
+            scores = sampler.perturbed(logits[:, nodes], depth)
+            assert torch.equal(scores.argmax(-1), sampler.choose(logits, tree)[:, nodes])
+            for row, own in enumerate(params[1:], 1):
+                position = 2 * step + depth
+                slow = logits[row, nodes].double() / own.temperature + own_gumbels(own, position)
+                torch.testing.assert_close(scores[row].double(), slow, rtol=0, atol=1e-4)
+        assert torch.equal(sampler.perturbed(logits, 2)[0], logits[0])
+        sampler.commit(torch.zeros(4, 2, dtype=torch.long), torch.full((4,), 2))
+
+
+def test_greedy_rows_leave_a_drafts_logits_as_they_are():
+    sampler, logits, _, _ = case([SamplingParams()] * 2, dtype=torch.bfloat16)
+    assert sampler.perturbed(logits, 0) is logits
+
+
+def test_the_numbers_of_a_step_are_hashed_once(monkeypatch):
+    """Draft and verification share them, and no step hashes for depths that it has no use for."""
+    hashed = []
+
+    def counted(*arguments):
+        hashed.append(gumbels(*arguments))
+        return hashed[-1]
+
+    monkeypatch.setattr("clover.sampling.sampler.gumbels", counted)
+    sampler, logits, tree, _ = case(SETTINGS)
+    rows = torch.ones(len(SETTINGS), dtype=torch.long)
+    for _ in range(3):
+        hashed.clear()
+        for depth in range(tree.max_depth):
+            sampler.perturbed(logits[:, :2], depth)
+        sampler.choose(logits, tree)
+        sampler.commit(tree.tokens[:, :1], rows)
+    assert [numbers.shape for numbers in hashed] == [(len(SETTINGS), tree.max_depth + 1, 300)]
+    sampler, logits, _, _ = case(SETTINGS)
+    hashed.clear()
+    sampler.choose(logits[:, :1], TokenTree.root_only(tree.tokens[:, :1]))
+    assert [numbers.shape for numbers in hashed] == [(len(SETTINGS), 1, 300)]
 
 
 def test_a_row_chooses_alike_in_every_company():
@@ -155,19 +207,21 @@ def test_a_row_chooses_alike_in_every_company():
     shuffled = TokenTree.from_shape(CLOVER2_TREE, tree.tokens[order])
     assert torch.equal(sampler.choose(logits[order], shuffled), together[order])
     for row, params in enumerate(SETTINGS):
-        alone = Sampler([params], [prompts[row]], [7], 300, "cpu")
+        alone = Sampler([params], [prompts[row]], 300, "cpu")
         single = TokenTree.from_shape(CLOVER2_TREE, tree.tokens[row : row + 1])
         assert torch.equal(alone.choose(logits[row : row + 1], single), together[row : row + 1])
 
 
-def test_the_limit_on_new_tokens_does_not_change_the_draws_below_it():
-    params = [SamplingParams(temperature=1.0, seed=seed) for seed in (3, 4)]
-    tree = TokenTree.from_shape(TreeShape.chain(8), torch.zeros(2, 9, dtype=torch.long))
-    logits = torch.randn(1, 1, 50, generator=torch.Generator().manual_seed(0)).expand(2, 9, -1)
-    short = Sampler(params, [[0], [0]], [5, 0], 50, "cpu").choose(logits, tree)
-    long = Sampler(params, [[0], [0]], [500, 30], 50, "cpu").choose(logits, tree)
-    assert torch.equal(short[0, :5], long[0, :5])
-    assert not torch.equal(long[0], long[1])
+def test_numbers_belong_to_the_seed_and_the_position():
+    params = [SamplingParams(temperature=1.0, seed=seed) for seed in (3, 4, 3)]
+    shape = TreeShape.from_paths([(0,), (1,), (0, 0), (1, 0), (1, 0, 0)])
+    tree = TokenTree.from_shape(shape, torch.zeros(3, 6, dtype=torch.long))
+    choices = Sampler(params, [[0]] * 3, 5000, "cpu").choose(torch.zeros(3, 6, 5000), tree).tolist()
+    assert choices[0] == choices[2]
+    assert not set(choices[0]) & set(choices[1])
+    by_depth = dict(zip(shape.depths, choices[0], strict=True))
+    assert [by_depth[depth] for depth in shape.depths] == choices[0]
+    assert len(set(by_depth.values())) == 4
 
 
 def test_committed_tokens_count_as_text_and_their_padding_does_not():
@@ -175,9 +229,9 @@ def test_committed_tokens_count_as_text_and_their_padding_does_not():
     _, logits, tree, prompts = case(params)
     new, counts = torch.tensor([[11, 12, 13], [14, 99, 98], [99, 98, 97]]), torch.tensor([3, 1, 0])
     longer = [prompt + row[:count].tolist() for prompt, row, count in zip(prompts, new, counts, strict=True)]
-    committed = Sampler(params, prompts, [50] * 3, 300, "cpu")
+    committed = Sampler(params, prompts, 300, "cpu")
     committed.commit(new, counts)
-    expected = Sampler(params, longer, [50] * 3, 300, "cpu").target_probs(logits, tree)
+    expected = Sampler(params, longer, 300, "cpu").target_probs(logits, tree)
     assert torch.equal(committed.target_probs(logits, tree), expected)
     committed.select([2, 0])
     short_tree = TokenTree.from_shape(CLOVER2_TREE, tree.tokens[[2, 0]])
@@ -188,7 +242,7 @@ def test_equal_logits_are_kept_or_dropped_together():
     logits = torch.tensor([[[2.0, 1.0, 2.0, 0.0, 1.0, 1.0]]])
     tree = TokenTree.root_only(torch.tensor([[0]]))
     for filters, kept in [({"top_k": 3}, [0, 1, 2, 4, 5]), ({"top_p": 0.3}, [0, 2]), ({"top_k": 1}, [0, 2])]:
-        sampler = Sampler([SamplingParams(temperature=1.0, **filters)], [[0]], [1], 6, "cpu")
+        sampler = Sampler([SamplingParams(temperature=1.0, **filters)], [[0]], 6, "cpu")
         assert sampler.target_probs(logits, tree)[0, 0].nonzero().flatten().tolist() == kept
 
 
@@ -196,9 +250,9 @@ def test_many_equals_at_the_kth_place_are_all_looked_at():
     logits = torch.zeros(1, 1, 2000)
     logits[..., :2] = 1.0
     tree = TokenTree.root_only(torch.tensor([[0]]))
-    sampler = Sampler([SamplingParams(temperature=1.0, top_k=5, top_p=0.001)], [[0]], [1], 2000, "cpu")
+    sampler = Sampler([SamplingParams(temperature=1.0, top_k=5, top_p=0.001)], [[0]], 2000, "cpu")
     assert sampler.target_probs(logits, tree)[0, 0].nonzero().flatten().tolist() == [0, 1]
-    sampler = Sampler([SamplingParams(temperature=1.0, top_k=5)], [[0]], [1], 2000, "cpu")
+    sampler = Sampler([SamplingParams(temperature=1.0, top_k=5)], [[0]], 2000, "cpu")
     torch.testing.assert_close(sampler.target_probs(logits, tree), logits.softmax(-1))
 
 
@@ -211,19 +265,10 @@ def test_probabilities_that_underflow_do_no_harm():
     assert torch.equal(sampler.choose(logits * 100, tree), logits.argmax(-1))
 
 
-def test_a_drawn_token_always_has_weight():
-    weights = torch.tensor([0.0, 1e-30, 0.0, 0.3, 0.0, 0.7, 0.0, 0.0])
-    below_one = math.nextafter(1.0, 0.0)
-    for uniform, expected in [(0.0, 1), (0.1, 3), (0.3000001, 5), (0.9999, 5), (below_one, 5)]:
-        assert _inverse_cdf(weights, torch.tensor(uniform, dtype=torch.float64)).item() == expected
-    tail = torch.cat([torch.full((1000,), 0.001), torch.zeros(500)])
-    assert _inverse_cdf(tail, torch.tensor(below_one, dtype=torch.float64)).item() < 1000
-
-
 def test_banned_tokens_are_never_chosen():
     rows = [SamplingParams(temperature=5.0, banned_tokens=(0, 2, 3), seed=seed) for seed in range(200)]
     rows += [SamplingParams(banned_tokens=(0, 2, 3), logit_bias={0: 1e6}, repetition_penalty=0.001)] * 2
-    sampler = Sampler(rows, [[0]] * 202, [1] * 202, 5, "cpu")
+    sampler = Sampler(rows, [[0]] * 202, 5, "cpu")
     tree = TokenTree.root_only(torch.zeros(202, 1, dtype=torch.long))
     assert set(sampler.choose(torch.zeros(202, 1, 5), tree).flatten().tolist()) == {1, 4}
 
@@ -271,7 +316,7 @@ def test_params_out_of_range_are_refused(wrong):
 )
 def test_params_that_do_not_fit_the_vocabulary_are_refused(wrong):
     with pytest.raises(UserError, match="vocabulary"):
-        Sampler([SamplingParams(**wrong)], [[0]], [1], 10, "cpu")
+        Sampler([SamplingParams(**wrong)], [[0]], 10, "cpu")
 
 
 def test_params_are_values():

@@ -97,7 +97,7 @@ def decode(params: list[SamplingParams], length: int, nodes: int, seed: int = 0)
     """Continue each row's prompt with trees of so many random nodes; one node is plain decoding."""
     generator = torch.Generator().manual_seed(seed)
     prompts = [[own.seed % VOCAB, 1, own.seed % VOCAB] for own in params]
-    sampler = Sampler(params, prompts, [length] * len(params), VOCAB, "cpu")
+    sampler = Sampler(params, prompts, VOCAB, "cpu")
     root = torch.tensor([prompt[-1:] for prompt in prompts])
     texts: list[list[int]] = [[] for _ in params]
     while min(map(len, texts)) < length:
@@ -153,7 +153,7 @@ def drawn_pairs(params: SamplingParams, rows: int, slip: str = "") -> torch.Tens
     """The first two new tokens of many rows, [rows] numbers below V * V, from random trees of 5 nodes."""
     generator = torch.Generator().manual_seed(1)
     own = [dataclasses.replace(params, seed=seed) for seed in range(rows)]
-    sampler = Sampler(own, [PROMPT] * rows, [8] * rows, VOCAB, "cpu")
+    sampler = Sampler(own, [PROMPT] * rows, VOCAB, "cpu")
     root, steps = torch.full((rows, 1), PROMPT[-1]), []
     for _ in range(2):
         tree = random_tree(root, 5, generator)

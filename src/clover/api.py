@@ -19,7 +19,7 @@ from clover.engine import Engine, Generation, PrefixCache, Request
 from clover.errors import UserError
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
-from clover.tree import TreeShape, parse_tree
+from clover.tree import Tree, parse_tree
 
 Message = Mapping[str, str]
 Prompt = str | Sequence[int] | Sequence[Message]
@@ -30,7 +30,7 @@ def load(
     target: str | os.PathLike[str] | TargetModel | None = None,
     draft: str | os.PathLike[str] | None = None,
     *,
-    tree: str | TreeShape | None = None,
+    tree: str | Tree | None = None,
     plain: bool = False,
     dtype: str | torch.dtype | None = None,
     device: str | torch.device | None = None,
@@ -41,7 +41,9 @@ def load(
     Args:
         target: directory, hub name, or a loaded TargetModel; the embedded one when left out.
         draft: directory or hub name; the embedded one when both are left out.
-        tree: "clover2" (the 25-node tree), "chain:5", a JSON file with rank paths, or a TreeShape.
+        tree: "clover2" (25 nodes), "medusa" (63 nodes), "chain:5", a JSON file with rank paths, "budget:4" (Clover-1's
+            dynamic tree), "eagle2:60" (expand and re-rank) or "drawn:clover2" (children drawn from the draft); or an
+            object of `clover.tree`. See `clover.tree.parse_tree`. When left out the draft's own tree.
         plain: decode without a draft.
         dtype: "float32", "bfloat16", …; float32 on a CPU and bfloat16 on a GPU when left out.
         device: "cpu", "cuda", …; a GPU when there is one.
@@ -63,8 +65,7 @@ def load(
             trust_remote_code=trust_remote_code,
         )
     model = None if plain else load_draft(draft or assets.DRAFT, target)
-    shape = parse_tree(tree) if isinstance(tree, str) else tree
-    return Clover(Engine(target, model, shape))
+    return Clover(Engine(target, model, parse_tree(tree) if isinstance(tree, str) else tree))
 
 
 class Clover:

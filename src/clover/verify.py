@@ -1,6 +1,10 @@
 """Lossless verification: how far down a token tree the target model's own tokens lead.
 
-Shapes: B batch, N nodes (root included), D depth of the tree.
+Rule A (`verify`) is for trees that are a function of the text alone, rule B (`verify_drawn`) for children drawn from
+the draft without replacement.
+
+Shapes: B batch, N nodes (root included), D depth of the tree, P nodes whose children were drawn, K children at most,
+V vocabulary.
 """
 
 from __future__ import annotations
@@ -10,7 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clover.tree import TokenTree
+from clover.sampling.numbers import most_probable
+from clover.tree import Draws, TokenTree
 
 
 @dataclass(frozen=True)
@@ -47,14 +52,128 @@ def verify(tree: TokenTree, choices: Tensor) -> Verified:
     >>> verify(TokenTree.from_parents(tokens, parents, max_depth=2), choices=torch.tensor([[6, 1, 9, 2]]))
     Verified(path=tensor([[0, 2, 2]]), counts=tensor([2]), tokens=tensor([[6, 9, 0]]))
     """
-    nodes, device = tree.tokens.shape[1], tree.tokens.device
-    mismatch = tree.tokens != choices.gather(1, tree.parents.clamp(min=0))
-    mismatch[:, 0] = False
-    rejected = (mismatch.unsqueeze(1) & tree.ancestor_mask).any(2)
-    last = tree.depths.masked_fill(rejected, -1).argmax(1, keepdim=True)
-    accepted = tree.ancestor_mask.gather(1, last.unsqueeze(2).expand(-1, -1, nodes)).squeeze(1)
-    counts = accepted.sum(1)
-    index = torch.arange(nodes, device=device)
-    path = torch.where(accepted, index, last).sort(1).values[:, : tree.max_depth + 1]
-    tokens = choices.gather(1, path).masked_fill(index[: path.shape[1]] >= counts.unsqueeze(1), 0)
+    path, counts = _walk(tree, tree.tokens == choices.gather(1, tree.parents.clamp(min=0)))
+    index = torch.arange(path.shape[1], device=path.device)
+    tokens = choices.gather(1, path).masked_fill(index >= counts.unsqueeze(1), 0)
     return Verified(path, counts, tokens)
+
+
+@dataclass(frozen=True)
+class DrawRule:
+    """Rule B at every node whose children were drawn, without its random numbers.
+
+    Attributes:
+        thresholds: float64 [B, P, K]; a child is accepted if its number is below this, and those of the children
+            drawn before it were not below theirs. 0 where there is no child.
+        residual: float64 [B, P, V]; the distribution of the bonus token after all children were refused.
+    """
+
+    thresholds: Tensor
+    residual: Tensor
+
+
+def draw_rule(tree: TokenTree, draws: Draws, target_probs: Tensor) -> DrawRule:
+    """Work out rule B for all nodes at once.
+
+    Child x is accepted with probability min(1, r(x) / q(x)), where r is the target's distribution and q the draft's
+    at first; when it is refused, r becomes the positive part of r - q and q loses x, both normalised anew
+    (recursive rejection sampling without replacement: EAGLE, 2401.15077, section 3.3).
+
+    Args:
+        tree: the tokens; children that are padding are not tested.
+        draws: how they were drawn.
+        target_probs: float64 [B, P, V] at `draws.nodes`.
+    """
+    target, draft, thresholds = target_probs, draws.draft_probs, []
+    for child in draws.children.unbind(2):
+        node = child.clamp(min=0)
+        exists = ((child >= 0) & (tree.parents.gather(1, node) >= 0)).unsqueeze(2)
+        token = tree.tokens.gather(1, node).unsqueeze(2)
+        drawn = draft.gather(2, token)
+        exists = exists & (drawn > 0)
+        ratio = torch.where(exists, target.gather(2, token) / drawn, 0.0)
+        thresholds.append(ratio.clamp(max=1.0).squeeze(2))
+        target = torch.where(exists, _normalised((target - draft).clamp(min=0), target), target)
+        draft = torch.where(exists, _normalised(draft.scatter(2, token, 0.0), draft), draft)
+    return DrawRule(torch.stack(thresholds, dim=2), target)
+
+
+def verify_drawn(tree: TokenTree, target_probs: Tensor, tests: Tensor, bonus: Tensor) -> Verified:
+    """Verify children that were drawn from the draft without replacement.
+
+    Exact when the three kinds of random numbers (draws, tests, bonus token) are independent. Greedy rows, whose
+    target distribution is all on one token, accept this token and no other. Nothing here waits for the device.
+
+    Args:
+        tree: the candidates, with `draws`.
+        target_probs: float64 [B, N, V], after all processors (`Sampler.target_probs`).
+        tests: float64 [B, N] in (0, 1), one number for each node's own test (`Sampler.test_numbers`).
+        bonus: float32 [B, D + 1, V], the numbers that choose the bonus token should the walk end at a node of this
+            depth (`Sampler.gumbels`).
+
+    Below, the target gives the drawn token half the draft's probability, and the number asks for less.
+
+    >>> from dataclasses import replace
+    >>> tree = TokenTree.from_parents(torch.tensor([[0, 1]]), torch.tensor([[-1, 0]]))
+    >>> draws = Draws(torch.tensor([[[0.0, 0.8, 0.2]]]).double(), torch.tensor([[0]]), torch.tensor([[[1]]]))
+    >>> target_probs = torch.tensor([[[0.5, 0.4, 0.1], [1.0, 0.0, 0.0]]]).double()
+    >>> tests = torch.tensor([[0.9, 0.45]]).double()
+    >>> verify_drawn(replace(tree, draws=draws), target_probs, tests, bonus=torch.zeros(1, 2, 3))
+    Verified(path=tensor([[0, 1]]), counts=tensor([2]), tokens=tensor([[1, 0]]))
+    """
+    draws = tree.draws
+    assert draws is not None, "rule B needs to know how the children were drawn"
+    at_nodes = draws.nodes.unsqueeze(2).expand_as(draws.draft_probs)
+    rule = draw_rule(tree, draws, target_probs.gather(1, at_nodes))
+    path, counts = _walk(tree, _accepted(tree, draws, rule, tests))
+    last = path[:, -1:]
+    index, end = torch.arange(path.shape[1], device=path.device), counts.unsqueeze(1) - 1
+    numbers = bonus.gather(1, end.unsqueeze(2).expand(-1, -1, bonus.shape[2])).squeeze(1)
+    token = most_probable(_remaining(draws, rule, target_probs, last).log() + numbers).unsqueeze(1)
+    followed = tree.tokens.gather(1, path).roll(-1, dims=1)
+    tokens = torch.where(index == end, token, followed.masked_fill(index > end, 0))
+    return Verified(path, counts, tokens)
+
+
+def _accepted(tree: TokenTree, draws: Draws, rule: DrawRule, tests: Tensor) -> Tensor:
+    """The first child of each node that passes its test, Bool [B, N]."""
+    children = draws.children.flatten(1).clamp(min=0)
+    passed = tests.gather(1, children).view_as(rule.thresholds) < rule.thresholds
+    first = passed & (passed.cumsum(2) == 1)
+    return torch.zeros_like(tree.tokens).scatter_add(1, children, first.flatten(1).long()) > 0
+
+
+def _remaining(draws: Draws, rule: DrawRule, target_probs: Tensor, last: Tensor) -> Tensor:
+    """The bonus token's distribution at nodes `last` [B, 1] where the walks end, float64 [B, V]."""
+    has_children = draws.nodes == last
+    slot = has_children.long().argmax(1, keepdim=True)
+    vocabulary = target_probs.shape[2]
+    residual = rule.residual.gather(1, slot.unsqueeze(2).expand(-1, -1, vocabulary)).squeeze(1)
+    whole = target_probs.gather(1, last.unsqueeze(2).expand(-1, -1, vocabulary)).squeeze(1)
+    return torch.where(has_children.any(1, keepdim=True), residual, whole)
+
+
+def _walk(tree: TokenTree, accepted: Tensor) -> tuple[Tensor, Tensor]:
+    """Go down as far as nodes are accepted.
+
+    Args:
+        tree: the candidates.
+        accepted: Bool [B, N], whether a node follows its parent; column 0 is not looked at.
+
+    Returns:
+        path and counts, as in `Verified`.
+    """
+    nodes, device = tree.tokens.shape[1], tree.tokens.device
+    refused = ~accepted
+    refused[:, 0] = False
+    off_path = (refused.unsqueeze(1) & tree.ancestor_mask).any(2)
+    last = tree.depths.masked_fill(off_path, -1).argmax(1, keepdim=True)
+    on_path = tree.ancestor_mask.gather(1, last.unsqueeze(2).expand(-1, -1, nodes)).squeeze(1)
+    path = torch.where(on_path, torch.arange(nodes, device=device), last).sort(1).values
+    return path[:, : tree.max_depth + 1], on_path.sum(1)
+
+
+def _normalised(weights: Tensor, otherwise: Tensor) -> Tensor:
+    """Probabilities [..., V]; where all weights are zero, which only rounding brings about, `otherwise`."""
+    total = weights.sum(-1, keepdim=True)
+    return torch.where(total > 0, weights / total, otherwise)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from clover import regenerate
+from clover.drafts import Clover1Draft
 from clover.losses import LossConfig
 from clover.train import TrainResult
 
@@ -152,6 +153,33 @@ def test_options_of_draft_and_loss_arrive(train: Callable, tmp_path: Path) -> No
     assert train("--overwrite", "--dtype", "fp32").code == 0
     config = json.loads((tmp_path / "draft" / "training_config.json").read_text())["config"]
     assert config["loss"] == asdict(LossConfig())
+
+
+def test_another_system_its_options_and_its_own_loss(train: Callable, tmp_path: Path) -> None:
+    flags = ["--system", "clover1", "--loss", "paper", "--set", "connection=mlp", "--set", "num_heads=2"]
+    assert train(*flags).code == 0
+    draft = json.loads((tmp_path / "draft" / "config.json").read_text())
+    assert (draft["model_type"], draft["connection"], draft["num_heads"]) == ("clover1", "mlp", 2)
+    config = json.loads((tmp_path / "draft" / "training_config.json").read_text())["config"]
+    assert config["system"] == "clover1"
+    assert config["loss"] == asdict(Clover1Draft.paper_loss)
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--system", "clover9"], "no draft system 'clover9'"),
+        (["--system", "lookup"], "lookup has no weights to train"),
+        (["--loss", "mse"], "--loss is 'mse'"),
+        (["--set", "num_heads"], "must be FIELD=VALUE"),
+        (["--set", "num_heads=two"], "num_heads is 'two'; it must be of type int"),
+        (["--set", "depth=2"], "clover2 has no option 'depth'"),
+    ],
+)
+def test_impossible_systems_and_options_are_named(train: Callable, flags: list[str], problem: str) -> None:
+    code, out, err = train(*flags)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert problem in err
 
 
 def test_what_is_in_the_way_of_a_resumed_run_is_said_before_the_target_is_loaded(

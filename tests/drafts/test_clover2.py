@@ -16,9 +16,18 @@ from clover.errors import UserError
 from clover.target import TargetModel
 from clover.target.decoder import run_decoder
 from clover.tree import CLOVER2_TREE, TreeShape
+from tests.drafts.checks import check_drop, check_gradients, check_round_trip, check_session, check_training
 from tests.families import HEADS, HIDDEN, VOCAB, tiny_model
 
-T = 9
+OPTIONS: tuple[dict[str, object], ...] = (
+    {},
+    {"first_decoder": "linear"},
+    {"projector_embedding": False},
+    {"embedding": "input"},
+    {"num_augmenting_layers": 1},
+    {"num_augmenting_layers": 3},
+    {"hidden_state": "pre_norm"},
+)
 
 
 def make(family: str = "llama", **options: object) -> tuple[TargetModel, Clover2Draft]:
@@ -41,80 +50,83 @@ def attend(layer: CosineAttention, state: Tensor, embedding: Tensor) -> Tensor:
     return out
 
 
+def fold(draft: Clover2Draft, state: Tensor, embedding: Tensor) -> Tensor:
+    if isinstance(draft.fold, CosineAttention):
+        return attend(draft.fold, state, embedding)
+    linear = draft.fold.linear
+    return linear.weight[:, :HIDDEN] @ state + linear.weight[:, HIDDEN:] @ embedding + linear.bias
+
+
 def reference(
     target: TargetModel, draft: Clover2Draft, hidden: Tensor, tokens: list[int], drafted: list[int]
 ) -> list[Tensor]:
-    """Outputs o of head 1, 2, … at the last position of a text, given the tokens drafted so far."""
-    rows = target.lm_head_weight
-    inputs = torch.stack([attend(draft.fold, h, rows[x]) for h, x in zip(hidden, tokens[1:], strict=True)])
+    """Logits of head 1, 2, … at the last position of a text, given the tokens drafted so far."""
+    rows = target.embedding_weight if draft.config.embedding == "input" else target.lm_head_weight
+    inputs = torch.stack([fold(draft, h, rows[x]) for h, x in zip(hidden, tokens[1:], strict=True)])
     state = run_decoder(draft.augment, inputs[None])[0, -1]
     outputs = [draft.output_norm(draft.first_projector(state))]
     for token in drafted:
         state = attend(draft.recur, state, rows[token])
-        outputs.append(draft.output_norm(draft.projector(torch.cat((state, rows[token])))))
-    return outputs
+        both = torch.cat((state, rows[token])) if draft.config.projector_embedding else state
+        outputs.append(draft.output_norm(draft.projector(both)))
+    return [target.logits(output) for output in outputs]
 
 
-@pytest.fixture(scope="module", params=["llama", "gpt_neox", "opt", "gemma"])
-def pair(request: pytest.FixtureRequest) -> tuple[TargetModel, Clover2Draft]:
-    return make(request.param)
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(map(str, options.values())))
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", "opt", "gemma"])
+def test_training_and_session_agree_with_the_reference(family: str, options: dict[str, object]) -> None:
+    target, draft = make(family, **options)
+    check_training(target, draft, reference)
+    check_session(target, draft, reference)
 
 
-@torch.no_grad()
-def test_training_and_reference_agree(pair: tuple[TargetModel, Clover2Draft]) -> None:
-    target, draft = pair
-    tokens = torch.randint(VOCAB, (2, T))
-    hidden = target.train_forward(tokens).hidden
-    outputs = draft.train_outputs(hidden, tokens)
-    for row, at in ((0, 0), (0, 3), (1, 2)):
-        text = tokens[row].tolist()
-        expected = reference(target, draft, hidden[row, : at + 1], text[: at + 2], text[at + 2 : at + 6])
-        for head, output in enumerate(expected):
-            torch.testing.assert_close(outputs[head, row, at], output)
-
-
-@torch.no_grad()
-def test_session_and_reference_agree_along_every_branch(pair: tuple[TargetModel, Clover2Draft]) -> None:
-    target, draft = pair
-    tokens = torch.randint(VOCAB, (2, T))
-    hidden = target.train_forward(tokens).hidden
-    session = draft.new_session(2, capacity=1)
-    session.commit(hidden[:, :3], tokens[:, 1:4], [3, 2])
-    first = session.commit(
-        torch.stack((hidden[0, 3:6], hidden[1, 2:5])), torch.stack((tokens[0, 4:7], tokens[1, 3:6])), [1, 3]
-    )
-    ends = [4, 5]
-    branches = torch.tensor([[4, 9], [11, 2]])
-    second = session.advance(torch.zeros(2, 2, dtype=torch.long), branches)
-    deeper = torch.tensor([[6, 7, 8], [3, 1, 5]])
-    third = session.advance(torch.tensor([[1, 0, 1], [0, 0, 1]]), deeper)
-    parents = [[1, 0, 1], [0, 0, 1]]
-    for row, end in enumerate(ends):
-        text = tokens[row, : end + 1].tolist()
-        for node in range(3):
-            parent = parents[row][node]
-            drafted = [int(branches[row, parent]), int(deeper[row, node])]
-            expected = [target.logits(o) for o in reference(target, draft, hidden[row, :end], text, drafted)]
-            torch.testing.assert_close(first[row], expected[0])
-            torch.testing.assert_close(second[row, parent], expected[1])
-            torch.testing.assert_close(third[row, node], expected[2])
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(map(str, options.values())))
+def test_rows_saving_and_learning(options: dict[str, object], tmp_path: Path) -> None:
+    target, draft = make("qwen3", **options)
+    check_drop(target, draft)
+    check_round_trip(target, draft, tmp_path)
+    check_gradients(target, draft)
 
 
 @torch.no_grad()
-def test_dropped_and_cropped_rows_leave_the_others_alone() -> None:
+def test_every_option_makes_another_draft() -> None:
+    seen: list[Tensor] = []
+    for options in OPTIONS:
+        target, draft = make(**options)
+        tokens = torch.arange(9)[None]
+        hidden = target.train_forward(tokens, draft.config.hidden_state).read
+        outputs = draft.train_outputs(hidden, tokens)
+        assert all((outputs - other).abs().max() > 1e-3 for other in seen), options
+        seen.append(outputs)
+
+
+def test_a_configuration_from_before_the_options_says_the_same(tmp_path: Path) -> None:
     target, draft = make()
-    tokens = torch.randint(VOCAB, (3, T))
-    hidden = target.train_forward(tokens).hidden
-    session = draft.new_session(3, capacity=4)
-    session.commit(hidden[:, :5], tokens[:, 1:6], [5, 5, 5])
-    session.drop(0)
-    session.crop([3, 4])
-    more = torch.stack((hidden[2, 3:5], hidden[1, 4:6]))
-    found = session.commit(more, torch.stack((tokens[2, 4:6], tokens[1, 5:7])), [2, 2])
-    for row, (text, end) in enumerate(((2, 5), (1, 6))):
-        alone = draft.new_session(1, capacity=9)
-        expected = alone.commit(hidden[text : text + 1, :end], tokens[text : text + 1, 1 : end + 1], [end])
-        torch.testing.assert_close(found[row], expected[0])
+    draft.save_pretrained(tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    for option in ("first_decoder", "projector_embedding", "embedding"):
+        del content[option]
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    loaded = load_draft(tmp_path, target)
+    config = loaded.config
+    assert isinstance(loaded, Clover2Draft)
+    assert (config.first_decoder, config.projector_embedding, config.embedding) == (
+        "attention",
+        True,
+        "lm_head",
+    )
+    assert loaded.state_dict().keys() == draft.state_dict().keys()
+    assert {"fold.key_value.weight", "projector.weight", "first_projector.bias"} < draft.state_dict().keys()
+    assert draft.projector.weight.shape == (HIDDEN, 2 * HIDDEN)
+
+
+def test_what_is_no_option_is_refused_by_name() -> None:
+    target = TargetModel(tiny_model("llama"))
+    for option in ("first_decoder", "embedding", "hidden_state"):
+        with pytest.raises(UserError, match=f"{option} is 'other'"):
+            Clover2Draft.from_target(target, **{option: "other"})
+    with pytest.raises(UserError, match="clover2: hidden_state is 'low_middle_high'"):
+        Clover2Draft.from_target(target, hidden_state="low_middle_high")
 
 
 def test_starting_values_follow_the_target() -> None:
@@ -126,6 +138,8 @@ def test_starting_values_follow_the_target() -> None:
     near = Clover2Draft.from_target(target, noise=0.0).to(target.dtype)
     state, embedding = torch.randn(2, HIDDEN, dtype=target.dtype), torch.randn(2, HIDDEN, dtype=target.dtype)
     assert torch.equal(near.fold(state, embedding), state)
+    plain = Clover2Draft.from_target(target, noise=0.0, first_decoder="linear", projector_embedding=False)
+    assert torch.equal(plain.fold(state, embedding), state) and torch.equal(plain.projector(state), state)
 
 
 def test_checkpoint_holds_no_weights_of_the_target(tmp_path: Path) -> None:

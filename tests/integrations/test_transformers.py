@@ -259,7 +259,7 @@ def test_options_do_what_the_processors_do(do_sample):
     torch.manual_seed(0)
     logits, text = torch.randn(3, VOCAB) * 3, torch.randint(VOCAB, (3, 6))
     params = [SamplingParams(**{"temperature": 0.0} | sampling_options(processors, [0, 0, 0], do_sample))] * 3
-    sampler = Sampler(params, text.tolist(), [4] * 3, VOCAB, "cpu")
+    sampler = Sampler(params, text.tolist(), VOCAB, "cpu")
     probs = sampler.target_probs(logits[:, None], TokenTree.root_only(text[:, -1:]))[:, 0]
     expected = processors(text, logits)
     if do_sample:

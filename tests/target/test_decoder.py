@@ -17,6 +17,8 @@ from clover.target.decoder import (
     copy_last_layer,
     decoder_cache,
     final_norm,
+    input_norm,
+    remove_outer_norms,
     run_decoder,
 )
 from clover.target.structure import captured_input
@@ -60,6 +62,55 @@ def run_step(decoder: DecoderStack, cache: Any, inputs: Tensor, counts: list[int
     output = run_decoder(decoder, inputs, cache.positions(added), cache.causal_mask(added), cache)
     cache.commit(counts)
     return output
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_lone_token_sees_of_those_before_it_what_its_mask_says(family: str) -> None:
+    decoder = decoder_for(TargetModel(tiny_model(family)), 1)
+    inputs = torch.randn(
+        1, 5, HIDDEN, dtype=torch.float64
+    )  # two of text, two children of it, a child of the first
+    cache = decoder_cache(decoder, 1, 2)
+    with torch.no_grad():
+        expected = run_decoder(decoder, inputs[:, [0, 1, 2, 4]])[:, -1:]
+        run_step(decoder, cache, inputs[:, :2], [2])
+        tree = torch.eye(2, dtype=torch.bool)[None]
+        cache.begin(2)
+        run_decoder(decoder, inputs[:, 2:4], torch.tensor([[2, 2]]), cache.attention_mask(tree), cache)
+        lone = cache.attention_mask(torch.tensor([[[True, False, True]]]))
+        cache.begin(1, after=2)
+        actual = run_decoder(decoder, inputs[:, 4:], torch.tensor([[3]]), lone, cache)
+    torch.testing.assert_close(actual, expected, **EXACT)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_input_norm_is_the_one_that_attention_has_to_itself(family: str) -> None:
+    decoder = build_decoder(tiny_config(family), 1)
+    layer, seen = decoder.layers[0], []
+    run_decoder(decoder, torch.randn(1, 1, HIDDEN))
+    for name, child in layer.named_children():
+        child.register_forward_pre_hook(lambda _, args, name=name: seen.append((name, *args[:1])))
+    with captured_input(layer) as inputs:
+        run_decoder(decoder, torch.randn(1, 3, HIDDEN))
+    first, *vectors = seen[0]
+    reads_input = bool(vectors) and torch.equal(vectors[0], inputs[-1])
+    assert input_norm(layer) == (first if reads_input and family not in ("phi", "cohere") else None)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_without_outer_norms_the_size_of_a_vector_counts(family: str) -> None:
+    decoder = build_decoder(tiny_config(family), 1)
+    names = {name for name, _ in decoder.named_parameters()}
+    norm = input_norm(decoder.layers[0])
+    remove_outer_norms(decoder)
+    gone = names - {name for name, _ in decoder.named_parameters()}
+    assert all("norm" in name or "ln_" in name for name in gone)
+    assert any(f".{norm}." in name for name in gone) == (norm is not None)
+    inputs = torch.randn(1, 3, HIDDEN)
+    with torch.no_grad(), captured_input(decoder.layers[0]) as seen:
+        small, large = run_decoder(decoder, inputs), run_decoder(decoder, 100 * inputs)
+    torch.testing.assert_close(seen[-1], 100 * inputs)
+    assert large.std() > 20 * small.std()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

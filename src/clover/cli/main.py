@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from clover import __version__
-from clover.cli import chat, demo, generate, recipe, train
+from clover.cli import chat, compare, cost, demo, evaluate, generate, recipe, train
 from clover.cli.options import INTERRUPTED, USER_ERROR
 from clover.errors import UserError
 from clover.files import explain
@@ -28,6 +28,9 @@ app.command()(generate.generate)
 app.command()(chat.chat)
 app.command()(train.train)
 app.command()(demo.demo)
+app.command()(evaluate.evaluate)
+app.command()(compare.compare)
+app.command()(cost.cost)
 app.command()(recipe.recipe)
 
 

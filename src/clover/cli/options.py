@@ -53,7 +53,9 @@ Tree = Annotated[
     typer.Option(
         metavar="TREE",
         rich_help_panel=_DECODING,
-        help="Token tree to verify: clover2 (the default), chain:5, or a JSON file with a list of rank paths.",
+        help="Token tree to verify: clover2 (25 nodes), medusa (63), chain:5, a JSON file with a list of rank paths, "
+        "budget:4 (Clover-1), eagle2:60 (re-ranked), or drawn:clover2 (drawn from the draft). "
+        "Left out: the draft's own.",
     ),
 ]
 Plain = Annotated[

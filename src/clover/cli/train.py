@@ -1,7 +1,11 @@
 """``clover train``: train a draft on a frozen target."""
 
+import json
+import shlex
 import sys
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,16 +14,18 @@ import typer
 
 from clover.cli import options
 from clover.errors import UserError
-from clover.files import check_output_directory
+from clover.files import check_output_directory, read_json, write_json
 
 if TYPE_CHECKING:
     from clover.data import Sample
+    from clover.drafts import LossConfig
     from clover.regenerate import RegenerateConfig
     from clover.target import TargetModel
     from clover.train import TrainConfig, TrainResult
 
 _BOUNDS, _TRAINING = "How long", "Training"
 _DTYPES = {"bfloat16": "bf16", "float32": "fp32"}
+_SECONDS = ".seconds.json"  # ends the name of the file that says how long the written texts took
 
 Data = Annotated[
     list[str],
@@ -77,11 +83,36 @@ Accumulation = Annotated[
 ]
 LearningRate = Annotated[float, typer.Option("--lr", rich_help_panel=_TRAINING, help="Peak learning rate.")]
 HiddenState = Annotated[
-    str,
+    str | None,
     typer.Option(
         metavar="KIND",
         rich_help_panel=_TRAINING,
-        help="Hidden states the draft reads: post_norm or pre_norm.",
+        help="Hidden states the draft reads: post_norm or pre_norm. Left out: the system's own choice.",
+    ),
+]
+System = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        rich_help_panel=_TRAINING,
+        help="Draft system: clover2, clover1, medusa, eagle, eagle3 or hydra.",
+    ),
+]
+DraftOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        rich_help_panel=_TRAINING,
+        help="A field of the system's configuration, such as num_augmenting_layers=1; may be given several times.",
+    ),
+]
+Loss = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        rich_help_panel=_TRAINING,
+        help="distillation, the same for all systems, or paper, that of the system's own paper.",
     ),
 ]
 Heads = Annotated[
@@ -134,15 +165,17 @@ def train(
     batch_tokens: BatchTokens = 8192,
     accumulation: Accumulation = 1,
     lr: LearningRate = 1e-3,
-    hidden_state: HiddenState = "post_norm",
+    system: System = "clover2",
+    draft_option: DraftOption = None,
+    loss: Loss = "distillation",
+    hidden_state: HiddenState = None,
     heads: Heads = None,
     regression_weight: RegressionWeight = None,
     likely_tokens_only: LikelyTokensOnly = None,
     dtype: Dtype = None,
     seed: options.Seed = 0,
 ) -> None:
-    """Train a Clover-2 draft for a target that stays as it is."""
-    from clover.losses import LossConfig
+    """Train a draft for a target that stays as it is."""
     from clover.regenerate import RegenerateConfig
     from clover.train import TrainConfig
 
@@ -151,24 +184,47 @@ def train(
     chosen |= {"max_steps": max_steps, "max_minutes": max_minutes, "epochs": epochs}
     chosen |= {"max_length": max_length, "batch_tokens": batch_tokens, "accumulation": accumulation}
     chosen |= {"lr": lr, "dtype": _DTYPES.get(dtype or "", dtype)}
-    draft = _given(hidden_state=hidden_state, num_heads=heads)
-    loss = LossConfig(**_given(regression_weight=regression_weight, likely_tokens_only=likely_tokens_only))
-    config = TrainConfig(**chosen, draft=draft, loss=loss)
+    chosen |= {"system": system, "draft": _draft_options(draft_option, hidden_state, heads)}
+    weights = _given(regression_weight=regression_weight, likely_tokens_only=likely_tokens_only)
+    config = TrainConfig(**chosen, loss=_loss(loss, system, weights))
     check_output_directory(output, overwrite)
     resume_training = _check_resume(config, regenerate, resume, overwrite)
     options.hide_loading_bars()
     model = _load_target(target, dtype, device, trust_remote_code)
-    samples = _read_samples(model, config, regenerate)
-    if regenerate:
-        given = _given(max_minutes=regenerate_minutes, batch_size=batch_size)
-        rules = RegenerateConfig(max_length=max_length, seed=seed, **given)
-        samples = _write_anew(model, samples, config, rules, resume, resume_training)
+    given = _given(max_minutes=regenerate_minutes, batch_size=batch_size)
+    rules = RegenerateConfig(max_length=max_length, seed=seed, **given) if regenerate else None
+    samples, seconds = _texts(model, config, rules, resume, resume_training)
+    config = replace(config, writing_seconds=seconds)
     _report(config, _train(model, samples, config, resume_training, overwrite))
 
 
 def _given(**values: Any) -> dict[str, Any]:
     """What the user gave; the rest keeps the default it has where it is used."""
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _draft_options(given: list[str] | None, hidden_state: str | None, heads: int | None) -> dict[str, Any]:
+    """Fields of a draft's configuration from FIELD=VALUE; values are JSON where they can be, else strings."""
+    found: dict[str, Any] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not (equals and name.isidentifier()):
+            raise UserError(f"--set {text!r} must be FIELD=VALUE, such as num_augmenting_layers=1")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found | _given(hidden_state=hidden_state, num_heads=heads)
+
+
+def _loss(name: str, system: str, weights: dict[str, Any]) -> "LossConfig":
+    from clover.drafts.loading import trainable_system
+    from clover.losses import LossConfig
+
+    if name not in ("distillation", "paper"):
+        raise UserError(f"--loss is {name!r}; it must be distillation or paper")
+    paper = trainable_system(system).paper_loss
+    return replace(paper if name == "paper" else LossConfig(), **weights)
 
 
 def _check_resume(config: "TrainConfig", regenerate: bool, resume: bool, overwrite: bool) -> bool:
@@ -205,6 +261,22 @@ def _read_samples(target: "TargetModel", config: "TrainConfig", stand_ins: bool)
     return texts.samples
 
 
+def _texts(
+    target: "TargetModel",
+    config: "TrainConfig",
+    rules: "RegenerateConfig | None",
+    resume: bool,
+    training: bool,
+) -> "tuple[Sequence[Sample], float]":
+    """The texts to learn from: those of the data, or with `rules` what the target writes in their place.
+
+    Returns:
+        the texts, and the seconds that writing them took.
+    """
+    samples = _read_samples(target, config, rules is not None)
+    return (samples, 0.0) if rules is None else _write_anew(target, samples, config, rules, resume, training)
+
+
 def _write_anew(
     target: "TargetModel",
     samples: "Sequence[Sample]",
@@ -212,8 +284,12 @@ def _write_anew(
     rules: "RegenerateConfig",
     resume: bool,
     training: bool,
-) -> "Sequence[Sample]":
-    """Let the target write the answers into a file beside the output; a file that is there is continued."""
+) -> "tuple[Sequence[Sample], float]":
+    """Let the target write the answers into a file beside the output; a file that is there is continued.
+
+    Returns:
+        the texts, and the seconds that were spent on writing them, interrupted runs included.
+    """
     from rich.console import Console
 
     from clover.regenerate import read_regenerated, regenerate, written_name
@@ -225,15 +301,25 @@ def _write_anew(
             f"there is nothing to resume: {path} does not exist; resume with the same target, data and options"
         )
     if training:
-        return read_regenerated(path)  # the training that has begun on them goes on with the same ones
+        # The training that has begun on them goes on with the same ones.
+        return read_regenerated(path), _writing_seconds(path)
+    before, started = _writing_seconds(path), time.monotonic()
     if path.exists():
         print(f"goes on from the texts in {path}; delete it to write all anew", file=sys.stderr)
     with Console(stderr=True).status("the target writes …") as status:
 
         def show(texts: int, tokens: int) -> None:
             status.update(f"the target writes: {texts} of {len(samples)} texts, {tokens:,} tokens")
+            write_json(path.with_suffix(_SECONDS), {"seconds": before + time.monotonic() - started})
 
-        return regenerate(target, samples, rules, path, show)
+        texts = regenerate(target, samples, rules, path, show)
+    return texts, _writing_seconds(path)
+
+
+def _writing_seconds(path: Path) -> float:
+    """Time that was spent on writing the texts in `path`, as far as it was noted beside them."""
+    noted = path.with_suffix(_SECONDS)
+    return float(read_json(noted).get("seconds", 0.0)) if path.exists() and noted.exists() else 0.0
 
 
 def _train(
@@ -241,11 +327,11 @@ def _train(
 ) -> "TrainResult":
     import torch
 
-    from clover.drafts import Clover2Draft
+    from clover.drafts.loading import trainable_system
     from clover.train import train as run_training
 
     torch.manual_seed(config.seed)  # the starting values are drawn at random
-    draft = Clover2Draft.from_target(target, **config.draft)
+    draft = trainable_system(config.system).from_target(target, **config.draft)
     return run_training(config, target, samples, draft, resume=resume, overwrite=overwrite)
 
 
@@ -258,3 +344,6 @@ def _report(config: "TrainConfig", result: "TrainResult") -> None:
     print(
         f"{config.output}: trained {result.steps} steps on {result.tokens:,} tokens; accuracy of the heads {accuracy}"
     )
+    named = () if config.target == "embedded" else ("--target", config.target)
+    command = shlex.join(["clover", "cost", *named, "--draft", config.output])
+    print(f"what it took, and when it has paid for itself: {command}", file=sys.stderr)

@@ -67,7 +67,7 @@ def read_records(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Record]:
     """
     for path in map(Path, paths):
         empty = True
-        for where, fields in _raw_records(path):
+        for where, fields in raw_records(path):
             empty = False
             yield parse_record(fields, where)
         if empty:
@@ -93,7 +93,12 @@ def parse_record(fields: Any, where: str) -> Record:
     raise UserError(f"{where}: no field that can be used (found: {found}; accepted: {accepted})")
 
 
-def _raw_records(path: Path) -> Iterator[tuple[str, Any]]:
+def raw_records(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield each record of one file as it was decoded, with where it stands.
+
+    Raises:
+        UserError: the file is missing, unreadable or of an unknown kind; names the file and the line or record.
+    """
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise UserError(f"{path}: unknown kind of file; accepted: {', '.join(_READERS)}")

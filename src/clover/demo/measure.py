@@ -17,6 +17,7 @@ import torch
 from transformers import GenerationConfig
 
 from clover.api import Clover
+from clover.drafting import DrawnDrafter
 from clover.engine import Engine, PhaseClock, Request
 from clover.errors import UserError
 from clover.metrics import Acceptance
@@ -122,11 +123,17 @@ class Bench:
         temperature: of the sampled part; 0 leaves it out.
 
     Raises:
-        UserError: a prompt is longer than the target's context, or empty for its tokenizer.
+        UserError: a prompt is longer than the target's context, or empty for its tokenizer; or sampled texts, which
+            are compared with those of plain decoding, would come from a drawn tree.
     """
 
     def __init__(self, model: Clover, prompts: Sequence[str], temperature: float):
         assert model.engine.draft is not None
+        if temperature and isinstance(model.engine.drafter, DrawnDrafter):
+            raise UserError(
+                "sampled text from a drawn tree has the distribution of plain decoding, not its tokens, and the demo "
+                "compares tokens; give another tree or --temperature 0"
+            )
         self.target = model.target
         self.draft_name = str(model.engine.draft.config.model_type)
         self.engines = {PLAIN: Engine(model.target), self.draft_name: model.engine}

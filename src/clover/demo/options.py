@@ -10,8 +10,8 @@ from pathlib import Path
 from clover import assets
 from clover.errors import UserError
 from clover.files import explain, read_json, written
+from clover.pictures import PICTURE_FORMATS
 
-PICTURE_FORMATS = (".png", ".pdf", ".svg")
 _EMBEDDED_PROMPTS = 12
 
 

@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from clover import pictures
 from clover.demo.live import mode
 from clover.demo.report import MethodResult, Report
-from clover.files import written
+from clover.pictures import FAINT, GREEN, GRID, INK
 
-_INK, _FAINT, _GRID = "#1f2933", "#7b8794", "#e4e7eb"
 _COLOURS = {"transformers": "#cbd2d9", "plain": "#9aa5b1"}
-_GREEN = "#2f9e60"
-_SHADES = (_GREEN, "#5db78a")
-_STYLE: Any = {
-    "font.family": "DejaVu Sans",
-    "font.size": 11,
-    "text.color": _INK,
-    "axes.labelcolor": _INK,
-    "axes.edgecolor": _GRID,
-    "axes.titlesize": 12,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlepad": 14,
-    "xtick.color": _INK,
-    "ytick.color": _FAINT,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "axes.axisbelow": True,
-}
+_SHADES = (GREEN, "#5db78a")
 
 
 def save_picture(report: Report, path: str | os.PathLike[str]) -> None:
@@ -42,16 +22,7 @@ def save_picture(report: Report, path: str | os.PathLike[str]) -> None:
     Raises:
         UserError: the file cannot be written.
     """
-    final = Path(path)
-    temporary = final.with_name(f".{final.name}.{os.getpid()}.partial")
-    with rc_context(_STYLE):
-        figure = draw(report)
-        with written(final):
-            try:
-                figure.savefig(temporary, dpi=160, format=final.suffix[1:].lower(), facecolor="white")
-                os.replace(temporary, final)
-            finally:
-                temporary.unlink(missing_ok=True)
+    pictures.save_picture(lambda: draw(report), path)
 
 
 def draw(report: Report) -> Figure:
@@ -64,11 +35,11 @@ def draw(report: Report) -> Figure:
         gridspec_kw={"left": 0.055, "right": 0.975, "top": 0.75, "bottom": 0.19, "wspace": 0.22},
     )
     figure.text(0.03, 0.925, _headline(report), fontsize=20, fontweight="bold")
-    figure.text(0.03, 0.873, _subline(report), fontsize=10.5, color=_FAINT)
+    figure.text(0.03, 0.873, _subline(report), fontsize=10.5, color=FAINT)
     _draw_speeds(speeds, report)
     _draw_acceptance(depths, report.drafted)
     _draw_ideals(ideals, report.drafted)
-    figure.text(0.03, 0.03, _footline(report), fontsize=8.5, color=_FAINT)
+    figure.text(0.03, 0.03, _footline(report), fontsize=8.5, color=FAINT)
     return figure
 
 
@@ -112,7 +83,7 @@ def _draw_speeds(axes: Any, report: Report) -> None:
 
 def _draw_speed(axes: Any, at: float, method: MethodResult) -> None:
     height = method.tokens_per_second
-    axes.bar(at, height, 0.84, color=_GREEN if method.drafted else _COLOURS.get(method.name, _FAINT))
+    axes.bar(at, height, 0.84, color=GREEN if method.drafted else _COLOURS.get(method.name, FAINT))
     _note(axes, at, height, f"{height:.0f}", above=True)
     if method.drafted:
         _note(axes, at, height, f"{method.speedup:.2f}×\nτ {method.tau:.2f}")
@@ -142,13 +113,13 @@ def _draw_ideals(axes: Any, methods: list[MethodResult]) -> None:
     """The speed-up reached inside the one that a draft without cost would give, and a dot per prompt."""
     for number, method in enumerate(methods):
         ideal, share = method.ideal_speedup or 0.0, method.ideal_share or 0.0
-        axes.bar(number, ideal, 0.7, facecolor="#f3faf6", edgecolor=_GREEN, linestyle=(0, (4, 3)))
+        axes.bar(number, ideal, 0.7, facecolor="#f3faf6", edgecolor=GREEN, linestyle=(0, (4, 3)))
         axes.bar(number, method.speedup, 0.7, color=_SHADES[number])
         _note(axes, number, max(ideal, method.speedup), f"ideal {ideal:.2f}×", above=True, size=9.5)
         _note(axes, number, method.speedup, f"{method.speedup:.2f}×\n{100 * share:.0f} %")
         spread = method.speedup_per_prompt
-        axes.plot([number + 0.43] * len(spread), spread, "o", color=_INK, markersize=3.5, alpha=0.55, mew=0)
-    axes.axhline(1.0, color=_INK, linewidth=0.9, linestyle=":")
+        axes.plot([number + 0.43] * len(spread), spread, "o", color=INK, markersize=3.5, alpha=0.55, mew=0)
+    axes.axhline(1.0, color=INK, linewidth=0.9, linestyle=":")
     _finish(axes, "Speed-up, of the ideal")
     axes.set_xticks(range(len(methods)), [mode(method.temperature) for method in methods], fontsize=9.5)
     sides = (0.6, 0.65) if len(methods) > 1 else (1.1, 1.15)
@@ -165,7 +136,7 @@ def _note(axes: Any, x: float, y: float, text: str, above: bool = False, size: f
         textcoords="offset points",
         ha="center",
         va="bottom" if above else "top",
-        color=_INK if above else "white",
+        color=INK if above else "white",
         fontweight="normal" if size < 10 else "bold",
         fontsize=size,
         linespacing=1.4,
@@ -173,15 +144,15 @@ def _note(axes: Any, x: float, y: float, text: str, above: bool = False, size: f
 
 
 def _group_label(axes: Any, x: float, text: str) -> None:
-    axes.text(x, -0.12, text, transform=axes.get_xaxis_transform(), ha="center", color=_FAINT, fontsize=9.5)
+    axes.text(x, -0.12, text, transform=axes.get_xaxis_transform(), ha="center", color=FAINT, fontsize=9.5)
 
 
 def _caption(axes: Any, text: str) -> None:
-    axes.text(0.5, -0.085, text, transform=axes.transAxes, ha="center", va="top", color=_FAINT, fontsize=9.5)
+    axes.text(0.5, -0.085, text, transform=axes.transAxes, ha="center", va="top", color=FAINT, fontsize=9.5)
 
 
 def _finish(axes: Any, title: str) -> None:
     axes.set_title(title)
     axes.tick_params(length=0)
-    axes.grid(axis="y", color=_GRID)
+    axes.grid(axis="y", color=GRID)
     axes.set_ylim(0, axes.get_ylim()[1] * 1.06)

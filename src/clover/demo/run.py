@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import datetime
 import io
-import platform
 import sys
 import time
-from pathlib import Path
 
-import torch
-import transformers
 from rich.console import Console
 
-import clover
 from clover.api import Clover, load
 from clover.demo.live import View, choose_view
 from clover.demo.measure import Bench, Round
@@ -22,6 +17,7 @@ from clover.demo.picture import save_picture
 from clover.demo.report import Report, find_differences, summarize
 from clover.demo.table import print_report
 from clover.files import write_json
+from clover.provenance import machine, versions
 
 TIME_LIMIT = 105.0  # seconds for everything up to the table
 MIN_TOKENS, MAX_TOKENS = 16, 128
@@ -102,9 +98,9 @@ def _report(
         target=options.target or _EMBEDDED,
         draft=options.draft or _EMBEDDED,
         methods=summarize(rounds),
-        versions=_versions(),
+        versions=versions(),
         command=options.command,
-        machine=_machine(model.target.device),
+        machine=machine(model.target.device),
         date=datetime.date.today().isoformat(),
         tree_nodes=drafter.max_nodes - 1,
         prompts=done,
@@ -113,29 +109,3 @@ def _report(
         differences=find_differences(model.target, rounds),
         out_of_time=len(bench.prompts) - done,
     )
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "clover": clover.__version__,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def _machine(device: torch.device) -> str:
-    """The GPU's name, or the CPU's and the number of threads."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    threads = torch.get_num_threads()
-    return f"{_cpu_name()}, {threads} thread{'s' if threads > 1 else ''}"
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

@@ -32,6 +32,6 @@ class Drafter(Protocol):
             session: the draft's state, just committed up to the root.
             logits: [B, V] the draft's logits for the root's children, as `session.commit` returned them.
             root: Long [B] the last committed token of each row.
-            sampler: how the rows' tokens are chosen, for drafters that draw.
+            sampler: how the rows' tokens are chosen, and by which random numbers.
         """
         ...

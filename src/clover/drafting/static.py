@@ -1,6 +1,6 @@
 """Static trees: the same shape at every step.
 
-Shapes: B batch, N nodes (root included), P frontier nodes, K choices per node, V vocabulary.
+Shapes: B batch, N nodes (root included), P frontier nodes, V vocabulary.
 """
 
 from __future__ import annotations
@@ -17,20 +17,37 @@ from clover.tree import TokenTree, TreeShape
 
 
 @dataclass(frozen=True)
-class _Growth:
-    """One level of a static tree as index tensors on the device."""
+class Growth:
+    """One level of a static tree as index tensors on the device.
 
-    choices: int  # how many of the best tokens of a parent's distribution are looked at
-    slots: Tensor  # Long [nodes]: row of the draft's output a node is a child in
-    ranks: Tensor  # Long [nodes]: which of that row's best tokens it is
-    frontier: (
-        Tensor | None
-    )  # Long [P]: nodes of this level (counted within it) that get children; None at the last
-    frontier_slots: Tensor | None  # Long [1, P]: their rows of the draft's output
+    Attributes:
+        choices: how many tokens of a parent's distribution are looked at.
+        expanded: Long [parents], the nodes whose children these are, in the order of the draft's output.
+        slots: Long [nodes], row of the draft's output that a node is a child in.
+        ranks: Long [nodes], which of that row's tokens it is.
+        frontier: Long [P], nodes of this level (counted within it) that get children; None at the last level.
+        frontier_slots: Long [1, P], their rows of the draft's output.
+    """
+
+    choices: int
+    expanded: Tensor
+    slots: Tensor
+    ranks: Tensor
+    frontier: Tensor | None
+    frontier_slots: Tensor | None
+
+    def advance(self, session: DraftSession, nodes: Tensor) -> Tensor | None:
+        """Run the draft over what gets children of this level's tokens, Long [B, nodes]; its logits [B, P, V]."""
+        if self.frontier is None or self.frontier_slots is None:
+            return None
+        return session.advance(self.frontier_slots.expand(nodes.shape[0], -1), nodes[:, self.frontier])
 
 
 class StaticDrafter:
-    """Fills a fixed tree shape: node i is the `ranks[i]`-th most probable child of its parent (Clover-2, section 3).
+    """Fills a fixed tree shape: node i is the `ranks[i]`-th best child of its parent (Clover-2, section 3).
+
+    The best are the most probable ones in greedy rows; in sampled rows those that come first in the race by which
+    the target will choose, run on the draft's probabilities (`Sampler.perturbed`).
 
     One call of the draft per depth; only nodes that have children are expanded.
     """
@@ -42,34 +59,35 @@ class StaticDrafter:
                 "give a shallower tree or train the draft with more heads"
             )
         self.shape, self.max_depth, self.max_nodes = shape, shape.max_depth, len(shape.parents)
-        self._growth = _growth(shape, draft.target.device)
+        self.levels = growth(shape, draft.target.device)
 
     def grow(self, session: DraftSession, logits: Tensor, root: Tensor, sampler: Sampler) -> TokenTree:
-        tokens, logits = [root.unsqueeze(1)], logits.unsqueeze(1)
-        for level in self._growth:
-            best = logits.topk(level.choices).indices
-            nodes = best[:, level.slots, level.ranks]
-            tokens.append(nodes)
-            if level.frontier is not None and level.frontier_slots is not None:
-                slots = level.frontier_slots.expand(root.shape[0], -1)
-                logits = session.advance(slots, nodes[:, level.frontier])
+        tokens, output = [root.unsqueeze(1)], logits.unsqueeze(1)
+        for depth, level in enumerate(self.levels):
+            assert output is not None
+            best = sampler.perturbed(output, depth).topk(level.choices).indices
+            tokens.append(best[:, level.slots, level.ranks])
+            output = level.advance(session, tokens[-1])
         return TokenTree.from_shape(self.shape, torch.cat(tokens, dim=1))
 
 
-def _growth(shape: TreeShape, device: torch.device) -> list[_Growth]:
+def growth(shape: TreeShape, device: torch.device) -> list[Growth]:
+    """Put the levels of a tree on a device."""
+
     def index(values: list[int] | tuple[int, ...]) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=device)
 
-    growth = []
+    levels = []
     for level, below in zip(shape.levels, [*shape.levels[1:], None], strict=True):
         frontier = None if below is None else [level.nodes.index(node) for node in below.expanded]
-        growth.append(
-            _Growth(
+        levels.append(
+            Growth(
                 choices=level.max_rank + 1,
+                expanded=index(level.expanded),
                 slots=index(level.slots),
                 ranks=index(level.ranks),
                 frontier=None if frontier is None else index(frontier),
                 frontier_slots=None if frontier is None else index([level.slots[i] for i in frontier])[None],
             )
         )
-    return growth
+    return levels

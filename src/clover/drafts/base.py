@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from typing_extensions import Self
 
 from clover.drafts.config import DraftConfig, LossConfig
+from clover.drafts.options import check_options
 from clover.target import TargetModel
 
 
@@ -68,6 +69,7 @@ class DraftModel(PreTrainedModel):
     _no_split_modules = None
     _target: TargetModel | None = None
     paper_loss = LossConfig()  # the loss of the system's own paper, as far as it is known
+    trainable = True  # False for systems without weights
 
     @property
     def target(self) -> TargetModel:
@@ -106,7 +108,11 @@ class DraftModel(PreTrainedModel):
 
         Args:
             options: fields of the system's configuration.
+
+        Raises:
+            UserError: there is no such field, or its value is of the wrong type or out of range.
         """
+        check_options(cast(Any, cls.config_class), options)
         described = {key: value for key, value in target.config.to_dict().items() if key != "_name_or_path"}
         config = cast(Any, cls.config_class)(target_config=described, **options)
         draft: Any = cls(config)

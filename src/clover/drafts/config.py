@@ -47,6 +47,8 @@ class DraftConfig(PretrainedConfig):
         tree: rank paths of the static tree the draft works best with; the 25-node tree of Clover-2 if None.
     """
 
+    num_heads = 5  # depths it may draft; systems have their own defaults
+
     def __init__(
         self,
         target_config: dict[str, Any] | None = None,
@@ -63,8 +65,8 @@ class DraftConfig(PretrainedConfig):
 
     @property
     def tree_shape(self) -> TreeShape:
-        """The tree to use where the user names none."""
-        return CLOVER2_TREE if self.tree is None else TreeShape.from_paths(self.tree)
+        """The tree to use where the user names none, no deeper than there are heads."""
+        return CLOVER2_TREE.cut(self.num_heads) if self.tree is None else TreeShape.from_paths(self.tree)
 
     @property
     def target_shape(self) -> PretrainedConfig:

@@ -28,10 +28,50 @@ class CosineAttention(nn.Module):
 
     def forward(self, state: Tensor, embedding: Tensor) -> Tensor:
         """States [..., H] and token embeddings [..., H] to states [..., H]."""
-        query = self.query(self.norm(state)).unflatten(-1, (self.num_heads, -1))
-        key, value = self.key_value(embedding).unflatten(-1, (2, self.num_heads, -1)).unbind(-3)
-        similarity = F.cosine_similarity(query, key, dim=-1, eps=1e-6)
-        return state + (similarity.unsqueeze(-1) * value).flatten(-2)
+        key, value = self.key_value(embedding).chunk(2, dim=-1)
+        return state + cosine_weighted(self.query(self.norm(state)), key, value, self.num_heads)
+
+
+class ConcatLinear(nn.Module):
+    """A linear layer on the concatenation of a state and one token embedding: an ablation of the attention.
+
+    Starts as the identity on the state, plus zero-mean noise of standard deviation `noise`.
+    """
+
+    def __init__(self, hidden_size: int, noise: float):
+        super().__init__()
+        self.linear = identity_linear(2 * hidden_size, hidden_size, noise)
+
+    def forward(self, state: Tensor, embedding: Tensor) -> Tensor:
+        """States [..., H] and token embeddings [..., H] to states [..., H]."""
+        return self.linear(torch.cat((state, embedding), dim=-1))
+
+
+class ResidualBlock(nn.Module):
+    """Medusa's head (2401.10774): `x + SiLU(Linear(x))`, starting as the exact identity."""
+
+    def __init__(self, hidden_size: int):
+        super().__init__()
+        self.linear = nn.Linear(hidden_size, hidden_size)
+        start_linear(self.linear, torch.zeros(hidden_size, hidden_size), noise=0.0)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """[..., H] to [..., H]."""
+        return states + F.silu(self.linear(states))
+
+
+def cosine_weighted(query: Tensor, key: Tensor, value: Tensor, num_heads: int) -> Tensor:
+    """`concat_j(cos(q_j, k_j) · v_j)` over the heads j: three times [..., H] to [..., H]."""
+    query, key, value = (x.unflatten(-1, (num_heads, -1)) for x in (query, key, value))
+    similarity = F.cosine_similarity(query, key, dim=-1, eps=1e-6)
+    return (similarity.unsqueeze(-1) * value).flatten(-2)
+
+
+def identity_linear(inputs: int, outputs: int, noise: float) -> nn.Linear:
+    """A layer that starts by handing on the first `outputs` of its inputs, plus zero-mean noise on its weights."""
+    layer = nn.Linear(inputs, outputs)
+    start_linear(layer, torch.eye(outputs, inputs), noise)
+    return layer
 
 
 def start_linear(layer: nn.Linear, weight: Tensor, noise: float) -> None:

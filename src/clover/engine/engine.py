@@ -1,8 +1,9 @@
 """The decoding engine: a batch of requests in, a stream of step events out.
 
 One decoding step: the draft grows a token tree, the target runs root and drafts in one pass, what it would have said
-anyway is kept (rule A), and the cache is compacted to the accepted path. Plain decoding is the same step with a tree
-that is only its root. Row b's root is its last committed token, whose keys and values are not cached yet.
+anyway is kept (rule A, or rule B for drawn trees), and the cache is compacted to the accepted path. Plain decoding is
+the same step with a tree that is only its root. Row b's root is its last committed token, whose keys and values are
+not cached yet.
 
 Shapes: B batch, A nodes of an accepted path, N nodes of a tree, T text, W width of the hidden states the draft reads,
 V vocabulary.
@@ -15,10 +16,10 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clover.cache import KVCache
-from clover.drafting import Drafter, StaticDrafter
+from clover.drafting import Drafter, make_drafter
 from clover.drafts import DraftModel, DraftSession
 from clover.engine.requests import Request, StepEvent
 from clover.engine.rows import Row
@@ -26,8 +27,9 @@ from clover.engine.timing import PhaseClock
 from clover.errors import UserError
 from clover.sampling import Sampler
 from clover.target import TargetModel, TargetOutput
-from clover.tree import TokenTree, TreeShape
-from clover.verify import Verified, verify
+from clover.target.packing import PackedLinears
+from clover.tree import TokenTree, Tree
+from clover.verify import Verified, verify, verify_drawn
 
 _ROOM = 4096  # new tokens that a cache is made for at once; later ones make it grow
 
@@ -95,25 +97,27 @@ class Engine:
     Args:
         target: the frozen model whose output is produced.
         draft: proposes tokens; None for plain decoding.
-        shape: the static tree the draft fills; when left out the one its configuration names.
+        tree: what the draft grows, a static tree or a rule; when left out the tree that its configuration names.
         prefill_chunk: prompt tokens that are run at once per row.
         capacity: cache slots per row at the start; when left out enough for the prompt and 4,096 new tokens.
+
+    Raises:
+        UserError: the tree is deeper than the draft goes.
     """
 
     def __init__(
         self,
         target: TargetModel,
         draft: DraftModel | None = None,
-        shape: TreeShape | None = None,
+        tree: Tree | None = None,
         prefill_chunk: int = 512,
         capacity: int | None = None,
     ):
         self.target, self.draft = target, draft
-        self.drafter: Drafter | None = None
-        if draft is not None:
-            self.drafter = StaticDrafter(draft, shape or draft.config.tree_shape)
+        self.drafter: Drafter | None = None if draft is None else make_drafter(draft, tree)
         self._hidden_state = "post_norm" if draft is None else draft.config.hidden_state
         self.prefill_chunk, self.capacity = prefill_chunk, capacity
+        self._packed = PackedLinears(*(m for m in (target.model, draft) if isinstance(m, nn.Module)))
 
     def run(
         self, requests: Sequence[Request], clock: PhaseClock | None = None, prefix: PrefixCache | None = None
@@ -133,12 +137,13 @@ class Engine:
             return
         self._check(requests)
         clock = clock or PhaseClock()
-        with torch.inference_mode():
+        self._packed.refresh()
+        with torch.inference_mode(), self._packed.active():
             with clock.phase("prefill"):
                 batch = self._start(requests, prefix)
         try:
             while batch.rows:
-                with torch.inference_mode():
+                with torch.inference_mode(), self._packed.active():
                     events = self._step(batch, clock)
                 yield from events
                 with torch.inference_mode():
@@ -182,7 +187,6 @@ class Engine:
         sampler = Sampler(
             [request.params for request in requests],
             [request.prompt for request in requests],
-            [min(request.max_new_tokens, room[i]) for i, request in enumerate(requests)],
             target.vocab_size,
             target.device,
         )
@@ -258,20 +262,24 @@ class Engine:
             output = self._run(batch.cache, tree.tokens, tree)
             logits = self.target.logits(output.hidden)
         with clock.phase("accept"):
-            verified = verify(tree, batch.sampler.choose(logits, tree))
-            counts, tokens, path = _to_host(verified)
+            verified = _verify(tree, logits, batch.sampler)
+            counts, depths, tokens, path = _to_host(verified, tree)
         with clock.phase("keep"):
             self._keep(batch, output, verified, counts, path)
-            depth = 0 if tree.tokens.shape[1] == 1 or self.drafter is None else self.drafter.max_depth
-            return [row.accept(tokens[b][: counts[b]], depth) for b, row in enumerate(batch.rows)]
+            return [row.accept(tokens[b][: counts[b]], depths[b]) for b, row in enumerate(batch.rows)]
 
     def _draft(self, batch: _Batch) -> TokenTree:
         if batch.session is None or self.drafter is None:
             return TokenTree.root_only(batch.root.unsqueeze(1))
         logits = batch.session.commit(batch.hidden, batch.next_tokens, batch.counts)
-        if batch.cache.length + self.drafter.max_depth >= self.target.position_limit:
+        furthest = self.target.position_limit - self.drafter.max_depth
+        at_limit = [length >= furthest for length in batch.cache.lengths]
+        if all(at_limit):
             return TokenTree.root_only(batch.root.unsqueeze(1))
-        return self.drafter.grow(batch.session, logits, batch.root, batch.sampler)
+        tree = self.drafter.grow(batch.session, logits, batch.root, batch.sampler)
+        return (
+            tree.without(torch.tensor(at_limit, device=batch.root.device)[:, None]) if any(at_limit) else tree
+        )
 
     def _run(self, cache: KVCache, tokens: Tensor, tree: TokenTree | None) -> TargetOutput:
         """One forward of the target over plain text (tree None) or the nodes of a tree."""
@@ -300,14 +308,26 @@ class Engine:
         batch.hidden = output.read.gather(1, index)
 
 
-def _to_host(verified: Verified) -> tuple[list[int], list[list[int]], list[list[int]]]:
-    """Counts, tokens and paths in the one transfer of a step."""
+def _verify(tree: TokenTree, logits: Tensor, sampler: Sampler) -> Verified:
+    if tree.draws is None:
+        return verify(tree, sampler.choose(logits, tree))
+    target_probs = sampler.target_probs(logits.double(), tree)
+    tests, bonus = sampler.test_numbers(tree.tokens.shape[1]), sampler.gumbels(tree.max_depth)
+    return verify_drawn(tree, target_probs, tests, bonus)
+
+
+def _to_host(
+    verified: Verified, tree: TokenTree
+) -> tuple[list[int], list[int], list[list[int]], list[list[int]]]:
+    """Counts, drafted depths, tokens and paths in the one transfer of a step."""
     width = verified.path.shape[1]
-    packed = torch.cat((verified.counts.unsqueeze(1), verified.tokens, verified.path), dim=1).tolist()
+    depths = tree.depths.amax(1, keepdim=True)
+    packed = torch.cat((verified.counts.unsqueeze(1), depths, verified.tokens, verified.path), dim=1).tolist()
     return (
         [row[0] for row in packed],
-        [row[1 : 1 + width] for row in packed],
-        [row[1 + width :] for row in packed],
+        [row[1] for row in packed],
+        [row[2 : 2 + width] for row in packed],
+        [row[2 + width :] for row in packed],
     )
 
 

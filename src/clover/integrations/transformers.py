@@ -37,13 +37,13 @@ from clover.errors import UserError
 from clover.integrations.transformers_options import Ending, check_options, read_prompts, sampling_options
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
-from clover.tree import TreeShape, parse_tree
+from clover.tree import Tree, parse_tree
 
 
 def speculative(
     draft: str | os.PathLike[str] | DraftModel,
     *,
-    tree: str | TreeShape | None = None,
+    tree: str | Tree | None = None,
     tokenizer: Any | None = None,
 ) -> Speculative:
     """Make the `custom_generate` argument of `model.generate` that decodes with a draft.
@@ -54,7 +54,7 @@ def speculative(
 
     Args:
         draft: directory, hub name, or a draft already in the model's dtype and on its device.
-        tree: as in `clover.load`: "clover2", "chain:5", a JSON file with rank paths, or a TreeShape.
+        tree: as in `clover.load`: "clover2", "chain:5", "budget:4", …, or an object of `clover.tree`.
         tokenizer: the model's, needed for `stop_strings` only: transformers does not hand on its own argument.
 
     Raises:
@@ -70,7 +70,7 @@ class Speculative:
     """A decoding loop for `generate`; made by `speculative`."""
 
     draft: str | os.PathLike[str] | DraftModel
-    tree: TreeShape | None
+    tree: Tree | None
     tokenizer: Any | None
 
     def __call__(

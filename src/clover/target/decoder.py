@@ -159,6 +159,27 @@ def final_norm(decoder: DecoderStack) -> nn.Module:
     raise UserError(f"{type(decoder.stack).__name__} has not one norm after its layers, which drafts need")
 
 
+def input_norm(layer: nn.Module) -> str | None:
+    """Name of the norm that a decoder layer puts before its attention and before nothing else.
+
+    None where there is no such norm: in layers that norm the outputs of their parts instead (OLMo-2), and in those
+    whose attention and MLP read one norm together (Phi, Cohere).
+    """
+    norms = [name for name, child in layer.named_children() if "norm" in type(child).__name__.lower()]
+    return norms[0] if len(norms) > 1 and not norms[0].startswith("post") else None
+
+
+def remove_outer_norms(decoder: DecoderStack) -> None:
+    """Take out the first layer's input norm, if it has one, and the final norm."""
+    first, last = decoder.layers[0], final_norm(decoder)
+    if name := input_norm(first):
+        setattr(first, name, nn.Identity())
+    for owner in decoder.stack.modules():
+        for name, child in owner.named_children():
+            if child is last:
+                setattr(owner, name, nn.Identity())
+
+
 def copy_last_layer(target: TargetModel, decoder: DecoderStack) -> None:
     """Set every layer to the target's last layer, and the norm to its final norm.
 

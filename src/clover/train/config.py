@@ -12,7 +12,9 @@ from clover.losses import LossConfig
 
 _SCHEDULES = ("trapezoid", "cosine")
 _DTYPES = ("bf16", "fp32")
-_MAY_CHANGE = ("output", "target", "data", "max_steps", "max_minutes", "epochs", "save_every_minutes")
+_MAY_CHANGE = (
+    "output", "target", "data", "max_steps", "max_minutes", "epochs", "save_every_minutes", "writing_seconds",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class TrainConfig:
 
     Args:
         output: directory of the finished draft; `<output>.training` holds the log and the checkpoint meanwhile.
-        target, data, draft: where the target and the texts came from and the draft's options, kept for the record.
+        target, data, system, draft: where the target and the texts came from, the draft system and its options, kept
+            for the record.
         max_length: longest window of text in tokens; never more than the target's context.
         batch_tokens: tokens of one forward pass at most, padding counted.
         accumulation: forward passes per optimizer step.
@@ -34,11 +37,13 @@ class TrainConfig:
         dtype: "bf16" (autocast; weights stay float32) or "fp32"; by default bf16 on a GPU and fp32 on a CPU.
         validation_share: share of the texts that is held out and only measured.
         save_every_minutes: time between checkpoints.
+        writing_seconds: what the target took to write the texts before the training, kept for the record.
     """
 
     output: str
     target: str = ""
     data: tuple[str, ...] = ()
+    system: str = "clover2"
     draft: dict[str, Any] = field(default_factory=dict)
     max_length: int = 2048
     batch_tokens: int = 8192
@@ -57,6 +62,7 @@ class TrainConfig:
     seed: int = 0
     validation_share: float = 0.02
     save_every_minutes: float = 5.0
+    writing_seconds: float = 0.0
     loss: LossConfig = field(default_factory=LossConfig)
 
     def __post_init__(self) -> None:

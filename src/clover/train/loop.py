@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import math
 import shutil
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -77,9 +78,11 @@ def train(
         console: where progress is shown; standard error by default.
 
     Raises:
-        UserError: options, data, target and draft do not fit together, the output cannot be written, an unfinished run
-            is in the way or cannot be resumed, or the loss is not finite any more.
+        UserError: options, data, target and draft do not fit together, the draft has no weights, the output cannot be
+            written, an unfinished run is in the way or cannot be resumed, or the loss is not finite any more.
     """
+    if not draft.trainable:
+        raise UserError(f"{draft.config.model_type} has no weights to train; use it as it is")
     check_unfinished(config, resume, overwrite)
     work = config.work_directory
     try:
@@ -197,7 +200,12 @@ class _Run:
         self.draft.save_pretrained(folder)
         packages = (importlib.import_module("clover"), torch, transformers)
         versions = {package.__name__: package.__version__ for package in packages}
+        resources = {
+            "peak_memory_bytes": _peak_memory(self.target.device),
+            "checkpoint_bytes": checkpoint_path(self.config).stat().st_size,
+        }
         record = {"config": self.config.to_dict(), "result": asdict(result), "versions": versions}
+        record["resources"] = resources
         write_json(folder / "training_config.json", record)
         shutil.copyfile(self.log.path, folder / "training_log.jsonl")
 
@@ -245,6 +253,18 @@ class _Run:
 
     def _rate(self) -> float:
         return rate(self._spent(), self.config)
+
+
+def _peak_memory(device: torch.device) -> int | None:
+    """Bytes: the most that was allocated on the GPU, or of the whole process on a CPU; None where nobody counts."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def _check_tokens(samples: Sequence[Sample], target: TargetModel) -> None:

@@ -1,18 +1,14 @@
-"""Token trees: which draft tokens the target model verifies together in one forward pass.
+"""Static trees: who is whose parent, and which candidate sits where, the same at every step.
 
-A `TreeShape` is a plan that is the same at every step (who is whose parent, which candidate sits where); a
-`TokenTree` is one step's tree with its tokens, for a batch. Node 0 is the root, the last committed token;
-every other node comes after its parent. Shapes: B batch, N nodes (root included).
+Shapes: N nodes (root included).
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from pathlib import Path
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -108,6 +104,15 @@ class TreeShape:
             raise UserError(f"a chain needs at least one draft token, got {length}")
         return cls(tuple(range(-1, length)), (0,) * (length + 1))
 
+    def cut(self, max_depth: int) -> TreeShape:
+        """Return the tree without the nodes that are deeper.
+
+        >>> TreeShape.chain(5).cut(2) == TreeShape.chain(2)
+        True
+        """
+        kept = sum(depth <= max_depth for depth in self.depths)
+        return TreeShape(self.parents[:kept], self.ranks[:kept])
+
     @cached_property
     def depths(self) -> tuple[int, ...]:
         """Depth of each node; the root's is 0."""
@@ -151,112 +156,3 @@ class TreeShape:
         for node, parent in itertools.islice(enumerate(self.parents), 1, None):
             mask[node] |= mask[parent]
         return mask
-
-
-_ROOT = TreeShape((-1,), (0,))
-
-
-@dataclass(frozen=True)
-class TokenTree:
-    """The token trees of one decoding step. Rows may differ in shape, not in the number of nodes.
-
-    Attributes:
-        tokens: Long [B, N]; column 0 is the root, the last committed token.
-        parents: Long [B, N]; column 0 is -1, elsewhere less than the column. Another -1 marks a padding node,
-            which has no children and is never accepted: it fills up a row that has fewer nodes than others.
-        depths: Long [B, N]; 0 for the root and for padding.
-        ancestor_mask: Bool [B, N, N], True where the column is an ancestor of the row, or the row itself.
-        max_depth: no node is deeper; known without asking the device.
-    """
-
-    tokens: Tensor
-    parents: Tensor
-    depths: Tensor
-    ancestor_mask: Tensor
-    max_depth: int
-
-    @classmethod
-    def from_shape(cls, shape: TreeShape, tokens: Tensor) -> TokenTree:
-        """Put tokens on a static tree. The other tensors are views, shared by all rows and steps.
-
-        Args:
-            shape: the tree, N nodes.
-            tokens: Long [B, N] in the shape's order of nodes.
-        """
-        parents, depths, mask = _shape_tensors(shape, tokens.device)
-        parents, depths = parents.expand(len(tokens), -1), depths.expand(len(tokens), -1)
-        return cls(tokens, parents, depths, mask.expand(len(tokens), -1, -1), shape.max_depth)
-
-    @classmethod
-    def from_parents(cls, tokens: Tensor, parents: Tensor, max_depth: int | None = None) -> TokenTree:
-        """Build trees that may differ from row to row, as dynamic drafting grows them.
-
-        Args:
-            tokens: Long [B, N].
-            parents: Long [B, N], see `TokenTree.parents`.
-            max_depth: a depth that no node exceeds; N - 1 if not given. Lower makes verified paths narrower.
-
-        >>> tree = TokenTree.from_parents(torch.tensor([[7, 8, 9]]), torch.tensor([[-1, 0, 1]]))
-        >>> tree.depths
-        tensor([[0, 1, 2]])
-        """
-        rows, nodes = parents.shape
-        has_parent = (parents >= 0).float().unsqueeze(2)
-        reach = torch.eye(nodes, device=parents.device).repeat(rows, 1, 1)
-        reach = reach.scatter_add(2, parents.clamp(min=0).unsqueeze(2), has_parent)
-        for _ in range((nodes - 1).bit_length()):
-            reach = (reach @ reach).clamp(max=1)
-        mask = reach > 0
-        return cls(tokens, parents, mask.sum(2) - 1, mask, nodes - 1 if max_depth is None else max_depth)
-
-    @classmethod
-    def root_only(cls, tokens: Tensor) -> TokenTree:
-        """Build the tree of plain decoding: Long [B, 1] last committed tokens, no draft."""
-        return cls.from_shape(_ROOT, tokens)
-
-
-@lru_cache(maxsize=64)
-def _shape_tensors(shape: TreeShape, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    # Made outside inference mode: what is cached here must also serve a caller that is not in it.
-    with torch.inference_mode(False):
-        parents, depths = torch.tensor([shape.parents, shape.depths], device=device)
-        return parents, depths, shape.ancestor_mask().to(device)
-
-
-# The static tree of Clover-2 (arXiv 2408.00264): 4, 8, 8, 3 and 2 nodes at depths 1 to 5.
-_CLOVER2_PATHS = "0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 0000 0001 0002 00000 00001"
-CLOVER2_TREE = TreeShape.from_paths([int(rank) for rank in path] for path in _CLOVER2_PATHS.split())
-
-
-def parse_tree(text: str) -> TreeShape:
-    """Read a tree from a command line: "clover2", "chain:5", or the path of a JSON list of rank paths.
-
-    Raises:
-        UserError: it is none of these, or the file does not hold a tree.
-
-    >>> parse_tree("chain:5").budget, parse_tree("clover2") is CLOVER2_TREE
-    (5, True)
-    """
-    if text == "clover2":
-        return CLOVER2_TREE
-    if text.startswith("chain:"):
-        length = text.removeprefix("chain:")
-        if not (length.isascii() and length.isdigit() and len(length) < 5):
-            raise UserError(f"tree {text!r}: a chain needs its length, 1 to 9999, as in chain:5")
-        return TreeShape.chain(int(length))
-    return TreeShape.from_paths(_read_paths(Path(text)))
-
-
-def _read_paths(file: Path) -> list[list[int]]:
-    wanted = "clover2, chain:5, or a JSON file with a list of rank paths such as [[0], [1], [0, 0]]"
-    try:
-        paths = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"tree {str(file)!r} cannot be read ({error}); give {wanted}") from error
-    if not isinstance(paths, list) or not all(_is_rank_path(path) for path in paths):
-        raise UserError(f"tree {str(file)!r} is not a list of rank paths; give {wanted}")
-    return paths
-
-
-def _is_rank_path(path: object) -> bool:
-    return isinstance(path, list) and all(type(rank) is int and rank >= 0 for rank in path)

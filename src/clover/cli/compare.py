@@ -1,0 +1,53 @@
+"""``clover compare``: train and measure the draft systems of a suite side by side."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clover.cli import options
+
+SuiteName = Annotated[
+    str,
+    typer.Argument(
+        metavar="SUITE",
+        help="A TOML file, or one of: quick, paper-clover1, paper-clover2, tree-size, learning-rate, ablation.",
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Results and report; DIR.work keeps the drafts. Left out: runs/ and the suite's name.",
+    ),
+]
+ReportOnly = Annotated[
+    bool, typer.Option("--report-only", help="Write the report of the results that are there; run nothing.")
+]
+
+
+def compare(
+    suite: SuiteName,
+    output: Output = None,
+    report_only: ReportOnly = False,
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+) -> None:
+    """Compare draft systems, each trained at equal budget: tables, plots and one HTML page.
+
+    What was interrupted goes on with the same command; nothing that is finished is run again.
+    """
+    from clover.compare import CompareOptions, run_compare
+
+    options.hide_loading_bars()
+    run_compare(
+        CompareOptions(
+            suite,
+            output,
+            device=device,
+            dtype=dtype,
+            trust_remote_code=trust_remote_code,
+            report_only=report_only,
+        )
+    )

@@ -1,0 +1,140 @@
+"""Texts of a comparison: what the drafts learn from, and the prompts of each task."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import zip_longest
+from pathlib import Path
+
+import torch
+
+from clover import assets
+from clover.compare.suite import PROMPTS, Task, TextOptions
+from clover.data import Sample, fingerprint, read_samples
+from clover.data.slices import cut_python
+from clover.data.tasks import PROMPT_TOKENS, encode_task, read_tasks
+from clover.errors import UserError
+from clover.files import read_json
+from clover.recipe.corpus import Corpus, Document, prompts_from, read_corpus
+from clover.regenerate import RegenerateConfig, read_regenerated, regenerate
+from clover.target import TargetModel
+
+FEWEST_NEW_TOKENS = 16  # a prompt that leaves less room in the context is left out
+_CHARACTERS = 12 * PROMPT_TOKENS  # before a cut: more than the tokens of a prompt have
+
+
+def write_text(
+    target: TargetModel,
+    options: TextOptions,
+    path: Path,
+    progress: Callable[[int, int], None] = lambda texts, tokens: None,
+) -> list[Sample]:
+    """Make the training text: read the files, or let the target write into `path`, going on from what it holds."""
+    samples = _samples(target, options)
+    if not options.write:
+        return samples
+    config = RegenerateConfig(
+        max_length=options.max_length,
+        prompt_tokens=options.prompt_tokens,
+        temperatures=options.temperatures,
+        batch_size=options.batch_size,
+        max_minutes=options.minutes,
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return regenerate(target, samples, config, path, progress)
+
+
+def read_text(target: TargetModel, options: TextOptions, path: Path) -> list[Sample]:
+    """The training text that `write_text` has finished."""
+    return read_regenerated(path) if options.write else _samples(target, options)
+
+
+def text_name(samples: Sequence[Sample]) -> str:
+    """What stands for the text in results."""
+    return fingerprint(samples)
+
+
+def task_prompts(target: TargetModel, task: Task, limit: int) -> list[tuple[int, ...]]:
+    """Prompts of a task as token ids, at most `limit`; those that nearly fill the context are left out.
+
+    Raises:
+        UserError: the task has no prompt that can be used.
+    """
+    tokenizer = target.tokenizer
+    assert tokenizer is not None
+    longest = target.context_length - FEWEST_NEW_TOKENS
+    if task.file is not None:
+        found = (
+            encode_task(t, tokenizer).tokens for t in read_tasks([task.file]) if _in_group(t.group, task)
+        )
+    else:
+        found = (tuple(tokenizer(text)["input_ids"][-PROMPT_TOKENS:]) for text in _kind_texts(task.kind))
+    prompts: list[tuple[int, ...]] = []
+    for tokens in found:
+        if 0 < len(tokens) <= longest:
+            prompts.append(tokens)
+        if len(prompts) == limit:
+            break
+    if not prompts:
+        raise UserError(f"task {task.name!r} has no prompt of at most {longest} tokens")
+    return prompts
+
+
+def _in_group(group: str, task: Task) -> bool:
+    return task.group is None or task.group == group
+
+
+@cache
+def _corpus() -> Corpus:
+    return read_corpus()
+
+
+def _kind_texts(kind: str | None) -> Iterator[str]:
+    """Openings whose continuation is of `kind`, from as many held-out files as possible first.
+
+    No line break at the end: see `clover.recipe.corpus.prompts_from`.
+    """
+    if kind == PROMPTS:
+        yield from read_json(assets.HELD_OUT_PROMPTS)["prompts"]
+        return
+    by_file = [_cuts(document)[str(kind)] for document in _corpus().held_out]
+    for turn in zip_longest(*by_file):
+        yield from (text for text in turn if text)
+
+
+@cache
+def _cuts(document: Document) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    try:
+        cuts = cut_python(document.text, document.name)
+    except UserError:  # written for another version of Python
+        return found
+    for cut in cuts:
+        text = document.text[max(0, cut.end - _CHARACTERS) : cut.end].rstrip("\n")
+        found[cut.kind].append(text)
+    return found
+
+
+def _samples(target: TargetModel, options: TextOptions) -> list[Sample]:
+    tokenizer = target.tokenizer
+    assert tokenizer is not None
+    if options.files:
+        texts = read_samples(options.files, tokenizer, target.eos_token_ids, stand_ins=options.write).samples
+        return list(texts[: options.texts])
+    openings = prompts_from(_corpus().train, options.texts)
+    found = [tokenizer(opening)["input_ids"][-options.prompt_tokens :] for opening in openings]
+    if not found:
+        raise UserError("there is no source code on this machine to take openings from; name files in [text]")
+    chooser = random.Random(0)
+    more = [chooser.choice(found) for _ in range(options.texts - len(found))]
+    return [_opening(tokens) for tokens in [*found, *more]]
+
+
+def _opening(tokens: Sequence[int]) -> Sample:
+    """A text whose opening is given and whose one learnt token stands for all that the target will write."""
+    learnt = torch.zeros(len(tokens) + 1, dtype=torch.bool)
+    learnt[-1] = True
+    return Sample(torch.tensor([*tokens, 0], dtype=torch.int32), learnt)

@@ -1,0 +1,232 @@
+"""Prompts from task files, each with the group it is counted in.
+
+======================  ==============================================================================
+.json .jsonl .parquet   records as `clover.data.formats` reads them: Spec-Bench, MT-bench and GSM8K are questions,
+                        HumanEval and `prompt` plain text, of `text` the opening is the prompt; also the object
+                        {"prompts": [...], "development": [...]} of lists of texts
+.txt                    one prompt per line
+.py                     cut into prompts, grouped by the kind of text that follows (`clover.data.slices`)
+any other               cut into prompts
+======================  ==============================================================================
+
+The group is Spec-Bench's task (the categories of MT-bench are one task), else the name of the file without its ending.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clover.data.chat import TemplateRefused, encode_prompt
+from clover.data.formats import Message, parse_record, raw_records
+from clover.data.slices import cut_plain, cut_python
+from clover.errors import UserError
+from clover.files import explain
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+PROMPT_TOKENS = 64
+_MT_BENCH = {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"}
+_RECORD_FILES = (".json", ".jsonl", ".parquet")
+_LISTS = ("prompts", "development")
+_MAX_BYTES = 64 * 2**20
+_CHARACTERS_PER_TOKEN = 12  # kept before a cut: more than any prompt of so many tokens has
+
+Window = tuple[int | None, int | None]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Something to continue, not yet tokenized: either `messages`, for the chat template, or plain `text`.
+
+    Args:
+        group: what it is counted with.
+        where: the file and the line or record.
+        window: start and end, as of a slice, of those tokens of the text that are the prompt.
+    """
+
+    group: str
+    where: str
+    messages: tuple[Message, ...] = ()
+    text: str = ""
+    window: Window = (None, None)
+
+
+@dataclass(frozen=True)
+class TaskPrompt:
+    """Token ids to continue, the group they are counted in, and the file and line they come from."""
+
+    group: str
+    tokens: tuple[int, ...]
+    where: str
+
+
+def read_prompts(
+    paths: Iterable[str | os.PathLike[str]],
+    tokenizer: PreTrainedTokenizerBase,
+    limit: int | None = None,
+    prompt_tokens: int = PROMPT_TOKENS,
+) -> list[TaskPrompt]:
+    """Read files of any kind and tokenize the prompts that are used.
+
+    Args:
+        limit: prompts at most, spread over the groups.
+        prompt_tokens: length of a prompt that is cut from a text.
+
+    Raises:
+        UserError: a file cannot be read or understood, holds no prompts, or the chat template refuses one.
+    """
+    tasks = list(read_tasks(paths, prompt_tokens))
+    return [encode_task(task, tokenizer) for task in spread(tasks, limit)]
+
+
+def read_tasks(paths: Iterable[str | os.PathLike[str]], prompt_tokens: int = PROMPT_TOKENS) -> Iterator[Task]:
+    """Yield what files hold, in order.
+
+    Raises:
+        UserError: names the file, and the line or record where there is one.
+    """
+    found = False
+    for path in map(Path, paths):
+        empty = True
+        for task in _read_file(path, prompt_tokens):
+            empty, found = False, True
+            yield task
+        if empty and path.suffix.lower() in (
+            *_RECORD_FILES,
+            ".txt",
+        ):  # a short source file may have no place to cut
+            raise UserError(f"{path} holds no prompts")
+    if not found:
+        raise UserError("the files hold no text that is long enough to be cut into prompts")
+
+
+def spread(tasks: Sequence[Task], limit: int | None) -> list[Task]:
+    """At most `limit` tasks, one of each group in turn; each group's first ones, groups one after another.
+
+    >>> tasks = [Task(group, str(i)) for i, group in enumerate("aaab")]
+    >>> [task.where for task in spread(tasks, 3)]
+    ['0', '1', '3']
+    """
+    groups: dict[str, list[Task]] = {}
+    for task in tasks:
+        groups.setdefault(task.group, []).append(task)
+    in_turn = [task for turn in zip_longest(*groups.values()) for task in turn if task is not None]
+    kept = {id(task) for task in in_turn[:limit]}
+    return [task for task in chain(*groups.values()) if id(task) in kept]
+
+
+def encode_task(task: Task, tokenizer: PreTrainedTokenizerBase) -> TaskPrompt:
+    """Tokenize: messages through the chat template, or as plain text where the tokenizer has none.
+
+    Raises:
+        UserError: the chat template refuses the messages, or nothing is left to continue.
+    """
+    if task.messages and tokenizer.chat_template:
+        try:
+            tokens = encode_prompt(task.messages, tokenizer)
+        except TemplateRefused as error:
+            raise UserError(f"{task.where}: {error}") from error
+    else:
+        text = task.text or "\n\n".join(message["content"] for message in task.messages)
+        tokens = _encode_plain(text, task.window, tokenizer)
+    if not tokens:
+        raise UserError(f"{task.where}: the tokenizer makes no token of the prompt")
+    return TaskPrompt(task.group, tuple(tokens), task.where)
+
+
+def _encode_plain(text: str, window: Window, tokenizer: Any) -> list[int]:
+    """Tokens of the window, after what the tokenizer puts before every text."""
+    whole = list(tokenizer(text, verbose=False)["input_ids"])
+    bare = list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+    opening = whole[: len(whole) - len(bare)] if whole[len(whole) - len(bare) :] == bare else []
+    return opening + bare[slice(*window)]
+
+
+def _read_file(path: Path, prompt_tokens: int) -> Iterator[Task]:
+    suffix = path.suffix.lower()
+    if suffix in _RECORD_FILES:
+        for where, fields in raw_records(path):
+            if isinstance(fields, dict) and isinstance(fields.get("prompts"), list):
+                yield from _read_lists(fields, path.stem, where)
+            else:
+                yield _parse_task(fields, path.stem, where, prompt_tokens)
+    elif suffix == ".txt":
+        for number, line in enumerate(_read_text(path).splitlines(), start=1):
+            if line.strip():
+                yield Task(path.stem, f"{path}, line {number}", text=line)
+    else:
+        text = _read_text(path)
+        if text.strip():
+            yield from _cut(text, path, prompt_tokens)
+
+
+def _read_lists(fields: dict[str, Any], stem: str, where: str) -> Iterator[Task]:
+    for name in _LISTS:
+        texts = fields.get(name, [])
+        if not isinstance(texts, list) or not all(isinstance(text, str) and text.strip() for text in texts):
+            raise UserError(f"{where}: {name} must be a list of texts that are not empty")
+        for number, text in enumerate(texts, start=1):
+            yield Task(stem if name == "prompts" else name, f"{where}: {name}, text {number}", text=text)
+
+
+def _parse_task(fields: Any, stem: str, where: str, prompt_tokens: int) -> Task:
+    record = parse_record(fields, where)
+    task = Task(_group(fields, where) if "turns" in fields else stem, where)
+    if task.group == "":
+        task = replace(task, group=stem)
+    if record.messages:
+        return replace(task, messages=_first_turn(record.messages, where))
+    if not (record.prompt or record.completion).strip():
+        raise UserError(f"{where}: the prompt is empty")
+    if record.prompt:
+        return replace(task, text=record.prompt)
+    return replace(task, text=record.completion, window=(0, prompt_tokens))
+
+
+def _group(fields: dict[str, Any], where: str) -> str:
+    category = fields.get("category") or ""
+    if not isinstance(category, str) or not category.isprintable() or len(category) > 100:
+        raise UserError(f"{where}: category must be a short name, not {str(category)[:40]!r}")
+    return "mt_bench" if category in _MT_BENCH else category
+
+
+def _first_turn(messages: Sequence[Message], where: str) -> tuple[Message, ...]:
+    """The conversation up to the first words of the user."""
+    asked = [at for at, message in enumerate(messages) if message["role"] == "user"]
+    if not asked or not messages[asked[0]]["content"].strip():
+        raise UserError(f"{where}: the user says nothing that could be answered")
+    return tuple(messages[: asked[0] + 1])
+
+
+def _cut(text: str, path: Path, prompt_tokens: int) -> Iterator[Task]:
+    cuts = cut_python(text, str(path)) if path.suffix.lower() == ".py" else cut_plain(text, path.stem)
+    for cut in cuts:
+        start = max(0, cut.end - _CHARACTERS_PER_TOKEN * prompt_tokens)
+        # A line break at the end would be a token of its own, which seldom stands in the middle of a text.
+        before = text[start : cut.end].rstrip("\n")
+        if before.strip():
+            line = text.count("\n", 0, cut.end) + 1
+            yield Task(cut.kind, f"{path}, line {line}", text=before, window=(-prompt_tokens, None))
+
+
+def _read_text(path: Path) -> str:
+    try:
+        if path.is_dir():
+            raise UserError(f"{path} is a directory; name the files in it")
+        if path.stat().st_size > _MAX_BYTES:
+            raise UserError(f"{path} is over {_MAX_BYTES >> 20} MiB; write the prompts as .jsonl")
+        text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {explain(error.errno or errno.EIO)}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not valid UTF-8 text (byte {error.start}: {error.reason})") from error
+    if "\0" in text:
+        raise UserError(f"{path} is not text: it holds zero bytes")
+    return text

@@ -1,0 +1,62 @@
+"""What dynamic trees share: the best of many candidates, ties included, and trees from what was kept.
+
+Shapes: B batch, C candidates, N nodes (root included).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from clover.tree import TokenTree
+
+
+def best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the highest values, falling, and where they are; of equal values the first counts as higher.
+
+    `topk` leaves open which of equals it returns, and in which order; trees must not depend on that.
+
+    Args:
+        values: [..., C], no NaN.
+        count: at most C.
+
+    Returns:
+        values [..., count] and indices Long [..., count].
+
+    >>> best(torch.tensor([0.5, 0.1, 0.5, 0.3, 0.1]), 4)
+    (tensor([0.5000, 0.5000, 0.3000, 0.1000]), tensor([0, 2, 3, 1]))
+    """
+    lowest = values.topk(count).values[..., -1:]
+    above, equal = values > lowest, values == lowest
+    room = count - above.sum(-1, keepdim=True)
+    kept = above | (equal & (equal.cumsum(-1) <= room))
+    places = torch.arange(values.shape[-1], device=values.device)
+    places = torch.where(kept, places, values.shape[-1]).topk(count, largest=False, sorted=True).indices
+    places = places.sort(-1).values
+    found, order = values.gather(-1, places).sort(dim=-1, descending=True, stable=True)
+    return found, places.gather(-1, order)
+
+
+def probabilities(logits: Tensor) -> Tensor:
+    """Turn a draft's logits [..., V] into float64 probabilities; all zero where no token has a finite logit."""
+    return logits.double().softmax(-1).nan_to_num(0.0)
+
+
+def compact(tokens: Tensor, parents: Tensor, exists: Tensor, size: int, max_depth: int) -> TokenTree:
+    """Build trees from candidates of which each row keeps some.
+
+    Args:
+        tokens, parents: Long [B, C]; candidate 0 is the root, parents are candidates before.
+        exists: Bool [B, C]; a candidate that does has a parent that does.
+        size: N, at least as many as exist in any row.
+        max_depth: a depth that no node exceeds.
+    """
+    order = (~exists).long().sort(dim=1, stable=True).indices
+    place = torch.empty_like(order).scatter_(
+        1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
+    )
+    parents = place.gather(1, parents.clamp(min=0))
+    parents = torch.where(exists, parents, -1)
+    parents[:, 0] = -1
+    order = order[:, :size]
+    return TokenTree.from_parents(tokens.gather(1, order), parents.gather(1, order), max_depth)

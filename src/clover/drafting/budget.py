@@ -1,0 +1,76 @@
+"""Clover-1's dynamic tree (arXiv 2405.00263, section 3): a budget of nodes goes to the most probable ones.
+
+Shapes: B batch, P frontier nodes, K candidates per frontier node, C candidates of a level, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from clover.drafting.best import best, compact, probabilities
+from clover.drafts import DraftModel, DraftSession
+from clover.sampling import Sampler
+from clover.tree import BudgetTree, TokenTree
+
+_LEAST_SHARE = 0.25  # of the most probable child's probability
+
+
+class BudgetDrafter:
+    """Grows level by level until the budget is spent or the draft ends.
+
+    1. Token level: of a node's children, the most probable first, those are candidates whose probabilities sum to at
+       most `mass`, and that have at least a quarter of the first one's. The first always is one.
+    2. Tree level: the candidates of a depth with the highest joint probabilities are kept, as many as the budget has
+       left; among equals those whose parent, then whose own token comes first.
+    3. Head level: what was kept leaves the budget.
+
+    Probabilities are the draft's own, at temperature 1. In sampled rows they are taken at the row's temperature, after
+    the numbers by which the target will choose are added to the logits (`Sampler.perturbed`). A level has room for all
+    that could be kept in any row, since the host does not know how many are.
+    """
+
+    def __init__(self, draft: DraftModel, tree: BudgetTree):
+        self.tree = tree
+        self.max_depth = min(draft.max_depth, tree.budget)
+        self.max_nodes = 1 + tree.budget
+
+    def grow(self, session: DraftSession, logits: Tensor, root: Tensor, sampler: Sampler) -> TokenTree:
+        output, everywhere = logits.unsqueeze(1), torch.ones_like(root, dtype=torch.bool).unsqueeze(1)
+        joint = everywhere.double()
+        left = torch.full_like(root, self.tree.budget).unsqueeze(1)
+        tokens, parents, exists, first = [root.unsqueeze(1)], [torch.zeros_like(left)], [everywhere], 0
+        for depth in range(1, self.max_depth + 1):
+            room = self.tree.budget - depth + 1
+            scores = sampler.perturbed(output, depth - 1)
+            candidates, values = self._candidates(scores, joint, room)
+            joint, places = best(values, min(room, values.shape[1]))
+            kept = (joint > 0) & (torch.arange(joint.shape[1], device=root.device) < left)
+            joint = joint * kept
+            slots = places // (values.shape[1] // output.shape[1])
+            tokens.append(candidates.gather(1, places))
+            parents.append(first + slots)
+            first += output.shape[1]
+            exists.append(kept)
+            left = left - kept.sum(1, keepdim=True)
+            if depth < self.max_depth:
+                output = session.advance(slots, tokens[-1])
+        grown = (torch.cat(parts, dim=1) for parts in (tokens, parents, exists))
+        return compact(*grown, size=self.max_nodes, max_depth=self.max_depth)
+
+    def _candidates(self, scores: Tensor, joint: Tensor, room: int) -> tuple[Tensor, Tensor]:
+        """The token level.
+
+        Args:
+            scores: [B, P, V], logits of the probabilities.
+            joint: float64 [B, P], probability of the path to each node; 0 for nodes that do not exist.
+            room: children of one node that could be kept.
+
+        Returns:
+            tokens Long [B, C] and their joint probabilities float64 [B, C], 0 for those that are no candidates; each
+            node's children side by side.
+        """
+        probs, tokens = best(probabilities(scores), min(room, scores.shape[2]))
+        candidate = (probs.cumsum(2) <= self.tree.mass) & (probs >= _LEAST_SHARE * probs[..., :1])
+        candidate[..., 0] = True
+        return tokens.flatten(1), (joint.unsqueeze(2) * probs * candidate).flatten(1)

@@ -1,0 +1,56 @@
+"""Trees whose children are drawn from the draft without replacement, for verification by rule B.
+
+Shapes: B batch, N nodes (root included), P nodes with children, K children at most, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from clover.drafting.static import StaticDrafter
+from clover.drafts import DraftModel, DraftSession
+from clover.sampling import Sampler
+from clover.tree import DrawnTree, Draws, TokenTree
+
+
+class DrawnDrafter(StaticDrafter):
+    """Fills a static shape with draws: a child's rank says which draw of its parent's distribution it is.
+
+    The draft is sampled at the row's own temperature (EAGLE, 2401.15077; Clover-2 at temperatures above 0). Greedy
+    rows take the most probable tokens. Where a distribution has fewer tokens than the shape has children, the rest
+    is padding.
+    """
+
+    def __init__(self, draft: DraftModel, tree: DrawnTree):
+        super().__init__(draft, tree.shape)
+        device = draft.target.device
+        expanded = [node for level in tree.shape.levels for node in level.expanded]
+        children = [[i for i, parent in enumerate(tree.shape.parents) if parent == node] for node in expanded]
+        widest = max(map(len, children))
+        padded = [[*nodes, *[-1] * (widest - len(nodes))] for nodes in children]
+        self._expanded = torch.tensor([expanded], device=device)  # Long [1, P]
+        self._children = torch.tensor([padded], device=device)  # Long [1, P, K]
+
+    def grow(self, session: DraftSession, logits: Tensor, root: Tensor, sampler: Sampler) -> TokenTree:
+        if not sampler.any_sampled:
+            return super().grow(session, logits, root, sampler)
+        tokens, output = [root.unsqueeze(1)], logits.unsqueeze(1)
+        missing, probs = [torch.zeros_like(tokens[0], dtype=torch.bool)], []
+        for level in self.levels:
+            assert output is not None
+            probs.append(sampler.draft_probs(output))
+            drawn = sampler.draw(probs[-1], level.expanded, level.choices)
+            impossible = probs[-1].gather(2, drawn) == 0
+            tokens.append(drawn[:, level.slots, level.ranks])
+            missing.append(impossible[:, level.slots, level.ranks])
+            output = level.advance(session, tokens[-1])
+        draws = self._draws(torch.cat(probs, dim=1))
+        tree = TokenTree.from_shape(self.shape, torch.cat(tokens, dim=1)).without(torch.cat(missing, dim=1))
+        return dataclasses.replace(tree, draws=draws)
+
+    def _draws(self, draft_probs: Tensor) -> Draws:
+        rows = draft_probs.shape[0]
+        return Draws(draft_probs, self._expanded.expand(rows, -1), self._children.expand(rows, -1, -1))

@@ -1,0 +1,105 @@
+"""EAGLE-1 (arXiv 2401.15077): a draft that predicts the target's next hidden state, one decoder layer at a time.
+
+With the target's hidden states f after its final norm and its input embedding E, both frozen:
+
+    z_t = FC([E[x_{t+1}] ; f_t])       a linear layer, 2H to H
+    o_t = Layer(z_<=t)                 one decoder layer of the target's own kind; o_t stands for f_{t+1}
+    logits = lm_head(o_t)              the target's own, for token t + 2
+
+Deeper in the tree o_t takes the place of f_{t+1}: one layer is run for every node, on a cache of its own that holds
+the pairs of true states and, after them, the nodes' ancestors.
+
+As in the authors' code the layer has no norm before its attention, no final norm follows it, and it starts from random
+weights. Families whose attention has no norm to itself keep their layer as it is (`clover.target.decoder.input_norm`):
+OLMo-2 norms the outputs of attention and MLP instead, Phi and Cohere give one norm to both.
+
+Shapes: B batch, N positions or nodes, T text, H hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clover.cache import KVCache
+from clover.drafts.base import DraftModel
+from clover.drafts.config import DraftConfig, LossConfig
+from clover.drafts.frontier_session import shifted
+from clover.drafts.options import check_choice, check_count
+from clover.drafts.tree_session import TreeSession
+from clover.target.decoder import build_decoder, decoder_cache, remove_outer_norms, run_decoder
+
+
+class EagleConfig(DraftConfig):
+    """Configuration of an EAGLE-1 draft.
+
+    Args:
+        num_heads: depths it may draft; it learns one step, and repeats it (5, the depth of the paper's tree).
+    """
+
+    model_type = "eagle"
+
+    def __init__(self, num_heads: int = 5, hidden_state: str = "post_norm", **kwargs: Any):
+        self.num_heads = num_heads
+        check_count("eagle", "num_heads", num_heads)
+        check_choice("eagle", "hidden_state", hidden_state, ("post_norm",))  # it predicts what it reads
+        super().__init__(hidden_state=hidden_state, **kwargs)
+
+
+class EagleDraft(DraftModel):
+    """The EAGLE-1 draft model.
+
+    The paper's loss is SmoothL1 of the state plus a tenth of the soft cross-entropy. Its noise, U(-0.1, 0.1) on states
+    of LLaMA whose deviation is about one, is taken relative to that deviation here.
+    """
+
+    config: EagleConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+    config_class = EagleConfig
+    paper_loss = LossConfig(distillation_weight=0.1, regression_weight=1.0, noise=0.1)
+
+    def __init__(self, config: EagleConfig):
+        super().__init__(config)
+        size = config.target_shape.hidden_size
+        self.projector = nn.Linear(2 * size, size)
+        self.layer = build_decoder(config.target_config, 1)
+        remove_outer_norms(self.layer)
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Starting values are set by the constructors, not by a general rule."""
+
+    @property
+    def max_depth(self) -> int:
+        return self.config.num_heads
+
+    @property
+    def trained_depths(self) -> int:
+        return 1
+
+    def new_session(self, batch_size: int, capacity: int) -> TreeSession:
+        return TreeSession(self, decoder_cache(self.layer, batch_size, capacity))
+
+    def train_outputs(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        return run_decoder(self.layer, self._joined(hidden, shifted(tokens, 1)), positions).unsqueeze(0)
+
+    def read(self, hidden: Tensor) -> Tensor:
+        """The target's states [B, N, H] themselves."""
+        return hidden
+
+    def step(
+        self, states: Tensor, tokens: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache
+    ) -> Tensor:
+        """See `clover.drafts.tree_session.StepwiseDraft`."""
+        return run_decoder(self.layer, self._joined(states, tokens), positions, mask, cache)
+
+    def state_logits(self, states: Tensor) -> Tensor:
+        """Logits [..., V] of predicted states [..., H]."""
+        return self.target.logits(states)
+
+    def _joined(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """What the layer reads [B, N, H]: states [B, N, H], each with the token [B, N] after it."""
+        embedding = self.target.embedding_weight[tokens].to(states.dtype)
+        return self.projector(torch.cat((embedding, states), dim=-1)).to(states.dtype)

@@ -1,0 +1,57 @@
+"""What sessions share whose tree needs no more than the states of the nodes that were expanded last.
+
+Shapes: B batch, A committed positions, P frontier nodes, H hidden.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from clover.cache import KVCache
+
+
+class FrontierSession:
+    """The cache over committed positions and the states of the frontier.
+
+    Args:
+        cache: of the layers that run once per verified position.
+    """
+
+    def __init__(self, cache: KVCache):
+        self.cache = cache
+        self.states = torch.empty(0)  # [B, P, H], of the nodes that were expanded last
+        self.depth = 0  # calls of `advance` since the last `commit`
+
+    @property
+    def lengths(self) -> list[int]:
+        return self.cache.lengths
+
+    def drop(self, row: int) -> None:
+        self.cache.drop(row)
+
+    def crop(self, lengths: list[int]) -> None:
+        self.cache.crop(lengths)
+
+    def parents(self, slots: Tensor) -> Tensor:
+        """States [B, P, H] of the frontier nodes `slots`, Long [B, P]."""
+        return self.states.gather(1, slots.unsqueeze(-1).expand(-1, -1, self.states.shape[-1]))
+
+
+def counting_cache(batch_size: int, like: Tensor) -> KVCache:
+    """A cache of no layers, for drafts that keep nothing of committed positions but their number."""
+    return KVCache(0, batch_size, 1, 1, 1, 1, like.dtype, like.device)
+
+
+def last_position(values: Tensor, counts: list[int]) -> Tensor:
+    """The last real position of each row: [B, A, …] to [B, 1, …]."""
+    if min(counts) == max(counts) >= 1:
+        return values[:, counts[0] - 1 : counts[0]]
+    rows = torch.arange(len(counts), device=values.device)
+    last = torch.tensor([max(count - 1, 0) for count in counts], device=values.device)
+    return values[rows, last].unsqueeze(1)
+
+
+def shifted(tokens: Tensor, by: int) -> Tensor:
+    """Tokens [B, T] moved left by `by` places; what comes in at the end is token 0 (the loss leaves it out)."""
+    return torch.nn.functional.pad(tokens, (0, by))[:, by:]

@@ -1,0 +1,74 @@
+"""Random numbers without a state.
+
+Each number is the hash of a row's seed and of counters that name its one use: no number serves two purposes, none
+depends on which others were asked for, and all are the same in every batch and on every device.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+# The constants of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014), as signed
+# 64-bit integers: products of int64 tensors wrap around.
+_STEP = 0x9E3779B97F4A7C15 - 2**64
+_MULTIPLIERS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
+
+
+def uniforms(seeds: Tensor, *counters: Tensor | int) -> Tensor:
+    """Hash seeds and counters to uniform numbers.
+
+    Args:
+        seeds: Long [...].
+        counters: Long, or integers, which broadcast with the seeds; other counters in another order give other
+            numbers. Those of consecutive last counters are a sequence of SplitMix64.
+
+    Returns:
+        float64 in (0, 1), of the broadcast shape; odd multiples of 2^-53.
+
+    >>> import torch
+    >>> draws = uniforms(torch.tensor([[1], [2]]), torch.arange(100_000))
+    >>> draws.shape, [round(mean, 2) for mean in draws.mean(1).tolist()]
+    (torch.Size([2, 100000]), [0.5, 0.5])
+    """
+    state = _mixed(seeds + _STEP)
+    for counter in counters:
+        state = _mixed(state + _scaled(counter))
+    return _shifted(state, 12).double().add_(0.5).mul_(2.0**-52)
+
+
+def gumbels(seeds: Tensor, *counters: Tensor | int) -> Tensor:
+    """Hash seeds and counters to numbers of the standard Gumbel distribution.
+
+    The index at which log-probabilities plus such numbers are highest is a draw from these probabilities.
+
+    Args:
+        seeds, counters: as for `uniforms`.
+
+    Returns:
+        float32 between -3.7 and 36.8, of the broadcast shape. The logarithms are taken in float64, which keeps the
+        upper end, where u is next to 1; they may differ between devices in the last digit of float32.
+    """
+    return uniforms(seeds, *counters).log_().neg_().log_().neg_().float()
+
+
+def _scaled(counter: Tensor | int) -> Tensor | int:
+    if isinstance(counter, int):
+        return (counter * _STEP + 2**63) % 2**64 - 2**63
+    return counter * _STEP
+
+
+def _mixed(state: Tensor) -> Tensor:
+    """Mix the bits of states [...] in their place: a vocabulary of them does not stay in the processor's cache."""
+    state.bitwise_xor_(_shifted(state, 30)).mul_(_MULTIPLIERS[0])
+    state.bitwise_xor_(_shifted(state, 27)).mul_(_MULTIPLIERS[1])
+    return state.bitwise_xor_(_shifted(state, 31))
+
+
+def _shifted(state: Tensor, by: int) -> Tensor:
+    """Shift right with zeros, as for unsigned numbers."""
+    return (state >> by).bitwise_and_((1 << (64 - by)) - 1)
+
+
+def most_probable(scores: Tensor) -> Tensor:
+    """Return the index of the highest score, the first of equals: argmax, on a CPU several times faster."""
+    return scores.max(-1).indices

@@ -1,0 +1,253 @@
+"""What the target model itself says next: logits processors and random numbers of the rows of a batch.
+
+The processors are those of transformers, in the same order: logit bias, repetition penalty, banned tokens;
+then, for rows that sample, temperature, top-k, top-p and min-p. The penalty looks at the text and at the
+node's own path down the tree. Shapes: B batch, N tree nodes, D depth of the tree, V vocabulary, A tokens committed in
+one step, P nodes whose children are ranked or drawn, K children.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from clover.sampling.numbers import gumbels, most_probable, uniforms
+from clover.sampling.params import SamplingParams
+from clover.sampling.warpers import Warpers, column
+from clover.tree import TokenTree
+
+# What a hashed number is for.
+_DRAW, _TEST, _CHOICE = 0, 1, 2
+
+
+class Sampler:
+    """The processors of a batch as per-row tensors, and the random numbers of its rows.
+
+    Row b chooses its t-th new token by an exponential race (the Gumbel-max trick): the token v with the highest
+    ``log p(v) + g[b, t, v]``, where the g are independent standard Gumbel numbers, hashed from the row's seed, t and
+    v and from nothing else. At a tree node of depth d, t is the number of new tokens committed so far plus d. So the
+    sampled text is a function of model, prompt and parameters: the same with and without a draft, for every tree,
+    batch and order of rows. Siblings share numbers, but at most one of them is on the path.
+
+    A draft may look at the same numbers (`perturbed`), and guesses better for it: where its distribution is the
+    target's, the race has the same winner. The target's choice does not depend on what the draft proposes, so this
+    changes no text. It is speculative decoding with common random numbers, the drafter-invariant kind of Daliri,
+    Musco and Suresh (Coupling without communication and drafter-invariant speculative decoding, 2024, 2408.07978).
+
+    Draws from the draft and the tests of rule B use other numbers, hashed from the seed, the number of new tokens
+    committed so far, the node and the token: the text is then still the same in every batch and order of rows.
+
+    Attributes:
+        any_sampled: whether a row is not greedy.
+
+    Args:
+        params: one per row.
+        prompts: token ids of each row's prompt.
+        vocab_size: V, the size of the target's logits.
+        device: where the logits will be.
+
+    Raises:
+        UserError: params that do not fit the vocabulary.
+    """
+
+    def __init__(
+        self,
+        params: Sequence[SamplingParams],
+        prompts: Sequence[Sequence[int]],
+        vocab_size: int,
+        device: torch.device | str,
+    ) -> None:
+        assert len(params) == len(prompts)
+        for row in params:
+            row.check_vocabulary(vocab_size)
+        self._vocab_size = vocab_size
+        self._device = torch.device(device)
+        self._configure(params)
+        self._positions = torch.zeros(len(params), dtype=torch.long, device=self._device)
+        self._seen = self._seen_in(prompts).to(self._device)
+        self._gumbels: Tensor | None = None  # of this step, as far as it has asked for them
+        self._depths = 1  # how many depths the steps so far have asked for
+
+    def _configure(self, params: Sequence[SamplingParams]) -> None:
+        """Set what depends on the parameters alone; None stands for a processor that no row needs."""
+        self._params = tuple(params)
+        greedy = [row.greedy for row in params]
+        self._any_greedy, self.any_sampled = any(greedy), not all(greedy)
+        self._greedy = torch.tensor(greedy, dtype=torch.bool, device=self._device).view(-1, 1)
+        self._penalty = column([row.repetition_penalty for row in params], 1.0, self._device)
+        biased = any(row.logit_bias or row.banned_tokens for row in params)
+        self._bias = self._bias_tensor() if biased else None
+        self._warpers = Warpers(params, self._vocab_size, self._device)
+        self._seeds = torch.tensor([row.seed for row in params], dtype=torch.long, device=self._device)
+        temperatures = [[[row.temperature or 1.0]] for row in params]
+        self._draft_temperatures = torch.tensor(temperatures, dtype=torch.float64, device=self._device)
+
+    def _bias_tensor(self) -> Tensor:
+        """Logit bias and bans, float64 [B, 1, V]; no penalty brings a banned token back."""
+        bias = torch.zeros(len(self._params), 1, self._vocab_size, dtype=torch.float64)
+        for row, params in enumerate(self._params):
+            for token, value in params.logit_bias.items():
+                bias[row, 0, token] = value
+            bias[row, 0, list(params.banned_tokens)] = -torch.inf
+        return bias.to(self._device)
+
+    def _seen_in(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        """Bool [B, V + 1]; the last column takes what is padding, or a token that has no logit."""
+        seen = torch.zeros(len(prompts), self._vocab_size + 1, dtype=torch.bool)
+        if self._penalty is not None:
+            rows = [row for row, prompt in enumerate(prompts) for _ in prompt]
+            tokens = [min(token, self._vocab_size) for prompt in prompts for token in prompt]
+            seen[rows, tokens] = True
+        return seen
+
+    def choose(self, logits: Tensor, tree: TokenTree) -> Tensor:
+        """Choose the token that the target itself says after each node.
+
+        Args:
+            logits: [B, N, V], any floating dtype; computed with in float32, or float64 if they are that.
+            tree: the tokens the logits belong to; `TokenTree.root_only` in plain decoding.
+
+        Returns:
+            Long [B, N]. Waits for the device only if a row filters by top-k, top-p or min-p.
+
+        Below, the second row samples at a low temperature with token 1 banned.
+
+        >>> rows = [SamplingParams(), SamplingParams(temperature=0.1, banned_tokens=(1,))]
+        >>> sampler = Sampler(rows, prompts=[[0], [0]], vocab_size=3, device="cpu")
+        >>> tree = TokenTree.root_only(torch.tensor([[0], [0]]))
+        >>> sampler.choose(torch.tensor([[[1.0, 9.0, 5.0]]] * 2), tree)
+        tensor([[1],
+                [2]])
+        """
+        if not self.any_sampled and self._bias is None and self._penalty is None:
+            return most_probable(logits)
+        scores = self._scores(logits, tree)
+        if not self.any_sampled:
+            return most_probable(scores)
+        warped, tokens = self._warpers.warp(scores)
+        drawn = most_probable(warped + self._gumbels_at(tree, tokens))
+        if tokens is not None:
+            drawn = tokens.gather(-1, drawn.unsqueeze(-1)).squeeze(-1)
+        return torch.where(self._greedy, most_probable(scores), drawn) if self._any_greedy else drawn
+
+    def target_probs(self, logits: Tensor, tree: TokenTree) -> Tensor:
+        """Return the distribution that `choose` draws from, for the same arguments.
+
+        Returns:
+            [B, N, V], float32 or float64. All of a greedy row's probability is on one token.
+        """
+        scores = self._scores(logits, tree)
+        warped, tokens = self._warpers.warp(scores)
+        if tokens is not None:
+            warped = torch.full_like(scores, -torch.inf).scatter(-1, tokens, warped)
+        probs = warped.softmax(-1)
+        one_hot = torch.zeros_like(scores).scatter(-1, most_probable(scores).unsqueeze(-1), 1.0)
+        return torch.where(self._greedy.unsqueeze(-1), one_hot, probs)
+
+    def perturbed(self, logits: Tensor, depth: int) -> Tensor:
+        """Turn a draft's logits into the scores of the race that it expects: the best are the likeliest choices.
+
+        Args:
+            logits: [B, P, V] for the children of nodes at `depth`, any floating dtype.
+            depth: of these nodes, 0 for the root.
+
+        Returns:
+            [B, P, V]: log-probabilities at each row's temperature, up to a constant, plus the numbers by which
+            `choose` will choose after these nodes. Greedy rows, for which chance means nothing, keep their logits.
+        """
+        if not self.any_sampled:
+            return logits
+        scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return scores / self._draft_temperatures.to(scores.dtype) + self.gumbels(depth)[:, -1:]
+
+    def draft_probs(self, logits: Tensor) -> Tensor:
+        """Turn a draft's logits [B, P, V] into the distributions that `draw` draws from, float64 [B, P, V].
+
+        They are taken at each row's own temperature, a greedy row's at 1; all zero where no token has a finite logit.
+        """
+        scores = logits.double() / self._draft_temperatures
+        return scores.softmax(-1).nan_to_num(0.0)
+
+    def draw(self, draft_probs: Tensor, nodes: Tensor, count: int) -> Tensor:
+        """Draw the children of tree nodes without replacement; greedy rows take the most probable tokens.
+
+        An exponential race: token x arrives after a time -log(u) / probability, and the first to arrive win.
+
+        Args:
+            draft_probs: float64 [B, P, V].
+            nodes: Long [P], which nodes of the tree these are; each draws numbers of its own.
+            count: K, children per node.
+
+        Returns:
+            Long [B, P, K] in the order of the draws. Those with probability 0, where fewer than K have any, were
+            not drawn.
+        """
+        if self.any_sampled:
+            places = self._seeds[:, None, None], _DRAW, self._positions[:, None, None], nodes[None, :, None]
+            tokens = torch.arange(draft_probs.shape[-1], device=draft_probs.device)
+            speeds = draft_probs / -uniforms(*places, tokens).log()
+            draft_probs = torch.where(self._greedy.unsqueeze(-1), draft_probs, speeds)
+        return draft_probs.topk(count).indices
+
+    def test_numbers(self, nodes: int) -> Tensor:
+        """Return the number that each node of this step's tree is tested with, float64 [B, nodes] in (0, 1)."""
+        places = torch.arange(nodes, device=self._device)
+        return uniforms(self._seeds[:, None], _TEST, self._positions[:, None], places)
+
+    def gumbels(self, max_depth: int) -> Tensor:
+        """Return the numbers by which the tokens after nodes of depths 0 to D are chosen, float32 [B, D + 1, V].
+
+        A number serves all nodes of its depth; those of greedy rows are 0. Hashed once in a step, unless more depths
+        are asked for than ever before.
+        """
+        if self._gumbels is None or self._gumbels.shape[1] <= max_depth:
+            self._depths = max(self._depths, max_depth + 1)
+            positions = self._positions.unsqueeze(1) + torch.arange(self._depths, device=self._device)
+            tokens = torch.arange(self._vocab_size, device=self._device)
+            self._gumbels = gumbels(self._seeds[:, None, None], _CHOICE, positions.unsqueeze(2), tokens)
+            if self._any_greedy:
+                self._gumbels.masked_fill_(self._greedy.unsqueeze(2), 0.0)
+        return self._gumbels[:, : max_depth + 1]
+
+    def _gumbels_at(self, tree: TokenTree, tokens: Tensor | None) -> Tensor:
+        """The numbers of each node, [B, N, W] for `tokens`, [B, N, V] if they are None."""
+        numbers = self.gumbels(tree.max_depth)
+        rows = torch.arange(len(numbers), device=self._device).unsqueeze(1)
+        if tokens is None:
+            return numbers[rows, tree.depths]
+        return numbers[rows.unsqueeze(2), tree.depths.unsqueeze(2), tokens]
+
+    def commit(self, tokens: Tensor, counts: Tensor) -> None:
+        """Append new tokens to the text of each row.
+
+        Args:
+            tokens: Long [B, A], padded at the end with any token ids.
+            counts: Long [B]; how many of them count, 0 to A.
+        """
+        self._positions, self._gumbels = self._positions + counts, None
+        if self._penalty is not None:
+            padding = torch.arange(tokens.shape[1], device=tokens.device) >= counts.unsqueeze(1)
+            self._seen = self._seen.scatter(1, tokens.masked_fill(padding, self._vocab_size), True)
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep these rows, in this order."""
+        self._configure([self._params[row] for row in rows])
+        index = torch.tensor(rows, dtype=torch.long, device=self._device)
+        self._positions, self._seen, self._gumbels = self._positions[index], self._seen[index], None
+
+    def _scores(self, logits: Tensor, tree: TokenTree) -> Tensor:
+        """Apply what greedy rows need too: bias, repetition penalty, bans."""
+        scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        if self._bias is not None:
+            scores = scores + self._bias.to(scores.dtype)
+        if self._penalty is not None:
+            scores = self._penalised(scores, tree, self._penalty.to(scores.dtype))
+        return scores
+
+    def _penalised(self, scores: Tensor, tree: TokenTree, penalty: Tensor) -> Tensor:
+        # What is no ancestor is counted as the root's token, which is on every path.
+        path_tokens = torch.where(tree.ancestor_mask, tree.tokens.unsqueeze(1), tree.tokens[:, :1, None])
+        seen = self._seen[:, None, : self._vocab_size].expand(scores.shape).scatter(2, path_tokens, True)
+        return torch.where(seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)

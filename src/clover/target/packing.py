@@ -1,0 +1,87 @@
+"""Faster linear layers on a CPU, by weights packed once for oneDNN.
+
+Verifying a tree multiplies a few rows with every weight matrix. For two to thirty rows the general matrix product reads
+a plain weight at a fraction of the memory's speed; from a packed one the same product takes half the time or less, and
+so a tree costs little more than a single token.
+
+Nothing of the model is changed: a `PackedLinears` takes the place of the layers' own `forward` only inside its `with`
+block, and leaves no trace on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_MIN_ELEMENTS = 2**18  # below it the call itself takes longer than the product
+_MAX_BYTES = 2**30  # a packed weight is a second copy: large models keep their memory
+_DTYPES = (torch.float32, torch.bfloat16)
+_ROWS = 8  # what the weights are packed for; other numbers of rows work, too
+
+
+class PackedLinears:
+    """The large linear layers of some modules, with packed weights.
+
+    Where packing does not apply (a GPU, another dtype, a model of more than 1 GiB, a build without oneDNN) the block
+    does nothing.
+
+    Args:
+        modules: whose layers are looked for. Weights that change later are packed anew by `refresh`.
+    """
+
+    def __init__(self, *modules: nn.Module):
+        found = [m for module in modules for m in module.modules() if _is_plain_linear(m)]
+        self._layers: list[Any] = list(dict.fromkeys(found))
+        self._versions: list[tuple[int, int]] = []
+        self._forwards: list[tuple[dict[str, Any], Callable[[Tensor], Tensor]]] = []
+
+    def refresh(self) -> None:
+        """Pack the weights, unless they are those that were packed before."""
+        versions = [(m.weight.data_ptr(), m.weight._version) for m in self._layers]
+        if versions == self._versions:
+            return
+        self._versions, self._forwards = versions, []
+        chosen = [m for m in self._layers if _can_pack(m)]
+        if sum(m.weight.nbytes for m in chosen) <= _MAX_BYTES:
+            self._forwards = [(vars(m), _packed_forward(m)) for m in chosen]
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Run the layers on their packed weights inside the block."""
+        for names, forward in self._forwards:
+            names["forward"] = forward
+        try:
+            yield
+        finally:
+            for names, _ in self._forwards:
+                del names["forward"]
+
+
+def _is_plain_linear(module: nn.Module) -> bool:
+    return type(module) is nn.Linear and not module.weight.is_inference()
+
+
+def _can_pack(layer: Any) -> bool:
+    weight = layer.weight
+    fits = (
+        weight.numel() >= _MIN_ELEMENTS
+        and weight.dtype in (torch.float32, torch.bfloat16)
+        and weight.device.type == "cpu"
+    )
+    return fits and "forward" not in vars(layer) and torch.backends.mkldnn.is_available()
+
+
+def _packed_forward(layer: Any) -> Callable[[Tensor], Tensor]:
+    # The operator that PyTorch's own compiler puts in the place of a linear layer when weights are frozen.
+    operators = torch.ops.mkldnn
+    packed = operators._reorder_linear_weight(layer.weight.detach(), _ROWS)
+    bias, linear = layer.bias, operators._linear_pointwise.default
+
+    def forward(inputs: Tensor) -> Tensor:
+        return linear(inputs, packed, bias, "none", [], "")
+
+    return forward

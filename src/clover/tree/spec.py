@@ -1,0 +1,181 @@
+"""Trees as users name them: static ones, and the rules by which the others are grown anew at every step."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from clover.errors import UserError
+from clover.tree.shape import TreeShape
+
+_MOST = 9999  # nodes, depths or children that a tree may be asked for
+
+
+@dataclass(frozen=True)
+class BudgetTree:
+    """Clover-1's dynamic tree (arXiv 2405.00263): few nodes, those with the highest joint probability.
+
+    Attributes:
+        budget: draft tokens per step at most, root excluded.
+        mass: of each node's children those are candidates whose probabilities, the highest first, sum to at most
+            this; the first always is. In (0, 1].
+
+    Raises:
+        UserError: a value is out of range.
+    """
+
+    budget: int = 4
+    mass: float = 0.8
+
+    def __post_init__(self) -> None:
+        _check_count("a budget tree's number of nodes", self.budget)
+        if not 0 < self.mass <= 1:
+            raise UserError(
+                f"a budget tree takes a probability mass above 0 and at most 1, as 0.8, got {self.mass}"
+            )
+
+
+@dataclass(frozen=True)
+class RerankTree:
+    """EAGLE-2's dynamic tree (arXiv 2406.16858, section 4): expand a beam, then keep the best of all candidates.
+
+    Attributes:
+        budget: draft tokens per step, root excluded.
+        beam: nodes that are expanded per depth, and children that each of them gets.
+        depth: of the beam; no deeper than the draft goes.
+
+    Raises:
+        UserError: a value is out of range.
+    """
+
+    budget: int = 60
+    beam: int = 10
+    depth: int = 6
+
+    def __post_init__(self) -> None:
+        _check_count("an eagle2 tree's number of nodes", self.budget)
+        _check_count("an eagle2 tree's beam", self.beam)
+        _check_count("an eagle2 tree's depth", self.depth)
+
+
+@dataclass(frozen=True)
+class DrawnTree:
+    """A static shape whose children are drawn from the draft without replacement (EAGLE, arXiv 2401.15077).
+
+    Attributes:
+        shape: a child's rank says which draw it is.
+
+    Raises:
+        UserError: a node has a second child drawn but no first. Draws are verified in their order, none left out.
+    """
+
+    shape: TreeShape
+
+    def __post_init__(self) -> None:
+        children = set(zip(self.shape.parents, self.shape.ranks, strict=True))
+        if any(rank and (parent, rank - 1) not in children for parent, rank in children):
+            raise UserError(
+                "a drawn tree needs the children of each node to have the ranks 0, 1, 2 …, no gaps"
+            )
+
+
+Tree = TreeShape | BudgetTree | RerankTree | DrawnTree
+
+
+def _shape(paths: str) -> TreeShape:
+    return TreeShape.from_paths([int(rank) for rank in path] for path in paths.split())
+
+
+# The static tree of Clover-2 (arXiv 2408.00264): 4, 8, 8, 3 and 2 nodes at depths 1 to 5.
+CLOVER2_TREE = _shape(
+    "0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 0000 0001 0002 00000 00001"
+)
+
+# The static tree of Medusa (arXiv 2401.10774) as published for 7B models: 10, 28, 23 and 2 nodes at depths 1 to 4.
+MEDUSA_TREE = _shape(
+    "0 1 2 3 4 5 6 7 8 9 "
+    "00 01 02 03 04 05 06 07 08 09 10 11 12 13 14 15 16 20 21 22 30 31 40 50 60 70 80 90 "
+    "000 001 002 003 004 005 006 007 008 009 010 011 012 020 021 030 040 050 060 070 100 101 200 0000 0001"
+)
+
+_NAMED = {"clover2": CLOVER2_TREE, "medusa": MEDUSA_TREE}
+_WANTED = (
+    "give clover2, medusa, chain:5, budget:4, eagle2:60, drawn:clover2, or a JSON file with a list of rank paths "
+    "such as [[0], [1], [0, 0]]"
+)
+
+
+def parse_tree(text: str) -> Tree:
+    """Read a tree from a command line.
+
+    Args:
+        text: "clover2" (25 nodes), "medusa" (63 nodes), "chain:K" (K tokens in a row), "budget:B" or "budget:B:MASS"
+            (see `BudgetTree`), "eagle2:N", "eagle2:N:BEAM" or "eagle2:N:BEAM:DEPTH" (see `RerankTree`), "drawn:TREE"
+            with a static tree (see `DrawnTree`), or the path of a JSON list of rank paths.
+
+    Raises:
+        UserError: it is none of these, or the file does not hold a tree.
+
+    >>> parse_tree("chain:5").budget, parse_tree("clover2") is CLOVER2_TREE
+    (5, True)
+    >>> parse_tree("budget:4"), parse_tree("eagle2:30:8:5")
+    (BudgetTree(budget=4, mass=0.8), RerankTree(budget=30, beam=8, depth=5))
+    >>> parse_tree("drawn:chain:3") == DrawnTree(TreeShape.chain(3))
+    True
+    """
+    if text in _NAMED:
+        return _NAMED[text]
+    kind, colon, given = text.partition(":")
+    values = given.split(":")
+    match kind if colon else "":
+        case "chain":
+            return TreeShape.chain(_count(text, given))
+        case "budget" if len(values) <= 2:
+            return BudgetTree(_count(text, values[0]), *(_number(text, value) for value in values[1:]))
+        case "eagle2" if len(values) <= 3:
+            return RerankTree(*(_count(text, value) for value in values))
+        case "drawn":
+            return _drawn(text, given)
+    return TreeShape.from_paths(_read_paths(Path(text)))
+
+
+def _drawn(text: str, given: str) -> DrawnTree:
+    shape = parse_tree(given)
+    if not isinstance(shape, TreeShape):
+        raise UserError(
+            f"tree {text!r}: only a static tree can be drawn, such as drawn:clover2 or drawn:chain:5"
+        )
+    return DrawnTree(shape)
+
+
+def _count(text: str, number: str) -> int:
+    if not (number.isascii() and number.isdigit() and 0 < len(number) < 5):
+        raise UserError(f"tree {text!r}: {number!r} is no whole number from 1 to {_MOST}; {_WANTED}")
+    return int(number)
+
+
+def _number(text: str, number: str) -> float:
+    try:
+        return float(number)
+    except ValueError:
+        raise UserError(f"tree {text!r}: {number!r} is no number; {_WANTED}") from None
+
+
+def _check_count(what: str, value: int) -> None:
+    if not 1 <= value <= _MOST:
+        raise UserError(f"{what} must be from 1 to {_MOST}, got {value}")
+
+
+def _read_paths(file: Path) -> list[list[int]]:
+    try:
+        paths = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"tree {str(file)!r} cannot be read ({error}); {_WANTED}") from error
+    if not isinstance(paths, list) or not all(_is_rank_path(path) for path in paths):
+        raise UserError(f"tree {str(file)!r} is not a list of rank paths; {_WANTED}")
+    return paths
+
+
+def _is_rank_path(path: object) -> bool:
+    return isinstance(path, list) and all(type(rank) is int and rank >= 0 for rank in path)

@@ -1,0 +1,122 @@
+"""The trees of one decoding step, with their tokens.
+
+Shapes: B batch, N nodes (root included), P nodes whose children were drawn, K children at most, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from clover.tree.shape import TreeShape
+
+_ROOT = TreeShape((-1,), (0,))
+
+
+@dataclass(frozen=True)
+class Draws:
+    """How the children of a tree were drawn, for verification by rule B.
+
+    Attributes:
+        draft_probs: float64 [B, P, V], per node that has children the distribution of the first draw; the later
+            ones come from what is left of it.
+        nodes: Long [B, P], those nodes.
+        children: Long [B, P, K], their children in the order of the draws, padded by -1.
+    """
+
+    draft_probs: Tensor
+    nodes: Tensor
+    children: Tensor
+
+
+@dataclass(frozen=True)
+class TokenTree:
+    """The token trees of one decoding step. Rows may differ in shape, not in the number of nodes.
+
+    Attributes:
+        tokens: Long [B, N]; column 0 is the root, the last committed token.
+        parents: Long [B, N]; column 0 is -1, elsewhere less than the column. Another -1 marks a padding node,
+            which has no children and is never accepted: it fills up a row that has fewer nodes than others.
+        depths: Long [B, N]; 0 for the root and for padding.
+        ancestor_mask: Bool [B, N, N], True where the column is an ancestor of the row, or the row itself.
+        max_depth: no node is deeper; known without asking the device.
+        draws: None if the nodes are a function of the text alone; else how they were drawn.
+    """
+
+    tokens: Tensor
+    parents: Tensor
+    depths: Tensor
+    ancestor_mask: Tensor
+    max_depth: int
+    draws: Draws | None = None
+
+    @classmethod
+    def from_shape(cls, shape: TreeShape, tokens: Tensor) -> TokenTree:
+        """Put tokens on a static tree. The other tensors are views, shared by all rows and steps.
+
+        Args:
+            shape: the tree, N nodes.
+            tokens: Long [B, N] in the shape's order of nodes.
+        """
+        parents, depths, mask = _shape_tensors(shape, tokens.device)
+        parents, depths = parents.expand(len(tokens), -1), depths.expand(len(tokens), -1)
+        return cls(tokens, parents, depths, mask.expand(len(tokens), -1, -1), shape.max_depth)
+
+    @classmethod
+    def from_parents(cls, tokens: Tensor, parents: Tensor, max_depth: int | None = None) -> TokenTree:
+        """Build trees that may differ from row to row, as dynamic drafting grows them.
+
+        Args:
+            tokens: Long [B, N].
+            parents: Long [B, N], see `TokenTree.parents`.
+            max_depth: a depth that no node exceeds; N - 1 if not given. Lower makes verified paths narrower.
+
+        >>> tree = TokenTree.from_parents(torch.tensor([[7, 8, 9]]), torch.tensor([[-1, 0, 1]]))
+        >>> tree.depths
+        tensor([[0, 1, 2]])
+        """
+        rows, nodes = parents.shape
+        has_parent = (parents >= 0).float().unsqueeze(2)
+        reach = torch.eye(nodes, device=parents.device).repeat(rows, 1, 1)
+        reach = reach.scatter_add(2, parents.clamp(min=0).unsqueeze(2), has_parent)
+        for _ in range((nodes - 1).bit_length()):
+            reach = (reach @ reach).clamp(max=1)
+        mask = reach > 0
+        return cls(tokens, parents, mask.sum(2) - 1, mask, nodes - 1 if max_depth is None else max_depth)
+
+    @classmethod
+    def root_only(cls, tokens: Tensor) -> TokenTree:
+        """Build the tree of plain decoding: Long [B, 1] last committed tokens, no draft."""
+        return cls.from_shape(_ROOT, tokens)
+
+    def without(self, nodes: Tensor) -> TokenTree:
+        """Turn nodes, and all nodes below them, into padding.
+
+        Args:
+            nodes: Bool [B, N], the root's column is not looked at; or [B, 1] for all drafts of a row.
+
+        >>> tree = TokenTree.from_shape(TreeShape.from_paths([[0], [1], [0, 0]]), torch.tensor([[5, 6, 7, 8]]))
+        >>> tree.without(torch.tensor([[False, True, False, False]])).parents
+        tensor([[-1, -1,  0, -1]])
+        """
+        below_root = nodes & (self.parents >= 0)
+        gone = (self.ancestor_mask & below_root.unsqueeze(1)).any(2)
+        alone = torch.eye(self.tokens.shape[1], dtype=torch.bool, device=nodes.device)
+        return dataclasses.replace(
+            self,
+            parents=self.parents.masked_fill(gone, -1),
+            depths=self.depths.masked_fill(gone, 0),
+            ancestor_mask=torch.where(gone.unsqueeze(2), alone, self.ancestor_mask),
+        )
+
+
+@lru_cache(maxsize=64)
+def _shape_tensors(shape: TreeShape, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    # Made outside inference mode: what is cached here must also serve a caller that is not in it.
+    with torch.inference_mode(False):
+        parents, depths = torch.tensor([shape.parents, shape.depths], device=device)
+        return parents, depths, shape.ancestor_mask().to(device)

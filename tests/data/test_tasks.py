@@ -1,0 +1,191 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clover.data.tasks import Task, encode_task, read_prompts, read_tasks, spread
+from clover.errors import UserError
+from tests.data.tokenizers import ALTERNATES, CHATML, make_tokenizer
+
+SPEC_BENCH = [
+    {"question_id": 81, "category": "writing", "turns": ["Write a poem.", "Shorten it."]},
+    {"question_id": 121, "category": "coding", "turns": ["Sort a list.", "Faster."], "reference": ["…"]},
+    {"question_id": 161, "category": "translation", "turns": ["Translate: Hallo"]},
+    {"question_id": 241, "category": "summarization", "turns": ["Summarize: news"]},
+    {"question_id": 321, "category": "qa", "turns": ["Who?"]},
+    {"question_id": 401, "category": "math_reasoning", "turns": ["How many?"]},
+    {"question_id": 481, "category": "rag", "turns": ["Given the passage, what?"]},
+]
+HUMAN_EVAL = {
+    "task_id": "HumanEval/0", "prompt": "def add(a, b):\n", "entry_point": "add",
+    "canonical_solution": "    return a + b\n", "test": "assert add(1, 2) == 3",
+}  # fmt: skip
+
+
+def write(directory: Path, name: str, *rows: Any) -> Path:
+    path = directory / name
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def asked(task: Task) -> str:
+    return " / ".join(f"{message['role']}: {message['content']}" for message in task.messages)
+
+
+def test_spec_bench_has_six_tasks_and_first_turns(tmp_path: Path) -> None:
+    tasks = list(read_tasks([write(tmp_path, "spec_bench.jsonl", *SPEC_BENCH)]))
+    assert [task.group for task in tasks] == [
+        "mt_bench", "mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag",
+    ]  # fmt: skip
+    assert asked(tasks[0]) == "user: Write a poem."
+    assert tasks[2].where.endswith("spec_bench.jsonl, line 3")
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "group", "messages", "text"),
+    [
+        ("gsm8k_test.jsonl", {"question": "2 + 2?", "answer": "#### 4"}, "gsm8k_test", "user: 2 + 2?", ""),
+        ("humaneval.jsonl", HUMAN_EVAL, "humaneval", "", "def add(a, b):\n"),
+        ("turns.jsonl", {"turns": ["Hello", "Bye"]}, "turns", "user: Hello", ""),
+        ("own.jsonl", {"prompt": "Once", "completion": " upon"}, "own", "", "Once"),
+        ("own.json", {"text": "a text"}, "own", "", "a text"),
+        (
+            "chat.jsonl",
+            {"messages": [
+                {"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"},
+                {"role": "assistant", "content": "Hello"}, {"role": "user", "content": "Bye"},
+            ]},
+            "chat", "system: Be kind. / user: Hi", "",
+        ),
+        (
+            "gpt.jsonl",
+            {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Yes"}]},
+            "gpt", "user: Hi", "",
+        ),
+    ],
+)  # fmt: skip
+def test_formats_are_recognised_by_their_fields(
+    tmp_path: Path, name: str, row: dict[str, Any], group: str, messages: str, text: str
+) -> None:
+    (task,) = read_tasks([write(tmp_path, name, row)])
+    assert (task.group, asked(task), task.text) == (group, messages, text)
+
+
+def test_text_files_have_a_prompt_per_line(tmp_path: Path) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_bytes(b"\xef\xbb\xbfone\r\n\r\n  two\n")
+    assert [(task.group, task.text, task.where) for task in read_tasks([path])] == [
+        ("lines", "one", f"{path}, line 1"),
+        ("lines", "  two", f"{path}, line 3"),
+    ]
+
+
+def test_lists_of_prompts_and_development_prompts(tmp_path: Path) -> None:
+    path = tmp_path / "held_out.json"
+    path.write_text(json.dumps({"prompts": ["a", "b"], "development": ["c"]}, indent=1), encoding="utf-8")
+    assert [(task.group, task.text) for task in read_tasks([path])] == [
+        ("held_out", "a"), ("held_out", "b"), ("development", "c"),
+    ]  # fmt: skip
+
+
+def test_source_code_is_cut_by_kind_and_other_text_evenly(tmp_path: Path) -> None:
+    code, book, empty = tmp_path / "code.py", tmp_path / "book.md", tmp_path / "__init__.py"
+    code.write_text("import os\nimport re\nimport sys\nfor a in b:\n    c = 1\n    d = 2\n", encoding="utf-8")
+    book.write_text("word " * 900, encoding="utf-8")
+    empty.write_text("", encoding="utf-8")
+    tasks = list(read_tasks([code, book, empty], prompt_tokens=8))
+    assert [task.group for task in tasks] == ["imports", "loops", "book", "book"]
+    assert tasks[0].where == f"{code}, line 2" and tasks[1].text.endswith("for a in b:")
+    assert len(tasks[3].text) == 8 * 12  # no more than a prompt can need
+    tokenizer = make_tokenizer()
+    whole = tokenizer("word " * 400, add_special_tokens=False)["input_ids"]
+    prompt = encode_task(tasks[2], tokenizer)
+    assert list(prompt.tokens) == [0, *whole[-8:]]  # after the token that opens every text
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [(1, "0"), (2, "03"), (4, "0134"), (5, "01234"), (None, "01234")]
+)
+def test_a_limit_is_spread_over_groups(limit: int | None, expected: str) -> None:
+    tasks = [Task(group, str(i)) for i, group in enumerate("aaabb")]
+    assert "".join(task.where for task in spread(tasks, limit)) == expected
+
+
+def test_questions_go_through_the_chat_template_and_plain_text_does_not(tmp_path: Path) -> None:
+    files = [write(tmp_path, "mt.jsonl", SPEC_BENCH[0]), write(tmp_path, "code.jsonl", HUMAN_EVAL)]
+    tokenizer = make_tokenizer(CHATML)
+    question, code = read_prompts(files, tokenizer)
+    shown = "<|im_start|>user\nWrite a poem.<|im_end|>\n<|im_start|>assistant\n"
+    assert tokenizer.decode(question.tokens) == shown
+    assert list(code.tokens) == tokenizer("def add(a, b):\n")["input_ids"]
+    assert (question.group, code.group) == ("mt_bench", "code")
+
+
+def test_without_a_template_a_question_is_plain_text(tmp_path: Path) -> None:
+    row = {"messages": [{"role": "system", "content": "Rules"}, {"role": "user", "content": "Hi"}]}
+    tokenizer = make_tokenizer(None)
+    (prompt,) = read_prompts([write(tmp_path, "chat.jsonl", row)], tokenizer)
+    assert list(prompt.tokens) == tokenizer("Rules\n\nHi")["input_ids"]
+
+
+def test_of_a_text_the_opening_is_the_prompt(tmp_path: Path) -> None:
+    path = write(tmp_path, "stories.jsonl", {"text": "the cat sat on the mat"})
+    tokenizer = make_tokenizer()
+    (prompt,) = read_prompts([path], tokenizer, prompt_tokens=3)
+    assert list(prompt.tokens) == tokenizer("the cat sat on the mat")["input_ids"][:4]
+
+
+def test_only_prompts_within_the_limit_are_tokenized(tmp_path: Path) -> None:
+    refused = {"messages": [{"role": "user", "content": "a"}] * 1}
+    odd = {"messages": [{"role": "assistant", "content": "x"}, {"role": "user", "content": "a"}]}
+    path = write(tmp_path, "chat.jsonl", refused, odd)
+    assert len(read_prompts([path], make_tokenizer(ALTERNATES), limit=1)) == 1
+    with pytest.raises(UserError, match=r"chat\.jsonl, line 2: the chat template .* roles must alternate"):
+        read_prompts([path], make_tokenizer(ALTERNATES))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b"", "holds no prompts"),
+        ("a.jsonl", b"{", "line 1 is not valid JSON"),
+        ("a.jsonl", b"[1]\n", "must be a JSON object"),
+        ("a.jsonl", b'{"answer": "x"}\n', "no field that can be used"),
+        ("a.jsonl", b'{"turns": []}\n', "turns must be a list that is not empty"),
+        ("a.jsonl", b'{"turns": [7]}\n', "must be text, not a number"),
+        ("a.jsonl", b'{"turns": ["  "]}\n', "the user says nothing"),
+        ("a.jsonl", b'{"turns": ["x"], "category": 7}\n', "category must be a short name"),
+        ("a.jsonl", b'{"turns": ["x"], "category": "a\\u001b[2J"}\n', "category must be a short name"),
+        ("a.jsonl", b'{"messages": [{"role": "assistant", "content": "x"}]}\n', "the user says nothing"),
+        ("a.jsonl", b'{"prompt": " "}\n', "the prompt is empty"),
+        ("a.jsonl", b'{"text": "\\ud800"}\n', "half a character"),
+        ("a.jsonl", b'{"a":' * 100_000, "nested too deeply|not valid JSON"),
+        ("a.json", b'{"prompts": ["a", 1]}', "prompts must be a list of texts"),
+        ("a.json", b'{"prompts": ["a"], "development": "b"}', "development must be a list of texts"),
+        ("a.txt", b" \n\n", "holds no prompts"),
+        ("a.txt", b"\xff\xfe", "not valid UTF-8"),
+        ("a.bin", b"a\0b", "zero bytes"),
+        ("a.py", b"def (", "not Python source"),
+        ("a.py", b"x = 1\n", "no text that is long enough"),
+    ],
+)
+def test_wrong_files_are_refused_in_one_line(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=message) as error:
+        list(read_tasks([path]))
+    assert "\n" not in str(error.value)
+
+
+def test_missing_files_and_directories_are_named(tmp_path: Path) -> None:
+    for name in ("missing.jsonl", "missing.txt", "missing.py"):
+        with pytest.raises(UserError, match=rf"cannot read .*{name}: no such file"):
+            list(read_tasks([tmp_path / name]))
+    with pytest.raises(UserError, match="is a directory"):
+        list(read_tasks([tmp_path]))
+
+
+def test_a_prompt_without_tokens_is_refused() -> None:
+    with pytest.raises(UserError, match="here: the tokenizer makes no token"):
+        encode_task(Task("a", "here", text="x", window=(0, 0)), make_tokenizer(adds_bos=False))

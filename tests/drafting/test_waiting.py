@@ -1,0 +1,49 @@
+"""Growing and verifying a tree never waits for the device: on tensors without data, nothing can be asked."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+
+import clover.tree.tokens
+from clover.drafting import make_drafter
+from clover.sampling import Sampler, SamplingParams
+from clover.tree import parse_tree
+from clover.verify import verify, verify_drawn
+from tests.drafting.scripted import ScriptedDraft, fake_target
+
+VOCAB, ROWS = 20, 2
+
+
+class Session:
+    """Logits of the right shape."""
+
+    def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
+        return torch.randn(*tokens.shape, VOCAB)
+
+
+@pytest.mark.parametrize("text", ["clover2", "budget:4", "eagle2:20", "drawn:clover2"])
+def test_trees_grow_and_are_verified_without_a_question(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    uncached = (
+        clover.tree.tokens._shape_tensors.__wrapped__
+    )  # tensors without data must not outlive this test
+    monkeypatch.setattr(clover.tree.tokens, "_shape_tensors", uncached)
+    draft = ScriptedDraft(fake_target(VOCAB), lambda _: torch.zeros(VOCAB))
+    params = [SamplingParams(), SamplingParams(temperature=0.8, repetition_penalty=1.2)]
+    with FakeTensorMode():
+        sampler = Sampler(params, [[1]] * ROWS, VOCAB, "cpu")
+        drafter = make_drafter(draft, parse_tree(text))  # type: ignore[arg-type]
+        root = torch.zeros(ROWS, dtype=torch.long)
+        tree = drafter.grow(Session(), torch.randn(ROWS, VOCAB), root, sampler)  # type: ignore[arg-type]
+        nodes = tree.tokens.shape[1]
+        logits = torch.randn(ROWS, nodes, VOCAB)
+        if tree.draws is None:
+            verified = verify(tree, sampler.choose(logits, tree))
+        else:
+            numbers = sampler.test_numbers(nodes), sampler.gumbels(tree.max_depth)
+            verified = verify_drawn(tree, sampler.target_probs(logits.double(), tree), *numbers)
+        assert verified.tokens.shape == (ROWS, tree.max_depth + 1)
+        with pytest.raises(DataDependentOutputException):
+            bool(verified.counts[0] > 1)

@@ -1,0 +1,130 @@
+"""The Medusa draft against a slow reference, and what it starts with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clover.drafts import LossConfig, MedusaDraft
+from clover.errors import UserError
+from clover.losses import Lens, head_losses
+from clover.target import TargetModel
+from tests.drafts.checks import (
+    check_drop,
+    check_gradients,
+    check_round_trip,
+    check_session,
+    check_training,
+    make,
+    silu,
+    texts,
+)
+from tests.families import VOCAB, tiny_config, tiny_model
+
+FAMILIES = ("llama", "gpt_neox", "granite", "cohere", "phi")  # the last three scale logits or add a bias
+
+
+def reference(
+    target: TargetModel, draft: MedusaDraft, hidden: Tensor, tokens: list[int], drafted: list[int]
+) -> list[Tensor]:
+    """The lm_head's bias, scale and cap are read off the target's configuration."""
+    state, logits = hidden[-1], []
+    scale = getattr(target.config, "logit_scale", 1.0) / getattr(target.config, "logits_scaling", 1.0)
+    for index in range(1 + len(drafted)):
+        linear = draft.heads[index].linear
+        output = state + silu(linear.weight @ state + linear.bias)
+        weight = target.lm_head_weight if draft.lm_heads is None else draft.lm_heads[index]
+        bias = 0 if target.lm_head_bias is None else target.lm_head_bias
+        logits.append((weight @ output + bias) * scale)
+    return logits
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("own", [True, False])
+def test_training_and_session_agree_with_the_reference(family: str, own: bool) -> None:
+    target, draft = make(MedusaDraft, family, own_lm_head=own)
+    check_training(target, draft, reference)
+    check_session(target, draft, reference)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_rows_saving_and_learning(own: bool, tmp_path: Path) -> None:
+    target, draft = make(MedusaDraft, own_lm_head=own, num_heads=3)
+    assert len(draft.head_parameters) == own
+    check_drop(target, draft)
+    check_round_trip(target, draft, tmp_path)
+    check_gradients(target, draft)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_starts_with_what_the_target_says(family: str, own: bool) -> None:
+    target = TargetModel(tiny_model(family))
+    draft = MedusaDraft.from_target(target, own_lm_head=own)
+    tokens, hidden = texts(target, draft)
+    expected = target.model(tokens).logits
+    logits = draft.train_logits(draft.train_outputs(hidden, tokens).movedim(0, -2))
+    for head in range(5):
+        torch.testing.assert_close(logits[..., head, :], expected, rtol=1e-6, atol=1e-8)
+
+
+@torch.no_grad()
+def test_logits_are_capped_where_the_target_caps_them() -> None:
+    config = tiny_config("gemma3_text")
+    config.final_logit_softcapping = 2.0
+    target = TargetModel(tiny_model("gemma3_text", config=config))
+    draft = MedusaDraft.from_target(target)
+    tokens, hidden = texts(target, draft)
+    torch.testing.assert_close(
+        draft.head_logits(0, hidden), target.model(tokens).logits, rtol=1e-6, atol=1e-8
+    )
+
+
+@torch.no_grad()
+def test_a_depth_costs_one_lm_head_per_row_and_hears_no_token() -> None:
+    target, draft = make(MedusaDraft)
+    tokens, hidden = texts(target, draft)
+    session = draft.new_session(2, capacity=4)
+    first = session.commit(hidden, tokens, [9, 4])
+    assert torch.equal(first, draft.new_session(2, 4).commit(hidden, tokens.flip(1), [9, 4]))
+    logits = session.advance(torch.zeros(2, 5, dtype=torch.long), tokens[:, :5])
+    assert logits.shape == (2, 5, VOCAB) and logits.stride(1) == 0
+
+
+def test_the_loss_reaches_heads_and_lm_heads_alike() -> None:
+    target, draft = make(MedusaDraft, num_heads=3)
+    tokens, hidden = texts(target, draft)
+    lens = Lens(target.logits, draft.train_logits, tuple(draft.head_parameters))
+    mask = torch.ones_like(tokens, dtype=torch.bool)
+    outputs = draft.train_outputs(hidden, tokens)
+    head_losses(outputs, hidden, tokens, lens, mask, MedusaDraft.paper_loss, scale=1.0).total.backward()
+    found = {name: weight.grad for name, weight in draft.named_parameters()}
+    draft.zero_grad()
+    logits = draft.train_logits(draft.train_outputs(hidden, tokens).movedim(0, -2))
+    total = sum(
+        0.8**head
+        * F.cross_entropy(logits[:, : -2 - head, head].flatten(0, 1), tokens[:, 2 + head :].flatten())
+        for head in range(3)
+    )
+    assert isinstance(total, Tensor)
+    total.backward()
+    for name, weight in draft.named_parameters():
+        torch.testing.assert_close(found[name], weight.grad, msg=name)
+
+
+def test_its_own_loss_is_that_of_labels() -> None:
+    assert MedusaDraft.paper_loss == LossConfig(distillation_weight=0.0, label_weight=1.0, decay=0.8)
+    assert isinstance(make(MedusaDraft)[1].lm_heads, nn.Parameter)
+
+
+def test_what_is_no_option_is_refused_by_name() -> None:
+    target = TargetModel(tiny_model("llama"))
+    with pytest.raises(UserError, match="medusa: num_heads is 0"):
+        MedusaDraft.from_target(target, num_heads=0)
+    with pytest.raises(UserError, match="medusa: hidden_state is 'pre_norm'; it must be one of post_norm"):
+        MedusaDraft.from_target(target, hidden_state="pre_norm")

@@ -1,0 +1,147 @@
+import pytest
+
+from clover.data.tasks import TaskPrompt
+from clover.engine import Engine
+from clover.evaluate.acceptance import (
+    Continuation,
+    GroupAcceptance,
+    SettingResult,
+    Share,
+    continue_prompts,
+    count_groups,
+    count_kinds,
+    count_positions,
+)
+from clover.evaluate.kinds import TOKEN_KINDS
+from clover.metrics import Acceptance
+from clover.target import TargetModel
+from clover.tree import TreeShape
+from tests.data.tokenizers import make_tokenizer
+from tests.families import tiny_model
+from tests.oracle import OracleDraft
+
+PROMPTS = [
+    TaskPrompt("a", (5, 6, 7), "file, line 1"),
+    TaskPrompt("b", (8, 9), "file, line 2"),
+    TaskPrompt("a", (11, 12, 13, 14), "file, line 3"),
+]
+NEW = 24
+
+
+@pytest.fixture(scope="module")
+def target() -> TargetModel:
+    return TargetModel(tiny_model("llama"))
+
+
+def plain(target: TargetModel, prompts: list[TaskPrompt], temperature: float = 0.0) -> list[Continuation]:
+    return continue_prompts(Engine(target), prompts, NEW, temperature, batch_size=8)
+
+
+def oracle_engine(target: TargetModel, continuations: list[Continuation], spread: int, depth: int) -> Engine:
+    texts = [[*one.prompt.tokens, *one.tokens] for one in continuations]
+    draft = OracleDraft(target, texts, spread)
+    return Engine(target, draft, TreeShape.chain(depth))  # type: ignore[arg-type]
+
+
+def test_a_draft_that_knows_the_text_gives_all_but_the_bonus_tokens(target: TargetModel) -> None:
+    written = plain(target, PROMPTS[:1])
+    assert len(written[0].tokens) == NEW
+    seen: list[int] = []
+    engine = oracle_engine(target, written, spread=0, depth=3)
+    found = continue_prompts(engine, PROMPTS[:1], NEW, 0.0, batch_size=8, progress=seen.append)
+    assert found[0].tokens == written[0].tokens
+    assert [len(step) for step in found[0].steps] == [4] * 6
+    assert found[0].drafted == (True, True, True, False) * 5 + (True, True, True)
+    assert found[0].acceptance.tau == 4 and found[0].acceptance.acceptance_per_depth == [1, 1, 1]
+    assert count_positions(found) == (Share("1–16", 16, 12), Share("17–32", 7, 6))
+    assert seen == [NEW]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_text_is_that_of_plain_decoding_and_prompts_have_seeds(
+    target: TargetModel, temperature: float
+) -> None:
+    written = plain(target, PROMPTS, temperature)
+    engine = oracle_engine(target, written, spread=2, depth=4)
+    found = continue_prompts(engine, PROMPTS, NEW, temperature, batch_size=3)
+    assert [one.tokens for one in found] == [one.tokens for one in written]
+    one_by_one = continue_prompts(Engine(target), PROMPTS, NEW, temperature, batch_size=1)
+    assert [one.tokens for one in one_by_one] == [one.tokens for one in written]
+    if temperature:
+        again = continue_prompts(Engine(target), [PROMPTS[0]] * 2, NEW, temperature, batch_size=2)
+        assert again[0].tokens == written[0].tokens != again[1].tokens
+
+
+def test_counts_agree_with_those_of_tau(target: TargetModel) -> None:
+    written = plain(target, PROMPTS)
+    found = continue_prompts(oracle_engine(target, written, 1, 4), PROMPTS, NEW, 0.0, batch_size=3)
+    accepted = sum(sum(len(step) - 1 for step in one.steps) for one in found)
+    assert accepted == sum(group.acceptance.accepted for group in count_groups(found)) > 0
+    shares = count_positions(found)
+    assert sum(share.emitted for share in shares) == sum(len(one.tokens) - 1 for one in found)
+    assert sum(share.accepted for share in shares) == accepted
+
+
+def test_plain_decoding_accepts_nothing(target: TargetModel) -> None:
+    assert all(share.accepted == 0 for share in count_positions(plain(target, PROMPTS)))
+
+
+def hand_made(group: str, prompt: list[int], steps: list[list[int]]) -> Continuation:
+    acceptance = Acceptance()
+    for step in steps:
+        acceptance.record(len(step), 3)
+    return Continuation(TaskPrompt(group, tuple(prompt), "x"), tuple(map(tuple, steps)), acceptance)
+
+
+def test_groups_add_up() -> None:
+    continuations = [
+        hand_made("a", [1], [[2, 3], [4]]),
+        hand_made("b", [1], [[2, 3, 4, 5]]),
+        hand_made("a", [1], [[2, 3, 4]]),
+    ]
+    groups = count_groups(continuations)
+    assert [(g.group, g.prompts, g.acceptance.tau) for g in groups] == [("a", 2, 2.0), ("b", 1, 4.0)]
+    setting = SettingResult("chain:3", 3, 0.0, groups, (), ())
+    assert setting.acceptance == sum((one.acceptance for one in continuations), Acceptance())
+    json = setting.to_dict()
+    assert json["tau"] == 2.5
+    assert [(group["group"], group["tau"]) for group in json["groups"]] == [("a", 2.0), ("b", 4.0)]
+
+
+def test_bins_of_positions_double() -> None:
+    long = hand_made("a", [1], [[2, 3]] * 40)  # 80 tokens, every first one drafted
+    short = hand_made("a", [1], [[2], [3], [4]])
+    assert count_positions([long, short]) == (
+        Share("1–16", 18, 8), Share("17–32", 16, 8), Share("33–64", 32, 16), Share("65–128", 15, 8),
+    )  # fmt: skip
+    assert count_positions([hand_made("a", [1], [[2]])]) == ()
+
+
+def test_kinds_of_emitted_tokens() -> None:
+    tokenizer = make_tokenizer()
+
+    def ids(text: str) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    word, digit, point, space, end = (ids(text) for text in (" cat", "7", ".", "\n", "</s>"))
+    assert all(len(piece) == 1 for piece in (word, digit, point, space, end))
+    steps = [[*word, *digit], [*point], [*word, *space, *end], [*point, *word]]
+    found = count_kinds([hand_made("a", ids("the"), steps)], tokenizer)
+    assert tuple(share.label for share in found) == TOKEN_KINDS
+    shares = {share.label: (share.emitted, share.accepted) for share in found}
+    assert shares == {
+        "first of a word": (2, 2),  # the last word is the text's last token, which is left out
+        "inside a word": (0, 0),
+        "digits": (1, 0),
+        "punctuation": (2, 1),
+        "white space": (1, 1),
+        "special": (1, 0),
+    }
+    assert found[0].share == 1.0 and found[1].share == 0.0
+
+
+def test_json_of_a_setting_has_shares() -> None:
+    groups = (GroupAcceptance("a", 1, Acceptance([1], [1], 1)),)
+    json = SettingResult("t", 1, 1.0, groups, (Share("digits", 4, 3),), (Share("1–16", 0, 0),)).to_dict()
+    assert json["kinds"] == [{"label": "digits", "emitted": 4, "accepted": 3, "share": 0.75}]
+    assert json["positions"][0]["share"] == 0.0

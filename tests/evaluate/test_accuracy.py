@@ -1,0 +1,238 @@
+from collections.abc import Callable
+from functools import cache
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+from clover.data import Batch, Batches, Sample
+from clover.drafts import Clover2Draft, DraftModel
+from clover.drafts.loading import SYSTEMS
+from clover.evaluate.accuracy import (
+    MAX_HEADS,
+    TOP,
+    HeadAccuracy,
+    Ranks,
+    count_ranks,
+    measure_heads,
+    rank_tokens,
+    shares,
+)
+from clover.target import TargetModel
+from tests.families import VOCAB, tiny_model
+from tests.oracle import OracleDraft
+
+HEADS = 5
+
+
+@cache
+def tiny_target() -> TargetModel:
+    return TargetModel(tiny_model("llama"))
+
+
+@cache
+def tiny_draft() -> Clover2Draft:
+    torch.manual_seed(1)
+    return Clover2Draft.from_target(tiny_target(), num_heads=HEADS, noise=0.3).eval()
+
+
+def heads_of(draft: DraftModel) -> int:
+    return min(draft.max_depth, MAX_HEADS)
+
+
+def make_batch(lengths: list[int], first_predicted: list[int], seed: int = 0) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(3, VOCAB, (len(lengths), max(lengths)), generator=generator)
+    places = torch.arange(max(lengths))
+    ends, starts = torch.tensor(lengths)[:, None], torch.tensor(first_predicted)[:, None]
+    return Batch(tokens.where(places < ends, 0), (places >= starts) & (places < ends), torch.tensor(lengths))
+
+
+def order(logits: Tensor) -> list[int]:
+    """All tokens, the best first; of equals the smaller."""
+    values = logits.tolist()
+    return sorted(range(len(values)), key=lambda token: (-values[token], token))
+
+
+def slow_orders(draft: DraftModel, batch: Batch, row: int, at: int) -> list[list[int]]:
+    """The orders of all heads at one position, by a session of its own."""
+    target = tiny_target()
+    text = batch.tokens[row : row + 1, : int(batch.lengths[row])]
+    read = target.train_forward(text, draft.config.hidden_state).read
+    session = draft.new_session(1, text.shape[1])
+    logits = session.commit(read[:, : at + 1], text[:, 1 : at + 2], [at + 1])
+    found = [order(logits[0])]
+    for head in range(1, heads_of(draft)):
+        if at + 2 + head >= text.shape[1]:
+            break
+        logits = session.advance(torch.zeros(1, 1, dtype=torch.long), text[:, at + 1 + head : at + 2 + head])
+        found.append(order(logits[0, 0]))
+    return found
+
+
+@torch.no_grad()
+def slow_accuracy(batch: Batch, draft: DraftModel) -> dict[str, list]:
+    """The counts of HeadAccuracy by plain loops over rows, positions and heads."""
+    heads = heads_of(draft)
+    counts: dict[str, list] = {
+        name: [[0] * len(TOP) for _ in range(heads)] for name in ("text", "target", "chained")
+    }
+    counts |= {"positions": [0] * heads, "reached": [0] * heads}
+    for row, length in enumerate(batch.lengths.tolist()):
+        text = batch.tokens[row, :length].tolist()
+        choices = tiny_target().logits(tiny_target().train_forward(torch.tensor([text])).hidden)[0].argmax(-1)
+        for at in range(length - 2):
+            if not batch.predicted_mask[row, at + 2]:
+                continue
+            right_so_far = True
+            for head, best in enumerate(slow_orders(draft, batch, row, at)):
+                if not batch.predicted_mask[row, at + 2 + head]:
+                    break
+                label, choice = text[at + 2 + head], int(choices[at + 1 + head])
+                counts["positions"][head] += 1
+                counts["reached"][head] += right_so_far
+                for place, size in enumerate(TOP):
+                    counts["text"][head][place] += label in best[:size]
+                    counts["target"][head][place] += choice in best[:size]
+                    counts["chained"][head][place] += right_so_far and label in best[:size]
+                right_so_far &= best[0] == label
+    return counts
+
+
+def as_lists(accuracy: HeadAccuracy) -> dict[str, list]:
+    return {name: value.tolist() for name, value in vars(accuracy).items()}
+
+
+@pytest.mark.parametrize("first_predicted", [[0, 0, 0], [0, 5, 9], [4, 1, 6]])
+def test_accuracy_is_that_of_a_loop_over_positions(first_predicted: list[int]) -> None:
+    batch = make_batch([14, 9, 12], first_predicted)
+    measured = measure_heads(tiny_target(), tiny_draft(), [batch])
+    assert as_lists(measured) == slow_accuracy(batch, tiny_draft())
+    assert measured.positions[0] > measured.positions[-1] > 0
+
+
+@pytest.mark.parametrize("system", sorted(SYSTEMS))
+def test_every_system_is_measured_at_all_its_depths(system: str) -> None:
+    torch.manual_seed(2)
+    draft = SYSTEMS[system].from_target(tiny_target()).eval()
+    batch = make_batch([13, 11], [3, 2])
+    batch.tokens[:, 8:10] = batch.tokens[:, 4:6]  # something that was there before
+    measured = measure_heads(tiny_target(), draft, [batch])
+    assert measured.heads == heads_of(draft) > 1
+    assert as_lists(measured) == slow_accuracy(batch, draft)
+
+
+def test_a_gap_in_what_is_predicted_ends_a_chain() -> None:
+    batch = make_batch([12], [2])
+    batch.predicted_mask[0, 6:8] = False
+    measured = measure_heads(tiny_target(), tiny_draft(), [batch])
+    assert as_lists(measured) == slow_accuracy(batch, tiny_draft())
+    assert measured.positions.tolist() == [8, 6, 4, 2, 0]
+
+
+def test_the_session_says_what_training_says() -> None:
+    """Head i at t is what `train_outputs` gives at [i, :, t], for a draft that trains all its depths."""
+    batch = make_batch([11], [0])
+    read = tiny_target().train_forward(batch.tokens).read
+    with torch.no_grad():
+        outputs = tiny_draft().train_outputs(read, batch.tokens)
+        logits = tiny_draft().train_logits(outputs.movedim(0, -2))  # [B, T, D, V]
+    ranks = rank_tokens(tiny_target(), tiny_draft(), batch, HEADS)
+    for head in range(HEADS):
+        for at in range(11 - 2 - head):
+            label = int(batch.tokens[0, at + 2 + head])
+            assert int(ranks.text[head, 0, at]) == order(logits[0, at, head]).index(label)
+
+
+def oracle_case(spread: int) -> tuple[Batch, OracleDraft]:
+    batch = make_batch([20, 20], [2, 2], seed=3)
+    return batch, OracleDraft(tiny_target(), batch.tokens.tolist(), spread)
+
+
+def test_a_draft_that_knows_the_text_is_always_right() -> None:
+    batch, oracle = oracle_case(spread=0)
+    measured = measure_heads(tiny_target(), oracle, [batch])  # type: ignore[arg-type]
+    assert measured.heads == MAX_HEADS
+    assert measured.positions.tolist() == [2 * (18 - head) for head in range(MAX_HEADS)]
+    for counts in (measured.text, measured.chained):
+        assert torch.equal(counts, measured.positions[:, None].expand(-1, len(TOP)))
+    assert torch.equal(measured.reached, measured.positions)
+
+
+def test_a_draft_that_is_right_at_known_ranks() -> None:
+    batch, oracle = oracle_case(spread=3)
+    measured = measure_heads(tiny_target(), oracle, [batch])  # type: ignore[arg-type]
+    places = {
+        (row, at): order(oracle.opinion(row, at)).index(int(batch.tokens[row, at]))
+        for row in range(2)
+        for at in range(2, 20)
+    }
+    for head in range(MAX_HEADS):
+        ends = [(row, at) for row, at in places if at - head >= 2]
+        chains = [
+            (row, at) for row, at in ends if all(places[row, at - back] == 0 for back in range(1, head + 1))
+        ]
+        assert int(measured.reached[head]) == len(chains)
+        for place, size in enumerate(TOP):
+            assert int(measured.text[head, place]) == sum(places[end] < size for end in ends)
+            assert int(measured.chained[head, place]) == sum(places[end] < size for end in chains)
+    assert 0 < measured.chained[1, 0] < measured.text[1, 0]
+
+
+class FixedSession:
+    """Says the same whatever comes."""
+
+    def __init__(self, logits: Tensor):
+        self.logits = logits
+
+    def commit(self, hidden: Tensor, next_tokens: Tensor, counts: list[int]) -> Tensor:
+        return self.logits.expand(len(counts), -1)
+
+    def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
+        return self.logits.expand(*tokens.shape, -1)
+
+
+def rank_with(logits: Tensor, text: list[int]) -> list[int]:
+    draft = SimpleNamespace(
+        config=SimpleNamespace(hidden_state="post_norm"), new_session=lambda *_: FixedSession(logits)
+    )
+    batch = Batch(torch.tensor([text]), torch.ones(1, len(text), dtype=torch.bool), torch.tensor([len(text)]))
+    return rank_tokens(tiny_target(), draft, batch, 1).text[0, 0].tolist()  # type: ignore[arg-type]
+
+
+def test_equal_logits_stand_in_the_order_of_tokens_and_impossible_tokens_nowhere() -> None:
+    logits = torch.full((VOCAB,), -torch.inf, dtype=torch.float64)
+    logits[[4, 7, 9]] = torch.tensor([1.0, 2.0, 1.0], dtype=torch.float64)
+    assert rank_with(logits, [3, 3, 7, 4, 9, 0]) == [0, 1, 2, VOCAB, VOCAB, VOCAB]
+
+
+def test_counts_of_several_batches_add_up() -> None:
+    batches = [make_batch([9, 7], [0, 3]), make_batch([12], [2], seed=5)]
+    seen: list[int] = []
+    both = measure_heads(tiny_target(), tiny_draft(), batches, seen.append)
+    apart = [measure_heads(tiny_target(), tiny_draft(), [batch]) for batch in batches]
+    assert as_lists(both) == as_lists(apart[0] + apart[1])
+    assert seen == [18, 12]
+
+
+def test_shares_and_json() -> None:
+    ranks = Ranks(torch.tensor([[[0, 4, 50]], [[2, 0, 50]]]), torch.tensor([[[0, 0, 50]], [[0, 0, 50]]]))
+    found = count_ranks(ranks, torch.tensor([[False, False, True, True, False]])[:, :3])
+    assert found.positions.tolist() == [1, 0]
+    assert shares(found.chained, found.reached) == [[1.0] * 5, [0.0] * 5]
+    json = count_ranks(ranks, torch.tensor([[True, True, True]])).to_dict()
+    assert json["positions"] == [1, 0] and json["forced"][0] == [1.0] * 5 and json["top"] == list(TOP)
+
+
+@pytest.fixture(params=["prompt", "text"])
+def sampled(request: pytest.FixtureRequest) -> Callable[[], list[Batch]]:
+    start = 4 if request.param == "prompt" else 0
+    sample = Sample(torch.arange(3, 23, dtype=torch.int32), torch.arange(20) >= start)
+    return lambda: Batches([sample], 20, 20, seed=0).epoch()
+
+
+def test_batches_of_training_are_taken(sampled: Callable[[], list[Batch]]) -> None:
+    batches = sampled()
+    found = measure_heads(tiny_target(), tiny_draft(), batches)
+    assert int(found.positions[0]) == int(batches[0].predicted_mask[:, 2:].sum())

@@ -1,0 +1,82 @@
+import json
+
+import pytest
+
+from clover.errors import UserError
+from clover.tree import (
+    CLOVER2_TREE,
+    MEDUSA_TREE,
+    BudgetTree,
+    DrawnTree,
+    RerankTree,
+    TreeShape,
+    parse_tree,
+)
+
+
+def test_medusa_tree_is_the_published_one():
+    assert MEDUSA_TREE.budget == 63
+    assert [len(level.nodes) for level in MEDUSA_TREE.levels] == [10, 28, 23, 2]
+    assert [level.max_rank for level in MEDUSA_TREE.levels] == [9, 9, 9, 1]
+
+
+def test_parse_tree_reads_names_and_files(tmp_path):
+    file = tmp_path / "tree.json"
+    file.write_text(json.dumps([[0], [1], [0, 0]]))
+    assert parse_tree("clover2") == CLOVER2_TREE
+    assert parse_tree("medusa") == MEDUSA_TREE
+    assert parse_tree("chain:4") == TreeShape.chain(4)
+    assert parse_tree(str(file)).parents == (-1, 0, 0, 1)
+    assert parse_tree(f"drawn:{file}") == DrawnTree(parse_tree(str(file)))
+
+
+def test_parse_tree_reads_rules():
+    assert parse_tree("budget:4") == BudgetTree(4, 0.8)
+    assert parse_tree("budget:6:0.9") == BudgetTree(6, 0.9)
+    assert parse_tree("eagle2:60") == RerankTree(60, 10, 6)
+    assert parse_tree("eagle2:60:4") == RerankTree(60, 4, 6)
+    assert parse_tree("eagle2:9:3:2") == RerankTree(9, 3, 2)
+    assert parse_tree("drawn:clover2") == DrawnTree(CLOVER2_TREE)
+    assert parse_tree("drawn:chain:4") == DrawnTree(TreeShape.chain(4))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("chain:", "chain:x", "chain:0", "chain:-1", "chain:²", "chain:99999", "chain:3:3", "nothing", ""),
+        *("budget", "budget:", "budget:0", "budget:4:", "budget:4:0", "budget:4:1.1", "budget:4:nan"),
+        *(
+            "budget:4:0.8:1",
+            "eagle2:",
+            "eagle2:0",
+            "eagle2:5:0",
+            "eagle2:5:5:0",
+            "eagle2:5:5:5:5",
+            "eagle2:x",
+        ),
+        *("drawn:", "drawn:budget:4", "drawn:drawn:chain:2", "drawn:oak"),
+    ],
+)
+def test_parse_tree_refuses_other_words(text):
+    with pytest.raises(UserError):
+        parse_tree(text)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[0]", "[[true]]", "[[0.5]]", "[[-1]]", "[[1, 0]]", "[]", "[" * 9]
+)
+def test_parse_tree_refuses_other_files(tmp_path, content):
+    file = tmp_path / "tree.json"
+    file.write_text(content)
+    with pytest.raises(UserError):
+        parse_tree(str(file))
+
+
+@pytest.mark.parametrize("paths", [[[1]], [[0], [0, 1]], [[0], [2]]])
+def test_a_drawn_tree_leaves_no_draw_out(paths):
+    with pytest.raises(UserError, match="no gaps"):
+        DrawnTree(TreeShape.from_paths(paths))
+
+
+def test_trees_are_values():
+    assert len({parse_tree(text) for text in ("budget:4", "budget:4:0.8", "drawn:chain:2", "eagle2:60")}) == 3
