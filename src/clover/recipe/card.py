@@ -52,6 +52,7 @@ def write_cards(
     draft: DraftFacts,
     prompts: Sequence[str],
     device: str,
+    command: str,
 ) -> None:
     """Try the finished pair on development prompts and write `README.md` and `facts.json` into `output`."""
     model = load(output / "target", output / "draft", tree="clover2", dtype="float32", device=device)
@@ -60,6 +61,7 @@ def write_cards(
     facts = {
         "date": datetime.now(timezone.utc).date().isoformat(),
         "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, {device}",
+        "command": command,
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "target": asdict(target),
         "draft": asdict(draft),
@@ -135,7 +137,7 @@ def _summary(facts: dict[str, Any], target: TargetFacts, draft: DraftFacts) -> l
     made, versions, tau, new = facts["date"], facts["versions"], facts["tau"], facts["new_token_share"]
     return [
         ("made", f"{made}, {facts['machine']}, Python {versions['python']}, PyTorch {versions['torch']}"),
-        ("command", "`clover recipe --output DIR`"),
+        ("command", f"`{facts['command']}`"),
         ("target", f"Llama, 16 layers, width 256, {target.parameters / 1e6:.1f} M parameters, context 1,024"),
         ("tokenizer", "byte-level BPE, 4,096 entries, trained on the same text"),
         (

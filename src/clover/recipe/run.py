@@ -25,7 +25,7 @@ from clover.data import Sample
 from clover.drafts import Clover2Draft
 from clover.files import output_directory, read_json, write_json, write_text, written
 from clover.recipe.card import DraftFacts, TargetFacts, write_cards
-from clover.recipe.corpus import Corpus, Document, prompts_from, read_corpus
+from clover.recipe.corpus import Corpus, Document, Source, prompts_from, read_corpus
 from clover.recipe.display import counting, pretrain_progress
 from clover.recipe.pretrain import PretrainConfig, mean_loss, pretrain, target_config
 from clover.recipe.tokens import token_stream, train_tokenizer
@@ -38,7 +38,7 @@ CONTEXT = 1024
 _TARGET_SHARE, _WRITE_SHARE, _DRAFT_SHARE = 0.55, 0.1, 0.35
 _DRAFT_LR, _CORPUS_SHARE = 2e-3, 1
 _WINDOW = 256  # tokens of a text the draft is trained on
-_TREE_NODES = 6  # the fastest size on two CPU cores (benchmarks/trees.py)
+_TREE_NODES = 8  # the fastest size on two CPU cores (benchmarks/trees.py)
 _DEMO_PROMPTS, _DEVELOPMENT_PROMPTS, _WRITE_PROMPTS = 12, 24, 6000
 
 
@@ -61,6 +61,12 @@ class RecipeOptions:
     device: str | None = None
     overwrite: bool = False
     keep: Path | None = None
+
+    @property
+    def command(self) -> str:
+        """The command that repeats the run, for the card."""
+        kept = "" if self.keep is None else " --keep-target DIR"
+        return f"clover recipe --output DIR --minutes {self.minutes:g}{kept}"
 
     def minutes_for(self, share: float) -> float:
         """The part of the budget that a stage with this share gets; shares of stages left out go to the others."""
@@ -101,7 +107,8 @@ def run_recipe(options: RecipeOptions) -> None:
         prompts = _held_out_prompts(corpus.held_out, options.keep)
         write_json(output / "held_out_prompts.json", prompts)
         _name_tree(output, prompts["development"], device)
-        write_cards(output, corpus.sources, facts, draft, prompts["development"], device)
+        sources = _all_sources(corpus.sources, options.keep)
+        write_cards(output, sources, facts, draft, prompts["development"], device, options.command)
 
 
 def _prepare_text(corpus: Corpus, options: RecipeOptions) -> _Text:
@@ -166,6 +173,16 @@ def _keep_target(
     with written(output):
         shutil.copytree(options.keep / "target", output)
     return TargetFacts(**read_json(options.keep / "facts.json")["target"])
+
+
+def _all_sources(sources: Sequence[Source], keep: Path | None) -> list[Source]:
+    """What target or draft were trained on: with a kept target also what this machine has no more."""
+    if keep is None:
+        return list(sources)
+    kept = [Source(**source) for source in read_json(keep / "facts.json")["sources"]]
+    known = {(source.name, source.version) for source in kept}
+    new = [source for source in sources if (source.name, source.version) not in known]
+    return sorted([*kept, *new], key=lambda source: -source.bytes)
 
 
 def _write_text(
