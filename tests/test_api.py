@@ -112,16 +112,16 @@ def test_a_question_that_cannot_be_answered_is_not_kept(model: Clover) -> None:
     assert "".join(chat.say("yes"))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"target": "T"}, "no draft"),
-        ({"draft": "D"}, "no target"),
-    ],
-)
-def test_half_a_pair_is_refused(options: dict[str, str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        clover.load(**options)
+def test_a_target_alone_is_refused() -> None:
+    with pytest.raises(UserError, match="no draft"):
+        clover.load(target="T")
+
+
+def test_a_draft_alone_is_for_the_embedded_target() -> None:
+    model = clover.load(draft="lookup", tree="chain:2")
+    prompt = "def area(self):"
+    plain = clover.load(plain=True).generate(prompt, max_new_tokens=8)
+    assert model.generate(prompt, max_new_tokens=8).tokens == plain.tokens
 
 
 def test_wrong_options_are_named(model: Clover) -> None:

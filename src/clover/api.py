@@ -40,7 +40,7 @@ def load(
 
     Args:
         target: directory, hub name, or a loaded TargetModel; the embedded one when left out.
-        draft: directory or hub name; the embedded one when both are left out.
+        draft: directory or hub name, or "lookup" (n-grams, no training); the embedded one when both are left out.
         tree: "clover2" (25 nodes), "medusa" (63 nodes), "chain:5", a JSON file with rank paths, "budget:4" (Clover-1's
             dynamic tree), "eagle2:60" (expand and re-rank) or "drawn:clover2" (children drawn from the draft); or an
             object of `clover.tree`. See `clover.tree.parse_tree`. When left out the draft's own tree.
@@ -55,8 +55,6 @@ def load(
         raise UserError(
             "a target was given but no draft; give its draft, or ask for plain decoding (plain=True, --plain)"
         )
-    if target is None and draft is not None:
-        raise UserError("a draft was given but no target; give the target it was trained for")
     if not isinstance(target, TargetModel):
         target = TargetModel.load(
             os.fspath(target or assets.TARGET),

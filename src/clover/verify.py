@@ -1,7 +1,7 @@
 """Lossless verification: how far down a token tree the target model's own tokens lead.
 
-Rule A (`verify`) is for trees that are a function of the text alone, rule B (`verify_drawn`) for children drawn from
-the draft without replacement.
+Rule A (`verify`) is for trees that do not look at what the target chooses at their nodes, rule B (`verify_drawn`) for
+children drawn from the draft without replacement.
 
 Shapes: B batch, N nodes (root included), D depth of the tree, P nodes whose children were drawn, K children at most,
 V vocabulary.
@@ -37,9 +37,9 @@ class Verified:
 def verify(tree: TokenTree, choices: Tensor) -> Verified:
     """Walk down each tree as long as a child carries the token that the target chose at its parent.
 
-    The choice at the node where the walk ends is the bonus token. Exact for every tree whose nodes were fixed
-    before the choices were drawn, at every temperature and under every logits processor: each emitted token
-    is the target's own draw given the text before it. Should two siblings carry the same token, the walk that
+    The choice at the node where the walk ends is the bonus token. Exact for every tree that does not look at the
+    choices, at every temperature and under every logits processor: each emitted token is the target's own draw
+    given the text before it. Should two siblings carry the same token, the walk that
     gets deeper counts. Nothing here waits for the device.
 
     Args:

@@ -22,7 +22,8 @@ Draft = Annotated[
     typer.Option(
         metavar="NAME|DIR",
         rich_help_panel=_MODELS,
-        help="Draft model trained for the target: a directory or a name on the hub. Left out: the embedded one.",
+        help="Draft trained for the target: a directory, a name on the hub, or lookup (n-grams, nothing to train). "
+        "Left out, with --target left out too: the embedded one.",
     ),
 ]
 Dtype = Annotated[

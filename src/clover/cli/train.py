@@ -87,7 +87,7 @@ HiddenState = Annotated[
     typer.Option(
         metavar="KIND",
         rich_help_panel=_TRAINING,
-        help="Hidden states the draft reads: post_norm or pre_norm. Left out: the system's own choice.",
+        help="Hidden states to read: post_norm, pre_norm or low_middle_high. Left out: the system's own choice.",
     ),
 ]
 System = Annotated[

@@ -64,12 +64,6 @@ def setting(row: Row) -> str:
     return f"temperature {row.temperature:g}, batch {row.batch_size}"
 
 
-def first_rows(findings: Findings) -> list[Row]:
-    """The rows of the lowest temperature and the smallest batch size."""
-    rows = findings.rows()
-    return [r for r in rows if (r.temperature, r.batch_size) == (rows[0].temperature, rows[0].batch_size)]
-
-
 def _speed(findings: Findings) -> Table:
     rows = [
         (

@@ -19,7 +19,7 @@ from clover.target import TargetModel
 
 
 class DraftSession(Protocol):
-    """The draft's side of one running batch. What it commits are verified positions only: nothing is rolled back."""
+    """The draft's side of one running batch. It commits verified positions only, so a run rolls nothing back."""
 
     @property
     def lengths(self) -> list[int]:
@@ -56,12 +56,12 @@ class DraftSession(Protocol):
         ...
 
     def crop(self, lengths: list[int]) -> None:
-        """Forget all positions of row b from lengths[b] on."""
+        """Forget all positions of row b from lengths[b] on, before the next turn of a conversation."""
         ...
 
 
 class DraftModel(PreTrainedModel):
-    """Base of all trained drafts. The target's lm_head and embedding are shared by `bind`, never saved here."""
+    """Base of all drafts. The target's lm_head and embedding are shared by `bind`, not saved; an own lm_head is."""
 
     config: DraftConfig
     config_class = DraftConfig
@@ -86,11 +86,6 @@ class DraftModel(PreTrainedModel):
     def trained_depths(self) -> int:
         """D, the depths that `train_outputs` runs; 1 for systems that learn one step and repeat it."""
         return self.max_depth
-
-    @property
-    def input_width(self) -> int:
-        """W."""
-        return self.target.hidden_width(self.config.hidden_state)
 
     def bind(self, target: TargetModel) -> Self:
         """Share the target's lm_head and embedding.

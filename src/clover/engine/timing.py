@@ -33,10 +33,6 @@ class PhaseClock:
             torch.cuda.synchronize()
         self.seconds[name] += time.perf_counter() - started
 
-    def per_step(self, name: str) -> float:
-        """Mean seconds of phase `name` in one decoding step."""
-        return self.seconds[name] / max(self.steps, 1)
-
     @property
     def decoding_seconds(self) -> float:
         """All phases but the prefill."""

@@ -22,7 +22,7 @@ _SAMPLES, _SAMPLE_TOKENS, _EVALUATION_TOKENS = 4, 96, 128
 
 @dataclass(frozen=True)
 class TargetFacts:
-    """How the target was trained. Losses in nats per token; `minutes` is wall-clock time."""
+    """How the target was trained: when, where and by which command. Losses in nats per token; minutes of wall clock."""
 
     steps: int
     tokens: int
@@ -31,6 +31,8 @@ class TargetFacts:
     held_out_loss: float
     parameters: int
     corpus_tokens: int
+    made: str
+    command: str
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,15 @@ class DraftFacts:
     steps: int
     minutes: float
     parameters: int
+    made: str
+    command: str
+
+
+def made_here(device: str) -> str:
+    """Date, machine and versions, for the card."""
+    date, machine = datetime.now(timezone.utc).date().isoformat(), platform.machine()
+    threads = f"{torch.get_num_threads()} threads, {device}"
+    return f"{date}, {machine}, {threads}, Python {platform.python_version()}, PyTorch {torch.__version__}"
 
 
 def write_cards(
@@ -52,17 +63,12 @@ def write_cards(
     draft: DraftFacts,
     prompts: Sequence[str],
     device: str,
-    command: str,
 ) -> None:
     """Try the finished pair on development prompts and write `README.md` and `facts.json` into `output`."""
     model = load(output / "target", output / "draft", tree="clover2", dtype="float32", device=device)
     greedy = model.generate(prompts, max_new_tokens=_EVALUATION_TOKENS)
     sampled = model.generate(prompts, max_new_tokens=_EVALUATION_TOKENS, temperature=0.8)
     facts = {
-        "date": datetime.now(timezone.utc).date().isoformat(),
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, {device}",
-        "command": command,
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "target": asdict(target),
         "draft": asdict(draft),
         "tau": {"greedy": _total(greedy).tau, "temperature 0.8": _total(sampled).tau},
@@ -134,10 +140,8 @@ Continuations of development prompts at temperature 0.8, as they came.
 
 
 def _summary(facts: dict[str, Any], target: TargetFacts, draft: DraftFacts) -> list[tuple[str, str]]:
-    made, versions, tau, new = facts["date"], facts["versions"], facts["tau"], facts["new_token_share"]
+    tau, new = facts["tau"], facts["new_token_share"]
     return [
-        ("made", f"{made}, {facts['machine']}, Python {versions['python']}, PyTorch {versions['torch']}"),
-        ("command", f"`{facts['command']}`"),
         ("target", f"Llama, 16 layers, width 256, {target.parameters / 1e6:.1f} M parameters, context 1,024"),
         ("tokenizer", "byte-level BPE, 4,096 entries, trained on the same text"),
         (
@@ -145,6 +149,7 @@ def _summary(facts: dict[str, Any], target: TargetFacts, draft: DraftFacts) -> l
             f"{target.steps:,} steps, {target.tokens / 1e6:.1f} M tokens (the corpus has "
             f"{target.corpus_tokens / 1e6:.1f} M), {target.minutes:.0f} minutes",
         ),
+        ("target made", f"{target.made}; `{target.command}`"),
         ("last training loss", f"{target.training_loss:.3f} nats per token"),
         ("**held-out loss**", f"**{target.held_out_loss:.3f} nats per token**"),
         (
@@ -157,6 +162,7 @@ def _summary(facts: dict[str, Any], target: TargetFacts, draft: DraftFacts) -> l
             f"half at temperature 1, and {draft.corpus_tokens / 1e6:.2f} M tokens of the corpus; "
             f"{draft.steps:,} steps, {draft.minutes:.0f} minutes",
         ),
+        ("draft made", f"{draft.made}; `{draft.command}`"),
         (
             "τ, development prompts, 25 nodes",
             f"{tau['greedy']:.2f} greedy, {tau['temperature 0.8']:.2f} at temperature 0.8",

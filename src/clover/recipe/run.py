@@ -24,7 +24,7 @@ from clover.api import load
 from clover.data import Sample
 from clover.drafts import Clover2Draft
 from clover.files import output_directory, read_json, write_json, write_text, written
-from clover.recipe.card import DraftFacts, TargetFacts, write_cards
+from clover.recipe.card import DraftFacts, TargetFacts, made_here, write_cards
 from clover.recipe.corpus import Corpus, Document, Source, prompts_from, read_corpus
 from clover.recipe.display import counting, pretrain_progress
 from clover.recipe.pretrain import PretrainConfig, mean_loss, pretrain, target_config
@@ -47,7 +47,7 @@ class RecipeOptions:
     """What the user of the recipe chooses.
 
     Args:
-        output: directory that gets `target/`, `draft/` and `held_out_prompts.json`.
+        output: directory that gets `target/`, `draft/`, `held_out_prompts.json`, `facts.json` and a card.
         work: directory for what the stages hand over; kept, so that the run can go on or be looked at.
         minutes: budget of all training and writing together.
         device: "cpu" or "cuda"; a GPU when there is one if None.
@@ -96,8 +96,10 @@ def run_recipe(options: RecipeOptions) -> None:
     )
     with output_directory(options.output, overwrite=options.overwrite) as output:
         console.print("[bold]2/5[/] target")
-        make = _make_target if options.keep is None else _keep_target
-        facts = make(text, options, device, output / "target", console)
+        if options.keep is None:
+            facts = _make_target(text, options, device, output / "target", console)
+        else:
+            facts = _keep_target(options.keep, output / "target")
         target = TargetModel.load(output / "target", dtype="bfloat16", device=device)
         console.print("[bold]3/5[/] text written by the target")
         samples = _write_text(target, corpus.train, options, console)
@@ -108,7 +110,7 @@ def run_recipe(options: RecipeOptions) -> None:
         write_json(output / "held_out_prompts.json", prompts)
         _name_tree(output, prompts["development"], device)
         sources = _all_sources(corpus.sources, options.keep)
-        write_cards(output, sources, facts, draft, prompts["development"], device, options.command)
+        write_cards(output, sources, facts, draft, prompts["development"], device)
 
 
 def _prepare_text(corpus: Corpus, options: RecipeOptions) -> _Text:
@@ -162,17 +164,16 @@ def _make_target(
         held_out_loss=loss,
         parameters=model.num_parameters(),
         corpus_tokens=len(text.train),
+        made=made_here(device),
+        command=options.command,
     )
 
 
-def _keep_target(
-    text: _Text, options: RecipeOptions, device: str, output: Path, console: Console
-) -> TargetFacts:
+def _keep_target(keep: Path, output: Path) -> TargetFacts:
     """Take over the target of an earlier run, and what that run wrote down about it."""
-    assert options.keep is not None
     with written(output):
-        shutil.copytree(options.keep / "target", output)
-    return TargetFacts(**read_json(options.keep / "facts.json")["target"])
+        shutil.copytree(keep / "target", output)
+    return TargetFacts(**read_json(keep / "facts.json")["target"])
 
 
 def _all_sources(sources: Sequence[Source], keep: Path | None) -> list[Source]:
@@ -258,6 +259,8 @@ def _make_draft(
             steps=result.steps,
             minutes=round(result.seconds / 60, 1),
             parameters=draft.num_parameters(),
+            made=made_here(str(target.device)),
+            command=options.command,
         )
         write_json(options.work / "draft.json", asdict(facts))
     with written(output):
