@@ -8,6 +8,7 @@ from scipy.stats import chi2
 from clover.sampling import Sampler, SamplingParams
 from clover.tree import CLOVER2_TREE, TokenTree, TreeShape
 from clover.verify import verify
+from tests.slow_sampling import slow_probs
 
 VOCAB = 10
 PROMPT = [3, 7, 3]
@@ -128,24 +129,15 @@ def test_text_is_the_same_with_every_tree_and_without_one():
     assert [decode([own], 60, 9)[0] for own in params] == plain
 
 
-def slow_probs(params: SamplingParams, text: list[int]) -> list[float]:
-    """The toy's distribution after a text, step by step: repetition penalty, temperature, top-p."""
-    scores = TABLE[text[-1]].tolist()
-    for token in set(text):
-        scores[token] *= params.repetition_penalty if scores[token] < 0 else 1 / params.repetition_penalty
-    probs = (torch.tensor(scores, dtype=torch.float64) / params.temperature).softmax(-1).tolist()
-    kept, mass = [0.0] * VOCAB, 0.0
-    for token in sorted(range(VOCAB), key=lambda token: -probs[token]):
-        if mass < params.top_p:
-            kept[token] = probs[token]
-        mass += probs[token]
-    return [prob / sum(kept) for prob in kept]
+def toy_probs(params: SamplingParams, text: list[int]) -> list[float]:
+    """The toy's distribution after a text."""
+    return slow_probs(TABLE[text[-1]].tolist(), params, text)
 
 
 def exact_pairs(params: SamplingParams) -> torch.Tensor:
     """The joint distribution of the first two new tokens, float64 [V * V]."""
-    first = slow_probs(params, PROMPT)
-    pairs = [[first[a] * b for b in slow_probs(params, [*PROMPT, a])] for a in range(VOCAB)]
+    first = toy_probs(params, PROMPT)
+    pairs = [[first[a] * b for b in toy_probs(params, [*PROMPT, a])] for a in range(VOCAB)]
     return torch.tensor(pairs, dtype=torch.float64).flatten()
 
 

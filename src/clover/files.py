@@ -70,6 +70,20 @@ def check_output_directory(path: str | os.PathLike[str], overwrite: bool = False
         raise UserError(f"{path} exists and is not a directory; choose another name")
 
 
+def check_output_file(path: Path) -> None:
+    """Say before the work what would keep a file from being written after it; makes the file's directory.
+
+    Raises:
+        UserError: ``path`` is a directory, or cannot be written.
+    """
+    if path.is_dir():
+        raise UserError(f"{path} is a directory; give the name of a file")
+    with written(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(path.parent, os.W_OK):
+        raise UserError(f"cannot write {path}: permission denied")
+
+
 @contextmanager
 def written(path: str | os.PathLike[str], codes: Collection[int] = ()) -> Iterator[None]:
     """Turn a failure to write ``path`` (full disk, no permission, …) into a UserError that names it.

@@ -10,9 +10,10 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from clover.files import written
+from clover.errors import UserError
+from clover.files import check_output_file, written
 
-PICTURE_FORMATS = (".png", ".pdf", ".svg")
+_FORMATS = (".png", ".pdf", ".svg")
 INK, FAINT, GRID = "#1f2933", "#7b8794", "#e4e7eb"
 GREEN = "#2f9e60"
 STYLE: Any = {
@@ -32,6 +33,13 @@ STYLE: Any = {
     "axes.spines.left": False,
     "axes.axisbelow": True,
 }
+
+
+def check_picture(path: Path) -> None:
+    """Raise a UserError if no picture of this format can be drawn, or not there."""
+    if path.suffix.lower() not in _FORMATS:
+        raise UserError(f"the picture {path} must end in {', '.join(_FORMATS)}")
+    check_output_file(path)
 
 
 def save_picture(

@@ -22,6 +22,7 @@ from clover.tree import CLOVER2_TREE, DrawnTree, TokenTree, Tree, TreeShape, par
 from tests.drafting.scripted import ScriptedDraft, paths_of, random_opinion
 from tests.engine.test_lossless import run, tokens_of
 from tests.families import tiny_config, tiny_model
+from tests.slow_sampling import slow_probs
 
 VOCAB, PROMPT, NEW = 10, (3, 7, 3), 3
 ROWS = 6_000  # of 3 tokens, in each of the six cases of a rule: 108,000 draws
@@ -69,19 +70,6 @@ class TableDraft:
 
 def engine_of(target: TargetModel, tree: Tree, factor: float = 1.0) -> Engine:
     return Engine(target, TableDraft(target, factor), tree)  # type: ignore[arg-type]
-
-
-def slow_probs(logits: list[float], params: SamplingParams, text: tuple[int, ...]) -> list[float]:
-    """Repetition penalty, temperature, top-p, step by step."""
-    for token in set(text):
-        logits[token] *= params.repetition_penalty if logits[token] < 0 else 1 / params.repetition_penalty
-    probs = (torch.tensor(logits, dtype=torch.float64) / params.temperature).softmax(-1).tolist()
-    kept, mass = [0.0] * VOCAB, 0.0
-    for token in sorted(range(VOCAB), key=lambda token: -probs[token]):
-        if mass < params.top_p:
-            kept[token] = probs[token]
-        mass += probs[token]
-    return [prob / sum(kept) for prob in kept]
 
 
 def exact_texts(target: TargetModel, params: SamplingParams, length: int) -> Tensor:

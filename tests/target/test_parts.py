@@ -10,8 +10,8 @@ from torch import nn
 
 from clover.errors import UserError
 from clover.target import TargetModel
-from clover.target.decoder import DecoderStack, build_decoder, final_norm, run_decoder
-from clover.target.parts import Half, copy_last_layer_part, keep_half, take_final_norm
+from clover.target.decoder import DecoderStack, build_decoder, final_norm, run_decoder, take_final_norm
+from clover.target.parts import Half, copy_last_layer_part, keep_half
 from clover.target.structure import captured_input
 from tests.families import FAMILIES, HIDDEN, VOCAB, tiny_model
 

@@ -1,6 +1,5 @@
 """``clover cost``: what a training takes, and after how many tokens it has paid for itself."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -82,7 +81,6 @@ Batches = Annotated[
         metavar="N", min=1, rich_help_panel=_USE, help="Batches of prompts that are measured, at most."
     ),
 ]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures as JSON.")]
 
 
 def cost(
@@ -109,7 +107,7 @@ def cost(
     dtype: options.Dtype = None,
     device: options.Device = None,
     trust_remote_code: options.TrustRemoteCode = False,
-    json: Json = None,
+    json: options.Json = None,
 ) -> None:
     """Show what a draft's training takes and after how many tokens it has paid for itself.
 

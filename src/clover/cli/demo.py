@@ -20,7 +20,6 @@ MaxNewTokens = Annotated[
 ]
 Temperature = Annotated[float, typer.Option(metavar="T", help="Of the sampled part; 0 leaves it out.")]
 Picture = Annotated[Path, typer.Option(metavar="FILE", help="Picture to draw: .png, .pdf or .svg.")]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show nothing before the table.")]
 
 
@@ -35,7 +34,7 @@ def demo(
     max_new_tokens: MaxNewTokens = None,
     temperature: Temperature = 0.8,
     picture: Picture = Path("demo.png"),
-    json: Json = None,
+    json: options.Json = None,
     quiet: Quiet = False,
 ) -> None:
     """Compare a draft with plain decoding, live, then as a table and a picture: at most two minutes.

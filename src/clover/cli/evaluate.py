@@ -42,7 +42,6 @@ MaxPrompts = Annotated[
 BatchSize = Annotated[
     int, typer.Option(metavar="N", min=1, help="Prompts that run together; less takes less memory.")
 ]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures as JSON.")]
 Picture = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the figures: .png, .pdf or .svg.")]
 
 
@@ -60,7 +59,7 @@ def evaluate(
     max_prompts: MaxPrompts = 24,
     batch_size: BatchSize = 8,
     seed: options.Seed = 0,
-    json: Json = None,
+    json: options.Json = None,
     picture: Picture = None,
 ) -> None:
     """Show how good a draft is: accuracy of its heads, acceptance in any tree, and where it is weak."""

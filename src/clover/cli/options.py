@@ -107,6 +107,7 @@ Seed = Annotated[
 Output = Annotated[
     Path, typer.Option(metavar="DIR", help="Directory to write; it appears, whole, when the work is done.")
 ]
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures as JSON.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the output directory if it exists.")]
 
 

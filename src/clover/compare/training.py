@@ -115,6 +115,7 @@ def _config(cell: TrainingCell, folder: Path) -> TrainConfig:
     return TrainConfig(
         output=str(folder),
         target=cell.place.target,
+        system=draft.kind,
         draft=draft.options,
         max_length=options.max_length,
         batch_tokens=options.batch_tokens,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from clover.cost.breakeven import Prices
 from clover.cost.measuring import MeasuringOptions
 from clover.errors import UserError
-from clover.files import written
+from clover.files import check_output_file
+from clover.provenance import command_line
 from clover.train import TrainConfig
 
 
@@ -65,15 +64,7 @@ class CostOptions:
         >>> CostOptions(draft="d", price=2.5, data=()).command
         'clover cost --draft d --price 2.5'
         """
-        words = ["clover", "cost", *self.prompts]
-        for field in fields(self)[1:]:
-            value = getattr(self, field.name)
-            if value == field.default:
-                continue
-            flag = "--" + field.name.replace("_", "-")
-            for one in value if isinstance(value, tuple) else (value,):
-                words += [flag] if one is True else [flag, str(one)]
-        return shlex.join(words)
+        return command_line("cost", self, files="prompts")
 
     @property
     def prices(self) -> Prices:
@@ -115,13 +106,4 @@ class CostOptions:
             raise UserError(f"probe_minutes is {self.probe_minutes:g}; it must be more than 0")
         _ = self.prices, self.training()
         if self.json is not None:
-            _check_file(self.json)
-
-
-def _check_file(path: Path) -> None:
-    if path.is_dir():
-        raise UserError(f"{path} is a directory; give the name of a file")
-    with written(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    if not os.access(path.parent, os.W_OK):
-        raise UserError(f"cannot write {path}: permission denied")
+            check_output_file(self.json)

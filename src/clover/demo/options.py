@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from clover import assets
 from clover.errors import UserError
-from clover.files import explain, read_json, written
-from clover.pictures import PICTURE_FORMATS
+from clover.files import check_output_file, explain, read_json
+from clover.pictures import check_picture
+from clover.provenance import command_line
 
 _EMBEDDED_PROMPTS = 12
 
@@ -49,27 +48,13 @@ class DemoOptions:
         >>> DemoOptions(tree="chain:5", quiet=True).command
         'clover demo --tree chain:5 --quiet'
         """
-        words = ["clover", "demo"]
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value != field.default:
-                flag = "--" + field.name.replace("_", "-")
-                words += [flag] if value is True else [flag, str(value)]
-        return shlex.join(words)
+        return command_line("demo", self)
 
     def check_outputs(self) -> None:
         """Raise a UserError if the picture or the JSON file could not be written at the end."""
-        if self.picture.suffix.lower() not in PICTURE_FORMATS:
-            raise UserError(f"the picture {self.picture} must end in {', '.join(PICTURE_FORMATS)}")
-        for path in (self.picture, self.json):
-            if path is None:
-                continue
-            if path.is_dir():
-                raise UserError(f"{path} is a directory; give the name of a file")
-            with written(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
-            if not os.access(path.parent, os.W_OK):
-                raise UserError(f"cannot write {path}: permission denied")
+        check_picture(self.picture)
+        if self.json is not None:
+            check_output_file(self.json)
 
     def read_prompts(self) -> list[str]:
         """Read the prompts.

@@ -27,8 +27,8 @@ from clover.drafts.frontier_session import FrontierSession, counting_cache, last
 from clover.drafts.layers import ResidualBlock, cosine_weighted, start_linear
 from clover.drafts.options import ONE_LAYER_STATES, check_choice, check_count
 from clover.target import TargetModel
-from clover.target.decoder import DecoderStack, build_decoder, decoder_cache, run_decoder
-from clover.target.parts import Half, copy_last_layer_part, keep_half, take_final_norm
+from clover.target.decoder import DecoderStack, build_decoder, decoder_cache, run_decoder, take_final_norm
+from clover.target.parts import Half, copy_last_layer_part, keep_half
 
 
 class Clover1Config(DraftConfig):

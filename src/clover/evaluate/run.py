@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,10 @@ import torch
 from rich.console import Console
 
 from clover import assets
-from clover.api import Clover, load
+from clover.api import load
 from clover.data import Batch, Batches, Sample, read_samples
 from clover.data.tasks import TaskPrompt, read_prompts
+from clover.engine import Engine
 from clover.errors import UserError
 from clover.evaluate.acceptance import Continuation, SettingResult, continue_prompts, summarize
 from clover.evaluate.accuracy import HeadAccuracy, measure_heads
@@ -24,10 +23,11 @@ from clover.evaluate.picture import save_picture
 from clover.evaluate.progress import EvaluationProgress
 from clover.evaluate.report import EvaluationReport
 from clover.evaluate.table import print_report
-from clover.files import write_json, written
-from clover.pictures import PICTURE_FORMATS
-from clover.provenance import machine
+from clover.files import check_output_file, write_json
+from clover.pictures import check_picture
+from clover.provenance import command_line, machine
 from clover.target import TargetModel
+from clover.tree import parse_tree
 
 _EMBEDDED, _OWN_TREE = "embedded", "own tree"
 _DEVELOPMENT = "development"
@@ -73,16 +73,8 @@ class EvaluateOptions:
         >>> EvaluateOptions(files=("a.jsonl",), trees=("chain:4", "clover2")).command
         'clover evaluate a.jsonl --tree chain:4 --tree clover2'
         """
-        words = ["clover", "evaluate", *self.files]
-        names = {"trees": "tree", "temperatures": "temperature"}
-        for field in fields(self)[1:]:
-            value = getattr(self, field.name)
-            if value == field.default:
-                continue
-            flag = "--" + names.get(field.name, field.name).replace("_", "-")
-            for one in value if isinstance(value, tuple) else (value,):
-                words += [flag] if one is True else [flag, str(one)]
-        return shlex.join(words)
+        flags = {"trees": "tree", "temperatures": "temperature"}
+        return command_line("evaluate", self, files="files", renamed=flags)
 
     def check(self) -> None:
         """Raise a UserError, before any time is spent, for what would fail at the end."""
@@ -90,17 +82,10 @@ class EvaluateOptions:
             raise UserError(
                 f"max_new_tokens is {self.max_new_tokens}; heads are measured on 2 tokens or more"
             )
-        if self.picture is not None and self.picture.suffix.lower() not in PICTURE_FORMATS:
-            raise UserError(f"the picture {self.picture} must end in {', '.join(PICTURE_FORMATS)}")
-        for path in (self.json, self.picture):
-            if path is None:
-                continue
-            if path.is_dir():
-                raise UserError(f"{path} is a directory; give the name of a file")
-            with written(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
-            if not os.access(path.parent, os.W_OK):
-                raise UserError(f"cannot write {path}: permission denied")
+        if self.picture is not None:
+            check_picture(self.picture)
+        if self.json is not None:
+            check_output_file(self.json)
 
 
 @dataclass(frozen=True)
@@ -146,10 +131,19 @@ class _Evaluation:
 
     def __init__(self, options: EvaluateOptions, progress: EvaluationProgress):
         self.options, self.progress = options, progress
-        self.model = _load(options, options.target, (options.trees or (None,))[0])
-        self.target, draft = self.model.target, self.model.engine.draft
+        model = load(
+            options.target,
+            options.draft,
+            dtype=options.dtype,
+            device=options.device,
+            trust_remote_code=options.trust_remote_code,
+        )
+        self.target, draft = model.target, model.engine.draft
         assert draft is not None
         self.draft = draft
+        self.engines: dict[str | None, Engine] = {
+            tree: Engine(self.target, draft, parse_tree(tree)) for tree in options.trees
+        } or {None: model.engine}
         prompts = _read_prompts(options, self.target)
         room = self.target.context_length - options.max_new_tokens
         self.prompts = [prompt for prompt in prompts if len(prompt.tokens) <= room]
@@ -164,7 +158,7 @@ class _Evaluation:
     def measure(self) -> tuple[HeadAccuracy, str, tuple[SettingResult, ...]]:
         """Accuracy of the heads, on what they were measured, and acceptance in all settings."""
         options = self.options
-        settings = [_Setting(tree, t) for tree in options.trees or (None,) for t in options.temperatures]
+        settings = [_Setting(tree, t) for tree in self.engines for t in options.temperatures]
         batches = None if self.texts is None else self._batches(self.texts)
         per_setting = len(self.prompts) * options.max_new_tokens
         texts = per_setting if batches is None else sum(batch.tokens.numel() for batch in batches)
@@ -208,7 +202,7 @@ class _Evaluation:
     def _continue(self, setting: _Setting) -> tuple[int, list[Continuation]]:
         """Nodes of the tree, root excluded, and what was written."""
         self.progress.say(f"{setting.tree or _OWN_TREE}, temperature {setting.temperature:g}")
-        engine = _load(self.options, self.target, setting.tree).engine
+        engine = self.engines[setting.tree]
         assert engine.drafter is not None
         found = continue_prompts(
             engine,
@@ -230,20 +224,6 @@ class _Evaluation:
             count = f"{len(self.texts)} text{'s' if len(self.texts) > 1 else ''}"
             return f"{count} as written in {', '.join(self.options.texts)}"
         return "what the target writes after the prompts at temperature 0"
-
-
-def _load(options: EvaluateOptions, target: str | TargetModel | None, tree: str | None) -> Clover:
-    draft = options.draft
-    if isinstance(target, TargetModel) and draft is None:
-        draft = str(assets.DRAFT)
-    return load(
-        target,
-        draft,
-        tree=tree,
-        dtype=options.dtype,
-        device=options.device,
-        trust_remote_code=options.trust_remote_code,
-    )
 
 
 def _read_prompts(options: EvaluateOptions, target: TargetModel) -> list[TaskPrompt]:

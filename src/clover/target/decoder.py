@@ -159,6 +159,16 @@ def final_norm(decoder: DecoderStack) -> nn.Module:
     raise UserError(f"{type(decoder.stack).__name__} has not one norm after its layers, which drafts need")
 
 
+def take_final_norm(decoder: DecoderStack) -> nn.Module:
+    """Take the norm after the last layer out of the decoder, which from then on ends with that layer's output."""
+    norm = final_norm(decoder)
+    for module in decoder.stack.modules():
+        for name, child in module.named_children():
+            if child is norm:
+                setattr(module, name, nn.Identity())
+    return norm
+
+
 def input_norm(layer: nn.Module) -> str | None:
     """Name of the norm that a decoder layer puts before its attention and before nothing else.
 
@@ -171,13 +181,10 @@ def input_norm(layer: nn.Module) -> str | None:
 
 def remove_outer_norms(decoder: DecoderStack) -> None:
     """Take out the first layer's input norm, if it has one, and the final norm."""
-    first, last = decoder.layers[0], final_norm(decoder)
+    first = decoder.layers[0]
+    take_final_norm(decoder)
     if name := input_norm(first):
         setattr(first, name, nn.Identity())
-    for owner in decoder.stack.modules():
-        for name, child in owner.named_children():
-            if child is last:
-                setattr(owner, name, nn.Identity())
 
 
 def copy_last_layer(target: TargetModel, decoder: DecoderStack) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from clover.errors import UserError, one_line
-from clover.target.decoder import DecoderStack, final_norm
+from clover.target.decoder import DecoderStack
 from clover.target.model import TargetModel
 
 Half = Literal["attention", "mlp"]
@@ -29,16 +29,6 @@ class _NoMLP(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         return torch.zeros_like(hidden_states)
-
-
-def take_final_norm(decoder: DecoderStack) -> nn.Module:
-    """Take the norm after the last layer out of the decoder, which from then on ends with that layer's output."""
-    norm = final_norm(decoder)
-    for module in decoder.stack.modules():
-        for name, child in module.named_children():
-            if child is norm:
-                setattr(module, name, nn.Identity())
-    return norm
 
 
 def keep_half(decoder: DecoderStack, half: Half) -> None:
