@@ -176,6 +176,22 @@ def test_an_interrupted_training_goes_on_from_its_checkpoint(
     assert found == weights(finished.with_name("out.work"))
 
 
+def test_suites_that_share_a_work_directory_train_a_draft_once(
+    tiny_files: Path, tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Learner, "step", lambda *_: pytest.fail("a draft was trained again"))
+    text = (tiny_files / "suite.toml").read_text().replace('name = "tiny"', 'name = "other"')
+    file = tiny_files / "other.toml"
+    file.write_text(text.replace("batch_sizes = [1, 2]", "batch_sizes = [3]"))
+    console = Console(file=StringIO())
+    options = CompareOptions(
+        str(file), tmp_path / "out", finished.with_name("out.work"), device="cpu", dtype="float64"
+    )
+    run_compare(options, console)
+    found = [row["result"] for row in lines(tmp_path / "out") if row["kind"] == "measuring"]
+    assert {row["batch_size"] for row in found} == {3}
+
+
 def test_the_report_alone_needs_no_model(
     tiny_files: Path, tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clover.compare.suite import SUITES, Budget, Suite, System, Task, read_suite
+from clover.compare.suite import SUITES, Budget, Suite, System, Task, read_suite, with_own
 from clover.errors import UserError
 from clover.losses import LossConfig
 
@@ -120,3 +120,19 @@ def test_the_digest_stands_for_every_value(tmp_path: Path) -> None:
     one, same = read(tmp_path, GOOD), read(tmp_path, "# a remark\n" + GOOD)
     other = read(tmp_path, GOOD + "[measuring]\nrounds = 4\n")
     assert one.digest == same.digest != other.digest
+
+
+def test_a_suite_on_the_users_own_model(tmp_path: Path) -> None:
+    suite = read(tmp_path, GOOD)
+    own = with_own(suite, "my-model", ["chats.jsonl"], ["mt=questions.jsonl:mt_bench", "lines=lines.txt"])
+    assert (own.target, own.text.files) == ("my-model", ("chats.jsonl",))
+    assert own.tasks == (
+        Task("mt", file="questions.jsonl", group="mt_bench"),
+        Task("lines", file="lines.txt"),
+    )
+    assert (own.systems, own.training, own.measuring) == (suite.systems, suite.training, suite.measuring)
+    assert with_own(suite, None, [], []) == suite
+    with pytest.raises(UserError, match=r"'questions.jsonl' must be NAME=FILE"):
+        with_own(suite, None, [], ["questions.jsonl"])
+    with pytest.raises(UserError, match=r"needs files \(or the command --data\)"):
+        with_own(suite, "my-model", [], [])

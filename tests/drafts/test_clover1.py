@@ -79,7 +79,7 @@ def reference(
     state, logits = augment(target, draft, hidden), []
     for token, head in zip((tokens[-1], *drafted), draft.heads):
         row = target.lm_head_weight[token]
-        state = connect(draft, state, row / row.square().sum().sqrt())
+        state = connect(draft, state, row / row.square().mean().sqrt())
         output = state + silu(head.linear.weight @ state + head.linear.bias)
         logits.append(target.logits(draft.output_norm(output)))
     return logits

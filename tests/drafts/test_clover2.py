@@ -14,7 +14,7 @@ from clover.drafts import Clover2Draft, load_draft
 from clover.drafts.layers import CosineAttention
 from clover.errors import UserError
 from clover.target import TargetModel
-from clover.target.decoder import run_decoder
+from clover.target.decoder import final_norm, run_decoder
 from clover.tree import CLOVER2_TREE, TreeShape
 from tests.drafts.checks import check_drop, check_gradients, check_round_trip, check_session, check_training
 from tests.families import HEADS, HIDDEN, VOCAB, tiny_model
@@ -27,6 +27,8 @@ OPTIONS: tuple[dict[str, object], ...] = (
     {"num_augmenting_layers": 1},
     {"num_augmenting_layers": 3},
     {"hidden_state": "pre_norm"},
+    {"embedding_scale": 1.0},
+    {"start": "last_layer"},
 )
 
 
@@ -62,6 +64,7 @@ def reference(
 ) -> list[Tensor]:
     """Logits of head 1, 2, … at the last position of a text, given the tokens drafted so far."""
     rows = target.embedding_weight if draft.config.embedding == "input" else target.lm_head_weight
+    rows = rows * draft.config.embedding_scale
     inputs = torch.stack([fold(draft, h, rows[x]) for h, x in zip(hidden, tokens[1:], strict=True)])
     state = run_decoder(draft.augment, inputs[None])[0, -1]
     outputs = [draft.output_norm(draft.first_projector(state))]
@@ -104,7 +107,7 @@ def test_a_configuration_from_before_the_options_says_the_same(tmp_path: Path) -
     target, draft = make()
     draft.save_pretrained(tmp_path)
     content = json.loads((tmp_path / "config.json").read_text())
-    for option in ("first_decoder", "projector_embedding", "embedding"):
+    for option in ("first_decoder", "projector_embedding", "embedding", "embedding_scale", "start"):
         del content[option]
     (tmp_path / "config.json").write_text(json.dumps(content))
     loaded = load_draft(tmp_path, target)
@@ -115,6 +118,8 @@ def test_a_configuration_from_before_the_options_says_the_same(tmp_path: Path) -
         True,
         "lm_head",
     )
+    token = torch.tensor([5])
+    assert torch.equal(loaded._embedding(token), target.lm_head_weight[token])
     assert loaded.state_dict().keys() == draft.state_dict().keys()
     assert {"fold.key_value.weight", "projector.weight", "first_projector.bias"} < draft.state_dict().keys()
     assert draft.projector.weight.shape == (HIDDEN, 2 * HIDDEN)
@@ -122,19 +127,24 @@ def test_a_configuration_from_before_the_options_says_the_same(tmp_path: Path) -
 
 def test_what_is_no_option_is_refused_by_name() -> None:
     target = TargetModel(tiny_model("llama"))
-    for option in ("first_decoder", "embedding", "hidden_state"):
+    for option in ("first_decoder", "embedding", "hidden_state", "start"):
         with pytest.raises(UserError, match=f"{option} is 'other'"):
             Clover2Draft.from_target(target, **{option: "other"})
+    with pytest.raises(UserError, match="embedding_scale is -1.0; it must be a number above 0"):
+        Clover2Draft.from_target(target, embedding_scale=-1.0)
     with pytest.raises(UserError, match="clover2: hidden_state is 'low_middle_high'"):
         Clover2Draft.from_target(target, hidden_state="low_middle_high")
 
 
 def test_starting_values_follow_the_target() -> None:
-    target, draft = make("qwen3")
+    target, draft = make("qwen3", start="last_layer")
     last = target.layers[-1].state_dict()
     for layer in draft.augment.layers:
         assert all(torch.equal(layer.state_dict()[name], value) for name, value in last.items())
     assert torch.equal(draft.output_norm.weight, target.final_norm.weight)
+    fresh = Clover2Draft.from_target(target)
+    assert torch.equal(final_norm(fresh.augment).weight, target.final_norm.weight)
+    assert fresh._embedding(torch.arange(VOCAB)).square().mean().item() == pytest.approx(1.0)
     near = Clover2Draft.from_target(target, noise=0.0).to(target.dtype)
     state, embedding = torch.randn(2, HIDDEN, dtype=target.dtype), torch.randn(2, HIDDEN, dtype=target.dtype)
     assert torch.equal(near.fold(state, embedding), state)

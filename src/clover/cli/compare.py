@@ -18,7 +18,31 @@ Output = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Results and report; DIR.work keeps the drafts. Left out: runs/ and the suite's name.",
+        help="Results and report. Left out: runs/ and the suite's name.",
+    ),
+]
+Work = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Keep text and drafts here; suites on one target can share it, and train no draft twice. "
+        "Left out: beside the results, DIR.work.",
+    ),
+]
+Target = Annotated[
+    str | None, typer.Option(metavar="MODEL", help="Another target than the suite's: directory or hub name.")
+]
+Data = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE", help="Texts or chats to train on, in place of the suite's; repeat for more."
+    ),
+]
+Task = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=FILE[:GROUP]",
+        help="Prompts to measure on, in place of the suite's tasks; repeat for more.",
     ),
 ]
 ReportOnly = Annotated[
@@ -28,7 +52,11 @@ ReportOnly = Annotated[
 
 def compare(
     suite: SuiteName,
+    target: Target = None,
+    data: Data = None,
+    task: Task = None,
     output: Output = None,
+    work: Work = None,
     report_only: ReportOnly = False,
     dtype: options.Dtype = None,
     device: options.Device = None,
@@ -45,6 +73,10 @@ def compare(
         CompareOptions(
             suite,
             output,
+            work,
+            target,
+            tuple(data or ()),
+            tuple(task or ()),
             device=device,
             dtype=dtype,
             trust_remote_code=trust_remote_code,

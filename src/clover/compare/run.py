@@ -1,12 +1,13 @@
 """Run a suite: text, trainings, measurements, accuracies; then the report.
 
-The output directory gets `results.jsonl` and the report; beside it `<output>.work` keeps the text and the drafts. What
+The output directory gets `results.jsonl` and the report; the work directory keeps the text and the drafts. What
 has a line in `results.jsonl` is not run again; what was interrupted is repeated, a training from its checkpoint on.
 """
 
 from __future__ import annotations
 
 import datetime
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ from clover.compare.results import (
     drop_half_line,
     read_records,
 )
-from clover.compare.suite import EMBEDDED, Suite, Task, read_suite
+from clover.compare.suite import EMBEDDED, Suite, Task, read_suite, with_own
 from clover.compare.text import read_text, task_prompts, text_name, write_text
 from clover.compare.training import new_draft, ready_draft, train_draft
 from clover.data import Sample
@@ -55,12 +56,18 @@ class CompareOptions:
     Args:
         suite: a TOML file, or the name of one of the package's suites.
         output: directory for results and report; `runs/<name of the suite>` when left out.
+        work: directory for text and drafts, which suites on one target can share; `<output>.work` when left out.
+        target, data, tasks: in place of the suite's; see `clover.compare.suite.with_own`.
         device, dtype: of the target; as `clover.load` chooses them when left out.
         report_only: draw the report from the results that are there; nothing is run.
     """
 
     suite: str
     output: Path | None = None
+    work: Path | None = None
+    target: str | None = None
+    data: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
     device: str | None = None
     dtype: str | None = None
     trust_remote_code: bool = False
@@ -68,17 +75,22 @@ class CompareOptions:
 
     @property
     def command(self) -> str:
-        """The command line that chooses the same; of directories the last name only.
+        """The command line that chooses the same; of paths the last name only.
 
-        >>> CompareOptions("suites/quick.toml", device="cpu").command
-        'clover compare suites/quick.toml --device cpu'
+        >>> CompareOptions("suites/quick.toml", data=("/texts/a.jsonl",), device="cpu").command
+        'clover compare suites/quick.toml --data a.jsonl --device cpu'
         """
         suite = self.suite if not Path(self.suite).is_absolute() else Path(self.suite).name
         words = ["clover", "compare", suite]
+        if self.target:
+            words += ["--target", Path(self.target).name]
+        words += [word for file in self.data for word in ("--data", Path(file).name)]
+        for name, _, file in (task.partition("=") for task in self.tasks):
+            words += ["--task", f"{name}={Path(file).name}"]
         for name in ("device", "dtype"):
             if value := getattr(self, name):
                 words += [f"--{name}", value]
-        return " ".join(words)
+        return shlex.join(words)
 
 
 def run_compare(options: CompareOptions, console: Console | None = None) -> Path:
@@ -89,7 +101,7 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> Path
         KeyboardInterrupt: Ctrl-C; the report of what is there has been written.
     """
     console = console or Console(stderr=True)
-    suite = read_suite(options.suite)
+    suite = with_own(read_suite(options.suite), options.target, options.data, options.tasks)
     output = options.output or Path("runs") / suite.name
     if not options.report_only:
         try:
@@ -116,7 +128,7 @@ class _Comparison:
     def __init__(self, options: CompareOptions, suite: Suite, output: Path, console: Console):
         self.options, self.suite, self.console = options, suite, console
         self.results = output / "results.jsonl"
-        self.work = output.with_name(output.name + ".work")
+        self.work = options.work or output.with_name(output.name + ".work")
         drop_half_line(self.results)
         self.done = read_records(self.results) if self.results.exists() else []
         name = str(assets.TARGET) if suite.target == EMBEDDED else suite.target

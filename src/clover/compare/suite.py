@@ -34,6 +34,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 from pathlib import Path
@@ -253,7 +254,9 @@ class Suite:
             known = (PAPER, DISTILLATION, *self.losses)
             check("a loss", name, name in known, f"one of {', '.join(dict.fromkeys(known))}")
         if self.target != EMBEDDED and not self.text.files:
-            raise UserError("[text] needs files: only the embedded target has openings of its own")
+            raise UserError(
+                "[text] needs files (or the command --data): only the embedded target has openings of its own"
+            )
 
     def _used_losses(self) -> list[str]:
         parts = [self.training.losses, *(b.losses or () for b in self.training.budgets)]
@@ -290,6 +293,32 @@ def read_suite(name: str) -> Suite:
     except ValueError as error:
         raise UserError(f"{name} is not valid TOML: {error}") from error
     return _beside(read_table(Suite, table, name), path.parent)
+
+
+def with_own(suite: Suite, target: str | None, data: Sequence[str], tasks: Sequence[str]) -> Suite:
+    """The suite on another target, with other training files and other tasks; what is empty stays.
+
+    Args:
+        tasks: each `NAME=FILE`, or `NAME=FILE:GROUP` for one group of prompts.
+
+    Raises:
+        UserError: a task is written in another way, or the suite does not allow it.
+    """
+    own = tuple(map(_read_task, tasks))
+    return replace(
+        suite,
+        target=target or suite.target,
+        text=replace(suite.text, files=tuple(data)) if data else suite.text,
+        tasks=own or suite.tasks,
+    )
+
+
+def _read_task(text: str) -> Task:
+    name, _, where = text.partition("=")
+    if not (name and where):
+        raise UserError(f"the task {text!r} must be NAME=FILE or NAME=FILE:GROUP")
+    file, _, group = where.partition(":")
+    return Task(name, file=file, group=group or None)
 
 
 def digest(value: Any) -> str:

@@ -7,7 +7,8 @@ tokens after it:
     s_i = Dec(s_{i-1}, e(x_{t+i}))     connect     attention decoder, the same weights at every step i = 1 … N
     o_i = Norm(MLP_i(s_i))             head i      logits = lm_head(o_i), for token x_{t+1+i}
 
-e(x) is the token's row of the target's lm_head, scaled to length 1. The lm_head is shared with the target and frozen.
+e(x) is the token's row of the target's lm_head, normalised: scaled to entries of mean square 1, the size of the states
+it meets (the paper does not say how; at length 1 the heads learn far less from the same text). The lm_head is shared with the target and frozen.
 The paper's ablations are values of the configuration: parts are left out or replaced.
 
 Shapes: B batch, A committed positions, P frontier nodes, T text, D heads, H hidden, V vocabulary.
@@ -158,7 +159,8 @@ class Clover1Draft(DraftModel):
         return torch.stack(outputs)
 
     def _embedding(self, tokens: Tensor) -> Tensor:
-        return F.normalize(self.target.lm_head_weight[tokens], dim=-1)
+        rows = self.target.lm_head_weight[tokens]
+        return F.rms_norm(rows, rows.shape[-1:], eps=1e-12)
 
     def _output(self, head: int, state: Tensor) -> Tensor:
         return self.output_norm(self.heads[head](state))

@@ -10,12 +10,16 @@ At position t, with the target's hidden state h_t and the token x_{t+1} that the
 E are the rows of the target's lm_head. They and the lm_head are shared with the target and frozen.
 The ablations are values of the configuration: parts are replaced by plainer ones.
 
+Two things differ from the paper unless asked for, since both learn more from the same text (docs/log.md): E is scaled
+to entries of mean square 1, the size of the states it meets, and the augmenting layers start fresh.
+
 Shapes: B batch, A committed positions, P frontier nodes, T text, D heads, H hidden, V vocabulary.
 """
 
 from __future__ import annotations
 
 import copy
+from math import isfinite
 from typing import Any
 
 import torch
@@ -41,6 +45,10 @@ class Clover2Config(DraftConfig):
         first_decoder: what folds the newest token in: "attention", A1, or "linear", a linear layer on [h ; E[x]].
         projector_embedding: whether the heads after the first project [s ; E[x]]; False projects s alone.
         embedding: whose rows E are: "lm_head" or "input", the target's input embedding.
+        embedding_scale: what E is multiplied by; 1 in the paper. When left out, a new draft sets it so that the mean
+            square of E's entries is 1, and a saved one was trained with 1.
+        start: starting values of the augmenting layers: "fresh", as a new model has them, or "last_layer", copies of
+            the target's last layer, as in the paper.
     """
 
     model_type = "clover2"
@@ -53,6 +61,8 @@ class Clover2Config(DraftConfig):
         first_decoder: str = "attention",
         projector_embedding: bool = True,
         embedding: str = "lm_head",
+        embedding_scale: float | None = None,
+        start: str = "fresh",
         **kwargs: Any,
     ):
         self.num_heads = num_heads
@@ -61,10 +71,15 @@ class Clover2Config(DraftConfig):
         self.first_decoder = first_decoder
         self.projector_embedding = projector_embedding
         self.embedding = embedding
+        self.embedding_scale = embedding_scale
+        self.start = start
         if num_heads < 1 or num_augmenting_layers < 1:
             raise UserError("a Clover-2 draft needs at least one head and one augmenting layer")
         check_choice("clover2", "first_decoder", first_decoder, ("attention", "linear"))
         check_choice("clover2", "embedding", embedding, ("lm_head", "input"))
+        check_choice("clover2", "start", start, ("fresh", "last_layer"))
+        if embedding_scale is not None and not (isfinite(embedding_scale) and embedding_scale > 0):
+            raise UserError(f"clover2: embedding_scale is {embedding_scale!r}; it must be a number above 0")
         super().__init__(**kwargs)
         check_choice("clover2", "hidden_state", self.hidden_state, ONE_LAYER_STATES)
 
@@ -97,8 +112,13 @@ class Clover2Draft(DraftModel):
         """Starting values are set by the constructors and `start_from`, not by a general rule."""
 
     def start_from(self, target: TargetModel) -> None:
-        """Both augmenting layers copy the target's last layer, both norms its final norm."""
-        copy_last_layer(target, self.augment)
+        """Both norms copy the target's final norm; for the rest see `Clover2Config`."""
+        if self.config.start == "last_layer":
+            copy_last_layer(target, self.augment)
+        else:
+            final_norm(self.augment).load_state_dict(target.final_norm.state_dict())
+        if self.config.embedding_scale is None:
+            self.config.embedding_scale = 1 / float(self._rows(target).float().square().mean().sqrt())
         self.output_norm.load_state_dict(final_norm(self.augment).state_dict())
 
     @property
@@ -120,9 +140,11 @@ class Clover2Draft(DraftModel):
         return torch.stack(outputs)
 
     def _embedding(self, tokens: Tensor) -> Tensor:
-        rows = self.config.embedding
-        weight = self.target.lm_head_weight if rows == "lm_head" else self.target.embedding_weight
-        return weight[tokens]
+        rows = self._rows(self.target)[tokens]
+        return rows * (self.config.embedding_scale or 1.0)
+
+    def _rows(self, target: TargetModel) -> Tensor:
+        return target.lm_head_weight if self.config.embedding == "lm_head" else target.embedding_weight
 
     def _first_output(self, state: Tensor) -> Tensor:
         return self.output_norm(self.first_projector(state))
