@@ -21,6 +21,7 @@ class OracleDraft:
     """
 
     max_depth = 8
+    d2t = None
 
     def __init__(self, target: TargetModel, texts: list[list[int]], spread: int = 2):
         self.target, self.texts, self.spread = target, texts, spread

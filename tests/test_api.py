@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import clover
-from clover.api import Clover
+from clover.api import Clover, find_tuning
+from clover.drafting import AutoPolicy
+from clover.drafting.tuning import Choice, Tuning, target_fingerprint, write_entry
 from clover.errors import UserError
+from clover.target import TargetModel
 from tests.tiny import save_tiny_pair
 
 
@@ -63,6 +67,32 @@ def test_plain_decoding_and_trees_give_the_same_text(model: Clover, pair: tuple[
     expected = model.generate("the cat sat", max_new_tokens=20).tokens
     assert clover.load(pair[0], plain=True).generate("the cat sat", max_new_tokens=20).tokens == expected
     assert clover.load(*pair, tree="chain:3").generate("the cat sat", max_new_tokens=20).tokens == expected
+
+
+def test_methods_differ_in_who_drafts(pair: tuple[Path, Path]) -> None:
+    policies = {
+        method: clover.load(*pair, method=method).engine.policy for method in ("auto", "draft", "plain")
+    }
+    assert isinstance(policies["auto"], AutoPolicy)
+    assert policies["draft"].max_nodes > policies["plain"].max_nodes == 1
+    assert clover.load(*pair, tree="chain:3").engine.policy.max_nodes == 4
+    assert clover.load(*pair, plain=True).engine.draft is None
+    with pytest.raises(UserError, match="'fast'"):
+        clover.load(*pair, method="fast")
+
+
+def test_a_tuning_beside_the_draft_is_used_where_it_fits(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    draft = shutil.copytree(pair[1], tmp_path / "draft")
+    target = TargetModel.load(pair[0])
+    for fingerprint, fits in (("another", False), (target_fingerprint(target.config), True)):
+        choices = (Choice(1, "chain:2", 90.0, 1.9, 0.02), Choice(1, "none", 50.0, 1.0, 0.02))
+        found = Tuning("cpu", "float32", "", 1, "", {}, fingerprint, (), (), choices, None)
+        write_entry(draft / "tuning.json", found)
+        assert find_tuning(draft, target) == (found if fits else None)
+    assert clover.load(target, draft).engine.policy.max_nodes == 3
+    (draft / "tuning.json").write_text("{}")
+    with pytest.raises(UserError, match="clover tune"):
+        clover.load(target, draft)
 
 
 def test_stop_strings_end_the_text(model: Clover) -> None:

@@ -171,6 +171,58 @@ def test_drop_moves_the_last_row_and_crop_shortens() -> None:
     assert cache.batch_size == 0 and cache.length == 0 and cache.uniform
 
 
+@pytest.mark.parametrize("num_layers", [1, 6])
+def test_insert_copies_the_text_of_the_new_rows_alone(num_layers: int) -> None:
+    cache, other = small_cache(4, num_layers), small_cache(2, num_layers, capacity=3)
+    for row in (3, 2):
+        cache.drop(row)
+    write(cache, 3)
+    cache.commit([3, 1])
+    write(other, 2, label=50.0)
+    other.commit([1, 2])
+    place, before = cache.keys.data_ptr(), cache.keys.clone()
+    with CountedOps() as ops:
+        cache.insert(other)
+    assert ops.count == 2
+    assert cache.keys.data_ptr() == place and torch.equal(cache.keys[:, :2], before)
+    assert cache.lengths == [3, 1, 1, 2]
+    assert texts_in(cache) == [[0, 1, 2], [100], [50], [150, 151]]
+    cache.drop(0)
+    write(cache, 1, label=7.0)
+    cache.commit([1, 1, 1])
+    assert texts_in(cache) == [[150, 151, 7], [100, 107], [50, 207]]
+
+
+def test_insert_grows_for_a_longer_text_and_refuses_more_rows_than_there_is_room_for() -> None:
+    cache, other = small_cache(2, capacity=2), small_cache(1, capacity=8)
+    cache.drop(0)
+    write(cache, 2)
+    cache.commit([2])
+    write(other, 7, label=10.0)
+    other.commit([7])
+    cache.insert(other)
+    assert cache.capacity == 7 and texts_in(cache) == [[0, 1], [*range(10, 17)]]
+    with pytest.raises(AssertionError, match="room"):
+        cache.insert(other)
+
+
+def test_a_cache_without_rows_takes_some_in() -> None:
+    cache, other = small_cache(1), small_cache(1)
+    cache.drop(0)
+    write(other, 3)
+    other.commit([3])
+    cache.insert(other)
+    assert texts_in(cache) == [[0, 1, 2]] and cache.length == 3
+
+
+def test_large_caches_grow_a_little_at_a_time() -> None:
+    cache = KVCache(1, 1, 1, 1, 1, 3000, torch.float32, "cpu")
+    for more in (3001, 1025):
+        cache.begin(more)
+        cache.commit([more])
+    assert cache.capacity == 5048
+
+
 def test_unannounced_forward_is_refused() -> None:
     cache = small_cache()
     with pytest.raises(AssertionError, match="begin"):

@@ -192,6 +192,7 @@ def test_text_that_cannot_be_written_names_the_file(tmp_path: Path) -> None:
         (None, "cannot read .*run.json: no such file"),
         ("{broken", "run.json is not valid JSON"),
         ("", "run.json is not valid JSON"),
+        ("[" * 100_000, "run.json is not valid JSON"),
         (json.dumps([1]), "run.json must hold a JSON object, not a list"),
         (b"\xff\xfe\x00", "run.json is not valid JSON"),
     ],

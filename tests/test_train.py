@@ -14,12 +14,14 @@ from safetensors.torch import load_file
 
 from clover.data import Sample
 from clover.drafts import Clover2Draft, load_draft
+from clover.drafts.medusa import MedusaDraft
 from clover.errors import UserError
 from clover.losses import LossConfig
 from clover.target import TargetModel
 from clover.train import TrainConfig, TrainResult, train
 from clover.train import loop as loop_module
 from clover.train.learner import Learner
+from clover.train.optimizers import make_optimizers
 from clover.train.progress import Log, Reporter, describe, stop_requests
 from clover.train.schedule import Budget, make_budget, rate
 from tests.families import VOCAB, tiny_model
@@ -206,7 +208,7 @@ def test_likely_tokens_only_and_pre_norm_states(config, target, samples) -> None
 
 
 def test_accumulated_batches_give_the_gradient_of_one_large_batch(config, target, samples) -> None:
-    config = replace(config, weight_decay=0.0)
+    config = replace(config, weight_decay=0.0, optimizer="adamw")
     one, two = (Learner(config, target, make_draft(target), 1.0) for _ in range(2))
     small = loop_module.Batches(samples[:6], 24, 48, seed=0).epoch()
     large = loop_module.Batches(samples[:6], 24, 10_000, seed=0).epoch()
@@ -214,14 +216,31 @@ def test_accumulated_batches_give_the_gradient_of_one_large_batch(config, target
     merged, whole = one.step(small, 1.0), two.step(large, 1.0)
     assert merged.positions.tolist() == whole.positions.tolist()
     for a, b in zip(one.parameters, two.parameters, strict=True):
-        moments = (learner.optimizer.state[p]["exp_avg"] for learner, p in ((one, a), (two, b)))
+        moments = (learner.optimizers["adamw"].state[p]["exp_avg"] for learner, p in ((one, a), (two, b)))
         torch.testing.assert_close(*moments, rtol=1e-3, atol=1e-7)
+
+
+def test_muon_takes_the_matrices_inside_the_draft_and_adamw_the_rest(config, target) -> None:
+    draft = MedusaDraft.from_target(target, num_heads=2)  # with lm_heads of its own
+    found = make_optimizers(draft, config)
+    names = {
+        kind: {
+            n for n, p in draft.named_parameters() for g in o.param_groups if any(p is q for q in g["params"])
+        }
+        for kind, o in found.items()
+    }
+    assert names["muon"] and names["muon"].isdisjoint(names["adamw"])
+    assert names["muon"] | names["adamw"] == {n for n, p in draft.named_parameters() if p.requires_grad}
+    sizes = dict(draft.named_parameters())
+    assert all(sizes[n].ndim == 2 and target.vocab_size not in sizes[n].shape for n in names["muon"])
+    assert list(make_optimizers(draft, replace(config, optimizer="adamw"))) == ["adamw"]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"lr": 0.0}, "lr is 0.0; it must be more than 0"),
+        ({"optimizer": "sgd"}, "optimizer is 'sgd'; it must be muon or adamw"),
         ({"max_steps": 0}, "max_steps is 0"),
         ({"max_minutes": float("nan")}, "max_minutes"),
         ({"schedule": "linear"}, "trapezoid or cosine"),

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, overload
 
 import torch
 
 from clover import assets
+from clover.drafting import make_policy
+from clover.drafting.tuning import FILE_NAME, Tuning, read_tuning, target_fingerprint
 from clover.drafts import load_draft
 from clover.engine import Engine, Generation, PrefixCache, Request
 from clover.errors import UserError
@@ -23,6 +26,7 @@ from clover.tree import Tree, parse_tree
 
 Message = Mapping[str, str]
 Prompt = str | Sequence[int] | Sequence[Message]
+METHODS = ("auto", "draft", "plain")
 _SAMPLING = SamplingParams.__dataclass_fields__.keys()
 
 
@@ -30,6 +34,7 @@ def load(
     target: str | os.PathLike[str] | TargetModel | None = None,
     draft: str | os.PathLike[str] | None = None,
     *,
+    method: str = "auto",
     tree: str | Tree | None = None,
     plain: bool = False,
     dtype: str | torch.dtype | None = None,
@@ -41,29 +46,55 @@ def load(
     Args:
         target: directory, hub name, or a loaded TargetModel; the embedded one when left out.
         draft: directory or hub name, or "lookup" (n-grams, no training); the embedded one when both are left out.
-        tree: "clover2" (25 nodes), "medusa" (63 nodes), "chain:5", a JSON file with rank paths, "budget:4" (Clover-1's
-            dynamic tree), "eagle2:60" (expand and re-rank) or "drawn:clover2" (children drawn from the draft); or an
-            object of `clover.tree`. See `clover.tree.parse_tree`. When left out the draft's own tree.
-        plain: decode without a draft.
+        method: "auto" chooses between trees, and none, while it runs, by what pays at the present batch size and text:
+            between those that `clover tune` found best, or a few others. "draft" always grows the same tree, "plain"
+            decodes without a draft. The text is the same.
+        tree: always this one: "clover2" (25 nodes), "medusa" (63 nodes), "chain:5", a JSON file with rank paths,
+            "budget:4" (Clover-1's dynamic tree), "eagle2:60" (expand and re-rank), "shared:4" (one budget for the whole
+            batch) or "drawn:clover2" (children drawn from the draft); or an object of `clover.tree`. See
+            `clover.tree.parse_tree`. When left out `method` decides; "draft" takes the draft's own tree.
+        plain: short for method="plain".
         dtype: "float32", "bfloat16", …; float32 on a CPU and bfloat16 on a GPU when left out.
         device: "cpu", "cuda", …; a GPU when there is one.
 
     Raises:
         UserError: something cannot be loaded or does not fit together; says what.
     """
+    if method not in METHODS:
+        raise UserError(f"there is no method {method!r}; give {', '.join(METHODS)}")
+    plain, tree = plain or method == "plain", parse_tree(tree) if isinstance(tree, str) else tree
     if draft is None and target is not None and not plain:
         raise UserError(
             "a target was given but no draft; give its draft, or ask for plain decoding (plain=True, --plain)"
         )
     if not isinstance(target, TargetModel):
-        target = TargetModel.load(
-            os.fspath(target or assets.TARGET),
-            dtype=dtype,
-            device=device,
-            trust_remote_code=trust_remote_code,
-        )
-    model = None if plain else load_draft(draft or assets.DRAFT, target)
-    return Clover(Engine(target, model, parse_tree(tree) if isinstance(tree, str) else tree))
+        name = os.fspath(target or assets.TARGET)
+        target = TargetModel.load(name, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+    if plain:
+        return Clover(Engine(target))
+    return Clover(_drafting_engine(target, draft or assets.DRAFT, tree, fixed=method == "draft"))
+
+
+def _drafting_engine(
+    target: TargetModel, draft: str | os.PathLike[str], tree: Tree | None, fixed: bool
+) -> Engine:
+    model = load_draft(draft, target)
+    if fixed or tree is not None:
+        return Engine(target, model, tree)
+    return Engine(target, model, policy=make_policy(model, find_tuning(draft, target)))
+
+
+def find_tuning(draft: str | os.PathLike[str], target: TargetModel) -> Tuning | None:
+    """What `clover tune` saved in a draft's directory for this target, its device and dtype; None if nothing.
+
+    Raises:
+        UserError: the file there is damaged.
+    """
+    file = Path(draft) / FILE_NAME
+    if not file.is_file():
+        return None
+    dtype = str(target.dtype).removeprefix("torch.")
+    return read_tuning(file).find(target.device.type, dtype, target_fingerprint(target.config))
 
 
 class Clover:
@@ -95,7 +126,7 @@ class Clover:
             prompts: a string, a list of token ids or a conversation (a list of messages); or a list of these.
             stop: strings before which a text ends.
             ignore_eos: go on after end-of-sequence tokens.
-            batch_size: prompts that run together.
+            batch_size: prompts that run together; one that has finished makes room for the next.
             sampling: fields of SamplingParams: temperature, top_k, top_p, min_p, repetition_penalty, logit_bias,
                 banned_tokens, seed. Prompt number i is sampled with `seed + i`.
 
@@ -108,11 +139,10 @@ class Clover:
             raise UserError(f"batch_size is {batch_size}; it must be at least 1")
         common = {"max_new_tokens": max_new_tokens, "stop": tuple(stop), "ignore_eos": ignore_eos}
         requests = [self.request(p, sequence=i, **common, **sampling) for i, p in enumerate(listed)]
-        results = [
-            g
-            for at in range(0, len(requests), batch_size)
-            for g in self._batch(requests[at : at + batch_size])
-        ]
+        finished = {
+            e.index: e.generation for e in self.engine.run(requests, max_rows=batch_size) if e.generation
+        }
+        results = [finished[i] for i in range(len(requests))]
         return results[0] if single else results
 
     def stream(self, prompt: Prompt, **options: Any) -> Iterator[str]:
@@ -163,13 +193,6 @@ class Clover:
         return list(
             tokenizer.apply_chat_template(list(prompt), add_generation_prompt=True, return_dict=False)
         )
-
-    def _batch(self, requests: Sequence[Request]) -> list[Generation]:
-        finished: dict[int, Generation] = {}
-        for event in self.engine.run(requests):
-            if event.generation is not None:
-                finished[event.index] = event.generation
-        return [finished[i] for i in range(len(requests))]
 
 
 def _is_one(prompts: Prompt | Sequence[Prompt]) -> bool:

@@ -19,6 +19,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import Cache
 
+_MOST_ADDED = 1024  # slots that growth adds at once, at most: what is not needed stays small
+
 
 class KVCache(Cache):
     """Preallocated keys and values with one length per row.
@@ -27,9 +29,10 @@ class KVCache(Cache):
     keeps one object and one length per layer, here all layers share one tensor and one set of lengths.
 
     Args:
-        num_layers, batch_size, num_kv_heads: L, B, Hkv.
+        num_layers, batch_size, num_kv_heads: L, B, Hkv. There is room for B rows for good; `drop` and `insert` change
+            how many of them are held.
         key_dim, value_dim: Dk and Dv of one head.
-        capacity: slots S allocated at once; grows by doubling when a run needs more.
+        capacity: slots S allocated at once; when a run needs more they double, from 1,024 on 1,024 are added.
         dtype, device: of the keys and values.
 
     Attributes:
@@ -51,12 +54,11 @@ class KVCache(Cache):
     ) -> None:
         self.layers = []
         self.num_layers = num_layers
-        self.lengths = [0] * batch_size
         slots = (num_layers, batch_size, num_kv_heads, max(capacity, 1))
-        self.keys = _zeros((*slots, key_dim), dtype, device)
-        self.values = _zeros((*slots, value_dim), dtype, device)
+        self._all_keys = _zeros((*slots, key_dim), dtype, device)
+        self._all_values = _zeros((*slots, value_dim), dtype, device)
         self._no_layers = [False] * num_layers
-        self._close()
+        self._hold([0] * batch_size)
 
     # -- one forward ---------------------------------------------------------------------------------------------
 
@@ -71,7 +73,7 @@ class KVCache(Cache):
         start = self.length + after
         end = start + num_tokens
         if end > self.capacity:
-            self._grow(max(end, 2 * self.capacity))
+            self._grow(max(end, self.capacity + min(self.capacity, _MOST_ADDED)))
         self._start, self._count = start, num_tokens
         self._read_keys = self.keys.narrow(3, 0, end).unbind(0)
         self._read_values = self.values.narrow(3, 0, end).unbind(0)
@@ -108,8 +110,7 @@ class KVCache(Cache):
         if self.uniform:
             return pad(ancestor_mask, (self.length, 0), value=True).unsqueeze(1)
         device, length = ancestor_mask.device, self.length
-        lengths = torch.tensor(self.lengths, device=device)[:, None, None]
-        cached = torch.arange(length, device=device) < lengths
+        cached = torch.arange(length, device=device) < self._lengths_on_device[:, None, None]
         cached = cached.expand(-1, ancestor_mask.shape[1], -1)
         return torch.cat([cached, ancestor_mask], dim=-1).unsqueeze(1)
 
@@ -123,15 +124,15 @@ class KVCache(Cache):
         steps = torch.arange(num_tokens, device=self.keys.device)
         if self.uniform:
             return (steps + self.length).expand(self.batch_size, -1)
-        return torch.tensor(self.lengths, device=self.keys.device)[:, None] + steps
+        return self._lengths_on_device[:, None] + steps
 
     # -- after the forward ---------------------------------------------------------------------------------------
 
     def keep(self, path: Tensor, counts: Sequence[int]) -> None:
         """Keep the accepted path of each row's tree and forget the other nodes.
 
-        Moves all layers at once, in a number of tensor operations that depends on nothing; moves nothing when the
-        paths already lie where they belong.
+        Moves all layers at once, in a number of tensor operations that depends on nothing. Moves nothing when the
+        paths already lie where they belong; on a GPU this is not looked at, since the host would have to wait.
 
         Args:
             path: Long [B, A], node indices from the root (0) down; what follows a row's count is not read.
@@ -160,14 +161,29 @@ class KVCache(Cache):
 
     def drop(self, row: int) -> None:
         """Remove a row: the last row takes its place and the batch shrinks by one; nothing else is copied."""
-        last = self.batch_size - 1
+        *lengths, length = self.lengths
+        last = len(lengths)
         if row != last:
-            self.keys[:, row, :, : self.lengths[last]] = self.keys[:, last, :, : self.lengths[last]]
-            self.values[:, row, :, : self.lengths[last]] = self.values[:, last, :, : self.lengths[last]]
-            self.lengths[row] = self.lengths[last]
-        self.lengths.pop()
-        self.keys, self.values = self.keys[:, :last], self.values[:, :last]
-        self._close()
+            self.keys[:, row, :, :length] = self.keys[:, last, :, :length]
+            self.values[:, row, :, :length] = self.values[:, last, :, :length]
+            lengths[row] = length
+        self._hold(lengths)
+
+    def insert(self, other: KVCache) -> None:
+        """Take in the rows of another cache behind the own ones, in room that dropped rows have left.
+
+        Their text is copied, and nothing else; unless it is longer than the capacity, which makes the cache grow.
+
+        Args:
+            other: of the same layers, heads and widths.
+        """
+        first, length = self.batch_size, other.length
+        assert first + other.batch_size <= self._all_keys.shape[1], "no room: make the cache for more rows"
+        if length > self.capacity:
+            self._grow(length)
+        self._hold([*self.lengths, *other.lengths])
+        self.keys[:, first:, :, :length] = other.keys[..., :length, :]
+        self.values[:, first:, :, :length] = other.values[..., :length, :]
 
     # -- facts ---------------------------------------------------------------------------------------------------
 
@@ -234,7 +250,23 @@ class KVCache(Cache):
 
     # -- inside --------------------------------------------------------------------------------------------------
 
+    @property
+    def _lengths_on_device(self) -> Tensor:
+        """`lengths` as Long [B]: one transfer per decoding step, for which the host need not wait."""
+        if self._device_lengths is None:
+            pinned = self.keys.is_cuda
+            lengths = torch.tensor(self.lengths, dtype=torch.long, pin_memory=pinned)
+            self._device_lengths = lengths.to(self.keys.device, non_blocking=pinned)
+        return self._device_lengths
+
+    def _hold(self, lengths: list[int]) -> None:
+        """Hold the first rows, with so much text in each."""
+        self.lengths = lengths
+        self.keys, self.values = self._all_keys[:, : len(lengths)], self._all_values[:, : len(lengths)]
+        self._close()
+
     def _close(self) -> None:
+        self._device_lengths: Tensor | None = None
         self._start, self._count = 0, 0
         self._read_keys = self._read_values = self._write_keys = self._write_values = ()
 
@@ -243,14 +275,16 @@ class KVCache(Cache):
         self._close()
 
     def _grow(self, capacity: int) -> None:
-        self._close()
-        used = self.capacity  # scratch slots too: a tree may be growing in them
-        self.keys = _enlarged(self.keys, capacity, used)
-        self.values = _enlarged(self.values, capacity, used)
+        rows = self.batch_size
+        self._all_keys = _enlarged(self._all_keys, capacity, rows)
+        self._all_values = _enlarged(self._all_values, capacity, rows)
+        self._hold(self.lengths)
 
     def _first_to_move(self, path: Tensor, counts: Sequence[int]) -> int:
         """Smallest depth at which a path node is not in its final slot; max(counts) if there is none."""
         first = max(counts)
+        if path.is_cuda:
+            return min(1, first)
         for nodes, count in zip(path[:, :first].tolist(), counts, strict=True):
             first = next((i for i in range(min(first, count)) if nodes[i] != i), first)
         return first
@@ -286,7 +320,8 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | st
         return torch.zeros(shape, dtype=dtype, device=device)
 
 
-def _enlarged(storage: Tensor, capacity: int, used: int) -> Tensor:
+def _enlarged(storage: Tensor, capacity: int, rows: int) -> Tensor:
+    """More slots. Of the first rows all slots are copied, scratch too: a tree may be growing in it."""
     larger = _zeros((*storage.shape[:3], capacity, storage.shape[4]), storage.dtype, storage.device)
-    larger[..., :used, :] = storage[..., :used, :]
+    larger[:, :rows, :, : storage.shape[3]] = storage[:, :rows]
     return larger

@@ -152,7 +152,7 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
         obj = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read {name}: {explain(error.errno or 0)}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{name} is not valid JSON: {error}") from error
     if not isinstance(obj, dict):
         raise UserError(f"{name} must hold a JSON object, not a {type(obj).__name__}")

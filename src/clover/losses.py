@@ -11,6 +11,10 @@ Head i at position t is compared with the target at position s = t + 1 + i, whic
 SmoothL1 has its corner at 1 and is averaged over H. The paper takes it of the raw difference; here `scale`, the
 standard deviation of the target's hidden states, makes it independent of how large a model's hidden states are.
 
+A draft that proposes from a part of the vocabulary (`Lens.d2t`) is compared over that part: the target's distribution
+is restricted to it and normalised anew. Where the target's best token (for the label term: the text's token) is not in
+it, there is nothing to learn; the position still counts in the mean, and its agreement is 0 (EAGLE-3, 2503.01840).
+
 The vocabulary is large, so logits are made for a few positions at a time. The gradient with respect to o, and to the
 draft's own lm_head where it has one, is ready in the same moment, and is all that is kept for the backward pass.
 
@@ -28,6 +32,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from clover.drafts import LossConfig
+from clover.drafts.vocabulary import draft_indices
 
 LogitsFn = Callable[[Tensor], Tensor]  # hidden states after the final norm [..., H] -> logits [..., V]
 
@@ -97,11 +102,13 @@ class Lens:
         target: the target's lm_head with its scale and cap, `TargetModel.logits`. Softmax is done in float32.
         draft: outputs [..., D, H] to logits [..., D, V], `DraftModel.train_logits`; the target's if None.
         parameters: what `draft` can train.
+        d2t: Long [V'], the tokens that the draft's logits [..., D, V'] are of, rising; None for the whole vocabulary.
     """
 
     target: LogitsFn
     draft: LogitsFn | None = None
     parameters: tuple[nn.Parameter, ...] = ()
+    d2t: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -240,9 +247,9 @@ def _chunk(flat: Tensor, problem: _Problem, part: Tensor, gradients: list[Tensor
         logits = (problem.lens.draft or problem.lens.target)(states)
     weights = counted * problem.head_weights.to(counted.dtype)
     labels = problem.tokens[positions.target_rows[part] + 1]
-    target_logits = _at_least_float32(problem.lens.target(target))
+    wanted = _wanted(_at_least_float32(problem.lens.target(target)), labels, problem.lens.d2t)
     distillation, label, agreement, grad_logits = _imitate(
-        logits.detach(), target_logits, labels, weights if gradients is not None else None, config
+        logits.detach(), wanted, weights if gradients is not None else None, config
     )
     regression, grad_regression = _regress(states, target, problem.scale)
     if gradients is not None:
@@ -256,14 +263,42 @@ def _chunk(flat: Tensor, problem: _Problem, part: Tensor, gradients: list[Tensor
     return torch.stack([(value * counted).sum(0) for value in (distillation, regression, label, agreement)])
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """What a draft should say at some positions, in its own vocabulary.
+
+    `probs` [r, V] of the target, all zero where its best token is unknown to the draft; `best` and `labels` Long [r],
+    the target's best token and the text's, 0 where unknown; `knows_best` and `knows_label` float [r], 0 or 1.
+    """
+
+    probs: Tensor
+    best: Tensor
+    labels: Tensor
+    knows_best: Tensor
+    knows_label: Tensor
+
+
+def _wanted(target_logits: Tensor, labels: Tensor, d2t: Tensor | None) -> _Wanted:
+    """From the target's logits [r, V] and the tokens of the text, Long [r]."""
+    best = target_logits.argmax(-1)
+    if d2t is None:
+        known = torch.ones_like(best, dtype=target_logits.dtype)
+        return _Wanted(target_logits.softmax(-1), best, labels, known, known)
+    places = draft_indices(d2t, target_logits.shape[-1])
+    best, labels = places[best], places[labels]
+    knows_best, knows_label = ((index >= 0).to(target_logits.dtype) for index in (best, labels))
+    probs = target_logits[:, d2t].softmax(-1) * knows_best[:, None]
+    return _Wanted(probs, best.clamp_min(0), labels.clamp_min(0), knows_best, knows_label)
+
+
 def _imitate(
-    logits: Tensor, target_logits: Tensor, labels: Tensor, weights: Tensor | None, config: LossConfig
+    logits: Tensor, wanted: _Wanted, weights: Tensor | None, config: LossConfig
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """How well the logits say what the target says, and what stands in the text.
 
     Args:
-        logits, target_logits: [r, D, V] and [r, V].
-        labels: Long [r], the tokens of the text.
+        logits: [r, D, V].
+        wanted: what they should say.
         weights: [r, D] of each position in the loss; None where no gradient is needed.
 
     Returns:
@@ -271,18 +306,19 @@ def _imitate(
         gradient of the weighted loss at the logits [r, D, V], which is known: softmax(logits) minus what is wanted.
     """
     wide = _at_least_float32(logits)
-    agreement = (wide.argmax(-1) == target_logits.argmax(-1, keepdim=True)).to(wide.dtype)
-    target_probs, log_probs = target_logits.softmax(-1), wide.log_softmax(-1)
-    index = labels[:, None, None].expand(-1, wide.shape[1], -1)
-    distillation = -(log_probs @ target_probs[..., None])[..., 0]
-    label = -log_probs.gather(-1, index)[..., 0]
+    agreement = (wide.argmax(-1) == wanted.best[:, None]) * wanted.knows_best[:, None]
+    log_probs = wide.log_softmax(-1)
+    index = wanted.labels[:, None, None].expand(-1, wide.shape[1], -1)
+    distillation = -(log_probs @ wanted.probs[..., None])[..., 0]
+    label = -log_probs.gather(-1, index)[..., 0] * wanted.knows_label[:, None]
     if weights is None:
         return distillation, label, agreement, torch.empty(0)
-    wanted = config.distillation_weight * target_probs[:, None].expand_as(wide)
+    soft, hard = config.distillation_weight * wanted.knows_best, config.label_weight * wanted.knows_label
+    aim = config.distillation_weight * wanted.probs[:, None].expand_as(wide)
     if config.label_weight:
-        wanted = wanted.scatter_add(-1, index, torch.full_like(index, config.label_weight, dtype=wide.dtype))
-    mass = config.distillation_weight + config.label_weight
-    gradient = log_probs.exp_().mul_(mass).sub_(wanted).mul_(weights[..., None])
+        aim = aim.scatter_add(-1, index, hard[:, None, None].expand_as(index).to(wide.dtype))
+    mass = (soft + hard)[:, None, None]
+    gradient = log_probs.exp_().mul_(mass).sub_(aim).mul_(weights[..., None])
     return distillation, label, agreement, gradient
 
 

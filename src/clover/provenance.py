@@ -49,10 +49,11 @@ def command_line(name: str, options: Any, files: str = "", renamed: Mapping[str,
     Args:
         name: of the command.
         options: a dataclass whose fields are named like the flags; those at their defaults are left out.
-        files: the field that holds the command's arguments, if it takes any.
+        files: the field that holds the command's argument or arguments, if it takes any.
         renamed: fields whose flags have another name.
     """
-    words = ["clover", name, *(getattr(options, files) if files else ())]
+    given = getattr(options, files) if files else None
+    words = ["clover", name, *(given if isinstance(given, tuple) else [given] if given else [])]
     for field in fields(options):
         value = getattr(options, field.name)
         if field.name == files or value == field.default:

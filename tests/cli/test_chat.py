@@ -85,6 +85,15 @@ def test_wrong_option_is_an_error_before_the_first_question(run_clover: Callable
     assert "top_p" in err
 
 
+def test_method_plain_is_what_plain_is_short_for(
+    chat: Callable, run_clover: Callable, tiny_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = chat("hello").out
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello\n"))
+    flags = ["--max-new-tokens", 8, "--temperature", 0]
+    assert run_clover("chat", "--method", "plain", "--target", tiny_target, *flags).out == expected
+
+
 def test_target_that_cannot_chat_is_an_error(chat: Callable, tiny_target_without_template: Path) -> None:
     code, out, err = chat("hello", target=tiny_target_without_template)
     assert (code, out) == (2, "")

@@ -1,13 +1,15 @@
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 import clover
-from clover.engine import Engine, Request, StepEvent
+from clover.target import TargetModel, TargetOutput
+from tests.tiny import save_tiny_pair
 
 
 @pytest.fixture
@@ -64,15 +66,15 @@ def test_json_has_a_line_per_prompt(generate: Callable, expected: Callable) -> N
 def test_batch_size_bounds_what_runs_together(
     generate: Callable, expected: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes, run = [], Engine.run
+    sizes, forward = [], TargetModel.forward
 
-    def counting(self: Engine, requests: Sequence[Request]) -> Iterator[StepEvent]:
-        sizes.append(len(requests))
-        return run(self, requests)
+    def counting(self: TargetModel, tokens: Tensor, *others: Any) -> TargetOutput:
+        sizes.append(len(tokens))
+        return forward(self, tokens, *others)
 
-    monkeypatch.setattr(Engine, "run", counting)
+    monkeypatch.setattr(TargetModel, "forward", counting)
     code, out, _ = generate("one", "two", "six", "--max-new-tokens", 8, "--batch-size", 2)
-    assert (code, sizes) == (0, [2, 1])
+    assert (code, max(sizes)) == (0, 2)
     monkeypatch.undo()
     assert out == "".join(f"[{i}] {p}\n{expected(p)}\n\n" for i, p in enumerate(("one", "two", "six"), 1))
 
@@ -112,6 +114,7 @@ def test_file_that_is_not_text_is_named(generate: Callable, tmp_path: Path) -> N
         (["x", "--device", "abacus"], "abacus"),
         (["x", "--batch-size", "0"], "batch-size"),
         (["x", "--tree", "oak"], "oak"),
+        (["x", "--method", "fast"], "fast"),
         (["x", "--target", "missing/model"], "missing/model"),
     ],
 )
@@ -120,6 +123,27 @@ def test_bad_input_is_one_line(generate: Callable, arguments: list[str], message
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("clover: error: ")
     assert message in err
+
+
+@pytest.mark.parametrize("method", ["auto", "draft", "plain"])
+def test_every_method_writes_the_same(run_clover: Callable, tmp_path: Path, method: str) -> None:
+    target, draft = save_tiny_pair(tmp_path)
+    expected = clover.load(str(target), plain=True).generate("the cat", max_new_tokens=40, ignore_eos=False)
+    arguments = (
+        "generate",
+        "the cat",
+        "--target",
+        target,
+        "--draft",
+        draft,
+        "--max-new-tokens",
+        40,
+        "--json",
+    )
+    code, out, _ = run_clover(*arguments, "--method", method)
+    found = json.loads(out)
+    assert (code, tuple(found["tokens"])) == (0, expected.tokens)
+    assert (found["drafted"] == 0) == (method == "plain")
 
 
 def test_target_without_draft_says_what_to_give(run_clover: Callable, tiny_target: Path) -> None:

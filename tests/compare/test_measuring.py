@@ -6,13 +6,14 @@ import pytest
 import torch
 
 from clover.compare.accuracy import measure_accuracy, written_texts
-from clover.compare.measuring import make_batches, make_engines, measure
+from clover.compare.measuring import make_engines, measure
 from clover.compare.plan import Draft, Method
 from clover.compare.suite import Task
 from clover.compare.text import task_prompts
 from clover.compare.training import new_draft
 from clover.engine import Engine, Request
 from clover.errors import UserError
+from clover.interleaved import make_batches
 from clover.target import TargetModel
 
 DRAFT = Draft(Method("clover2", seed=3), "clover2", {"num_heads": 3}, ("chain:2", "drawn:chain:2"))
@@ -22,18 +23,6 @@ PROMPTS = [(5, 6, 7), (8, 9), (10, 11, 12, 13)]
 @pytest.fixture(scope="module")
 def target(tiny_files: Path) -> TargetModel:
     return TargetModel.load(tiny_files / "target", dtype="float64", device="cpu")
-
-
-def test_batches_are_filled_up() -> None:
-    batches = make_batches(PROMPTS, 2, 0.5, 10, 12)
-    assert [[request.prompt for request in batch] for batch in batches] == [
-        [PROMPTS[0], PROMPTS[1]],
-        [PROMPTS[2], PROMPTS[0]],
-    ]
-    requests = [request for batch in batches for request in batch]
-    assert [request.params.seed for request in requests] == [0, 1, 2, 3]
-    assert [request.max_new_tokens for request in requests] == [9, 10, 8, 9]  # what the context leaves
-    assert {request.params.temperature for request in requests} == {0.5}
 
 
 def test_rounds_are_measured_against_plain_decoding(target: TargetModel) -> None:

@@ -61,7 +61,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 @pytest.fixture(scope="session")
 def model(directories: Models) -> Clover:
-    return load(directories.target, directories.draft)
+    return load(directories.target, directories.draft, method="draft")
 
 
 @pytest.fixture

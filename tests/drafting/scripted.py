@@ -23,7 +23,7 @@ class ScriptedDraft:
 
     def __init__(self, target: Any, opinion: Callable[[Text], Tensor], max_depth: int = 6):
         self.target, self.opinion, self.max_depth = target, opinion, max_depth
-        self.config = SimpleNamespace(hidden_state="post_norm")
+        self.config, self.d2t = SimpleNamespace(hidden_state="post_norm"), None
 
     def new_session(self, batch_size: int, capacity: int) -> ScriptedSession:
         return ScriptedSession(self, [()] * batch_size)

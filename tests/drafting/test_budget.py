@@ -31,12 +31,13 @@ def slow_tree(
     for _ in range(depths):
         candidates = []
         for path, joint in level:
-            probs = opinion(text + path).softmax(-1).tolist()
+            logits = opinion(text + path)
+            probs = (logits - logits.logsumexp(-1)).exp().nan_to_num(0.0).tolist()
             ranked = sorted(range(len(probs)), key=lambda token: (-probs[token], token))
             mass = 0.0
             for rank, token in enumerate(ranked):
                 mass += probs[token]
-                if rank == 0 or (mass <= tree.mass and probs[token] >= 0.25 * probs[ranked[0]]):
+                if rank == 0 or (mass <= tree.mass + 1e-6 and probs[token] >= 0.25 * probs[ranked[0]]):
                     candidates.append(((*path, token), joint * probs[token]))
         level = sorted(candidates, key=lambda candidate: -candidate[1])[:left]
         left -= len(level)

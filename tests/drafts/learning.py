@@ -26,7 +26,13 @@ def check_learning(system: type[DraftModel], directory: Path, loss: LossConfig, 
         Sample((i + torch.arange(16)).int() % VOCAB, torch.ones(16, dtype=torch.bool)) for i in range(50)
     ]
     config = TrainConfig(
-        str(directory / "draft"), max_length=16, batch_tokens=400, max_steps=80, lr=5e-3, loss=loss
+        str(directory / "draft"),
+        max_length=16,
+        batch_tokens=400,
+        max_steps=80,
+        optimizer="adamw",
+        lr=5e-3,
+        loss=loss,
     )
     torch.manual_seed(0)
     first = measured(config, target, texts, draft := system.from_target(target, **options))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clover.drafts import Clover2Draft, load_draft
+from clover.drafts import Clover2Draft, load_draft, token_products
 from clover.drafts.layers import CosineAttention
 from clover.errors import UserError
 from clover.target import TargetModel
@@ -81,6 +81,30 @@ def test_training_and_session_agree_with_the_reference(family: str, options: dic
     target, draft = make(family, **options)
     check_training(target, draft, reference)
     check_session(target, draft, reference)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(map(str, options.values())))
+def test_products_of_tokens_make_no_difference(
+    options: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, draft = make("llama", **options)
+    parents, tokens = torch.randn(2, 3, HIDDEN, dtype=target.dtype), torch.randint(VOCAB, (2, 3))
+    slots = torch.tensor([[0, 2, 2], [1, 0, 1]])
+
+    def logits() -> list[Tensor]:
+        session = draft.new_session(2, 4)
+        session.states = parents
+        return [session.advance(slots, tokens), session.states]
+
+    for _ in range(2):
+        with_products = logits()
+        with monkeypatch.context() as patch:
+            patch.setattr(token_products, "_MAX_BYTES", 0)
+            assert draft.new_session(2, 4).products is None
+            torch.testing.assert_close(with_products, logits(), rtol=1e-9, atol=1e-9)
+        for weight in draft.parameters():  # which the products have to follow
+            weight.add_(torch.randn_like(weight), alpha=0.1)
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(map(str, options.values())))

@@ -14,6 +14,7 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
+from clover.drafting import FixedPolicy
 from clover.drafts import Clover2Draft
 from clover.engine import Engine, Request
 from clover.sampling import Sampler, SamplingParams
@@ -46,6 +47,7 @@ class TableDraft:
     """Knows the target's logits after each token, times `factor`; it is its own session."""
 
     max_depth = 6
+    d2t = None
     config = SimpleNamespace(hidden_state="post_norm")
 
     def __init__(self, target: TargetModel, factor: float = 1.0):
@@ -114,7 +116,7 @@ def test_sampled_texts_have_the_target_distribution(
     assert p_value(engine, params, ROWS, NEW) > FALSE_ALARM_RATE
 
 
-def undrawn(self: Sampler, draft_probs: Tensor, nodes: Tensor, count: int) -> Tensor:
+def undrawn(self: Sampler, draft_probs: Tensor, nodes: Tensor, count: int, tokens: Any) -> Tensor:
     return draft_probs.topk(count).indices
 
 
@@ -126,8 +128,10 @@ def number_of_the_bonus(self: Sampler, nodes: int) -> Tensor:
     return (-(-self.gumbels(0)[:, :, 0].double()).exp()).exp().expand(-1, nodes)
 
 
-def hotter(self: Sampler, draft_probs: Tensor, nodes: Tensor, count: int, draw: Any = Sampler.draw) -> Tensor:
-    return draw(self, draft_probs.sqrt(), nodes, count)
+def hotter(
+    self: Sampler, draft_probs: Tensor, nodes: Tensor, count: int, tokens: Any, draw: Any = Sampler.draw
+) -> Tensor:
+    return draw(self, draft_probs.sqrt(), nodes, count, tokens)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +177,7 @@ def test_draws_do_not_depend_on_the_batch() -> None:
 
 def test_trees_end_where_positions_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """One row nears the limit before the others do: nothing is drafted for it, and for them as ever."""
-    monkeypatch.setattr(TargetModel, "position_limit", 30)
+    monkeypatch.setattr(TargetModel, "position_limit", 26)
     target = TargetModel(tiny_model("llama"))
     draft = Clover2Draft.from_target(target).to(target.dtype).eval()
     params = [SamplingParams(temperature=1.0, seed=seed) for seed in range(3)]
@@ -207,7 +211,7 @@ def test_statistics_count_the_depth_that_was_drafted(tree: str) -> None:
     draft = ScriptedDraft(target, random_opinion(target.vocab_size, ties=False))
     engine = Engine(target, draft, parse_tree(tree))  # type: ignore[arg-type]
     noting = Noting(engine.drafter)
-    engine.drafter = noting
+    engine.policy = FixedPolicy(noting)
     (found,) = run(engine, [Request(PROMPT, 24, SamplingParams(temperature=1.0), eos=())])
     assert found.acceptance.drafted == sum(noting.depths)
     assert tree.startswith("drawn") or len(set(noting.depths)) > 1

@@ -132,7 +132,7 @@ def test_a_prefix_survives_a_run_that_fails_in_its_prefill(
     said = tokens_of(engine, Request((3, 9, 27, 31, 14), 12, eos=()), prefix)
     follow_up = Request((3, 9, 27, 31, 14, *said, 8), 12, eos=())
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "_prefill", lambda *_: 1 / 0)
+        patch.setattr(target, "forward", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             tokens_of(engine, Request((3, 9, 40, 41, 42, 43), 12, eos=()), prefix)
     assert tokens_of(engine, follow_up, prefix) == tokens_of(engine, follow_up)

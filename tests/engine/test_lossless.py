@@ -161,7 +161,7 @@ def test_no_draft_token_is_placed_beyond_a_rotary_switch() -> None:
 
 def test_a_broken_verification_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison has power: accept one draft token too many, and the tokens differ."""
-    import clover.engine.engine as module
+    import clover.engine.step as module
     from clover.verify import Verified, verify
 
     def careless(tree, choices):

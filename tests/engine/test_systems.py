@@ -20,7 +20,16 @@ from tests.engine.test_lossless import requests_of, run, tokens_of
 from tests.families import tiny_model
 from tests.oracle import OracleDraft
 
-FIXED = ("chain:4", "clover2", "medusa", "budget:4", "budget:12:0.95", "eagle2:60", "eagle2:8:3:4")
+FIXED = (
+    "chain:4",
+    "clover2",
+    "medusa",
+    "budget:4",
+    "budget:12:0.95",
+    "eagle2:60",
+    "eagle2:8:3:4",
+    "shared:3",
+)
 DRAWN = ("drawn:chain:4", "drawn:clover2")
 GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=1.0, seed=5)
 SETTINGS = (SAMPLED, GREEDY, SamplingParams(temperature=1.0, top_p=0.9, repetition_penalty=1.3, seed=6))

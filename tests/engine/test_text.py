@@ -18,7 +18,7 @@ def stream(tokens: list[int], stop: tuple[str, ...] = ()) -> tuple[str, Detokeni
     detokenizer = Detokenizer(TOKENIZER, stop)
     pieces = []
     for token in tokens:
-        pieces.append(detokenizer.push(token))
+        pieces.append(detokenizer.push([token]))
         assert "".join(pieces) == detokenizer.text[: len("".join(pieces))]
         if detokenizer.stopped:
             break
@@ -35,10 +35,22 @@ def test_pieces_add_up_to_the_text(text: str) -> None:
     assert stream(tokens)[0] == text == TOKENIZER.decode(tokens)
 
 
+def test_the_text_is_the_same_however_many_tokens_come_at_once() -> None:
+    rng = random.Random(1)
+    for text in TEXTS:
+        tokens = TOKENIZER(text, add_special_tokens=False)["input_ids"]
+        detokenizer, pieces = Detokenizer(TOKENIZER), []
+        while tokens:
+            count = rng.randrange(1, 6)
+            pieces.append(detokenizer.push(tokens[:count]))
+            tokens = tokens[count:]
+        assert "".join(pieces) + detokenizer.finish() == text
+
+
 def test_half_characters_are_held_back_and_shown_at_the_end() -> None:
     tokens = TOKENIZER("a🙂", add_special_tokens=False)["input_ids"]
     detokenizer = Detokenizer(TOKENIZER)
-    assert "".join(detokenizer.push(token) for token in tokens[:-1]) == "a"
+    assert "".join(detokenizer.push([token]) for token in tokens[:-1]) == "a"
     assert detokenizer.finish() == TOKENIZER.decode(tokens[:-1])[1:]
 
 
@@ -74,9 +86,9 @@ def test_a_space_between_prompt_and_text_is_kept() -> None:
     inner.decoder = decoders.Metaspace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
     detokenizer = Detokenizer(tokenizer, prompt=(0,))
-    assert detokenizer.push(1) + detokenizer.push(2) + detokenizer.finish() == " two three"
+    assert detokenizer.push([1]) + detokenizer.push([2]) + detokenizer.finish() == " two three"
 
 
 def test_without_a_tokenizer_there_is_no_text() -> None:
     detokenizer = Detokenizer(None, ("x",))
-    assert detokenizer.push(3) + detokenizer.finish() == ""
+    assert detokenizer.push([3]) + detokenizer.finish() == ""

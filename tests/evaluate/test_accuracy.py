@@ -195,7 +195,9 @@ class FixedSession:
 
 def rank_with(logits: Tensor, text: list[int]) -> list[int]:
     draft = SimpleNamespace(
-        config=SimpleNamespace(hidden_state="post_norm"), new_session=lambda *_: FixedSession(logits)
+        config=SimpleNamespace(hidden_state="post_norm"),
+        d2t=None,
+        new_session=lambda *_: FixedSession(logits),
     )
     batch = Batch(torch.tensor([text]), torch.ones(1, len(text), dtype=torch.bool), torch.tensor([len(text)]))
     return rank_tokens(tiny_target(), draft, batch, 1).text[0, 0].tolist()  # type: ignore[arg-type]

@@ -62,6 +62,19 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert all(torch.equal(again.state_dict()[name], value) for name, value in trained.items())
 
 
+def test_a_run_that_is_closed_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "time", Clock())
+    stream = torch.arange(6000, dtype=torch.int16) % 16
+    model, config = tiny(), PretrainConfig(minutes=1.0, batch_tokens=256)
+    moments = pretrain(model, stream, config, tmp_path / "state")
+    first = next(moments)
+    moments.close()
+    again = tiny()
+    second = next(pretrain(again, stream, config, tmp_path / "state"))
+    assert (first.step, second.step) == (10, 20) and second.tokens == 2 * first.tokens
+    assert second.seconds > first.seconds
+
+
 def test_the_target_is_deep_and_narrow() -> None:
     config = target_config(4096, 1024, 0)
     with torch.device("meta"):

@@ -42,6 +42,61 @@ def test_gives_what_the_layers_give(dtype: torch.dtype, exact: dict[str, float],
         torch.testing.assert_close(found, expected, **exact)
 
 
+class Attention(nn.Module):
+    """Three layers that read one input, and one that reads another."""
+
+    def __init__(self, bias: bool):
+        super().__init__()
+        self.q_proj = nn.Linear(WIDE, WIDE, bias=bias)
+        self.k_proj, self.v_proj = nn.Linear(WIDE, 64, bias=bias), nn.Linear(WIDE, 32, bias=bias)
+        self.o_proj = nn.Linear(WIDE, WIDE, bias=bias)
+
+    def forward(self, inputs: torch.Tensor, other: torch.Tensor) -> list[torch.Tensor]:
+        """In the usual order, with another input in between, and in another order."""
+        q, k, v, o = self.q_proj, self.k_proj, self.v_proj, self.o_proj
+        return [
+            q(inputs),
+            k(inputs),
+            v(inputs),
+            o(other),
+            q(inputs),
+            k(other),
+            v(inputs),
+            v(other),
+            k(inputs),
+        ]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [1, 2, 9])
+def test_layers_that_read_one_input_run_as_one_product(
+    bias: bool, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    model = Attention(bias).requires_grad_(False)
+    packed = PackedLinears(model)
+    packed.refresh()
+    inputs, other = torch.randn(2, 1, rows, WIDE)
+    expected, product = model(inputs, other), packing._PackedGroup.product
+    calls: list[int] = []
+    monkeypatch.setattr(
+        packing._PackedGroup, "product", lambda self, x: calls.append(len(self.sizes)) or product(self, x)
+    )
+    with torch.inference_mode(), packed.active():
+        found = model(inputs, other)
+    for value, wanted in zip(found, expected):
+        torch.testing.assert_close(value, wanted, rtol=1e-5, atol=1e-5)
+    assert calls == [
+        3,
+        1,
+        3,
+        3,
+        3,
+        3,
+        3,
+    ]  # q, k and v at once; o; then whatever follows no call with its input
+
+
 def test_leaves_no_trace_also_after_an_error() -> None:
     model = layers()
     packed = PackedLinears(model)

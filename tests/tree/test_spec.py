@@ -9,8 +9,10 @@ from clover.tree import (
     BudgetTree,
     DrawnTree,
     RerankTree,
+    SharedTree,
     TreeShape,
     parse_tree,
+    static_spec,
 )
 
 
@@ -36,6 +38,8 @@ def test_parse_tree_reads_rules():
     assert parse_tree("eagle2:60") == RerankTree(60, 10, 6)
     assert parse_tree("eagle2:60:4") == RerankTree(60, 4, 6)
     assert parse_tree("eagle2:9:3:2") == RerankTree(9, 3, 2)
+    assert parse_tree("shared:3") == SharedTree(3, 6)
+    assert parse_tree("shared:12:2") == SharedTree(12, 2)
     assert parse_tree("drawn:clover2") == DrawnTree(CLOVER2_TREE)
     assert parse_tree("drawn:chain:4") == DrawnTree(TreeShape.chain(4))
 
@@ -54,6 +58,18 @@ def test_parse_tree_reads_rules():
             "eagle2:5:5:5:5",
             "eagle2:x",
         ),
+        *(
+            "paths:",
+            "paths:0,",
+            "paths:1x",
+            "paths:00",
+            "paths:0,0",
+            "paths:.",
+            "paths:0..1",
+            "paths:0,²",
+            "paths:99999.",
+        ),
+        *("shared", "shared:", "shared:0", "shared:4:0", "shared:4:5:6", "shared:x", "drawn:shared:3"),
         *("drawn:", "drawn:budget:4", "drawn:drawn:chain:2", "drawn:oak"),
     ],
 )
@@ -76,6 +92,25 @@ def test_parse_tree_refuses_other_files(tmp_path, content):
 def test_a_drawn_tree_leaves_no_draw_out(paths):
     with pytest.raises(UserError, match="no gaps"):
         DrawnTree(TreeShape.from_paths(paths))
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        CLOVER2_TREE,
+        MEDUSA_TREE,
+        TreeShape.chain(1),
+        TreeShape.from_paths([[0], [1], [11], [0, 3], [11, 0], [11, 0, 10]]),
+    ],
+)
+def test_static_trees_are_written_as_they_are_read(shape):
+    assert parse_tree(static_spec(shape)) == shape
+
+
+def test_paths_take_a_digit_per_rank_or_dots_between_them():
+    assert static_spec(TreeShape.from_paths([[0], [1], [10], [0, 0], [10, 2]])) == "paths:0,1,10.,00,10.2"
+    assert parse_tree("paths:1,12,0") == TreeShape.from_paths([[0], [1], [1, 2]])
+    assert parse_tree("paths:12.") == TreeShape.from_paths([[12]])
 
 
 def test_trees_are_values():

@@ -19,6 +19,7 @@ def chat(
     dtype: options.Dtype = None,
     device: options.Device = None,
     trust_remote_code: options.TrustRemoteCode = False,
+    method: options.Method = "auto",
     tree: options.Tree = None,
     plain: options.Plain = False,
     max_new_tokens: options.MaxNewTokens = 1024,
@@ -40,8 +41,9 @@ def chat(
     options.hide_loading_bars()
 
     model = load(
-        target, draft, tree=tree, plain=plain, dtype=dtype, device=device, trust_remote_code=trust_remote_code
-    )
+        target, draft, method=method, tree=tree, plain=plain, dtype=dtype, device=device,
+        trust_remote_code=trust_remote_code,
+    )  # fmt: skip
     # What no question can mend (an option, a target that cannot chat) ends the command before the first one.
     model.request([{"role": "user", "content": "?"}], **request)
     conversation = model.chat(**request)

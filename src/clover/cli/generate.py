@@ -40,6 +40,7 @@ def generate(
     dtype: options.Dtype = None,
     device: options.Device = None,
     trust_remote_code: options.TrustRemoteCode = False,
+    method: options.Method = "auto",
     tree: options.Tree = None,
     plain: options.Plain = False,
     max_new_tokens: options.MaxNewTokens = 256,
@@ -62,8 +63,9 @@ def generate(
     options.hide_loading_bars()
 
     model = load(
-        target, draft, tree=tree, plain=plain, dtype=dtype, device=device, trust_remote_code=trust_remote_code
-    )
+        target, draft, method=method, tree=tree, plain=plain, dtype=dtype, device=device,
+        trust_remote_code=trust_remote_code,
+    )  # fmt: skip
     if len(texts) == 1 and not as_json:
         _print_live(model, texts[0], request)
     else:

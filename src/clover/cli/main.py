@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from clover import __version__
-from clover.cli import chat, compare, cost, demo, evaluate, generate, recipe, train
+from clover.cli import bench, chat, compare, cost, demo, evaluate, generate, recipe, train, tune, vocabulary
 from clover.cli.options import INTERRUPTED, USER_ERROR
 from clover.errors import UserError
 from clover.files import explain
@@ -27,10 +27,13 @@ app = typer.Typer(
 app.command()(generate.generate)
 app.command()(chat.chat)
 app.command()(train.train)
+app.command()(vocabulary.vocabulary)
 app.command()(demo.demo)
 app.command()(evaluate.evaluate)
+app.command()(tune.tune)
 app.command()(compare.compare)
 app.command()(cost.cost)
+app.command()(bench.bench)
 app.command()(recipe.recipe)
 
 

@@ -1,7 +1,7 @@
 """What several commands share: options, each with its one name, type and help text, and exit codes."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -55,13 +55,20 @@ Tree = Annotated[
         metavar="TREE",
         rich_help_panel=_DECODING,
         help="Token tree to verify: clover2 (25 nodes), medusa (63), chain:5, a JSON file with a list of rank paths, "
-        "budget:4 (Clover-1), eagle2:60 (re-ranked), or drawn:clover2 (drawn from the draft). "
-        "Left out: the draft's own.",
+        "budget:4 (Clover-1), eagle2:60 (re-ranked), shared:4 (one budget for the batch), or drawn:clover2 (drawn "
+        "from the draft). Left out: the draft's own.",
+    ),
+]
+Method = Annotated[
+    Literal["auto", "draft", "plain"],
+    typer.Option(
+        rich_help_panel=_DECODING,
+        help="auto chooses between trees, and none, while it runs, by what pays (see clover tune); draft always grows "
+        "the same tree, which --tree also asks for; plain decodes with the target alone.",
     ),
 ]
 Plain = Annotated[
-    bool,
-    typer.Option("--plain", rich_help_panel=_DECODING, help="Decode with the target alone, as a baseline."),
+    bool, typer.Option("--plain", rich_help_panel=_DECODING, help="Short for --method plain, the baseline.")
 ]
 MaxNewTokens = Annotated[
     int,

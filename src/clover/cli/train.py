@@ -81,6 +81,14 @@ BatchTokens = Annotated[
 Accumulation = Annotated[
     int, typer.Option(metavar="N", rich_help_panel=_TRAINING, help="Forward passes per optimizer step.")
 ]
+Optimizer = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        rich_help_panel=_TRAINING,
+        help="muon (AdamW for what is no matrix), which learns more from the same text, or adamw, as in the paper.",
+    ),
+]
 LearningRate = Annotated[float, typer.Option("--lr", rich_help_panel=_TRAINING, help="Peak learning rate.")]
 HiddenState = Annotated[
     str | None,
@@ -164,6 +172,7 @@ def train(
     max_length: MaxLength = 2048,
     batch_tokens: BatchTokens = 8192,
     accumulation: Accumulation = 1,
+    optimizer: Optimizer = "muon",
     lr: LearningRate = 1e-3,
     system: System = "clover2",
     draft_option: DraftOption = None,
@@ -179,11 +188,10 @@ def train(
     from clover.regenerate import RegenerateConfig
     from clover.train import TrainConfig
 
-    chosen: dict[str, Any] = {"output": str(output), "target": target or "embedded"}
-    chosen |= {"data": (*data, *(more_data or ())), "seed": seed}
-    chosen |= {"max_steps": max_steps, "max_minutes": max_minutes, "epochs": epochs}
-    chosen |= {"max_length": max_length, "batch_tokens": batch_tokens, "accumulation": accumulation}
-    chosen |= {"lr": lr, "dtype": _DTYPES.get(dtype or "", dtype)}
+    chosen: dict[str, Any] = {"output": str(output), "target": target or "embedded", "seed": seed}
+    chosen |= {"data": (*data, *(more_data or ())), "lr": lr, "dtype": _DTYPES.get(dtype or "", dtype)}
+    chosen |= {"max_steps": max_steps, "max_minutes": max_minutes, "epochs": epochs, "max_length": max_length}
+    chosen |= {"batch_tokens": batch_tokens, "accumulation": accumulation, "optimizer": optimizer}
     chosen |= {"system": system, "draft": _draft_options(draft_option, hidden_state, heads)}
     weights = _given(regression_weight=regression_weight, likely_tokens_only=likely_tokens_only)
     config = TrainConfig(**chosen, loss=_loss(loss, system, weights))

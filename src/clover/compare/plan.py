@@ -228,7 +228,12 @@ def _text_cell(suite: Suite, place: Place) -> TextCell:
 
 def _training_cell(suite: Suite, place: Place, draft: Draft, text: str) -> TrainingCell:
     options = suite.training
-    shared = {"max_length": options.max_length, "batch_tokens": options.batch_tokens, "dtype": options.dtype}
+    shared = {
+        "max_length": options.max_length,
+        "batch_tokens": options.batch_tokens,
+        "optimizer": options.optimizer,
+        "dtype": options.dtype,
+    }
     decided = {"text": text, **shared, **draft.identity()}
     config = {"method": asdict(draft.method), **decided}
     weights = digest([asdict(place), decided])

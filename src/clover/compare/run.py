@@ -19,7 +19,7 @@ from rich.console import Console
 
 from clover import assets, provenance
 from clover.compare.accuracy import measure_accuracy, written_texts
-from clover.compare.measuring import Measurement, make_batches, make_engines, measure
+from clover.compare.measuring import Measurement, make_engines, measure
 from clover.compare.plan import (
     AccuracyCell,
     Cell,
@@ -46,6 +46,7 @@ from clover.compare.text import read_text, task_prompts, text_name, write_text
 from clover.compare.training import new_draft, ready_draft, train_draft
 from clover.data import Sample
 from clover.errors import UserError
+from clover.interleaved import make_batches
 from clover.target import TargetModel
 
 

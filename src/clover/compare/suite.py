@@ -120,6 +120,7 @@ class TrainingOptions:
     Args:
         losses: "paper" (each system's own), "distillation" (one for all), or names of [losses] tables.
         learning_rates: of every system that names none of its own.
+        optimizer: "muon" or "adamw", see `TrainConfig`.
         dtype: "bf16" or "fp32"; bf16 on a GPU when left out.
     """
 
@@ -129,6 +130,7 @@ class TrainingOptions:
     budgets: tuple[Budget, ...] = (Budget(steps=200),)
     learning_rates: tuple[float, ...] = (1e-3,)
     seeds: tuple[int, ...] = (0,)
+    optimizer: str = "muon"
     dtype: str | None = None
 
     def __post_init__(self) -> None:
@@ -137,6 +139,7 @@ class TrainingOptions:
         for name in ("max_length", "batch_tokens"):
             check(name, value := getattr(self, name), value >= 8, "at least 8")
         check("learning_rates", self.learning_rates, all(map(_positive, self.learning_rates)), "more than 0")
+        check("optimizer", self.optimizer, self.optimizer in ("muon", "adamw"), "muon or adamw")
         check("dtype", self.dtype, self.dtype in (None, "bf16", "fp32"), "bf16 or fp32")
 
 

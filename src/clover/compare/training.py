@@ -121,6 +121,7 @@ def _config(cell: TrainingCell, folder: Path) -> TrainConfig:
         batch_tokens=options.batch_tokens,
         max_steps=draft.budget.steps,
         max_minutes=draft.budget.minutes,
+        optimizer=options.optimizer,
         lr=draft.method.learning_rate,
         dtype=options.dtype,
         seed=draft.method.seed or 0,

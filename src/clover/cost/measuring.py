@@ -8,12 +8,13 @@ from statistics import fmean, harmonic_mean
 
 from torch import Tensor
 
-from clover.compare.measuring import Measured, make_batches, measure
+from clover.compare.measuring import Measured, measure
 from clover.compare.plan import PLAIN, Method
 from clover.cost.intervals import Interval, interval, resample, resampled_means
 from clover.drafts import DraftModel
 from clover.engine import Engine
 from clover.errors import UserError
+from clover.interleaved import make_batches
 from clover.target import TargetModel
 from clover.tree import parse_tree
 

@@ -10,6 +10,7 @@ from clover.data.chat import (
     encode_record,
     read_samples,
 )
+from clover.data.counts import token_counts
 from clover.data.formats import Message, Record, parse_record, read_records
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "read_records",
     "read_samples",
     "split_samples",
+    "token_counts",
 ]

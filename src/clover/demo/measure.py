@@ -11,15 +11,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import torch
-from transformers import GenerationConfig
 
 from clover.api import Clover
 from clover.drafting import DrawnDrafter
 from clover.engine import Engine, PhaseClock, Request
 from clover.errors import UserError
+from clover.integrations.reference import Reference
+from clover.interleaved import wait_for
 from clover.metrics import Acceptance
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
@@ -181,7 +179,7 @@ class Bench:
         waiting = list(current.decodings.values())
         if current.number // 2 % 2 == 1:
             waiting.reverse()
-        _wait_for(self.target.device)
+        wait_for(self.target.device)
         while waiting:
             for decoding in tuple(waiting):
                 if not decoding.advance(TURN_SECONDS):
@@ -199,26 +197,5 @@ class Bench:
 
 def run_transformers(target: TargetModel, request: Request) -> Run:
     """Run transformers' own greedy `generate` on the same model, prompt and number of tokens."""
-    prompt = torch.tensor([request.prompt], device=target.device)
-    eos = list(target.eos_token_ids) or None
-    config = GenerationConfig(
-        max_new_tokens=request.max_new_tokens,
-        do_sample=False,
-        num_beams=1,
-        repetition_penalty=1.0,
-        no_repeat_ngram_size=0,
-        eos_token_id=eos,
-        pad_token_id=eos[0] if eos else 0,
-        use_cache=True,
-    )
-    _wait_for(target.device)
-    started = time.perf_counter()
-    generate: Any = target.model.generate
-    output = generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=config)
-    tokens = tuple(output[0, prompt.shape[1] :].tolist())
-    return Run(tokens, time.perf_counter() - started, Acceptance(histogram=[len(tokens)]))
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    found = Reference(target)([request])
+    return Run(found.texts[0], found.seconds, found.acceptance)

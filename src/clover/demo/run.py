@@ -42,8 +42,8 @@ def run_demo(options: DemoOptions, console: Console | None = None) -> Report:
     with view:
         view.say("loading target and draft")
         model = load(
-            options.target, options.draft, tree=options.tree, dtype=options.dtype, device=options.device,
-            trust_remote_code=options.trust_remote_code,
+            options.target, options.draft, method="draft", tree=options.tree, dtype=options.dtype,
+            device=options.device, trust_remote_code=options.trust_remote_code,
         )  # fmt: skip
         bench = Bench(model, prompts, options.temperature)
         view.say("warming up")

@@ -1,21 +1,45 @@
 """Growing token trees from a draft: one file per way to do it, on the interface of `clover.drafting.base`."""
 
+from math import log2
+
+from clover.drafting.auto import AutoPolicy, Candidate
 from clover.drafting.base import Drafter
 from clover.drafting.budget import BudgetDrafter
+from clover.drafting.calibration import Calibration
 from clover.drafting.drawn import DrawnDrafter
+from clover.drafting.policy import FixedPolicy, Policy, StepOutcome
 from clover.drafting.rerank import RerankDrafter
+from clover.drafting.shared import SharedDrafter
 from clover.drafting.static import StaticDrafter
+from clover.drafting.tuning import PLAIN, Choice, Tuning
 from clover.drafts import DraftModel
-from clover.tree import BudgetTree, DrawnTree, RerankTree, Tree
+from clover.tree import BudgetTree, DrawnTree, RerankTree, SharedTree, Tree, TreeShape, parse_tree
 
-__all__ = ["Drafter", "StaticDrafter", "BudgetDrafter", "RerankDrafter", "DrawnDrafter", "make_drafter"]
+__all__ = [
+    "Drafter",
+    "StaticDrafter",
+    "BudgetDrafter",
+    "RerankDrafter",
+    "SharedDrafter",
+    "DrawnDrafter",
+    "Calibration",
+    "make_drafter",
+    "Policy",
+    "StepOutcome",
+    "FixedPolicy",
+    "AutoPolicy",
+    "make_policy",
+]
 
 
-def make_drafter(draft: DraftModel, tree: Tree | None = None) -> Drafter:
+def make_drafter(
+    draft: DraftModel, tree: Tree | None = None, calibration: Calibration | None = None
+) -> Drafter:
     """Make what grows `tree` from the draft.
 
     Args:
         tree: when left out the one that the draft's configuration names, as deep as the draft goes.
+        calibration: of the draft's probabilities, for trees that compare them between rows (`SharedTree`).
 
     Raises:
         UserError: a static tree is deeper than the draft goes. The depth of other trees follows from the draft's.
@@ -27,6 +51,50 @@ def make_drafter(draft: DraftModel, tree: Tree | None = None) -> Drafter:
             return BudgetDrafter(draft, tree)
         case RerankTree():
             return RerankDrafter(draft, tree)
+        case SharedTree():
+            return SharedDrafter(draft, tree, calibration)
         case DrawnTree():
             return DrawnDrafter(draft, tree)
     return StaticDrafter(draft, tree)
+
+
+_CONSIDERED = 3  # tuned trees per batch size, besides plain steps
+_TUNED_WEIGHT = 200.0  # rows times steps that a tuned acceptance counts for
+
+
+def make_policy(draft: DraftModel, tuning: Tuning | None = None) -> AutoPolicy:
+    """Make what chooses between trees, and none, while it runs.
+
+    Args:
+        tuning: what was measured of the draft on this machine: the best three trees of each batch size are chosen
+            between. Without it the draft's own tree, a chain of two and four nodes of Clover-1's rule are measured.
+
+    Raises:
+        UserError: a tuned tree is deeper than the draft goes.
+    """
+    if tuning is None:
+        return AutoPolicy(_default_candidates(draft))
+    best: dict[int, list[Choice]] = {}
+    for size in tuning.batch_sizes:
+        trees = [choice for choice in tuning.choices_for(size) if choice.tree != PLAIN]
+        best[size] = trees[:_CONSIDERED] + [c for c in tuning.choices_for(size) if c.tree == PLAIN]
+    taus: dict[str, list[float]] = {}
+    for choice in (choice for choices in best.values() for choice in choices):
+        taus.setdefault(choice.tree, []).append(choice.tau)
+    candidates = [
+        Candidate(tree, make_drafter(draft, parse_tree(tree), tuning.calibration), sum(t) / len(t) - 1)
+        for tree, t in taus.items()
+        if tree != PLAIN
+    ]
+    costs = {size: {c.tree: c.step_seconds for c in choices} for size, choices in best.items()}
+    return AutoPolicy(candidates or _default_candidates(draft), costs, _TUNED_WEIGHT)
+
+
+def _default_candidates(draft: DraftModel) -> list[Candidate]:
+    trees = {
+        "the draft's own": None,
+        "chain:2": TreeShape.chain(2).cut(draft.max_depth),
+        "budget:4": BudgetTree(4),
+    }
+    drafters = {name: make_drafter(draft, tree) for name, tree in trees.items()}
+    return [Candidate(name, d, 0.5 * log2(d.max_nodes)) for name, d in drafters.items()]

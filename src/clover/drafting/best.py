@@ -37,9 +37,20 @@ def best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return found, places.gather(-1, order)
 
 
-def probabilities(logits: Tensor) -> Tensor:
-    """Turn a draft's logits [..., V] into float64 probabilities; all zero where no token has a finite logit."""
-    return logits.double().softmax(-1).nan_to_num(0.0)
+def likeliest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the `best` of a draft's scores as log-probabilities; no others are turned into such.
+
+    Args:
+        scores: [..., V], logits of any floating dtype.
+        count: at most V.
+
+    Returns:
+        float64 [..., count], -inf where no token has a finite score, and indices Long [..., count].
+    """
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    found, indices = best(scores, count)
+    log_probs = (found - scores.logsumexp(-1, keepdim=True)).double()
+    return log_probs.nan_to_num(-torch.inf, neginf=-torch.inf), indices
 
 
 def compact(tokens: Tensor, parents: Tensor, exists: Tensor, size: int, max_depth: int) -> TokenTree:

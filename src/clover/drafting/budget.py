@@ -1,6 +1,7 @@
 """Clover-1's dynamic tree (arXiv 2405.00263, section 3): a budget of nodes goes to the most probable ones.
 
-Shapes: B batch, P frontier nodes, K candidates per frontier node, C candidates of a level, V vocabulary.
+Shapes: B batch, P frontier nodes, K candidates per frontier node, C candidates of a level, V the draft's
+vocabulary.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from clover.drafting.best import best, compact, probabilities
+from clover.drafting.best import best, compact, likeliest
 from clover.drafts import DraftModel, DraftSession
+from clover.drafts.vocabulary import target_tokens
 from clover.sampling import Sampler
 from clover.tree import BudgetTree, TokenTree
 
 _LEAST_SHARE = 0.25  # of the most probable child's probability
+_ROUNDING = 1e-6  # of a sum of probabilities
 
 
 class BudgetDrafter:
@@ -31,7 +34,7 @@ class BudgetDrafter:
     """
 
     def __init__(self, draft: DraftModel, tree: BudgetTree):
-        self.tree = tree
+        self.tree, self.d2t = tree, draft.d2t
         self.max_depth = min(draft.max_depth, tree.budget)
         self.max_nodes = 1 + tree.budget
 
@@ -42,7 +45,7 @@ class BudgetDrafter:
         tokens, parents, exists, first = [root.unsqueeze(1)], [torch.zeros_like(left)], [everywhere], 0
         for depth in range(1, self.max_depth + 1):
             room = self.tree.budget - depth + 1
-            scores = sampler.perturbed(output, depth - 1)
+            scores = sampler.perturbed(output, depth - 1, self.d2t)
             candidates, values = self._candidates(scores, joint, room)
             joint, places = best(values, min(room, values.shape[1]))
             kept = (joint > 0) & (torch.arange(joint.shape[1], device=root.device) < left)
@@ -70,7 +73,10 @@ class BudgetDrafter:
             tokens Long [B, C] and their joint probabilities float64 [B, C], 0 for those that are no candidates; each
             node's children side by side.
         """
-        probs, tokens = best(probabilities(scores), min(room, scores.shape[2]))
-        candidate = (probs.cumsum(2) <= self.tree.mass) & (probs >= _LEAST_SHARE * probs[..., :1])
+        log_probs, indices = likeliest(scores, min(room, scores.shape[2]))
+        probs = log_probs.exp()
+        candidate = (probs.cumsum(2) <= self.tree.mass + _ROUNDING) & (probs >= _LEAST_SHARE * probs[..., :1])
         candidate[..., 0] = True
-        return tokens.flatten(1), (joint.unsqueeze(2) * probs * candidate).flatten(1)
+        return target_tokens(self.d2t, indices).flatten(1), (joint.unsqueeze(2) * probs * candidate).flatten(
+            1
+        )

@@ -1,6 +1,6 @@
 """Trees whose children are drawn from the draft without replacement, for verification by rule B.
 
-Shapes: B batch, N nodes (root included), P nodes with children, K children at most, V vocabulary.
+Shapes: B batch, N nodes (root included), P nodes with children, K children at most, V vocabulary, V' the draft's.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from clover.drafting.static import StaticDrafter
 from clover.drafts import DraftModel, DraftSession
+from clover.drafts.vocabulary import target_tokens
 from clover.sampling import Sampler
 from clover.tree import DrawnTree, Draws, TokenTree
 
@@ -26,7 +27,7 @@ class DrawnDrafter(StaticDrafter):
 
     def __init__(self, draft: DraftModel, tree: DrawnTree):
         super().__init__(draft, tree.shape)
-        device = draft.target.device
+        device, self._vocab_size = draft.target.device, draft.target.vocab_size
         expanded = [node for level in tree.shape.levels for node in level.expanded]
         children = [[i for i, parent in enumerate(tree.shape.parents) if parent == node] for node in expanded]
         widest = max(map(len, children))
@@ -42,9 +43,9 @@ class DrawnDrafter(StaticDrafter):
         for level in self.levels:
             assert output is not None
             probs.append(sampler.draft_probs(output))
-            drawn = sampler.draw(probs[-1], level.expanded, level.choices)
+            drawn = sampler.draw(probs[-1], level.expanded, level.choices, self.d2t)
             impossible = probs[-1].gather(2, drawn) == 0
-            tokens.append(drawn[:, level.slots, level.ranks])
+            tokens.append(target_tokens(self.d2t, drawn[:, level.slots, level.ranks]))
             missing.append(impossible[:, level.slots, level.ranks])
             output = level.advance(session, tokens[-1])
         draws = self._draws(torch.cat(probs, dim=1))
@@ -52,5 +53,9 @@ class DrawnDrafter(StaticDrafter):
         return dataclasses.replace(tree, draws=draws)
 
     def _draws(self, draft_probs: Tensor) -> Draws:
-        rows = draft_probs.shape[0]
+        """What verification needs to know, of probabilities float64 [B, P, V']."""
+        rows, nodes, _ = draft_probs.shape
+        if self.d2t is not None:  # verification compares with the target's probabilities, token by token
+            whole = draft_probs.new_zeros(rows, nodes, self._vocab_size)
+            draft_probs = whole.index_copy_(2, self.d2t, draft_probs)
         return Draws(draft_probs, self._expanded.expand(rows, -1), self._children.expand(rows, -1, -1))

@@ -1,6 +1,6 @@
 """EAGLE-2's dynamic tree (arXiv 2406.16858, section 4): expand a beam, then re-rank all candidates.
 
-Shapes: B batch, K beam and children per node, C candidates, V vocabulary.
+Shapes: B batch, K beam and children per node, C candidates, V the draft's vocabulary.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from clover.drafting.best import best, compact
+from clover.drafting.best import best, compact, likeliest
 from clover.drafts import DraftModel, DraftSession
+from clover.drafts.vocabulary import target_tokens
 from clover.sampling import Sampler
 from clover.tree import RerankTree, TokenTree
 
@@ -26,7 +27,8 @@ class RerankDrafter:
 
     def __init__(self, draft: DraftModel, tree: RerankTree):
         self.max_depth = min(draft.max_depth, tree.depth, tree.budget)
-        self.beam = min(tree.beam, draft.target.vocab_size)
+        self.d2t = draft.d2t
+        self.beam = min(tree.beam, draft.target.vocab_size if self.d2t is None else len(self.d2t))
         self.max_nodes = 1 + min(tree.budget, self.beam * (1 + (self.max_depth - 1) * self.beam))
 
     def grow(self, session: DraftSession, logits: Tensor, root: Tensor, sampler: Sampler) -> TokenTree:
@@ -34,7 +36,8 @@ class RerankDrafter:
         parent_of = torch.zeros_like(root).unsqueeze(1)  # where the frontier is among all nodes
         tokens, parents, values, first = [root.unsqueeze(1)], [parent_of], [scores], 1
         for depth in range(1, self.max_depth + 1):
-            found, children = _children(sampler.perturbed(output, depth - 1), scores, self.beam)
+            found, indices = self._children(sampler.perturbed(output, depth - 1, self.d2t), scores, depth)
+            children = target_tokens(self.d2t, indices)
             width = found.shape[1] // output.shape[1]
             tokens.append(children)
             parents.append(parent_of.repeat_interleave(width, dim=1))
@@ -45,24 +48,27 @@ class RerankDrafter:
                 parent_of, first = first + places, first + found.shape[1]
         return self._reranked(torch.cat(tokens, 1), torch.cat(parents, 1), torch.cat(values, 1))
 
+    def _children(self, logits: Tensor, scores: Tensor, depth: int) -> tuple[Tensor, Tensor]:
+        """The best children of each frontier node.
+
+        Args:
+            logits: [B, P, V].
+            scores: float64 [B, P], log-probability of the path to each node.
+            depth: of the children.
+
+        Returns:
+            log-probabilities of the paths float64 [B, P * K], and indices Long [B, P * K].
+        """
+        found, indices = likeliest(logits, self.beam)
+        found = self._believed(found, depth)
+        return (scores.unsqueeze(2) + found).flatten(1), indices.flatten(1)
+
+    def _believed(self, log_probs: Tensor, depth: int) -> Tensor:
+        """What the draft's log-probabilities [B, P, K] of nodes at a depth count for: what they say."""
+        return log_probs
+
     def _reranked(self, tokens: Tensor, parents: Tensor, values: Tensor) -> TokenTree:
         """The root and the best candidates; tokens, parents Long [B, C], values float64 [B, C]."""
         kept, places = best(values, self.max_nodes)
         exists = torch.zeros_like(tokens, dtype=torch.bool).scatter(1, places, kept > -torch.inf)
         return compact(tokens, parents, exists, self.max_nodes, self.max_depth)
-
-
-def _children(logits: Tensor, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The best children of each frontier node.
-
-    Args:
-        logits: [B, P, V].
-        scores: float64 [B, P], log-probability of the path to each node.
-        count: K.
-
-    Returns:
-        log-probabilities of the paths float64 [B, P * K], and tokens Long [B, P * K].
-    """
-    log_probs = logits.double().log_softmax(-1).nan_to_num(-torch.inf, neginf=-torch.inf)
-    found, tokens = best(log_probs, count)
-    return (scores.unsqueeze(2) + found).flatten(1), tokens.flatten(1)

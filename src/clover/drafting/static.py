@@ -1,6 +1,6 @@
 """Static trees: the same shape at every step.
 
-Shapes: B batch, N nodes (root included), P frontier nodes, V vocabulary.
+Shapes: B batch, N nodes (root included), P frontier nodes, V the draft's vocabulary.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from clover.drafts import DraftModel, DraftSession
+from clover.drafts.vocabulary import target_tokens
 from clover.errors import UserError
 from clover.sampling import Sampler
 from clover.tree import TokenTree, TreeShape
@@ -58,15 +59,23 @@ class StaticDrafter:
                 f"the tree is {shape.max_depth} deep but the draft was trained for {draft.max_depth} depths; "
                 "give a shallower tree or train the draft with more heads"
             )
+        known = draft.target.vocab_size if draft.d2t is None else len(draft.d2t)
+        widest = max((level.max_rank + 1 for level in shape.levels), default=0)
+        if widest > known:
+            raise UserError(
+                f"the tree looks at the {widest} best tokens of a node but the draft proposes from {known}; "
+                "give a narrower tree or a draft with a larger vocabulary"
+            )
         self.shape, self.max_depth, self.max_nodes = shape, shape.max_depth, len(shape.parents)
         self.levels = growth(shape, draft.target.device)
+        self.d2t = draft.d2t
 
     def grow(self, session: DraftSession, logits: Tensor, root: Tensor, sampler: Sampler) -> TokenTree:
         tokens, output = [root.unsqueeze(1)], logits.unsqueeze(1)
         for depth, level in enumerate(self.levels):
             assert output is not None
-            best = sampler.perturbed(output, depth).topk(level.choices).indices
-            tokens.append(best[:, level.slots, level.ranks])
+            best = sampler.perturbed(output, depth, self.d2t).topk(level.choices).indices
+            tokens.append(target_tokens(self.d2t, best[:, level.slots, level.ranks]))
             output = level.advance(session, tokens[-1])
         return TokenTree.from_shape(self.shape, torch.cat(tokens, dim=1))
 

@@ -6,6 +6,7 @@ W width of the hidden states that are read, V vocabulary.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Protocol, cast
 
 import torch
@@ -15,7 +16,8 @@ from typing_extensions import Self
 
 from clover.drafts.config import DraftConfig, LossConfig
 from clover.drafts.options import check_options
-from clover.target import TargetModel
+from clover.drafts.vocabulary import check_map, check_size
+from clover.target import HeadRows, LogitsHead, TargetModel
 
 
 class DraftSession(Protocol):
@@ -35,7 +37,8 @@ class DraftSession(Protocol):
             counts: how many of the A positions of each row are real; the rest is padding at the end.
 
         Returns:
-            logits [B, V] for the token after the last committed pair: the first depth of the tree.
+            logits [B, V] for the token after the last committed pair: the first depth of the tree. Which of the
+            target's tokens an index is, the draft's `d2t` says.
         """
         ...
 
@@ -44,7 +47,7 @@ class DraftSession(Protocol):
 
         Args:
             slots: Long [B, P] row of the frontier before (0 on the first call after `commit`) that a node continues.
-            tokens: Long [B, P] the nodes' tokens.
+            tokens: Long [B, P] the nodes' tokens, in the target's numbering.
 
         Returns:
             logits [B, P, V] for the children of each node; these nodes are the frontier of the next call.
@@ -55,21 +58,43 @@ class DraftSession(Protocol):
         """Forget a row; the last row takes its place."""
         ...
 
+    def insert(self, other: Self) -> None:
+        """Take in the rows of another session of the same draft behind the own ones; a commit comes next.
+
+        There is room for as many rows as the session was made for.
+        """
+        ...
+
     def crop(self, lengths: list[int]) -> None:
         """Forget all positions of row b from lengths[b] on, before the next turn of a conversation."""
         ...
 
 
 class DraftModel(PreTrainedModel):
-    """Base of all drafts. The target's lm_head and embedding are shared by `bind`, not saved; an own lm_head is."""
+    """Base of all drafts. The target's lm_head and embedding are shared by `bind`, not saved; an own lm_head is.
+
+    Attributes:
+        d2t: Long [V], the target's token of each index of the draft's logits, rising; None where it proposes from the
+            target's whole vocabulary. Saved with the weights. Until tokens are chosen (`reduce_vocabulary`), the first.
+    """
 
     config: DraftConfig
+    d2t: Tensor | None
     config_class = DraftConfig
     base_model_prefix = ""
     _no_split_modules = None
     _target: TargetModel | None = None
     paper_loss = LossConfig()  # the loss of the system's own paper, as far as it is known
     trainable = True  # False for systems without weights
+
+    def __init__(self, config: DraftConfig):
+        super().__init__(config)
+        size = config.draft_vocab_size
+        if size is not None:
+            check_size(size, config.target_shape.vocab_size)
+        self.register_buffer("d2t", None if size is None else torch.arange(size))
+        self.head_rows: HeadRows | None = None  # the target's lm_head rows of `d2t`, after `bind`
+        self._head: LogitsHead | None = None
 
     @property
     def target(self) -> TargetModel:
@@ -88,14 +113,47 @@ class DraftModel(PreTrainedModel):
         return self.max_depth
 
     def bind(self, target: TargetModel) -> Self:
-        """Share the target's lm_head and embedding.
+        """Share the target's lm_head and embedding; of the lm_head only the rows of the draft's vocabulary.
 
         Raises:
-            UserError: this is not the target the draft was trained for; names the field that differs.
+            UserError: this is not the target the draft was trained for; names the field that differs. Or `d2t` does
+                not name tokens of the target.
         """
         self.config.check_target(target)
-        self._target = target
+        self._target, self._head, self.head_rows = target, target.head, None
+        if self.d2t is not None:
+            check_map(self.d2t, target.vocab_size)
+            self.head_rows = HeadRows(target.head.linear, self.d2t)
+            self._head = replace(target.head, linear=self.head_rows)
         return self
+
+    @torch.no_grad()
+    def reduce_vocabulary(self, tokens: Tensor) -> None:
+        """Let the draft propose from these tokens only. Its output stays lossless: the target knows them all.
+
+        An own lm_head keeps its rows, and has the target's for tokens that it did not know. `frequent_tokens` finds
+        tokens to keep.
+
+        Args:
+            tokens: Long [V], rising.
+
+        Raises:
+            UserError: these are not tokens of the target, each once, rising.
+        """
+        target, known = self.target, self.d2t
+        check_map(tokens, target.vocab_size)
+        for weight in self.head_parameters:
+            whole = target.lm_head_weight.to(weight.dtype).expand(*weight.shape[:-2], -1, -1)
+            whole = weight if known is None else whole.index_copy(-2, known, weight)
+            weight.data = whole[..., tokens, :].contiguous()
+        self.config.draft_vocab_size = len(tokens)
+        self.d2t = tokens.to(target.device)
+        self.bind(target)
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """Logits [..., V] of outputs [..., H] through the target's lm_head, as far as the draft's vocabulary goes."""
+        assert self._head is not None, "bind() the draft to its target first"
+        return self._head(outputs)
 
     @classmethod
     def from_target(cls, target: TargetModel, **options: Any) -> Self:
@@ -137,9 +195,9 @@ class DraftModel(PreTrainedModel):
 
     def train_logits(self, outputs: Tensor) -> Tensor:
         """Logits [..., D, V] of outputs [..., D, H], through the target's frozen lm_head or the draft's own."""
-        return self.target.logits(outputs.to(self.target.dtype))
+        return self.logits(outputs.to(self.target.dtype))
 
     @property
     def head_parameters(self) -> list[nn.Parameter]:
-        """What `train_logits` can train; nothing where the lm_head is the target's."""
+        """What `train_logits` can train, each [..., V, H]; nothing where the lm_head is the target's."""
         return []

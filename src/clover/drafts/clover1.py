@@ -8,7 +8,8 @@ tokens after it:
     o_i = Norm(MLP_i(s_i))             head i      logits = lm_head(o_i), for token x_{t+1+i}
 
 e(x) is the token's row of the target's lm_head, normalised: scaled to entries of mean square 1, the size of the states
-it meets (the paper does not say how; at length 1 the heads learn far less from the same text). The lm_head is shared with the target and frozen.
+it meets (the paper does not say how; at length 1 the heads learn far less from the same text). The lm_head is shared
+with the target and frozen.
 The paper's ablations are values of the configuration: parts are left out or replaced.
 
 Shapes: B batch, A committed positions, P frontier nodes, T text, D heads, H hidden, V vocabulary.
@@ -197,7 +198,7 @@ class Clover1Session(FrontierSession):
         draft = self.draft
         if draft.connect is not None:
             self.states = draft.connect(parents, draft._embedding(tokens))
-        logits = draft.target.logits(draft._output(self.depth, self.states))
+        logits = draft.logits(draft._output(self.depth, self.states))
         return logits.expand(-1, tokens.shape[1], -1)
 
 

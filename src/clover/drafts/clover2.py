@@ -30,6 +30,7 @@ from clover.drafts.config import DraftConfig, LossConfig
 from clover.drafts.frontier_session import FrontierSession, last_position, shifted
 from clover.drafts.layers import ConcatLinear, CosineAttention, identity_linear
 from clover.drafts.options import ONE_LAYER_STATES, check_choice
+from clover.drafts.token_products import CachedProducts, TokenProducts
 from clover.errors import UserError
 from clover.target import TargetModel
 from clover.target.decoder import build_decoder, copy_last_layer, decoder_cache, final_norm, run_decoder
@@ -106,6 +107,7 @@ class Clover2Draft(DraftModel):
         projected = 2 * size if config.projector_embedding else size
         self.projector = identity_linear(projected, size, noise)
         self.output_norm = copy.deepcopy(final_norm(self.augment))
+        self._products = CachedProducts()
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -139,6 +141,10 @@ class Clover2Draft(DraftModel):
             outputs.append(self._output(state, forced))
         return torch.stack(outputs)
 
+    def products(self) -> TokenProducts | None:
+        """What the recurrent step needs of every token, for inference; None where that would take too much memory."""
+        return self._products.of(self.recur, self.projector, self._rows(self.target), self._embedding)
+
     def _embedding(self, tokens: Tensor) -> Tensor:
         rows = self._rows(self.target)[tokens]
         return rows * (self.config.embedding_scale or 1.0)
@@ -159,7 +165,7 @@ class Clover2Session(FrontierSession):
 
     def __init__(self, draft: Clover2Draft, batch_size: int, capacity: int):
         super().__init__(decoder_cache(draft.augment, batch_size, capacity))
-        self.draft = draft
+        self.draft, self.products = draft, draft.products()
 
     def commit(self, hidden: Tensor, next_tokens: Tensor, counts: list[int]) -> Tensor:
         draft, cache = self.draft, self.cache
@@ -170,10 +176,13 @@ class Clover2Session(FrontierSession):
         states = run_decoder(draft.augment, inputs, positions, None, cache)
         cache.commit(counts)
         self.states = last_position(states, counts)
-        return draft.target.logits(draft._first_output(self.states[:, 0]))
+        return draft.logits(draft._first_output(self.states[:, 0]))
 
     def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
-        draft = self.draft
+        draft, parents = self.draft, self.parents(slots)
+        if self.products is not None:
+            self.states, projected = self.products.step(parents, tokens)
+            return draft.logits(draft.output_norm(projected))
         embedding = draft._embedding(tokens)
-        self.states = draft.recur(self.parents(slots), embedding)
-        return draft.target.logits(draft._output(self.states, embedding))
+        self.states = draft.recur(parents, embedding)
+        return draft.logits(draft._output(self.states, embedding))

@@ -45,6 +45,8 @@ class DraftConfig(PretrainedConfig):
             over, and the regression target at once), "pre_norm", before it (as in Clover's papers), or
             "low_middle_high", those of three layers side by side (as in EAGLE-3).
         tree: rank paths of the static tree the draft works best with; the 25-node tree of Clover-2 if None.
+        draft_vocab_size: how many of the target's tokens the draft proposes from; all if None. Training chooses the
+            most frequent ones of its texts.
     """
 
     num_heads = 5  # depths it may draft; systems have their own defaults
@@ -54,11 +56,13 @@ class DraftConfig(PretrainedConfig):
         target_config: dict[str, Any] | None = None,
         hidden_state: str = "post_norm",
         tree: list[list[int]] | None = None,
+        draft_vocab_size: int | None = None,
         **kwargs: Any,
     ):
         self.target_config = target_config or {}
         self.hidden_state = hidden_state
         self.tree = tree
+        self.draft_vocab_size = draft_vocab_size
         if hidden_state not in HIDDEN_STATES:
             raise UserError(f"hidden_state is {hidden_state!r}; it must be one of {', '.join(HIDDEN_STATES)}")
         super().__init__(**kwargs)

@@ -97,7 +97,7 @@ class EagleDraft(DraftModel):
 
     def state_logits(self, states: Tensor) -> Tensor:
         """Logits [..., V] of predicted states [..., H]."""
-        return self.target.logits(states)
+        return self.logits(states)
 
     def _joined(self, states: Tensor, tokens: Tensor) -> Tensor:
         """What the layer reads [B, N, H]: states [B, N, H], each with the token [B, N] after it."""

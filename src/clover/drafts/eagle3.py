@@ -12,9 +12,10 @@ i - 1 and x_{t+1+i}, and sees what a node of the tree sees there: the true pairs
 same t, which lie behind one another at t + 1 … t + i.
 
 What differs from the paper: its draft has an lm_head of its own, over the tokens that are frequent in the training
-texts; here it is the target's, frozen and whole, so that the draft can say every token. The gain of the norm before
-it starts as that of the target's final norm. Rotary positions are plain, with the target's base, whatever the target's
-own positions are. The draft learns D = 5 steps by default, as many as the systems beside it; the authors' code has 7.
+texts; here it is the target's, frozen, and whole unless `draft_vocab_size` takes the frequent rows only. The gain of
+the norm before it starts as that of the target's final norm. Rotary positions are plain, with the target's base,
+whatever the target's own positions are. The draft learns D = 5 steps by default, as many as the systems beside it; the
+authors' code has 7.
 
 Shapes: B batch, N positions or nodes, T text, D depths, H hidden, W = 3H, V vocabulary.
 """
@@ -111,7 +112,7 @@ class Eagle3Draft(DraftModel):
 
     def state_logits(self, states: Tensor) -> Tensor:
         """Logits [..., V] of the layer's outputs [..., H]."""
-        return self.target.logits(self.output_norm(states))
+        return self.logits(self.output_norm(states))
 
     def _embedding(self, tokens: Tensor, like: Tensor) -> Tensor:
         return self.target.embedding_weight[tokens].to(like.dtype)

@@ -30,6 +30,9 @@ class FrontierSession:
     def drop(self, row: int) -> None:
         self.cache.drop(row)
 
+    def insert(self, other: FrontierSession) -> None:
+        self.cache.insert(other.cache)
+
     def crop(self, lengths: list[int]) -> None:
         self.cache.crop(lengths)
 

@@ -119,7 +119,7 @@ class HydraSession(FrontierSession):
 
     def _step(self, parents: Tensor, tokens: Tensor) -> Tensor:
         self.states = self.draft._longer(parents, tokens)
-        return self.draft.target.logits(self.draft._output(self.depth, self.states))
+        return self.draft.logits(self.draft._output(self.depth, self.states))
 
 
 def _head(size: int, index: int) -> nn.Sequential:

@@ -47,6 +47,8 @@ class LookupConfig(DraftConfig):
         if min_ngram > max_ngram:
             raise UserError(f"lookup: min_ngram is {min_ngram}, which is more than max_ngram, {max_ngram}")
         super().__init__(**kwargs)
+        if self.draft_vocab_size is not None:
+            raise UserError("lookup: draft_vocab_size is given; it has no lm_head to read less of")
 
 
 class LookupDraft(DraftModel):
@@ -165,6 +167,9 @@ class LookupSession:
     def drop(self, row: int) -> None:
         self.rows[row] = self.rows[-1]
         self.rows.pop()
+
+    def insert(self, other: LookupSession) -> None:
+        self.rows += other.rows
 
     def crop(self, lengths: list[int]) -> None:
         for row, length in zip(self.rows, lengths, strict=True):

@@ -58,7 +58,7 @@ class MedusaDraft(DraftModel):
         self.heads = nn.ModuleList(ResidualBlock(shape.hidden_size) for _ in range(config.num_heads))
         self.lm_heads: nn.Parameter | None = None  # [D, V, H]
         if config.own_lm_head:
-            size = (config.num_heads, shape.vocab_size, shape.hidden_size)
+            size = (config.num_heads, config.draft_vocab_size or shape.vocab_size, shape.hidden_size)
             self.lm_heads = nn.Parameter(torch.zeros(size))
         self.post_init()
 
@@ -69,7 +69,8 @@ class MedusaDraft(DraftModel):
     def start_from(self, target: TargetModel) -> None:
         """Every lm_head starts as the target's."""
         if self.lm_heads is not None:
-            self.lm_heads.copy_(target.lm_head_weight.expand_as(self.lm_heads))
+            rows = target.lm_head_weight if self.d2t is None else target.lm_head_weight[self.d2t]
+            self.lm_heads.copy_(rows.expand_as(self.lm_heads))
 
     @property
     def max_depth(self) -> int:
@@ -94,12 +95,12 @@ class MedusaDraft(DraftModel):
         """Logits [..., V] of one head for hidden states [..., H]."""
         output = self.heads[head](hidden)
         if self.lm_heads is None:
-            return self.target.logits(output)
+            return self.logits(output)
         return self._scaled(F.linear(output, self.lm_heads[head]))
 
     def _scaled(self, logits: Tensor) -> Tensor:
         """With the bias, the scale and the cap that the target's own lm_head has."""
-        bias = self.target.lm_head_bias
+        bias = self.target.lm_head_bias if self.head_rows is None else self.head_rows.bias
         biased = logits if bias is None else logits + bias.to(logits.dtype)
         return replace(self.target.head, linear=nn.Identity())(biased)
 

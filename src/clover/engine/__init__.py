@@ -1,7 +1,9 @@
 """The decoding engine: one generator that everything else consumes."""
 
-from clover.engine.engine import Engine, PrefixCache
+from clover.engine.decoding import Decoding
+from clover.engine.engine import Engine
+from clover.engine.prefix import PrefixCache
 from clover.engine.requests import Generation, Request, StepEvent
 from clover.engine.timing import PhaseClock
 
-__all__ = ["Engine", "Generation", "PhaseClock", "PrefixCache", "Request", "StepEvent"]
+__all__ = ["Decoding", "Engine", "Generation", "PhaseClock", "PrefixCache", "Request", "StepEvent"]

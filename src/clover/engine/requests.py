@@ -49,7 +49,7 @@ class Generation:
         prompt_tokens: length of the prompt.
         acceptance: decoding steps, acceptance length τ (bonus token included) and acceptance per depth.
         finish_reason: "stop" (end-of-sequence token or stop string), "length" (max_new_tokens) or "context".
-        first_token_seconds, seconds: from the start of the batch to the first and to the last token.
+        first_token_seconds, seconds: from when its prompt began to run to the first and to the last token.
     """
 
     text: str
@@ -66,13 +66,15 @@ class StepEvent:
     """What one decoding step gave to one request.
 
     Args:
-        index: the request's place in the list given to the engine.
+        index: the request's place in the list given to the engine, or the number that `Decoding.add` gave it.
         tokens: tokens emitted by this step, at least one.
         text: the text that became certain with them; may be "" (half a character, a possible stop string).
         generation: the whole result, with the request's last event.
+        path: nodes of the step's tree that were accepted, root included; beyond the text's end, too.
     """
 
     index: int
     tokens: tuple[int, ...]
     text: str
     generation: Generation | None = None
+    path: tuple[int, ...] = (0,)

@@ -14,12 +14,11 @@ class Row:
     """The host's side of one row of the batch.
 
     Args:
-        index: the request's place in the list given to the engine.
+        index: the request's number in the order in which requests were added.
         request: what was asked for.
         limit: tokens that the context leaves room for.
         eos: tokens that end the text where the request names none.
         tokenizer: for the text; None when the target has none.
-        started: `time.perf_counter()` at the start of the batch.
     """
 
     def __init__(
@@ -29,7 +28,6 @@ class Row:
         limit: int,
         eos: tuple[int, ...],
         tokenizer: Any | None,
-        started: float,
     ):
         self.index, self.request, self.limit = index, request, limit
         self.eos = eos if request.eos is None else request.eos
@@ -37,36 +35,48 @@ class Row:
         self.acceptance = Acceptance()
         self.finish_reason: FinishReason | None = None
         self._detokenizer = Detokenizer(tokenizer, request.stop, request.prompt)
-        self._started = started
+        self._started = 0.0
         self._first_token_seconds = 0.0
 
-    def accept(self, tokens: list[int], drafted_depth: int) -> StepEvent:
+    def start(self) -> None:
+        """Note that the request no longer waits: its prompt is run from now on."""
+        self._started = time.perf_counter()
+
+    def accept(self, tokens: list[int], path: list[int], drafted_depth: int) -> StepEvent:
         """Take in what one step emitted, up to where the text ends.
 
         Args:
             tokens: accepted draft tokens and the bonus token.
+            path: nodes of the step's tree that were accepted, root included.
             drafted_depth: depth of the tree that the step verified; 0 for a plain step.
         """
-        kept, pieces = [], []
-        for token in tokens:
-            kept.append(token)
-            self.tokens.append(token)
-            pieces.append(self._detokenizer.push(token))
-            self.finish_reason = self._finish_reason(token)
+        before, text = len(self.tokens), ""
+        for part in [[token] for token in tokens] if self.request.stop else [tokens]:
+            kept = self._up_to_the_end(part)
+            self.tokens += kept
+            text += self._detokenizer.push(kept)
+            if self._detokenizer.stopped:
+                self.finish_reason = "stop"
             if self.finish_reason:
-                pieces.append(self._detokenizer.finish())
+                text += self._detokenizer.finish()
                 break
-        self.acceptance.record(len(kept), drafted_depth)
+        emitted = tuple(self.tokens[before:])
+        self.acceptance.record(len(emitted), drafted_depth)
         if not self._first_token_seconds:
             self._first_token_seconds = time.perf_counter() - self._started
-        return StepEvent(self.index, tuple(kept), "".join(pieces), self._generation())
+        return StepEvent(self.index, emitted, text, self._generation(), tuple(path))
 
-    def _finish_reason(self, token: int) -> FinishReason | None:
-        if token in self.eos or self._detokenizer.stopped:
-            return "stop"
-        if len(self.tokens) >= self.request.max_new_tokens:
-            return "length"
-        return "context" if len(self.tokens) >= self.limit else None
+    def _up_to_the_end(self, tokens: list[int]) -> list[int]:
+        """Cut tokens after the one that ends the text, and say why it ends."""
+        most = min(self.request.max_new_tokens, self.limit)
+        for count, token in enumerate(tokens, start=1):
+            if token in self.eos:
+                self.finish_reason = "stop"
+            elif len(self.tokens) + count >= most:
+                self.finish_reason = "length" if most == self.request.max_new_tokens else "context"
+            if self.finish_reason:
+                return tokens[:count]
+        return tokens
 
     def _generation(self) -> Generation | None:
         if self.finish_reason is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 _HALF_CHARACTER = "\ufffd"
@@ -30,11 +31,11 @@ class Detokenizer:
         self._known = len(self._tokens)  # tokens whose text is known: it is the prompt's, or in self.text
         self._released = 0  # characters handed out
 
-    def push(self, token: int) -> str:
-        """Take one token in; returns the text that became certain."""
+    def push(self, tokens: Sequence[int]) -> str:
+        """Take tokens in; returns the text that became certain. One at a time, if a stop string may end the text."""
         if self.tokenizer is None:
             return ""
-        self._tokens.append(token)
+        self._tokens += tokens
         before = self._decode(self._window, self._known)
         after = self._decode(self._window, len(self._tokens))
         if len(after) > len(before) and not after.endswith(_HALF_CHARACTER):

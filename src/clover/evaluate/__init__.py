@@ -10,7 +10,7 @@ from clover.evaluate.acceptance import (
 )
 from clover.evaluate.accuracy import TOP, HeadAccuracy, measure_heads
 from clover.evaluate.report import EvaluationReport
-from clover.evaluate.run import EvaluateOptions, run_evaluate
+from clover.evaluate.run import EvaluateOptions, choose_prompts, run_evaluate
 
 __all__ = [
     "TOP",
@@ -21,6 +21,7 @@ __all__ = [
     "HeadAccuracy",
     "SettingResult",
     "Share",
+    "choose_prompts",
     "continue_prompts",
     "measure_heads",
     "run_evaluate",

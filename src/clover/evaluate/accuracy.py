@@ -9,7 +9,7 @@ Shapes: B texts, T tokens, D heads, K sizes of the top, V vocabulary, H hidden.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,24 +107,50 @@ def measure_heads(
 def rank_tokens(target: TargetModel, draft: DraftModel, batch: Batch, heads: int) -> Ranks:
     """Run a draft over a batch of texts, at every position where a predicted token is two places on."""
     tokens = batch.tokens.to(target.device)
-    rows, length = tokens.shape
     output = target.train_forward(tokens, draft.config.hidden_state)
     choices = _first_choices(target, output.hidden)
+    ranks = torch.full((2, heads, *tokens.shape), target.vocab_size, device=target.device)
+    places = batch.predicted_mask[:, 2:].any(0).nonzero().flatten().tolist()
+    for at, head, logits in forced_logits(draft, output.read, tokens, places, heads):
+        ranks[0, head, :, at] = rank_of(logits, tokens[:, at + head + 2])
+        ranks[1, head, :, at] = rank_of(logits, choices[:, at + head + 1])
+    return Ranks(*ranks.cpu())
+
+
+def forced_logits(
+    draft: DraftModel, hidden: Tensor, tokens: Tensor, places: Sequence[int], heads: int
+) -> Iterator[tuple[int, int, Tensor]]:
+    """Run a draft at some positions of whole texts, depth after depth, forced with the text's own tokens.
+
+    Args:
+        hidden: [B, T, W] the target's hidden states of the kind that the draft reads.
+        tokens: Long [B, T].
+        places: positions, rising, below T - 2.
+        heads: depths.
+
+    Yields:
+        position t, head i and logits [B, V] for token t + 2 + i, as far as the texts go; -inf for tokens that the
+        draft cannot propose.
+    """
+    rows, length = tokens.shape
     session = draft.new_session(rows, length)
-    ranks = torch.full((2, heads, rows, length), target.vocab_size, device=target.device)
-    slot, done = torch.zeros(rows, 1, dtype=torch.long, device=target.device), 0
-    for at in (batch.predicted_mask[:, 2:].any(0)).nonzero().flatten().tolist():
+    slot, done = torch.zeros(rows, 1, dtype=torch.long, device=tokens.device), 0
+    for at in places:
         upto = at + 1
-        logits = session.commit(
-            output.read[:, done:upto], tokens[:, done + 1 : upto + 1], [upto - done] * rows
-        )
+        logits = session.commit(hidden[:, done:upto], tokens[:, done + 1 : upto + 1], [upto - done] * rows)
         done = upto
         for head in range(min(heads, length - 2 - at)):
             if head:
                 logits = session.advance(slot, tokens[:, upto + head : upto + head + 1])[:, 0]
-            ranks[0, head, :, at] = _rank(logits, tokens[:, upto + head + 1])
-            ranks[1, head, :, at] = _rank(logits, choices[:, upto + head])
-    return Ranks(*ranks.cpu())
+            yield at, head, _over_all_tokens(draft, logits)
+
+
+def _over_all_tokens(draft: DraftModel, logits: Tensor) -> Tensor:
+    """Logits [B, V] of the draft's own [B, V']."""
+    if draft.d2t is None:
+        return logits
+    whole = logits.new_full((len(logits), draft.target.vocab_size), -torch.inf)
+    return whole.index_copy(1, draft.d2t, logits)
 
 
 def count_ranks(ranks: Ranks, predicted_mask: Tensor) -> HeadAccuracy:
@@ -148,7 +174,7 @@ def _within(ranks: Tensor, counted: Tensor) -> Tensor:
     return torch.stack([((ranks < size) & counted).sum((1, 2)) for size in TOP], dim=1)
 
 
-def _rank(logits: Tensor, tokens: Tensor) -> Tensor:
+def rank_of(logits: Tensor, tokens: Tensor) -> Tensor:
     """Place of tokens [B] in the order of logits [B, V]; of equals the smaller token is first, -inf is out of it."""
     own = logits.gather(1, tokens[:, None])
     smaller = torch.arange(logits.shape[1], device=logits.device) < tokens[:, None]

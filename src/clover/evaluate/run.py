@@ -134,6 +134,7 @@ class _Evaluation:
         model = load(
             options.target,
             options.draft,
+            method="draft",
             dtype=options.dtype,
             device=options.device,
             trust_remote_code=options.trust_remote_code,
@@ -144,7 +145,7 @@ class _Evaluation:
         self.engines: dict[str | None, Engine] = {
             tree: Engine(self.target, draft, parse_tree(tree)) for tree in options.trees
         } or {None: model.engine}
-        prompts = _read_prompts(options, self.target)
+        prompts = choose_prompts(options.files or options.texts, self.target, options.max_prompts)
         room = self.target.context_length - options.max_new_tokens
         self.prompts = [prompt for prompt in prompts if len(prompt.tokens) <= room]
         self.left_out = len(prompts) - len(self.prompts)
@@ -226,15 +227,22 @@ class _Evaluation:
         return "what the target writes after the prompts at temperature 0"
 
 
-def _read_prompts(options: EvaluateOptions, target: TargetModel) -> list[TaskPrompt]:
+def choose_prompts(files: Sequence[str], target: TargetModel, limit: int) -> list[TaskPrompt]:
+    """The prompts of files, or the embedded ones to develop with, which nothing is judged by.
+
+    Args:
+        limit: prompts at most, spread over the groups.
+
+    Raises:
+        UserError: the target has no tokenizer, or a file cannot be used.
+    """
     tokenizer: Any = target.tokenizer
     if tokenizer is None:
         raise UserError("the target has no tokenizer, which prompts need")
-    files = options.files or options.texts
     if files:
-        return read_prompts(files, tokenizer, options.max_prompts)
+        return read_prompts(files, tokenizer, limit)
     prompts = read_prompts([assets.HELD_OUT_PROMPTS], tokenizer)
-    return [prompt for prompt in prompts if prompt.group == _DEVELOPMENT][: options.max_prompts]
+    return [prompt for prompt in prompts if prompt.group == _DEVELOPMENT][:limit]
 
 
 def _read_texts(options: EvaluateOptions, target: TargetModel) -> tuple[Sample, ...] | None:

@@ -31,6 +31,8 @@ from transformers import (
 )
 from transformers.generation import GenerateDecoderOnlyOutput
 
+from clover.api import find_tuning
+from clover.drafting import make_policy
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Request, StepEvent
 from clover.errors import UserError
@@ -54,7 +56,8 @@ def speculative(
 
     Args:
         draft: directory, hub name, or a draft already in the model's dtype and on its device.
-        tree: as in `clover.load`: "clover2", "chain:5", "budget:4", …, or an object of `clover.tree`.
+        tree: as in `clover.load`: "clover2", "chain:5", "budget:4", …, or an object of `clover.tree`. Left out, it is
+            chosen while it runs, as by method "auto" there.
         tokenizer: the model's, needed for `stop_strings` only: transformers does not hand on its own argument.
 
     Raises:
@@ -180,8 +183,12 @@ def _engine(model: PreTrainedModel, asked: Speculative) -> Engine:
         _bind(draft, kept.target)
     key = (draft if isinstance(draft, DraftModel) else os.fspath(draft), asked.tree)
     if key not in kept.engines:
-        loaded = draft if isinstance(draft, DraftModel) else load_draft(draft, kept.target)
-        kept.engines[key] = Engine(kept.target, loaded, asked.tree)
+        if isinstance(draft, DraftModel):
+            loaded, tuning = draft, None
+        else:
+            loaded, tuning = load_draft(draft, kept.target), find_tuning(draft, kept.target)
+        policy = make_policy(loaded, tuning) if asked.tree is None else None
+        kept.engines[key] = Engine(kept.target, loaded, asked.tree, policy=policy)
     return kept.engines[key]
 
 

@@ -75,7 +75,8 @@ def pretrain(
 ) -> Iterator[PretrainProgress]:
     """Train `model` in place on `stream` (Short [tokens]); yields every tenth step and at the end. Goes on from `work`.
 
-    The time spent before an interruption counts. In bf16 autocast; weights and optimizers stay in float32.
+    The time spent before an interruption counts; closing the generator leaves a checkpoint, too. In bf16 autocast;
+    weights and optimizers stay in float32.
     """
     device = next(model.parameters()).device
     optimizers = _optimizers(model, config)
@@ -84,19 +85,23 @@ def pretrain(
         state = load_checkpoint(work, {"target": model}, optimizers)
     saved, started = state["seconds"], time.monotonic() - state["seconds"]
     model.train()
-    while (elapsed := time.monotonic() - started) < config.minutes * 60:
-        share = elapsed / (config.minutes * 60)
-        batch = _batch(stream, share, config, state["step"]).to(device)
-        loss = _step(model, batch, optimizers, _rate(share))
-        state["step"] += 1
-        state["tokens"] += batch.numel()
-        state["seconds"] = time.monotonic() - started
-        if state["step"] % 10 == 0:
-            state["loss"] = float(loss)
-            yield _progress(share, state)
-        if state["seconds"] - saved > _SAVE_EVERY_SECONDS:
-            saved = state["seconds"]
-            save_checkpoint(work, {"target": model}, optimizers, state)
+    try:
+        while (elapsed := time.monotonic() - started) < config.minutes * 60:
+            share = elapsed / (config.minutes * 60)
+            batch = _batch(stream, share, config, state["step"]).to(device)
+            loss = _step(model, batch, optimizers, _rate(share))
+            state["step"] += 1
+            state["tokens"] += batch.numel()
+            state["seconds"] = time.monotonic() - started
+            if state["step"] % 10 == 0:
+                state["loss"] = float(loss)
+                yield _progress(share, state)
+            if state["seconds"] - saved > _SAVE_EVERY_SECONDS:
+                saved = state["seconds"]
+                save_checkpoint(work, {"target": model}, optimizers, state)
+    except GeneratorExit:  # the caller has no more time now
+        save_checkpoint(work, {"target": model}, optimizers, state)
+        raise
     save_checkpoint(work, {"target": model}, optimizers, state)
     yield _progress(1.0, state)
 

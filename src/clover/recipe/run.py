@@ -38,7 +38,8 @@ CONTEXT = 1024
 _TARGET_SHARE, _WRITE_SHARE, _DRAFT_SHARE = 0.55, 0.1, 0.35
 _DRAFT_LR, _CORPUS_SHARE = 2e-3, 1
 _WINDOW = 256  # tokens of a text the draft is trained on
-_TREE_NODES = 8  # the fastest size on two CPU cores (benchmarks/trees.py)
+_BATCH_TOKENS = 512  # small steps learn more from the same text (docs/log.md)
+_TREE_NODES = 8  # the fastest size on two CPU cores (`clover tune`)
 _DEMO_PROMPTS, _DEVELOPMENT_PROMPTS, _WRITE_PROMPTS = 12, 24, 6000
 
 
@@ -238,7 +239,7 @@ def _make_draft(
         target="the embedded target",
         data=("text written by the target", "corpus"),
         max_length=_WINDOW,
-        batch_tokens=4096,
+        batch_tokens=_BATCH_TOKENS,
         max_minutes=options.minutes_for(_DRAFT_SHARE),
         lr=_DRAFT_LR,
         dtype="bf16",
@@ -270,7 +271,7 @@ def _make_draft(
 
 def _name_tree(output: Path, prompts: Sequence[str], device: str) -> None:
     """Put the best tree of a few nodes for development prompts, greedy and sampled, into the draft's configuration."""
-    model = load(output / "target", output / "draft", dtype="float32", device=device)
+    model = load(output / "target", output / "draft", method="draft", dtype="float32", device=device)
     requests = [model.request(p, max_new_tokens=128, temperature=t) for p in prompts for t in (0.0, 0.8)]
     file = output / "draft" / "config.json"
     write_json(file, read_json(file) | {"tree": likely_paths(model.engine, requests)[:_TREE_NODES]})

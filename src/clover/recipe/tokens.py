@@ -19,13 +19,15 @@ CHAT_TEMPLATE = (
 )
 
 
-def train_tokenizer(documents: Sequence[Document], context_length: int) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE with 4,096 entries; runs of spaces stay together, as code needs."""
+def train_tokenizer(
+    documents: Sequence[Document], context_length: int, vocabulary: int = VOCABULARY
+) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE of at most 32,768 entries; runs of spaces stay together, as code needs."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         special_tokens=[END_OF_TEXT],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,

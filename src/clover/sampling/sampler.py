@@ -3,7 +3,7 @@
 The processors are those of transformers, in the same order: logit bias, repetition penalty, banned tokens;
 then, for rows that sample, temperature, top-k, top-p and min-p. The penalty looks at the text and at the
 node's own path down the tree. Shapes: B batch, N tree nodes, D depth of the tree, V vocabulary, A tokens committed in
-one step, P nodes whose children are ranked or drawn, K children.
+one step, P nodes whose children are ranked or drawn, K children, V' tokens that a draft proposes from.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class Sampler:
         self._positions = torch.zeros(len(params), dtype=torch.long, device=self._device)
         self._seen = self._seen_in(prompts).to(self._device)
         self._gumbels: Tensor | None = None  # of this step, as far as it has asked for them
+        self._of_tokens: Tensor | None = None  # of this step, for the tokens that a draft proposes from
         self._depths = 1  # how many depths the steps so far have asked for
 
     def _configure(self, params: Sequence[SamplingParams]) -> None:
@@ -146,47 +147,50 @@ class Sampler:
         one_hot = torch.zeros_like(scores).scatter(-1, most_probable(scores).unsqueeze(-1), 1.0)
         return torch.where(self._greedy.unsqueeze(-1), one_hot, probs)
 
-    def perturbed(self, logits: Tensor, depth: int) -> Tensor:
+    def perturbed(self, logits: Tensor, depth: int, tokens: Tensor | None = None) -> Tensor:
         """Turn a draft's logits into the scores of the race that it expects: the best are the likeliest choices.
 
         Args:
-            logits: [B, P, V] for the children of nodes at `depth`, any floating dtype.
+            logits: [B, P, V'] for the children of nodes at `depth`, any floating dtype.
             depth: of these nodes, 0 for the root.
+            tokens: Long [V'], which tokens these are; None for the whole vocabulary. Always the same in one step.
 
         Returns:
-            [B, P, V]: log-probabilities at each row's temperature, up to a constant, plus the numbers by which
+            [B, P, V']: log-probabilities at each row's temperature, up to a constant, plus the numbers by which
             `choose` will choose after these nodes. Greedy rows, for which chance means nothing, keep their logits.
         """
         if not self.any_sampled:
             return logits
         scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return scores / self._draft_temperatures.to(scores.dtype) + self.gumbels(depth)[:, -1:]
+        return scores / self._draft_temperatures.to(scores.dtype) + self._gumbels_of(tokens, depth)
 
     def draft_probs(self, logits: Tensor) -> Tensor:
-        """Turn a draft's logits [B, P, V] into the distributions that `draw` draws from, float64 [B, P, V].
+        """Turn a draft's logits [B, P, V'] into the distributions that `draw` draws from, float64 [B, P, V'].
 
         They are taken at each row's own temperature, a greedy row's at 1; all zero where no token has a finite logit.
         """
         scores = logits.double() / self._draft_temperatures
         return scores.softmax(-1).nan_to_num(0.0)
 
-    def draw(self, draft_probs: Tensor, nodes: Tensor, count: int) -> Tensor:
+    def draw(self, draft_probs: Tensor, nodes: Tensor, count: int, tokens: Tensor | None = None) -> Tensor:
         """Draw the children of tree nodes without replacement; greedy rows take the most probable tokens.
 
         An exponential race: token x arrives after a time -log(u) / probability, and the first to arrive win.
 
         Args:
-            draft_probs: float64 [B, P, V].
+            draft_probs: float64 [B, P, V'].
             nodes: Long [P], which nodes of the tree these are; each draws numbers of its own.
             count: K, children per node.
+            tokens: Long [V'], which tokens the probabilities are of; None for the whole vocabulary.
 
         Returns:
-            Long [B, P, K] in the order of the draws. Those with probability 0, where fewer than K have any, were
-            not drawn.
+            Long [B, P, K], indices into the probabilities, in the order of the draws. Those with probability 0,
+            where fewer than K have any, were not drawn.
         """
         if self.any_sampled:
             places = self._seeds[:, None, None], _DRAW, self._positions[:, None, None], nodes[None, :, None]
-            tokens = torch.arange(draft_probs.shape[-1], device=draft_probs.device)
+            if tokens is None:
+                tokens = torch.arange(draft_probs.shape[-1], device=draft_probs.device)
             speeds = draft_probs / -uniforms(*places, tokens).log()
             draft_probs = torch.where(self._greedy.unsqueeze(-1), draft_probs, speeds)
         return draft_probs.topk(count).indices
@@ -203,16 +207,38 @@ class Sampler:
         are asked for than ever before.
         """
         if self._gumbels is None or self._gumbels.shape[1] <= max_depth:
-            self._depths = max(self._depths, max_depth + 1)
-            positions = self._positions.unsqueeze(1) + torch.arange(self._depths, device=self._device)
-            tokens = torch.arange(self._vocab_size, device=self._device)
-            self._gumbels = gumbels(self._seeds[:, None, None], _CHOICE, positions.unsqueeze(2), tokens)
-            if self._any_greedy:
-                self._gumbels.masked_fill_(self._greedy.unsqueeze(2), 0.0)
+            self._gumbels = self._hashed(torch.arange(self._vocab_size, device=self._device), max_depth)
         return self._gumbels[:, : max_depth + 1]
+
+    def _hashed(self, tokens: Tensor, max_depth: int) -> Tensor:
+        """The numbers of tokens Long [V'] at all depths that steps have asked for so far, float32 [B, D + 1, V']."""
+        self._depths = max(self._depths, max_depth + 1)
+        positions = self._positions.unsqueeze(1) + torch.arange(self._depths, device=self._device)
+        return self._greedy_zero(gumbels(self._seeds[:, None, None], _CHOICE, positions.unsqueeze(2), tokens))
+
+    def _greedy_zero(self, numbers: Tensor) -> Tensor:
+        return numbers.masked_fill_(self._greedy.unsqueeze(2), 0.0) if self._any_greedy else numbers
+
+    def _gumbels_of(self, tokens: Tensor | None, depth: int) -> Tensor:
+        """The numbers at one depth, [B, 1, V'] for tokens Long [V'], [B, 1, V] if they are None.
+
+        Where the target's own choice needs those of all tokens, these are taken from there; else only they are hashed.
+        """
+        if tokens is None:
+            return self.gumbels(depth)[:, depth : depth + 1]
+        if self._of_tokens is None or self._of_tokens.shape[1] <= depth:
+            if self._warpers.narrow:
+                self._of_tokens = self._hashed(tokens, depth)
+            else:
+                self._of_tokens = self.gumbels(max(depth, self._depths - 1))[..., tokens]
+        return self._of_tokens[:, depth : depth + 1]
 
     def _gumbels_at(self, tree: TokenTree, tokens: Tensor | None) -> Tensor:
         """The numbers of each node, [B, N, W] for `tokens`, [B, N, V] if they are None."""
+        fewer = tokens is not None and tokens[0].numel() < self._vocab_size * (tree.max_depth + 1)
+        if tokens is not None and fewer and self._gumbels is None:
+            positions = (self._positions.unsqueeze(1) + tree.depths).unsqueeze(2)
+            return self._greedy_zero(gumbels(self._seeds[:, None, None], _CHOICE, positions, tokens))
         numbers = self.gumbels(tree.max_depth)
         rows = torch.arange(len(numbers), device=self._device).unsqueeze(1)
         if tokens is None:
@@ -226,7 +252,7 @@ class Sampler:
             tokens: Long [B, A], padded at the end with any token ids.
             counts: Long [B]; how many of them count, 0 to A.
         """
-        self._positions, self._gumbels = self._positions + counts, None
+        self._positions, self._gumbels, self._of_tokens = self._positions + counts, None, None
         if self._penalty is not None:
             padding = torch.arange(tokens.shape[1], device=tokens.device) >= counts.unsqueeze(1)
             self._seen = self._seen.scatter(1, tokens.masked_fill(padding, self._vocab_size), True)
@@ -235,7 +261,15 @@ class Sampler:
         """Keep these rows, in this order."""
         self._configure([self._params[row] for row in rows])
         index = torch.tensor(rows, dtype=torch.long, device=self._device)
-        self._positions, self._seen, self._gumbels = self._positions[index], self._seen[index], None
+        self._positions, self._seen = self._positions[index], self._seen[index]
+        self._gumbels = self._of_tokens = None
+
+    def insert(self, other: Sampler) -> None:
+        """Take in the rows of another sampler of the same vocabulary and device, behind the own ones."""
+        self._configure([*self._params, *other._params])
+        self._positions = torch.cat((self._positions, other._positions))
+        self._seen = torch.cat((self._seen, other._seen))
+        self._gumbels = self._of_tokens = None
 
     def _scores(self, logits: Tensor, tree: TokenTree) -> Tensor:
         """Apply what greedy rows need too: bias, repetition penalty, bans."""

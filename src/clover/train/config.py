@@ -12,6 +12,7 @@ from clover.losses import LossConfig
 
 _SCHEDULES = ("trapezoid", "cosine")
 _DTYPES = ("bf16", "fp32")
+_OPTIMIZERS = ("muon", "adamw")
 _MAY_CHANGE = (
     "output", "target", "data", "max_steps", "max_minutes", "epochs", "save_every_minutes", "writing_seconds",
 )  # fmt: skip
@@ -30,7 +31,8 @@ class TrainConfig:
         accumulation: forward passes per optimizer step.
         max_steps, max_minutes: the run ends at whichever comes first, and the learning rate is planned for it.
         epochs: passes over the data when neither of the two is given.
-        lr, betas, weight_decay: of AdamW. lr is the peak.
+        optimizer: "muon" (for matrices; AdamW for the rest), or "adamw" for all, as in the paper.
+        lr, betas, weight_decay: of the optimizers. lr is the peak.
         schedule: "trapezoid" (constant, then linear to zero over the last `decay` of the run) or "cosine".
         warm_up: share of the run in which the rate rises to its peak.
         clip: largest norm of the gradient.
@@ -51,6 +53,7 @@ class TrainConfig:
     max_steps: int | None = None
     max_minutes: float | None = None
     epochs: float = 4.0
+    optimizer: str = "muon"
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.0
@@ -81,6 +84,7 @@ class TrainConfig:
             "betas", self.betas, len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas), "two below 1"
         )
         _check("schedule", self.schedule, self.schedule in _SCHEDULES, " or ".join(_SCHEDULES))
+        _check("optimizer", self.optimizer, self.optimizer in _OPTIMIZERS, " or ".join(_OPTIMIZERS))
         _check("dtype", self.dtype, self.dtype in (None, *_DTYPES), " or ".join(_DTYPES))
 
     @property

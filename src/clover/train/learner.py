@@ -1,4 +1,4 @@
-"""One draft, its frozen target and the optimizer: what happens in one step.
+"""One draft, its frozen target and the optimizers: what happens in one step.
 
 Shapes: B texts, T tokens, D heads, H hidden, V vocabulary.
 """
@@ -17,6 +17,7 @@ from clover.features import compute_features
 from clover.losses import HeadLosses, HeadMetrics, Lens, count_positions, head_losses, likely_tokens
 from clover.target import TargetModel
 from clover.train.config import TrainConfig
+from clover.train.optimizers import make_optimizers
 
 
 class Learner:
@@ -31,19 +32,13 @@ class Learner:
     def __init__(self, config: TrainConfig, target: TargetModel, draft: DraftModel, scale: float):
         self.config, self.target, self.draft, self.scale = config, target, draft, scale
         self.device = target.device
-        self._lens = Lens(self._logits, draft.train_logits, tuple(draft.head_parameters))
+        self._lens = Lens(self._logits, draft.train_logits, tuple(draft.head_parameters), draft.d2t)
         self.bf16 = (config.dtype or ("bf16" if self.device.type == "cuda" else "fp32")) == "bf16"
         cast(nn.Module, draft).to(self.device).eval()  # gradients, but no dropout: it is for pretraining
         self.parameters = [p for p in draft.parameters() if p.requires_grad]
         for parameter in self.parameters:
             parameter.data = parameter.data.float()
-        self.optimizer = torch.optim.AdamW(
-            self.parameters,
-            lr=config.lr,
-            betas=config.betas,
-            weight_decay=config.weight_decay,
-            fused=self.device.type in ("cpu", "cuda"),
-        )
+        self.optimizers = make_optimizers(draft, config)
 
     def step(self, batches: Sequence[Batch], rate: float) -> HeadMetrics:
         """One optimizer step on all `batches` together, at `rate` times the peak learning rate."""
@@ -57,10 +52,11 @@ class Learner:
             metrics = losses.metrics if metrics is None else metrics + losses.metrics
         assert metrics is not None
         nn.utils.clip_grad_norm_(self.parameters, self.config.clip)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.config.lr * rate
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        for optimizer in self.optimizers.values():
+            for group in optimizer.param_groups:
+                group["lr"] = self.config.lr * rate
+            optimizer.step()
+            optimizer.zero_grad()
         return metrics
 
     @torch.no_grad()

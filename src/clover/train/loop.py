@@ -20,8 +20,9 @@ import transformers
 from rich.console import Console
 
 from clover.checkpoint import load_checkpoint, save_checkpoint
-from clover.data import Batch, Batches, Sample, fingerprint, split_samples
+from clover.data import Batch, Batches, Sample, fingerprint, split_samples, token_counts
 from clover.drafts import DraftModel
+from clover.drafts.vocabulary import frequent_tokens
 from clover.errors import UserError
 from clover.features import hidden_scale
 from clover.files import output_directory, write_json
@@ -137,6 +138,9 @@ class _Run:
         batch_tokens = max(config.batch_tokens, max_length)
         learnt, held_out = split_samples(samples, config.validation_share)
         self.config, self.target, self.draft = config, target, draft.bind(target)
+        if draft.d2t is not None:
+            frequent = frequent_tokens(token_counts(learnt, target.vocab_size), len(draft.d2t))
+            draft.reduce_vocabulary(frequent)
         self.batches = Batches(learnt, max_length, batch_tokens, config.seed)
         self.validation = _validation(held_out, max_length, batch_tokens)
         self.budget = make_budget(config, self.batches.epoch_length())
@@ -178,13 +182,13 @@ class _Run:
             "scale": self.learner.scale,
             "entry": self.entry,
         }
-        modules, optimizers = {"draft": self.draft}, {"adamw": self.learner.optimizer}
+        modules, optimizers = {"draft": self.draft}, self.learner.optimizers
         save_checkpoint(checkpoint_path(self.config), modules, optimizers, state, trainable_only=True)
         self.saved = time.monotonic()
 
     def restore(self) -> None:
         """Take over where the checkpoint stands."""
-        modules, optimizers = {"draft": self.draft}, {"adamw": self.learner.optimizer}
+        modules, optimizers = {"draft": self.draft}, self.learner.optimizers
         path = checkpoint_path(self.config)
         state = load_checkpoint(path, modules, optimizers, trainable_only=True)
         self.config.check_resumable(state["config"])

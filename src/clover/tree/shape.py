@@ -121,6 +121,18 @@ class TreeShape:
             depths.append(depths[parent] + 1)
         return tuple(depths)
 
+    @cached_property
+    def paths(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks that lead to each node; the root's path is empty.
+
+        >>> TreeShape.from_paths([[0], [1], [1, 0]]).paths
+        ((), (0,), (1,), (1, 0))
+        """
+        paths: list[tuple[int, ...]] = [()]
+        for parent, rank in zip(self.parents[1:], self.ranks[1:], strict=True):
+            paths.append((*paths[parent], rank))
+        return tuple(paths)
+
     @property
     def max_depth(self) -> int:
         """Depth of the deepest node: the most draft tokens that one step can accept."""

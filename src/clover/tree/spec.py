@@ -60,6 +60,27 @@ class RerankTree:
 
 
 @dataclass(frozen=True)
+class SharedTree:
+    """One budget for the whole batch: the candidates of all rows compete for it, so rows get trees of several sizes.
+
+    Attributes:
+        budget: draft tokens per row and step on average, root excluded. No row gets more than twice as many, or
+            six where that is more.
+        depth: of the trees; no deeper than the draft goes.
+
+    Raises:
+        UserError: a value is out of range.
+    """
+
+    budget: int = 4
+    depth: int = 6
+
+    def __post_init__(self) -> None:
+        _check_count("a shared tree's number of nodes", self.budget)
+        _check_count("a shared tree's depth", self.depth)
+
+
+@dataclass(frozen=True)
 class DrawnTree:
     """A static shape whose children are drawn from the draft without replacement (EAGLE, arXiv 2401.15077).
 
@@ -80,7 +101,7 @@ class DrawnTree:
             )
 
 
-Tree = TreeShape | BudgetTree | RerankTree | DrawnTree
+Tree = TreeShape | BudgetTree | RerankTree | SharedTree | DrawnTree
 
 
 def _shape(paths: str) -> TreeShape:
@@ -101,8 +122,8 @@ MEDUSA_TREE = _shape(
 
 _NAMED = {"clover2": CLOVER2_TREE, "medusa": MEDUSA_TREE}
 _WANTED = (
-    "give clover2, medusa, chain:5, budget:4, eagle2:60, drawn:clover2, or a JSON file with a list of rank paths "
-    "such as [[0], [1], [0, 0]]"
+    "give clover2, medusa, chain:5, budget:4, eagle2:60, shared:4, drawn:clover2, or a JSON file with a list of rank "
+    "paths such as [[0], [1], [0, 0]]"
 )
 
 
@@ -111,8 +132,9 @@ def parse_tree(text: str) -> Tree:
 
     Args:
         text: "clover2" (25 nodes), "medusa" (63 nodes), "chain:K" (K tokens in a row), "budget:B" or "budget:B:MASS"
-            (see `BudgetTree`), "eagle2:N", "eagle2:N:BEAM" or "eagle2:N:BEAM:DEPTH" (see `RerankTree`), "drawn:TREE"
-            with a static tree (see `DrawnTree`), or the path of a JSON list of rank paths.
+            (see `BudgetTree`), "eagle2:N", "eagle2:N:BEAM" or "eagle2:N:BEAM:DEPTH" (see `RerankTree`), "shared:N" or
+            "shared:N:DEPTH" (see `SharedTree`), "drawn:TREE" with a static tree (see `DrawnTree`), "paths:0,1,00" (rank
+            paths, see `static_spec`), or the path of a JSON list of rank paths.
 
     Raises:
         UserError: it is none of these, or the file does not hold a tree.
@@ -123,6 +145,8 @@ def parse_tree(text: str) -> Tree:
     (BudgetTree(budget=4, mass=0.8), RerankTree(budget=30, beam=8, depth=5))
     >>> parse_tree("drawn:chain:3") == DrawnTree(TreeShape.chain(3))
     True
+    >>> parse_tree("paths:0,1,00,0.12").ranks
+    (0, 0, 1, 0, 12)
     """
     if text in _NAMED:
         return _NAMED[text]
@@ -135,9 +159,45 @@ def parse_tree(text: str) -> Tree:
             return BudgetTree(_count(text, values[0]), *(_number(text, value) for value in values[1:]))
         case "eagle2" if len(values) <= 3:
             return RerankTree(*(_count(text, value) for value in values))
+        case "shared" if len(values) <= 2:
+            return SharedTree(*(_count(text, value) for value in values))
         case "drawn":
             return _drawn(text, given)
+        case "paths":
+            return TreeShape.from_paths(_ranks(text, path) for path in given.split(","))
+        case "budget" | "eagle2" | "shared":
+            raise UserError(f"tree {_shortened(text)} has more parts than {kind} takes; {_WANTED}")
     return TreeShape.from_paths(_read_paths(Path(text)))
+
+
+def static_spec(shape: TreeShape) -> str:
+    """Write a static tree as `parse_tree` reads it: one digit per rank; dots between ranks where one is above 9.
+
+    >>> static_spec(TreeShape.chain(3)), static_spec(TreeShape.from_paths([[0], [12], [0, 0], [0, 12]]))
+    ('chain:3', 'paths:0,12.,00,0.12')
+    """
+    if shape == TreeShape.chain(shape.budget):
+        return f"chain:{shape.budget}"
+    return "paths:" + ",".join(map(_path_text, shape.paths[1:]))
+
+
+def _path_text(path: tuple[int, ...]) -> str:
+    if max(path) <= 9:
+        return "".join(map(str, path))
+    return ".".join(map(str, path)) + ("." if len(path) == 1 else "")
+
+
+def _ranks(text: str, path: str) -> list[int]:
+    ranks = path.removesuffix(".").split(".") if "." in path else list(path)
+    if not ranks or not all(rank.isascii() and rank.isdigit() and len(rank) < 5 for rank in ranks):
+        raise UserError(
+            f"tree {_shortened(text)}: {path[:20]!r} is no path of ranks such as 00 or 0.12; {_WANTED}"
+        )
+    return [int(rank) for rank in ranks]
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 def _drawn(text: str, given: str) -> DrawnTree:

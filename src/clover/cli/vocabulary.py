@@ -1,0 +1,112 @@
+"""``clover vocabulary``: let a trained draft propose from the frequent tokens only."""
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clover.cli import options
+from clover.errors import UserError
+from clover.files import check_output_directory, output_directory
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clover.drafts import DraftModel
+    from clover.target import TargetModel
+
+_RECORDS = ("training_config.json", "training_log.jsonl")  # what the training left beside the weights
+
+Draft = Annotated[
+    str | None, typer.Argument(metavar="DRAFT", help="Trained draft: a directory or a name on the hub.")
+]
+Data = Annotated[
+    list[str],
+    typer.Option(
+        metavar="FILE",
+        help="Texts whose tokens are counted: .txt, .jsonl, .json or .parquet; may be given several times. Best is "
+        "what the target wrote for the training (OUTPUT.….regenerated.jsonl).",
+    ),
+]
+Size = Annotated[int, typer.Option(metavar="N", min=1, help="Tokens that the draft shall propose from.")]
+
+
+def vocabulary(
+    data: Data,
+    size: Size,
+    output: options.Output,
+    draft: Draft = None,
+    target: options.Target = None,
+    overwrite: options.Overwrite = False,
+    device: options.Device = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+) -> None:
+    """Make a copy of a draft that proposes from the most frequent tokens of some texts: faster, as lossless."""
+    from clover.assets import DRAFT, TARGET
+    from clover.drafts import load_draft
+    from clover.drafts.vocabulary import check_size, frequent_tokens
+    from clover.target import TargetModel
+
+    if draft is None and target is not None:
+        raise UserError("a target was given but no draft; give the draft that was trained for it")
+    check_output_directory(output, overwrite)
+    options.hide_loading_bars()
+    name = draft or str(DRAFT)
+    model = TargetModel.load(
+        target or str(TARGET), dtype=_dtype(name), device=device, trust_remote_code=trust_remote_code
+    )
+    check_size(size, model.vocab_size)
+    whole = load_draft(name, model)
+    if not whole.trainable:
+        raise UserError(f"{name} has no lm_head to read less of")
+    counts = _counts(model, data)
+    tokens = frequent_tokens(counts, size)
+    whole.reduce_vocabulary(tokens)
+    _write(whole, name, output, overwrite)
+    share = float(counts[tokens].sum() / counts.sum())
+    print(
+        f"{output}: proposes from {size:,} of {model.vocab_size:,} tokens, {share:.1%} of those in the texts"
+    )
+
+
+def _dtype(draft: str) -> str | None:
+    """The dtype that the draft's weights are stored in, so that the copy keeps it; None if it does not say."""
+    from transformers import PretrainedConfig
+
+    try:
+        stored = PretrainedConfig.get_config_dict(draft)[0].get("dtype")
+    except (OSError, ValueError):  # the loader has a message for it
+        return None
+    return stored if stored in ("float32", "bfloat16", "float16", "float64") else None
+
+
+def _counts(target: "TargetModel", files: Sequence[str]) -> "Tensor":
+    """How often each token stands in the files, Long [V]."""
+    from clover.data import read_samples, token_counts
+    from clover.regenerate import read_regenerated
+
+    written = [file for file in files if file.endswith(".regenerated.jsonl")]
+    samples = [sample for file in written for sample in read_regenerated(Path(file))]
+    others = [file for file in files if file not in written]
+    if others:
+        if target.tokenizer is None:
+            raise UserError("the target has no tokenizer, which texts need")
+        texts = read_samples(others, target.tokenizer, target.eos_token_ids)
+        if texts.skipped:
+            print(f"left out {texts.skipped} texts; the first: {texts.first_problem}", file=sys.stderr)
+        samples += texts.samples
+    if max((int(s.tokens.max()) for s in samples if len(s.tokens)), default=0) >= target.vocab_size:
+        raise UserError("the texts hold tokens that the target does not know: another tokenizer made them")
+    return token_counts(samples, target.vocab_size)
+
+
+def _write(draft: "DraftModel", name: str, output: Path, overwrite: bool) -> None:
+    with output_directory(output, overwrite) as folder:
+        whole: Any = draft
+        whole.save_pretrained(folder)
+        for record in _RECORDS:
+            if (Path(name) / record).is_file():
+                shutil.copyfile(Path(name) / record, folder / record)

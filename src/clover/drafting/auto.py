@@ -1,0 +1,287 @@
+"""What drafts at each step, chosen while it runs: the candidate that gives the most tokens per second at present.
+
+docs/auto.md says how well it does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import log2
+from statistics import median_low
+
+from clover.drafting.base import Drafter
+from clover.drafting.estimates import AcceptanceEstimate, CostEstimate
+from clover.drafting.policy import StepOutcome
+from clover.drafting.tuning import PLAIN
+
+_MARGIN = 1.03  # a change must promise that much
+_PLAIN_SHARE, _SHARE = 0.006, 0.01  # of the time may be lost by trials; less where plain steps lead
+_FIRST_CREDIT, _MOST_CREDIT = 4.0, 12.0  # steps' worth of time that may be lost at the start, and saved up
+_TRIAL, _LONGEST_TRIAL, _PLAIN_TRIAL = 4, 24, 3  # steps
+_SHORTEST_WAIT, _LONGEST_WAIT = 24, 192  # steps between trials of the same candidate
+# Steps that costs known beforehand, and those taken from another batch size, count for.
+_TUNED_STEPS, _GUESSED_STEPS = 4, 2
+_KEPT_CATCH_UPS = 5  # that a median is taken over
+_SLOPE = 0.1  # guess: what a node costs, in plain steps
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Something that may draft.
+
+    Attributes:
+        name: a tree as `parse_tree` takes it, or what the user calls it.
+        drafter: grows it.
+        accepted: tokens it is believed to have accepted per row and step.
+    """
+
+    name: str
+    drafter: Drafter
+    accepted: float
+
+
+@dataclass
+class _Trial:
+    """Steps of a candidate that is not the best, to learn what it is worth now."""
+
+    name: str
+    left: int
+    seconds: list[float] = field(default_factory=list)
+    clean: list[float] = field(default_factory=list)  # of steps in which the draft had nothing to catch up on
+    emitted: float = 0.0  # tokens per row
+    caught_up: int = 0
+
+
+@dataclass
+class _Size:
+    """What is known of batches of about one size; waits are steps until a candidate may be tried again."""
+
+    costs: CostEstimate
+    leader: str = PLAIN
+    pauses: dict[str, int] = field(default_factory=dict)
+    due: dict[str, int] = field(default_factory=dict)
+
+
+class AutoPolicy:
+    """Runs the candidate with the most expected tokens per second, or plain steps, and tries others now and then.
+
+    Batch sizes are grouped by powers of two; each group has costs and a leader of its own, acceptance is common to
+    all (`CostEstimate`, `AcceptanceEstimate`). The leader changes when another is expected to be 3 % faster. A trial
+    is a few steps of another candidate: first of one of unknown cost, then of plain steps, else of the fastest that is
+    due. What trials lose is paid from a credit that grows by 1 % of the time, 0.6 % where plain steps lead, and a
+    candidate that has lost waits twice as long as before. While plain steps lead, one trial tells all: the text is as
+    good for the other trees.
+
+    What the draft takes in after plain steps is no part of a candidate's cost: those steps are left out of it, and
+    counted as the trial's.
+
+    Args:
+        candidates: plain steps need not be among them, they always are.
+        costs: per batch size, seconds per step by name, of those worth considering there; "none" is a plain step.
+            Where no size has any, all are considered, and measured first.
+        weight: rows times steps that speak for the candidates' accepted tokens.
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        costs: Mapping[int, Mapping[str, float]] | None = None,
+        weight: float = 8.0,
+    ):
+        assert candidates, "without a draft there is nothing to choose"
+        self._drafters = {candidate.name: candidate.drafter for candidate in candidates}
+        self.max_nodes = max(drafter.max_nodes for drafter in self._drafters.values())
+        self.max_depth = max(drafter.max_depth for drafter in self._drafters.values())
+        gains = {candidate.name: max(candidate.accepted, 0.05) for candidate in candidates}
+        self._acceptance = AcceptanceEstimate(gains, weight)
+        self._sizes = {
+            _group(size): _Size(CostEstimate(known, _TUNED_STEPS)) for size, known in (costs or {}).items()
+        }
+        self._considered = {_group(size): tuple({PLAIN: 0, **known}) for size, known in (costs or {}).items()}
+        self._group = -1
+        self._step, self._plain_steps = 0, 0
+        self._credit: float | None = None  # seconds
+        self._context = 0
+        self._catch_ups = deque([0.0], maxlen=_KEPT_CATCH_UPS)  # seconds per position
+        self._trial: _Trial | None = None
+
+    # -- the choice ------------------------------------------------------------------------------------------------
+
+    def choose(self, batch_size: int, context: int) -> Drafter | None:
+        size, self._context = self._enter(batch_size), context
+        if self._trial is None:
+            self._lead(size, self._best(size))
+            self._trial = self._next_trial(size)
+        return self._drafters.get(self._running(size))
+
+    @property
+    def leader(self) -> str:
+        """Name of what is held for the best at the present batch size."""
+        return self._sizes[self._group].leader if self._group in self._sizes else PLAIN
+
+    def _lead(self, size: _Size, best: str) -> None:
+        """Let the best one lead. What led until now is soon tried again."""
+        if best != size.leader:
+            size.pauses[size.leader], size.due[size.leader] = _SHORTEST_WAIT, self._step + _SHORTEST_WAIT
+        size.leader = best
+
+    def _running(self, size: _Size) -> str:
+        return size.leader if self._trial is None else self._trial.name
+
+    def _enter(self, batch_size: int) -> _Size:
+        """The knowledge about a batch size; what is known of the nearest other one where there is none."""
+        group = _group(batch_size)
+        if group != self._group:
+            self._trial = None
+            if group not in self._sizes:
+                self._sizes[group] = self._like_nearest(group)
+            self._sizes[group].costs.interrupt()
+            self._group = group
+        return self._sizes[group]
+
+    def _like_nearest(self, group: int) -> _Size:
+        if not self._sizes:
+            return _Size(CostEstimate({}, _GUESSED_STEPS))
+        nearest = min(self._sizes, key=lambda other: (abs(other - group), other))
+        if nearest in self._considered:
+            self._considered[group] = self._considered[nearest]
+        known = self._sizes[nearest]
+        return _Size(CostEstimate(known.costs.relative, _GUESSED_STEPS), known.leader)
+
+    def _names(self) -> tuple[str, ...]:
+        return self._considered.get(self._group, (PLAIN, *self._drafters))
+
+    def _best(self, size: _Size) -> str:
+        """The leader, unless another known candidate is faster by the margin."""
+        costs = size.costs.relative
+        if not costs:
+            return PLAIN
+        speeds = {
+            name: self._acceptance.tokens(name) / costs[name] for name in self._names() if name in costs
+        }
+        best = max(speeds, key=speeds.__getitem__)
+        if size.leader not in speeds:
+            return best
+        return best if speeds[best] > _MARGIN * speeds[size.leader] else size.leader
+
+    # -- trials ----------------------------------------------------------------------------------------------------
+
+    def _next_trial(self, size: _Size) -> _Trial | None:
+        """The first of the trials in order that the credit pays for, once the machine's speed is known."""
+        if self._credit is None or not size.costs.paced:
+            return None
+        for name in self._in_order(size):
+            steps = _PLAIN_TRIAL if name == PLAIN else _TRIAL
+            if self._expected_loss(size, name, steps) <= self._credit:
+                long = PLAIN not in (name, size.leader)
+                long = long and self._expected_loss(size, name, _LONGEST_TRIAL) <= self._credit / 2
+                return _Trial(name, _LONGEST_TRIAL if long else steps)
+        return None
+
+    def _in_order(self, size: _Size) -> list[str]:
+        """What to try: what costs nobody knows, smallest first; plain steps, to know when to fall back; the fastest."""
+        costs = size.costs.relative
+        unknown = sorted((name for name in self._names() if name not in costs), key=self._nodes)
+        others = [name for name in self._names() if name in costs and name != size.leader]
+        others.sort(key=lambda name: (name != PLAIN, -self._acceptance.tokens(name) / costs[name]))
+        if size.leader == PLAIN:
+            others = others[:1]
+        return unknown + [name for name in others if size.due.get(name, 0) <= self._step]
+
+    def _nodes(self, name: str) -> int:
+        drafter = self._drafters.get(name)
+        return 1 if drafter is None else drafter.max_nodes
+
+    def _expected_loss(self, size: _Size, name: str, steps: int) -> float:
+        """Seconds that a trial takes longer than the leader takes for as many tokens."""
+        costs, leader = size.costs, size.leader
+        per_token = costs.seconds(leader) / self._acceptance.tokens(leader)
+        scale = costs.seconds(leader) / costs.relative[leader]
+        step = scale * costs.relative.get(name, self._guess(size, name))
+        catch_up = 0.0 if name == PLAIN else self._catch_up
+        return steps * (step - per_token * self._acceptance.tokens(name)) + catch_up
+
+    def _guess(self, size: _Size, name: str) -> float:
+        """What a candidate of unknown cost may cost: as much per node as the dearest known one."""
+        costs = size.costs.relative
+        plain = costs.get(PLAIN, min(costs.values()))
+        slopes = [
+            (cost - plain) / (self._nodes(other) - 1) for other, cost in costs.items() if other != PLAIN
+        ]
+        return plain + max([_SLOPE * plain, *slopes]) * (self._nodes(name) - 1)
+
+    @property
+    def _catch_up(self) -> float:
+        """Seconds that the draft needs for what it has not taken in, at most the context."""
+        return median_low(self._catch_ups) * min(self._plain_steps, self._context)
+
+    # -- learning --------------------------------------------------------------------------------------------------
+
+    def record(self, outcome: StepOutcome) -> None:
+        size = self._sizes[self._group]
+        self._step += 1
+        credit = _FIRST_CREDIT * outcome.seconds if self._credit is None else self._credit
+        most = _MOST_CREDIT * outcome.seconds + self._catch_up
+        share = _PLAIN_SHARE if size.leader == PLAIN else _SHARE
+        self._credit = min(credit + share * outcome.seconds, most)
+        if outcome.drafter is not None and outcome.nodes == 1:
+            return  # the end of the context leaves no room for a tree
+        accepted = sum(outcome.emitted) / len(outcome.emitted) - 1
+        if self._trial is None:
+            self._learn_from_leader(size, outcome, accepted)
+        else:
+            self._learn_from_trial(size, self._trial, outcome, accepted)
+        self._plain_steps = self._plain_steps + 1 if outcome.drafter is None else 0
+
+    def _learn_from_leader(self, size: _Size, outcome: StepOutcome, accepted: float) -> None:
+        name = self._running(size)
+        if not outcome.caught_up:
+            size.costs.observe(name, outcome.seconds)
+        if name == PLAIN:
+            self._acceptance.fade()
+        else:
+            self._acceptance.observe(name, accepted, outcome.batch_size)
+
+    def _learn_from_trial(self, size: _Size, trial: _Trial, outcome: StepOutcome, accepted: float) -> None:
+        trial.left -= 1
+        trial.seconds.append(outcome.seconds)
+        trial.emitted += 1 + accepted
+        trial.caught_up += outcome.caught_up
+        if not outcome.caught_up:
+            trial.clean.append(outcome.seconds)
+        if trial.name != PLAIN:
+            learn = self._acceptance.observe if size.leader == PLAIN else self._acceptance.compare
+            learn(trial.name, accepted, outcome.batch_size)
+        if not trial.left or self._hopeless(size, trial):
+            self._finish(size, trial)
+            self._trial = None
+
+    def _hopeless(self, size: _Size, trial: _Trial) -> bool:
+        """Whether two steps have already shown that the text is nothing for a draft; only asked in plain decoding."""
+        costs, steps = size.costs.relative, len(trial.seconds)
+        if size.leader != PLAIN or steps < 2 or trial.name not in costs:
+            return False
+        needed = costs[trial.name] / costs[PLAIN] - 1
+        return trial.emitted / steps - 1 < needed / 2
+
+    def _finish(self, size: _Size, trial: _Trial) -> None:
+        """Learn what the candidate costs, pay for the trial, and say when the next one may be."""
+        # The first step in another shape is often slower than those that follow.
+        clean = trial.clean[-3:] or trial.seconds[-3:]
+        size.costs.compare(trial.name, clean)
+        if trial.caught_up:
+            self._catch_ups.append(max(trial.seconds[0] - median_low(clean), 0.0) / trial.caught_up)
+        leader = size.leader
+        instead = trial.emitted * size.costs.seconds(leader) / self._acceptance.tokens(leader)
+        if self._credit is not None:
+            self._credit -= max(sum(trial.seconds) - instead, 0.0)
+        won = self._best(size) == trial.name
+        pause = _SHORTEST_WAIT if won else min(2 * size.pauses.get(trial.name, _SHORTEST_WAIT), _LONGEST_WAIT)
+        size.pauses[trial.name], size.due[trial.name] = pause, self._step + pause
+
+
+def _group(batch_size: int) -> int:
+    """Batch sizes of one group are about alike: 1, 2, 3 to 5, 6 to 11, 12 to 22 and so on."""
+    return round(log2(batch_size))

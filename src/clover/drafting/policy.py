@@ -1,0 +1,73 @@
+"""What drafts at each step: the seam between the engine and whoever decides while it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from clover.drafting.base import Drafter
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """How one decoding step went.
+
+    Attributes:
+        batch_size: rows that ran.
+        context: tokens of the longest row, when the step was chosen.
+        drafter: what grew the trees; None for a plain step.
+        nodes: of each row's tree, root included; 1 for a plain step.
+        emitted: tokens of each row in this step, bonus token included.
+        seconds: of the whole step.
+        draft_seconds: of the drafting in it.
+        caught_up: positions per row that the draft had to take in beyond the last step's (after plain steps).
+    """
+
+    batch_size: int
+    context: int
+    drafter: Drafter | None
+    nodes: int
+    emitted: tuple[int, ...]
+    seconds: float
+    draft_seconds: float
+    caught_up: int
+
+
+class Policy(Protocol):
+    """Decides before each step what drafts, and learns from how it went. The text never depends on it.
+
+    Attributes:
+        max_nodes: no drafter that it may choose has trees of more nodes, root included; 1 if it never drafts.
+        max_depth: no drafter that it may choose has deeper trees; 0 if it never drafts.
+    """
+
+    max_nodes: int
+    max_depth: int
+
+    def choose(self, batch_size: int, context: int) -> Drafter | None:
+        """Choose what drafts in the next step; None for a plain step.
+
+        Args:
+            batch_size: rows that will run.
+            context: tokens of the longest row.
+        """
+        ...
+
+    def record(self, outcome: StepOutcome) -> None:
+        """Learn how the step went that was chosen last."""
+        ...
+
+
+class FixedPolicy:
+    """Always the same drafter, or always plain steps."""
+
+    def __init__(self, drafter: Drafter | None):
+        self.drafter = drafter
+        self.max_nodes = 1 if drafter is None else drafter.max_nodes
+        self.max_depth = 0 if drafter is None else drafter.max_depth
+
+    def choose(self, batch_size: int, context: int) -> Drafter | None:
+        return self.drafter
+
+    def record(self, outcome: StepOutcome) -> None:
+        """There is nothing to learn."""

@@ -1,0 +1,69 @@
+"""The part of the target's vocabulary that a draft proposes from (`draft_vocab_size`, `d2t`).
+
+The lm_head is read once per depth of the tree, and with a large vocabulary that is most of what drafting costs. A draft
+that knows only the frequent tokens reads a part of it. Verification stays over the whole vocabulary: a token that the
+draft cannot propose comes from the target, so the text is the same.
+
+`d2t`, Long [V'], names the target's token of each draft index, rising. (In EAGLE-3's published files the tensor of that
+name holds differences: token = index + d2t[index].)
+
+Shapes: V target vocabulary, V' draft vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from clover.errors import UserError
+
+
+def frequent_tokens(counts: Tensor, size: int) -> Tensor:
+    """The tokens that occur most often, Long [size], rising; of equals the lower one.
+
+    Args:
+        counts: Long [V], how often each token occurs.
+        size: V', at most V.
+
+    >>> frequent_tokens(torch.tensor([5, 0, 7, 5]), 2)
+    tensor([0, 2])
+    """
+    return counts.argsort(descending=True, stable=True)[:size].sort().values
+
+
+def check_size(size: object, vocab_size: int) -> None:
+    """Raise UserError unless a draft of a target with `vocab_size` tokens can propose from `size` of them."""
+    if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= vocab_size:
+        raise UserError(
+            f"draft_vocab_size is {size!r}; it must be a whole number from 1 to the target's {vocab_size}"
+        )
+
+
+def check_map(d2t: Tensor, vocab_size: int) -> None:
+    """Raise UserError unless d2t names tokens of a target with `vocab_size` of them, each once, rising."""
+    if d2t.dtype != torch.long:
+        raise UserError(f"the draft's d2t holds {d2t.dtype}, not token ids; {_MEND}")
+    if int(d2t[0]) < 0 or int(d2t.max()) >= vocab_size:
+        raise UserError(
+            f"the draft's d2t names tokens outside the target's vocabulary of {vocab_size}; {_MEND}"
+        )
+    if bool((d2t.diff() <= 0).any()):
+        raise UserError(f"the draft's d2t does not name each token once, in rising order; {_MEND}")
+
+
+_MEND = "its files are damaged: train the draft again, or give it a vocabulary by `clover vocabulary`"
+
+
+def target_tokens(d2t: Tensor | None, indices: Tensor) -> Tensor:
+    """The target's tokens Long [...] of draft indices Long [...]; the same for a draft of the whole vocabulary."""
+    return indices if d2t is None else d2t[indices]
+
+
+def draft_indices(d2t: Tensor, vocab_size: int) -> Tensor:
+    """Where each of the target's tokens stands in d2t, Long [V]; -1 for those that are not there.
+
+    >>> draft_indices(torch.tensor([1, 3]), 5)
+    tensor([-1,  0, -1,  1, -1])
+    """
+    found = torch.full((vocab_size,), -1, dtype=torch.long, device=d2t.device)
+    return found.scatter(0, d2t, torch.arange(len(d2t), device=d2t.device))

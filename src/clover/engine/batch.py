@@ -1,0 +1,70 @@
+"""The rows that run together and all that is kept of them.
+
+Shapes: B batch, A positions, W width of the hidden states that the draft reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clover.cache import KVCache
+from clover.drafts import DraftSession
+from clover.engine.pending import Pending
+from clover.engine.rows import Row
+from clover.sampling import Sampler
+
+
+@dataclass
+class Batch:
+    """Rows, in the same order everywhere. Row b's root is its last committed token, which is not cached yet.
+
+    Attributes:
+        rows: the host's side.
+        cache: the target's keys and values.
+        session: the draft's side; None without a draft.
+        sampler: how the rows' tokens are chosen; without rows it means nothing.
+        root: Long [B].
+        pending: what the draft has not taken in; without a draft nothing is put there.
+    """
+
+    rows: list[Row]
+    cache: KVCache
+    session: DraftSession | None
+    sampler: Sampler
+    root: Tensor
+    pending: Pending
+
+    def drop(self, dropped: Sequence[int]) -> None:
+        """Take rows out; the last row moves into the place of each."""
+        kept = list(range(len(self.rows)))
+        for row in sorted(dropped, reverse=True):
+            kept[row] = kept[-1]
+            kept.pop()
+            self.cache.drop(row)
+            if self.session is not None:
+                self.session.drop(row)
+                self.pending.drop(row)
+        self.rows = [self.rows[row] for row in kept]
+        if kept:
+            self.sampler.select(kept)
+        self.root = self.root[torch.tensor(kept, dtype=torch.long, device=self.root.device)]
+
+    def insert(self, other: Batch) -> None:
+        """Take in the rows of another batch, behind the own ones; what these have is not touched."""
+        if not other.rows:
+            return
+        if not self.rows:
+            self.sampler = other.sampler
+        else:
+            self.sampler.insert(other.sampler)
+        self.cache.insert(other.cache)
+        if self.session is not None and other.session is not None:
+            self.session.insert(other.session)
+            for part in other.pending.take(most=1):
+                self.pending.insert(*part)
+        self.rows += other.rows
+        self.root = torch.cat((self.root, other.root))

@@ -1,0 +1,232 @@
+"""A running batch that requests join and leave at any time.
+
+Rows have different lengths and finish at different times; the place of one that has finished goes to the next request
+while the others run. Prompts are run in chunks between the decoding steps, so that a long one holds up nobody.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from clover.drafting import StepOutcome
+from clover.engine.batch import Batch
+from clover.engine.pending import Pending
+from clover.engine.prefill import Prefill
+from clover.engine.prefix import PrefixCache
+from clover.engine.requests import Request, StepEvent
+from clover.engine.rows import Row
+from clover.engine.step import catch_up, draft_tree, keep, run_tree, settle
+from clover.engine.timing import PhaseClock
+from clover.sampling import Sampler
+
+if TYPE_CHECKING:
+    from clover.engine.engine import Engine
+
+_ROOM = 4096  # new tokens that a cache is made for at once; later ones make it grow
+
+
+class Decoding:
+    """What `Engine.open` returns. Add requests at any time, and call `step` until it is `idle`.
+
+    The text of a request does not depend on which others run beside it, nor on when it was added.
+
+    Args:
+        engine: whose models, policy and sizes are used.
+        max_rows: requests that run at once; the others wait in the order in which they were added.
+        clock: adds up where the time goes.
+        prefix: earlier turns of the only request that will be added; brought up to date by its end or by `close`.
+    """
+
+    def __init__(self, engine: Engine, max_rows: int, clock: PhaseClock, prefix: PrefixCache | None = None):
+        self.max_rows, self.clock = max_rows, clock
+        self._engine, self._target, self._prefix = engine, engine.target, prefix
+        self._added = 0
+        self._waiting: deque[Row] = deque()
+        self._joining: Prefill | None = None
+        self._batch: Batch | None = None
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def add(self, request: Request) -> int:
+        """Put a request behind those that wait; the first one has number 0, the second 1, and so on.
+
+        Raises:
+            UserError: the prompt does not fit into the context or holds tokens the target does not know, or the
+                target cannot run that long. The other requests are not affected.
+        """
+        engine, target = self._engine, self._target
+        engine.check(request)
+        if self.idle:
+            engine.packed.refresh()
+        room = target.context_length - len(request.prompt)
+        self._waiting.append(Row(self._added, request, room, target.eos_token_ids, target.tokenizer))
+        self._added += 1
+        return self._added - 1
+
+    def cancel(self, index: int) -> None:
+        """Forget a request, whether it waits or runs, and free its place; one that has finished is no more there."""
+        self._waiting = deque(row for row in self._waiting if row.index != index)
+        for batch in (self._batch, None if self._joining is None else self._joining.batch):
+            rows = [] if batch is None else [at for at, row in enumerate(batch.rows) if row.index == index]
+            if batch is not None and rows:
+                with torch.inference_mode():
+                    batch.drop(rows)
+        if self._joining is not None and not self._joining.batch.rows:
+            self._joining = None
+        self._free()
+
+    @property
+    def running(self) -> int:
+        """Requests that are being decoded."""
+        return 0 if self._batch is None else len(self._batch.rows)
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self._waiting or self._joining or self.running)
+
+    def step(self) -> list[StepEvent]:
+        """Run at most one chunk of prompts, then one decoding step of all running rows.
+
+        Returns:
+            every row's share; nothing if no row can decode yet.
+        """
+        with torch.inference_mode(), self._engine.packed.active():
+            if self._joining is not None or (self._waiting and self.running < self.max_rows):
+                with self.clock.phase("prefill"):
+                    self._admit()
+            return self._decode(self._batch) if self._batch is not None and self._batch.rows else []
+
+    def close(self) -> None:
+        """Leave what was decoded so far to the next turn of the conversation."""
+        if self._prefix is not None and self._batch is not None and self._batch.rows:
+            row = self._batch.rows[0]
+            self._prefix.tokens = [*row.request.prompt, *row.tokens]
+            self._prefix.cache, self._prefix.session = self._batch.cache, self._batch.session
+
+    # -- joining ---------------------------------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        """Run one chunk of the prompts that are next, and let those join that are done."""
+        if self._joining is None:
+            self._joining = self._first_prefill() if self._batch is None else self._next_prefill()
+        if not self._joining.finished:
+            self._joining.advance()
+        if self._joining.finished:
+            joining, self._joining = self._joining.batch, None
+            if self._batch is None:
+                self._batch = joining
+            else:
+                self._batch.insert(joining)
+
+    def _first_prefill(self) -> Prefill:
+        """All that wait, since nobody is held up, in the caches that will be the running batch's own."""
+        rows = [self._waiting.popleft() for _ in range(min(self.max_rows, len(self._waiting)))]
+        prefix = self._prefix
+        if prefix is not None and prefix.cache is not None:
+            done = prefix.crop(rows[0].request.prompt)
+            batch = Batch(rows, prefix.cache, prefix.session, *self._state(rows, self.max_rows))
+            return self._prefill(batch, done)
+        engine, context = self._engine, self._target.context_length
+        every = [row.request for row in (*rows, *self._waiting)]
+        longest = max(len(request.prompt) + min(request.max_new_tokens, _ROOM) for request in every)
+        capacity = engine.capacity or min(longest, context) + engine.policy.max_nodes
+        return self._prefill(self._new_batch(rows, self.max_rows, capacity))
+
+    def _next_prefill(self) -> Prefill:
+        """The next prompts, in caches of their own; several if all of them together are one chunk."""
+        rows, longest = [self._waiting.popleft()], 0
+        while self._waiting and self.running + len(rows) < self.max_rows:
+            longest = max(longest, *(len(row.request.prompt) for row in (*rows, self._waiting[0])))
+            if longest * (len(rows) + 1) > self._engine.prefill_chunk:
+                break
+            rows.append(self._waiting.popleft())
+        capacity = max(len(row.request.prompt) for row in rows)
+        return self._prefill(self._new_batch(rows, len(rows), capacity))
+
+    def _prefill(self, batch: Batch, done: int = 0) -> Prefill:
+        engine = self._engine
+        return Prefill(batch, self._target, engine.hidden_state, engine.prefill_chunk, done)
+
+    def _new_batch(self, rows: list[Row], room: int, capacity: int) -> Batch:
+        """Rows in new caches, which have room for more."""
+        draft = self._engine.draft
+        cache = self._target.new_cache(room, capacity)
+        session = None if draft is None else draft.new_session(room, capacity)
+        for row in range(room - 1, len(rows) - 1, -1):
+            cache.drop(row)
+            if session is not None:
+                session.drop(row)
+        return Batch(rows, cache, session, *self._state(rows, room))
+
+    def _state(self, rows: Sequence[Row], room: int) -> tuple[Sampler, torch.Tensor, Pending]:
+        """What a batch needs besides its caches."""
+        for row in rows:
+            row.start()
+        target, requests = self._target, [row.request for row in rows]
+        prompts = [request.prompt for request in requests]
+        sampler = Sampler([r.params for r in requests], prompts, target.vocab_size, target.device)
+        root = torch.tensor([prompt[-1] for prompt in prompts], device=target.device)
+        width = target.hidden_width(self._engine.hidden_state)
+        return sampler, root, Pending(room, width, target.dtype, target.device)
+
+    # -- one decoding step -----------------------------------------------------------------------------------------
+
+    def _decode(self, batch: Batch) -> list[StepEvent]:
+        engine, target, clock, started = self._engine, self._target, self.clock, time.perf_counter()
+        clock.steps += 1
+        context = batch.cache.length + 1
+        drafter = engine.policy.choose(len(batch.rows), context)
+        caught_up = 0 if drafter is None or batch.session is None else batch.pending.behind
+        drafted = clock.seconds["draft"]
+        with clock.phase("draft"):
+            tree = draft_tree(batch, drafter, target.position_limit, engine.prefill_chunk)
+        with clock.phase("verify"):
+            output = run_tree(batch, target, tree, engine.hidden_state)
+            logits = target.logits(output.hidden)
+        with clock.phase("accept"):
+            verified, settled = settle(batch, tree, logits)
+        with clock.phase("keep"):
+            keep(batch, output, verified, settled.counts)
+            parts = zip(
+                batch.rows, settled.tokens, settled.paths, settled.counts, settled.depths, strict=True
+            )
+            events = [row.accept(tokens[:n], path[:n], depth) for row, tokens, path, n, depth in parts]
+            self._leave(batch)
+        engine.policy.record(
+            StepOutcome(
+                batch_size=len(events),
+                context=context,
+                drafter=drafter,
+                nodes=tree.tokens.shape[1],
+                emitted=tuple(settled.counts),
+                seconds=time.perf_counter() - started,
+                draft_seconds=clock.seconds["draft"] - drafted,
+                caught_up=caught_up,
+            )
+        )
+        return events
+
+    def _leave(self, batch: Batch) -> None:
+        """Take out the rows that have finished."""
+        finished = [at for at, row in enumerate(batch.rows) if row.finish_reason]
+        if not finished:
+            return
+        if self._prefix is not None:
+            if batch.session is not None and batch.pending.behind:
+                catch_up(batch, batch.session, self._engine.prefill_chunk)
+            self.close()
+            self._batch = None
+        else:
+            batch.drop(finished)
+            self._free()
+
+    def _free(self) -> None:
+        """Give the memory of a batch back that has no rows left and gets none."""
+        if not self.running and self._joining is None:
+            self._batch = None

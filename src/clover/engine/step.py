@@ -1,0 +1,113 @@
+"""One decoding step: the draft grows a token tree, the target runs it, what it would have said anyway is kept.
+
+Rule A verifies, or rule B for drawn trees. Plain decoding is the same step with a tree that is only its root: what is
+known of that tree without looking is not worked out.
+
+Shapes: B batch, A nodes of an accepted path, N nodes of a tree, W width of the hidden states the draft reads,
+V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clover.drafting import Drafter
+from clover.drafts import DraftSession
+from clover.engine.batch import Batch
+from clover.sampling import Sampler
+from clover.target import TargetModel, TargetOutput
+from clover.tree import TokenTree
+from clover.verify import Verified, verify, verify_drawn
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What one step settled, on the host; one entry per row.
+
+    Attributes:
+        counts: tokens emitted, and nodes accepted.
+        depths: of the trees.
+        tokens, paths: those tokens and nodes; what follows a row's count is padding.
+    """
+
+    counts: list[int]
+    depths: list[int]
+    tokens: list[list[int]]
+    paths: list[list[int]]
+
+
+def draft_tree(batch: Batch, drafter: Drafter | None, position_limit: int, chunk: int) -> TokenTree:
+    """Let the draft take in what is pending, in parts of `chunk` positions, and grow a tree; the root without one."""
+    root = batch.root.unsqueeze(1)
+    if drafter is None or batch.session is None:
+        return TokenTree.root_only(root)
+    logits = catch_up(batch, batch.session, chunk)
+    furthest = position_limit - drafter.max_depth
+    at_limit = [length >= furthest for length in batch.cache.lengths]
+    if all(at_limit):
+        return TokenTree.root_only(root)
+    tree = drafter.grow(batch.session, logits, batch.root, batch.sampler)
+    return tree.without(torch.tensor(at_limit, device=root.device)[:, None]) if any(at_limit) else tree
+
+
+def catch_up(batch: Batch, session: DraftSession, chunk: int) -> Tensor:
+    """Let the draft take in what is pending, in parts of `chunk` positions; its logits [B, V] after that."""
+    first, *others = (session.commit(*part) for part in batch.pending.take(chunk))
+    return others[-1] if others else first
+
+
+def run_tree(batch: Batch, target: TargetModel, tree: TokenTree, hidden_state: str) -> TargetOutput:
+    """Run the nodes of the trees through the target."""
+    cache, nodes = batch.cache, tree.tokens.shape[1]
+    plain = nodes == 1 and cache.uniform
+    positions = cache.positions(1) if nodes == 1 else cache.positions(1) + tree.depths
+    mask = None if plain else cache.attention_mask(tree.ancestor_mask)
+    cache.begin(nodes)
+    return target.forward(tree.tokens, positions, cache, mask, hidden_state)
+
+
+def settle(batch: Batch, tree: TokenTree, logits: Tensor) -> tuple[Verified, Settled]:
+    """Verify the trees by the target's logits [B, N, V]; the one transfer of a step from the device is here."""
+    rows, nodes = tree.tokens.shape
+    if nodes == 1:
+        tokens = batch.sampler.choose(logits, tree)
+        ones = torch.ones(rows, dtype=torch.long, device=tokens.device)
+        verified = Verified(torch.zeros_like(tokens), ones, tokens)
+        return verified, Settled([1] * rows, [0] * rows, tokens.tolist(), [[0]] * rows)
+    verified = _verify(tree, logits, batch.sampler)
+    return verified, _to_host(verified, tree)
+
+
+def keep(batch: Batch, output: TargetOutput, verified: Verified, counts: list[int]) -> None:
+    """Keep what was accepted, and leave it for the draft to take in."""
+    longest = max(counts)
+    path = verified.path[:, :longest]
+    batch.cache.keep(path, counts)
+    batch.sampler.commit(verified.tokens, verified.counts)
+    batch.root = verified.tokens.gather(1, verified.counts.unsqueeze(1) - 1).squeeze(1)
+    if batch.session is not None:
+        index = path.unsqueeze(-1).expand(-1, -1, output.read.shape[-1])
+        batch.pending.append(output.read.gather(1, index), verified.tokens[:, :longest], counts)
+
+
+def _verify(tree: TokenTree, logits: Tensor, sampler: Sampler) -> Verified:
+    if tree.draws is None:
+        return verify(tree, sampler.choose(logits, tree))
+    target_probs = sampler.target_probs(logits.double(), tree)
+    tests, bonus = sampler.test_numbers(tree.tokens.shape[1]), sampler.gumbels(tree.max_depth)
+    return verify_drawn(tree, target_probs, tests, bonus)
+
+
+def _to_host(verified: Verified, tree: TokenTree) -> Settled:
+    width = verified.path.shape[1]
+    depths = tree.depths.amax(1, keepdim=True)
+    packed = torch.cat((verified.counts.unsqueeze(1), depths, verified.tokens, verified.path), dim=1).tolist()
+    return Settled(
+        counts=[row[0] for row in packed],
+        depths=[row[1] for row in packed],
+        tokens=[row[2 : 2 + width] for row in packed],
+        paths=[row[2 + width :] for row in packed],
+    )

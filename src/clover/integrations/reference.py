@@ -1,0 +1,113 @@
+"""transformers' own `generate` on the engine's requests, as something to compare with.
+
+Plain decoding, prompt lookup (n-grams of the text so far) and assisted generation (a small model drafts), each on the
+target's own model object. Greedy texts are what plain decoding writes; sampled ones come from another random number
+generator, and can be compared in distribution only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.generation.streamers import BaseStreamer
+
+from clover.engine import PhaseClock, Request
+from clover.interleaved import Run, wait_for
+from clover.metrics import Acceptance
+from clover.target import TargetModel
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """Decodes a batch as transformers does; a `Decode` of `clover.interleaved`.
+
+    Args:
+        target: whose model runs.
+        lookup_tokens: with a number, prompt lookup proposes so many tokens per step.
+        assistant: with a model, that one drafts.
+    """
+
+    target: TargetModel
+    lookup_tokens: int | None = None
+    assistant: PreTrainedModel | None = None
+
+    @property
+    def one_row_only(self) -> bool:
+        """Whether transformers refuses batches."""
+        return self.lookup_tokens is not None or self.assistant is not None
+
+    def __call__(self, batch: Sequence[Request]) -> Run:
+        """Decode requests of equal temperature; only temperature, number of tokens and seed are looked at."""
+        device = self.target.device
+        tokens, mask = _left_padded([request.prompt for request in batch], device)
+        streamer = _StepCounter() if self.one_row_only else None
+        options = {"streamer": streamer} if streamer else {}
+        options |= {"assistant_model": self.assistant} if self.assistant else {}
+        torch.manual_seed(batch[0].params.seed)
+        wait_for(device)
+        started = time.perf_counter()
+        generate: Any = self.target.model.generate
+        output = generate(
+            tokens,
+            attention_mask=mask,
+            generation_config=self._config(batch),
+            **options,
+        )
+        written = output[:, tokens.shape[1] :].tolist()
+        seconds = time.perf_counter() - started
+        texts = tuple(self._text(row, request) for row, request in zip(written, batch, strict=True))
+        histogram = streamer.histogram if streamer else [sum(map(len, texts))]
+        return Run(texts, seconds, Acceptance(histogram=histogram), PhaseClock())
+
+    def _config(self, batch: Sequence[Request]) -> GenerationConfig:
+        temperature = batch[0].params.temperature
+        eos = list(self.target.eos_token_ids) or None
+        sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+        return GenerationConfig(
+            max_new_tokens=max(request.max_new_tokens for request in batch),
+            num_beams=1,
+            repetition_penalty=1.0,
+            no_repeat_ngram_size=0,
+            eos_token_id=eos,
+            pad_token_id=eos[0] if eos else 0,
+            use_cache=True,
+            prompt_lookup_num_tokens=self.lookup_tokens,
+            **(sampling if temperature else {"do_sample": False}),
+        )
+
+    def _text(self, row: Sequence[int], request: Request) -> tuple[int, ...]:
+        """The new tokens of a row, up to where it ends; an end-of-sequence token is the last of them."""
+        ends = [at for at, token in enumerate(row) if token in self.target.eos_token_ids]
+        return tuple(row[: min([request.max_new_tokens, *(at + 1 for at in ends[:1])])])
+
+
+class _StepCounter(BaseStreamer):
+    """Counts how many tokens each step wrote; `histogram[n]` steps wrote n + 1."""
+
+    def __init__(self) -> None:
+        self.histogram: list[int] = []
+        self._prompt_seen = False
+
+    def put(self, value: Tensor) -> None:
+        count = value.numel()
+        if self._prompt_seen and count:
+            self.histogram.extend([0] * (count - len(self.histogram)))
+            self.histogram[count - 1] += 1
+        self._prompt_seen = True
+
+    def end(self) -> None:
+        """Nothing is left to be counted."""
+
+
+def _left_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Tokens and attention mask, Long [B, T]."""
+    longest = max(map(len, prompts))
+    tokens = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
+    mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    return torch.tensor(tokens, device=device), torch.tensor(mask, device=device)

@@ -1,0 +1,144 @@
+"""Several ways to decode the same batches, in turn: what every comparison of speeds is measured with.
+
+In each round every method decodes every batch once; who is first changes from batch to batch, so that whatever else the
+machine does slows all of them alike. The median of the rounds is the figure, the lowest and the highest its spread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
+from typing import TypeVar
+
+import torch
+
+from clover.engine import Engine, PhaseClock, Request
+from clover.metrics import Acceptance
+from clover.sampling import SamplingParams
+
+T = TypeVar("T")
+_WARM_UP_TOKENS = 8
+
+
+@dataclass(frozen=True)
+class Run:
+    """One batch decoded once.
+
+    Args:
+        texts: the new tokens of each row.
+        seconds: for all of it, prefill included.
+        acceptance: of all rows.
+        clock: where the time went.
+    """
+
+    texts: tuple[tuple[int, ...], ...]
+    seconds: float
+    acceptance: Acceptance
+    clock: PhaseClock
+
+    @property
+    def tokens(self) -> int:
+        """New tokens of all rows."""
+        return sum(map(len, self.texts))
+
+
+Decode = Callable[[Sequence[Request]], Run]
+
+
+def make_batches(
+    prompts: Sequence[tuple[int, ...]],
+    batch_size: int,
+    temperature: float,
+    max_new_tokens: int,
+    context_length: int,
+) -> list[list[Request]]:
+    """All prompts in batches of equal size, the first prompts again where some are missing; request i has seed i."""
+    count = -(-len(prompts) // batch_size) * batch_size
+    requests = []
+    for i in range(count):
+        prompt = prompts[i % len(prompts)]
+        room = context_length - len(prompt)
+        params = SamplingParams(temperature=temperature, seed=i)
+        requests.append(Request(prompt, min(max_new_tokens, room), params))
+    return [requests[at : at + batch_size] for at in range(0, count, batch_size)]
+
+
+def warm_up(methods: Mapping[T, Decode], batch: Sequence[Request]) -> None:
+    """Let every method write the first few tokens of a batch."""
+    for decode in methods.values():
+        decode([replace(one, max_new_tokens=min(one.max_new_tokens, _WARM_UP_TOKENS)) for one in batch])
+
+
+def interleave(
+    methods: Mapping[T, Decode],
+    batches: Sequence[Sequence[Request]],
+    rounds: int,
+    progress: Callable[[float], None] = lambda share: None,
+) -> dict[T, list[list[Run]]]:
+    """Decode all batches with every method, `rounds` times, after a warm-up.
+
+    Args:
+        progress: called with the share that is done, 0 … 1.
+
+    Returns:
+        per method and round, the run of each batch.
+    """
+    warm_up(methods, batches[0])
+    runs: dict[T, list[list[Run]]] = {method: [[] for _ in range(rounds)] for method in methods}
+    turns = [(number, batch) for number in range(rounds) for batch in batches]
+    for turn, (number, batch) in enumerate(turns):
+        for method in take_turns(list(methods), turn):
+            runs[method][number].append(methods[method](batch))
+        progress((turn + 1) / len(turns))
+    return runs
+
+
+def take_turns(methods: list[T], turn: int) -> list[T]:
+    """Each method is first in turn, and every other time the order runs backwards.
+
+    >>> ["".join(take_turns(list("abc"), turn)) for turn in range(4)]
+    ['abc', 'bac', 'cab', 'acb']
+    """
+    start = turn % len(methods)
+    order = methods[start:] + methods[:start]
+    return order if turn % 2 == 0 else [order[0], *order[:0:-1]]
+
+
+def decode(engine: Engine, batch: Sequence[Request], synchronize: bool = False) -> Run:
+    """Decode a batch once; `synchronize` waits for a GPU after each phase, see `PhaseClock`."""
+    clock = PhaseClock(synchronize)
+    texts: list[list[int]] = [[] for _ in batch]
+    acceptance = Acceptance()
+    wait_for(engine.target.device)
+    started = time.perf_counter()
+    for event in engine.run(batch, clock):
+        texts[event.index] += event.tokens
+        if event.generation is not None:
+            acceptance += event.generation.acceptance
+    wait_for(engine.target.device)
+    seconds = time.perf_counter() - started
+    return Run(tuple(map(tuple, texts)), seconds, acceptance, clock)
+
+
+def speed(runs: Sequence[Run]) -> float:
+    """Tokens per second of all runs together."""
+    return sum(run.tokens for run in runs) / sum(run.seconds for run in runs)
+
+
+def acceptance_of(runs: Sequence[Run]) -> Acceptance:
+    """Acceptance of all runs together."""
+    return reduce(add, (run.acceptance for run in runs), Acceptance())
+
+
+def texts_of(runs: Sequence[Run]) -> list[tuple[int, ...]]:
+    """The texts of all runs."""
+    return [text for run in runs for text in run.texts]
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until a GPU has done what was queued."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,39 @@
+"""The optimizers of a draft: Muon for the matrices inside it, AdamW for all else.
+
+Muon (Jordan and others, 2024; https://kellerjordan.github.io/posts/muon/) makes the update of a matrix orthogonal. Here
+its updates are scaled to the size of AdamW's, so that one learning rate serves both (Moonshot AI, 2502.16982).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.optim import Optimizer
+
+from clover.drafts import DraftModel
+from clover.train.config import TrainConfig
+
+
+def make_optimizers(draft: DraftModel, config: TrainConfig) -> dict[str, Optimizer]:
+    """Optimizers by name; each parameter that is trained belongs to one of them.
+
+    An own lm_head is no matrix inside the draft: its rows stand for tokens, each with a gradient of its own.
+    """
+    trained = [p for p in draft.parameters() if p.requires_grad]
+    heads = {id(p) for p in draft.head_parameters}
+    matrices = [p for p in trained if p.ndim == 2 and id(p) not in heads and config.optimizer == "muon"]
+    inside = set(map(id, matrices))
+    others = [p for p in trained if id(p) not in inside]
+    found: dict[str, Optimizer] = {}
+    if matrices:
+        found["muon"] = torch.optim.Muon(
+            matrices, lr=config.lr, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw"
+        )
+    if others:
+        found["adamw"] = torch.optim.AdamW(
+            others,
+            lr=config.lr,
+            betas=config.betas,
+            weight_decay=config.weight_decay,
+            fused=others[0].device.type in ("cpu", "cuda"),
+        )
+    return found

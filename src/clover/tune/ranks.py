@@ -1,0 +1,168 @@
+"""Where a draft ranks the tokens that the target writes: what the acceptance of every static tree follows from.
+
+A draft is forced along a text (`clover.evaluate.accuracy.forced_logits`). At the text's n-th new token the *rank path*
+holds, per depth, the rank of the token that really comes, given that all before it on the path were right; it ends
+where the rank is not below the width, the draft ends, or the text does. A static tree that is grown there accepts the
+longest start of the rank path that it has as a node, and the next tree is grown after that and one bonus token. So one
+pass over the texts tells what every static tree would have accepted, at every step.
+
+In sampled texts ranks are those of the race by which the target chooses, as trees are grown (`Sampler.perturbed`).
+
+Shapes: B texts of a batch, T longest text, K candidates, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clover.drafts import DraftModel
+from clover.evaluate.accuracy import MAX_HEADS, forced_logits, rank_of
+from clover.sampling import Sampler
+from clover.target import TargetModel
+from clover.tune.texts import Text
+
+WIDTH = 10  # ranks that a node may have
+RankPath = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """What one draft thinks of some texts.
+
+    Args:
+        paths: per text and new token, the rank path there.
+        probabilities: float64 [n], of the draft's best candidates wherever the path to them is right.
+        depths: Long [n], of these candidates, from 1.
+        accepted: Bool [n], whether the candidate is the token that comes.
+        texts: Long [n], which text it stands in.
+    """
+
+    paths: tuple[tuple[RankPath, ...], ...]
+    probabilities: Tensor
+    depths: Tensor
+    accepted: Tensor
+    texts: Tensor
+
+    @property
+    def positions(self) -> int:
+        """New tokens of all texts."""
+        return sum(map(len, self.paths))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The candidates of one depth after one position of a batch: ranks Long [B], probabilities float64 [B, K]."""
+
+    at: int
+    head: int
+    ranks: Tensor
+    best: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Guess:
+    """One candidate of the draft after a right path, in text number `text`."""
+
+    probability: float
+    depth: int
+    accepted: bool
+    text: int
+
+
+@dataclass(frozen=True)
+class _Own:
+    """One row of a place."""
+
+    place: _Place
+    text: Text
+    row: int
+
+    @property
+    def number(self) -> int:
+        """Of the new token that the root's children stand for; below 0 in the prompt."""
+        return self.place.at + 2 - len(self.text.prompt)
+
+    @property
+    def rank(self) -> int:
+        return int(self.place.ranks[self.row])
+
+    def guesses(self, text: int) -> Iterator[_Guess]:
+        for rank, probability in enumerate(self.place.best[self.row].tolist()):
+            if probability > 0:
+                yield _Guess(probability, self.place.head + 1, rank == self.rank, text)
+
+
+def rank_texts(
+    target: TargetModel,
+    draft: DraftModel,
+    texts: Sequence[Text],
+    batch_size: int = 8,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Ranking:
+    """Force the draft along texts, at most 8 depths deep.
+
+    Args:
+        progress: called after each batch with the share of the texts that are done.
+    """
+    found: dict[int, tuple[RankPath, ...]] = {}
+    guesses: list[_Guess] = []
+    # Prompts of about one length together: all rows of a batch are forced from where the shortest prompt ends.
+    order = sorted(range(len(texts)), key=lambda number: len(texts[number].prompt))
+    for start in range(0, len(order), batch_size):
+        some = order[start : start + batch_size]
+        places = list(_places(target, draft, [texts[number] for number in some]))
+        for row, number in enumerate(some):
+            own = [_Own(place, texts[number], row) for place in places]
+            own = [
+                one for one in own if one.number >= 0 and one.number + one.place.head < len(texts[number].new)
+            ]
+            found[number] = _rank_paths(len(texts[number].new), own)
+            guesses += [guess for one in own for guess in one.guesses(number)]
+        progress(len(found) / len(texts))
+    return Ranking(
+        paths=tuple(found[number] for number in range(len(texts))),
+        probabilities=torch.tensor([guess.probability for guess in guesses], dtype=torch.float64),
+        depths=torch.tensor([guess.depth for guess in guesses], dtype=torch.long),
+        accepted=torch.tensor([guess.accepted for guess in guesses], dtype=torch.bool),
+        texts=torch.tensor([guess.text for guess in guesses], dtype=torch.long),
+    )
+
+
+def _rank_paths(count: int, places: Sequence[_Own]) -> tuple[RankPath, ...]:
+    """The rank path at each of `count` new tokens of a text."""
+    ranks: list[list[int]] = [[] for _ in range(count)]
+    for one in places:
+        ranks[one.number].append(one.rank)
+    return tuple(map(_cut, ranks))
+
+
+def _cut(ranks: list[int]) -> RankPath:
+    wide = [place for place, rank in enumerate(ranks) if rank >= WIDTH]
+    return tuple(ranks[: wide[0]] if wide else ranks)
+
+
+@torch.inference_mode()
+def _places(target: TargetModel, draft: DraftModel, texts: Sequence[Text]) -> Iterator[_Place]:
+    """All places of a batch of texts, in the order in which the draft goes through them."""
+    longest = max(len(text.tokens) for text in texts)
+    tokens = torch.tensor(
+        [[*text.tokens, *[0] * (longest - len(text.tokens))] for text in texts], device=target.device
+    )
+    hidden = target.train_forward(tokens, draft.config.hidden_state).read
+    sampler = Sampler(
+        [text.params for text in texts], [text.prompt for text in texts], target.vocab_size, target.device
+    )
+    prompts = torch.tensor([len(text.prompt) for text in texts], device=target.device)
+    first = max(int(prompts.min()) - 2, 0)
+    heads = min(draft.max_depth, MAX_HEADS)
+    for at, head, logits in forced_logits(draft, hidden, tokens, range(first, longest - 2), heads):
+        if head == 0:
+            # The sampler counts the new tokens of each row: token t + 1 is one, where the prompt does not hold it.
+            sampler.commit(tokens[:, at + 1 : at + 2], (at + 1 >= prompts).long())
+        scores = sampler.perturbed(logits.unsqueeze(1), head)[:, 0]
+        best = scores.double().softmax(-1).topk(min(WIDTH, scores.shape[1])).values
+        yield _Place(at, head, rank_of(scores, tokens[:, at + head + 2]).cpu(), best.cpu())

@@ -1,0 +1,116 @@
+"""The best static tree of each size, from rank paths, and what it accepts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from clover.tree import TreeShape, static_spec
+from clover.tune.ranks import RankPath
+
+_REFINEMENTS = 2  # times that a tree is chosen anew by the steps that it leads to
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A static tree and its τ on the texts: tokens per step, the bonus token included."""
+
+    shape: TreeShape
+    tau: float
+
+    @property
+    def spec(self) -> str:
+        """As `parse_tree` reads it."""
+        return static_spec(self.shape)
+
+
+def count_starts(paths: Iterable[RankPath]) -> Counter[RankPath]:
+    """How many rank paths start with each path: so often a tree that has this node accepts it."""
+    counts: Counter[RankPath] = Counter()
+    for path in paths:
+        counts.update(path[:depth] for depth in range(1, len(path) + 1))
+    return counts
+
+
+def most_frequent(counts: Counter[RankPath], max_depth: int | None = None) -> list[RankPath]:
+    """The paths that were counted, the most frequent first; any number of them from the front is a tree.
+
+    It is the tree of so many nodes that accepts most: a tree's accepted tokens are the sum of its nodes' counts, and no
+    child's count is above its parent's, so that the n most frequent nodes always form a tree. (Medusa, 2401.10774,
+    section 3.3, multiplies the accuracies of the heads instead of counting whole paths.)
+
+    >>> most_frequent(count_starts([(0, 0), (0, 1), (1,), (0, 0)]))
+    [(0,), (0, 0), (1,), (0, 1)]
+    """
+    paths = [path for path in counts if max_depth is None or len(path) <= max_depth]
+    return sorted(paths, key=lambda path: (-counts[path], len(path), path))
+
+
+def accepted_steps(texts: Iterable[Sequence[RankPath]], nodes: frozenset[RankPath]) -> list[RankPath]:
+    """The rank paths at which steps start if every step grows the tree of these nodes.
+
+    Args:
+        texts: per text, the rank path at each new token.
+    """
+    starts = []
+    for paths in texts:
+        at = 0
+        while at < len(paths):
+            starts.append(paths[at])
+            at += accepted(paths[at], nodes) + 1
+    return starts
+
+
+def accepted(path: RankPath, nodes: frozenset[RankPath]) -> int:
+    """Tokens that a tree of these nodes accepts where the rank path is this."""
+    depth = 0
+    while depth < len(path) and path[: depth + 1] in nodes:
+        depth += 1
+    return depth
+
+
+def exact_tau(texts: Sequence[Sequence[RankPath]], nodes: frozenset[RankPath]) -> float:
+    """τ of a static tree on the texts, step by step as the engine takes them; 1 without nodes."""
+    steps = len(accepted_steps(texts, nodes))
+    return sum(map(len, texts)) / steps if steps else 1.0
+
+
+def best_candidate(
+    texts: Sequence[Sequence[RankPath]], size: int, max_depth: int | None = None
+) -> Candidate | None:
+    """The tree of `size` draft tokens that accepts most; None if the texts know no tree so large.
+
+    First by counts over all new tokens, then anew by counts over the steps that the tree found leads to, as long as
+    that raises τ.
+    """
+    everywhere = count_starts(path for paths in texts for path in paths)
+    return _refined(texts, most_frequent(everywhere, max_depth), size, max_depth)
+
+
+def best_candidates(texts: Sequence[Sequence[RankPath]], most_nodes: int, max_depth: int) -> list[Candidate]:
+    """The best tree of each number of draft tokens up to `most_nodes` and each depth up to `max_depth`; none twice."""
+    everywhere = count_starts(path for paths in texts for path in paths)
+    found: dict[TreeShape, Candidate] = {}
+    for depth in range(1, max_depth + 1):
+        likely = most_frequent(everywhere, depth)
+        for size in range(depth, most_nodes + 1):
+            candidate = _refined(texts, likely, size, depth)
+            if candidate is not None:
+                found.setdefault(candidate.shape, candidate)
+    return list(found.values())
+
+
+def _refined(
+    texts: Sequence[Sequence[RankPath]], likely: Sequence[RankPath], size: int, max_depth: int | None
+) -> Candidate | None:
+    if len(likely) < size:
+        return None
+    nodes = frozenset(likely[:size])
+    tau = exact_tau(texts, nodes)
+    for _ in range(_REFINEMENTS):
+        found = most_frequent(count_starts(accepted_steps(texts, nodes)), max_depth)[:size]
+        if len(found) < size or (its_tau := exact_tau(texts, frozenset(found))) <= tau:
+            break
+        nodes, tau = frozenset(found), its_tau
+    return Candidate(TreeShape.from_paths(nodes), tau)

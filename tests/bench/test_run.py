@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from clover.bench import BenchOptions, run_bench
+from clover.bench.memory import MemoryJob, resident_peaks
+from clover.errors import UserError
+from tests.tiny import save_tiny_pair
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bench")
+    save_tiny_pair(folder)
+    (folder / "prompts.txt").write_text("one two\nthree four five\nsix\n")
+    return folder
+
+
+def options(folder: Path, **changes: Any) -> BenchOptions:
+    return BenchOptions(
+        target=str(folder / "target"), draft=str(folder / "draft"), prompts=folder / "prompts.txt",
+        dtype="float64", device="cpu", rounds=2, max_new_tokens=8, no_memory=True, json=folder / "found.jsonl",
+        **changes,
+    )  # fmt: skip
+
+
+def ran(what: BenchOptions) -> tuple[list[dict[str, Any]], str, str]:
+    out, errors = io.StringIO(), io.StringIO()
+    run_bench(what, Console(file=out, width=120), Console(file=errors))
+    assert what.json is not None
+    return (
+        [json.loads(line) for line in what.json.read_text(encoding="utf-8").splitlines()],
+        out.getvalue(),
+        errors.getvalue(),
+    )
+
+
+def test_every_method_at_every_setting(tiny: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "p.png"
+    chosen = options(
+        tiny, batch_sizes=(1, 2), temperatures=(0.0, 1.0), trees=("chain:2", "drawn:chain:2"),
+        assistant=str(tiny / "target"), picture=picture,
+    )  # fmt: skip
+    found, out, _ = ran(chosen)
+    ours = ["plain", "auto", "own tree", "chain:2", "drawn:chain:2", "transformers"]
+    assert [one["method"] for one in found] == [*ours, "prompt lookup", "assisted"] * 2 + ours * 2
+    assert [(one["batch_size"], one["temperature"]) for one in found[::8]][:2] == [(1, 0.0), (1, 1.0)]
+    for one in found:
+        drawn = one["method"].startswith("drawn") and one["temperature"] > 0
+        theirs = one["method"] in ("transformers", "prompt lookup", "assisted") and one["temperature"] > 0
+        assert one["identical"] is (None if drawn or theirs else True), one
+        assert one["peak_memory_bytes"] is None and one["tokens_per_second"] > 0
+        assert (one["ideal_share"] is None) == (one["method"] not in ours[1:5])
+        assert (one["draft_share"] is None) == (one["method"] not in ours[:5])
+        assert one["prompts"] == 3 and one["texts"] == 3 + (one["batch_size"] == 2)  # batches are filled up
+    assert {one["speedup"] for one in found if one["method"] == "plain"} == {1.0}
+    assert out.count("not able") == 2 and picture.stat().st_size > 1000
+
+
+def test_time_left_is_shown(tiny: Path) -> None:
+    terminal = io.StringIO()
+    chosen = options(tiny, no_reference=True)
+    run_bench(chosen, Console(file=io.StringIO()), Console(file=terminal, force_terminal=True, width=120))
+    assert "loading target and draft" in terminal.getvalue() and "left" in terminal.getvalue()
+
+
+def test_memory_grows_with_the_batch_and_holds_the_weights(tiny: Path) -> None:
+    prompts = ((5, 6, 7),) * 64
+    job = MemoryJob(
+        "own tree",
+        str(tiny / "target"),
+        str(tiny / "draft"),
+        None,
+        "float32",
+        False,
+        1,
+        prompts,
+        (1, 64),
+        100,
+    )
+    peaks = resident_peaks(job)
+    assert set(peaks) == {1, 64}
+    cache = 64 * 103 * 2 * 2 * 32 * 4  # rows, tokens, layers, keys and values, width, bytes
+    assert peaks[64] - peaks[1] > cache / 2
+    with pytest.raises(UserError, match="peak memory of own tree could not be measured: .*no such directory"):
+        resident_peaks(replace(job, target=str(tiny / "none")))
+
+
+def test_the_context_is_measured_on_a_model_of_its_own(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clover.bench.run.CONTEXTS", (30, 60, 90))
+    found, out, _ = ran(options(tiny, context=True, picture=tiny / "c.svg"))
+    assert [one["method"] for one in found] == ["plain", "own tree"]
+    for one in found:
+        assert one["contexts"] == [30, 60, 90] and {"slope", "intercept", "deviation"} < set(one)
+    assert "random weights" in out and (tiny / "c.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"draft": None}, "a target was given but no draft"),
+        ({"trees": ("chain:x",)}, "chain"),
+        ({"trees": ("chain:40",)}, "40"),
+        ({"assistant": "no-such-directory/model"}, "the assistant no-such-directory/model cannot be loaded"),
+        ({"max_new_tokens": 127}, "no prompt leaves room for 127 new tokens"),
+        ({"batch_sizes": ()}, "batch_sizes is empty"),
+        ({"picture": Path("a.gif")}, "must end in"),
+    ],
+)
+def test_errors_come_before_the_measuring(tiny: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        ran(replace(options(tiny), **changes))
+
+
+def test_threads_are_named(tiny: Path) -> None:
+    found, *_ = ran(options(tiny, no_reference=True))
+    assert found[0]["origin"]["threads"] == torch.get_num_threads()
+    assert "--no-reference" in found[0]["origin"]["command"]

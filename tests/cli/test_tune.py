@@ -1,0 +1,46 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clover.tune import TuneOptions
+
+
+def test_tune_passes_its_options(run_clover: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[TuneOptions] = []
+    monkeypatch.setattr("clover.tune.run_tune", seen.append)
+    flags = ["--target", "t", "--draft", "d", "--batch-size", "8", "--batch-size", "1", "--batch-size", "8"]
+    flags += ["--dtype", "float32", "--device", "cpu", "--temperature", "0.5", "--max-new-tokens", "9"]
+    flags += ["--max-prompts", "3", "--max-minutes", "2.5", "--seed", "4", "--output", "o.json"]
+    flags += ["--json", "x.json", "--picture", "x.svg"]
+    assert run_clover("tune", "a.jsonl", "b.txt", *flags).code == 0
+    assert run_clover("tune").code == 0
+    assert seen == [
+        TuneOptions(
+            files=("a.jsonl", "b.txt"), target="t", draft="d", batch_sizes=(1, 8), temperature=0.5,
+            max_new_tokens=9, max_prompts=3, max_minutes=2.5, dtype="float32", device="cpu", seed=4,
+            output=Path("o.json"), json=Path("x.json"), picture=Path("x.svg"),
+        ),
+        TuneOptions(),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.jsonl"], "cannot read missing.jsonl"),
+        (["--batch-size", "0"], "--batch-size"),
+        (["--max-minutes", "0"], "max_minutes is 0"),
+        (["--picture", "a.gif"], "a.gif must end in"),
+        (["--target", "t"], "give its draft"),
+        (["--draft", "lookup"], "--output FILE"),
+    ],
+)
+def test_errors_are_one_line_and_exit_with_2(
+    run_clover: Callable, arguments: list[str], message: str, tmp_path: Path
+) -> None:
+    output = [] if "lookup" in arguments else ["--output", str(tmp_path / "tuning.json")]
+    done = run_clover("tune", *output, *arguments)
+    assert done.code == 2
+    assert message in done.err and done.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

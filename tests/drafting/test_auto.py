@@ -1,0 +1,187 @@
+"""The choice at run time, on a simulated engine: what it loses is bounded. Seeds are fixed, no clock is read."""
+
+from __future__ import annotations
+
+from statistics import mean
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from clover.drafting import make_policy
+from clover.drafting.auto import AutoPolicy, Candidate
+from clover.drafting.policy import StepOutcome
+from clover.drafting.tuning import PLAIN, Choice, Tuning
+from clover.errors import UserError
+from tests.drafting.scripted import ScriptedDraft, fake_target, random_opinion
+from tests.drafting.simulated import Run, simulate
+
+SEEDS = range(4)
+
+
+def runs(tuned: bool, **course: Any) -> list[Run]:
+    return [simulate(tuned, 4000, seed=seed, **course) for seed in SEEDS]
+
+
+def good_then_bad(at: float) -> float:
+    return 1.0 if at < 2000 else 0.1
+
+
+def bad_then_good(at: float) -> float:
+    return 0.1 if at < 2000 else 1.0
+
+
+@pytest.mark.parametrize("rows", [1, 4, 8])
+def test_a_good_draft_is_used_to_within_three_percent(rows: int) -> None:
+    for run in runs(True, rows=lambda _: rows):
+        assert run.against_best < 1.03
+        assert run.against_plain < 0.8
+
+
+@pytest.mark.parametrize("rows", [1, 8, 64])
+@pytest.mark.parametrize("tuned", [True, False])
+def test_a_bad_draft_costs_at_most_two_percent(rows: int, tuned: bool) -> None:
+    for run in runs(tuned, rows=lambda _: rows, quality=lambda _: 0.1):
+        assert run.against_plain < 1.02
+        assert run.steps[PLAIN] < sum(run.steps.values()), "never tried again"
+
+
+@pytest.mark.parametrize("tuned", [True, False])
+def test_large_batches_in_which_plain_steps_are_fastest_lose_at_most_two_percent(tuned: bool) -> None:
+    for run in runs(tuned, rows=lambda _: 64):
+        assert min(run.fixed, key=run.fixed.__getitem__) == PLAIN
+        assert run.against_plain < 1.02
+
+
+def test_without_tuning_the_good_draft_is_found() -> None:
+    """The best of the candidates is told from those that are 10 % slower only in the long run."""
+    found = runs(False)
+    assert all(run.against_plain < 0.66 for run in found)
+    assert mean(run.against_best for run in found) < 1.08
+
+
+def test_text_that_turns_bad_costs_little() -> None:
+    for run in runs(True, quality=good_then_bad):
+        alone = simulate(True, 2000)  # the good half by itself
+        bad_half = 2000 * 0.010
+        assert run.seconds < 1.03 * (alone.seconds + bad_half)
+        turn = int(len(run.trace) - 2000)  # about where the bad half begins: most of its steps give one token
+        assert run.trace[turn + 60 :].count(PLAIN) > 0.9 * len(run.trace[turn + 60 :])
+
+
+def test_text_that_turns_good_is_noticed() -> None:
+    for run in runs(True, quality=bad_then_good):
+        drafted = sum(run.steps.values()) - run.steps[PLAIN]
+        assert drafted > 600  # of about 900 that the good half takes
+        assert run.against_plain < 0.9
+
+
+def test_choices_follow_the_batch() -> None:
+    for course in (lambda at: 1 + at // 63, lambda at: 64 - at // 63):
+        for run in runs(True, rows=course):
+            assert run.against_plain < 1.0
+            assert run.against_best < 1.01  # of one choice for all sizes
+            assert min(run.steps[PLAIN], run.steps["chain:2"]) > 200
+
+
+def test_slow_steps_of_other_processes_do_not_change_the_choice() -> None:
+    for seed in SEEDS:
+        quiet, busy = (simulate(True, 4000, seed=seed, slow=slow) for slow in (0.0, 0.1))
+        for run in (quiet, busy):
+            assert run.steps["chain:2"] > 0.9 * sum(run.steps.values())
+
+
+def test_one_very_slow_step_changes_nothing() -> None:
+    policy, names = one_candidate(costs={1: {PLAIN: 1.0, "chain:2": 1.5}}, weight=200.0)
+    chosen = [step(policy, names, 75.0 if i == 10 else 1.5, 3) for i in range(24)]
+    assert chosen.count("chain:2") >= 21  # the rest is a trial of plain steps
+
+
+def test_the_same_steps_give_the_same_choices() -> None:
+    assert simulate(False, 1500, seed=3).trace == simulate(False, 1500, seed=3).trace
+
+
+def step(policy: AutoPolicy, names: dict[int, str], seconds: float, emitted: int, rows: int = 1) -> str:
+    """Let the policy choose, tell it that a drafted step gave `emitted` tokens per row, and say what it chose."""
+    drafter = policy.choose(rows, 100)
+    gave = (1 if drafter is None else emitted,) * rows
+    policy.record(StepOutcome(rows, 100, drafter, 1 if drafter is None else 3, gave, seconds, 0.0, 0))
+    return PLAIN if drafter is None else names[id(drafter)]
+
+
+def one_candidate(**arguments: Any) -> tuple[AutoPolicy, dict[int, str]]:
+    drafter: Any = SimpleNamespace(max_nodes=3, max_depth=2)
+    return AutoPolicy([Candidate("chain:2", drafter, 1.0)], **arguments), {id(drafter): "chain:2"}
+
+
+def test_tuned_costs_decide_from_the_first_step() -> None:
+    for cost, expected in ((1.5, "chain:2"), (2.5, PLAIN)):
+        policy, names = one_candidate(costs={1: {PLAIN: 1.0, "chain:2": cost}}, weight=200.0)
+        assert step(policy, names, cost, 2) == expected == policy.leader
+
+
+def test_unknown_costs_are_measured_plain_steps_first() -> None:
+    policy, names = one_candidate()
+    chosen = [step(policy, names, 1.0, 3) for _ in range(12)]
+    assert chosen[:5] == [PLAIN] * 5
+    assert chosen[9:] == ["chain:2"] * 3
+
+
+def test_what_the_draft_catches_up_on_is_no_part_of_its_cost() -> None:
+    """Each drafted step that follows a plain one takes ten times as long; drafting is twice as fast all the same."""
+    policy, names = one_candidate(costs={1: {PLAIN: 1.0, "chain:2": 1.5}}, weight=200.0)
+    behind, chosen = 0, []
+    for _ in range(300):
+        drafter = policy.choose(1, 100)
+        caught_up, behind = (behind, 0) if drafter is not None else (0, behind + 1)
+        seconds = 1.0 if drafter is None else 15.0 if caught_up else 1.5
+        nodes, emitted = (1, (1,)) if drafter is None else (3, (3,))
+        policy.record(StepOutcome(1, 100, drafter, nodes, emitted, seconds, 0.0, caught_up))
+        chosen.append(names.get(id(drafter), PLAIN))
+    assert chosen[-20:].count("chain:2") > 15
+    assert chosen.count(PLAIN) < 15
+
+
+def test_steps_at_the_end_of_the_context_teach_nothing() -> None:
+    policy, names = one_candidate(costs={1: {PLAIN: 1.0, "chain:2": 1.5}}, weight=200.0)
+    for _ in range(100):
+        drafter = policy.choose(1, 1000)
+        policy.record(StepOutcome(1, 1000, drafter, 1, (1,), 1.0, 0.0, 0))
+    assert step(policy, names, 1.5, 3) == "chain:2"
+
+
+def test_limits_are_those_of_the_largest_tree() -> None:
+    small, large = (SimpleNamespace(max_nodes=n, max_depth=d) for n, d in ((3, 2), (9, 5)))
+    policy = AutoPolicy([Candidate("a", small, 1.0), Candidate("b", large, 1.0)])  # type: ignore[arg-type]
+    assert (policy.max_nodes, policy.max_depth) == (9, 5)
+
+
+# -- what is chosen between ------------------------------------------------------------------------------------------
+
+
+def tuning(*choices: Choice) -> Tuning:
+    return Tuning("cpu", "float32", "", 1, "", {}, "", (), (), choices, None)
+
+
+def scripted_draft(depth: int = 5) -> Any:
+    return ScriptedDraft(fake_target(30), random_opinion(30, ties=False), max_depth=depth)
+
+
+def test_tuned_trees_are_chosen_between_per_batch_size() -> None:
+    found = tuning(
+        Choice(1, "chain:4", 200.0, 3.0, 0.015),
+        Choice(1, "eagle2:6", 190.0, 3.2, 0.017),
+        Choice(1, PLAIN, 100.0, 1.0, 0.010),
+        Choice(8, PLAIN, 500.0, 1.0, 0.016),
+        Choice(8, "chain:2", 400.0, 2.2, 0.044),
+    )
+    policy = make_policy(scripted_draft(), found)
+    assert (policy.max_nodes, policy.max_depth) == (7, 5)
+    for rows, expected in ((1, "chain:4"), (8, PLAIN), (7, PLAIN), (64, PLAIN), (2, "chain:4")):
+        policy.choose(rows, 10)
+        assert policy.leader == expected
+
+
+def test_a_tuned_tree_that_is_too_deep_is_an_error() -> None:
+    with pytest.raises(UserError, match="deep"):
+        make_policy(scripted_draft(depth=2), tuning(Choice(1, "chain:4", 200.0, 3.0, 0.015)))

@@ -1,0 +1,183 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from clover.drafting.calibration import Calibration
+from clover.drafting.tuning import (
+    Choice,
+    DraftCost,
+    Tuning,
+    TuningFile,
+    VerifyCost,
+    on_line,
+    read_tuning,
+    target_fingerprint,
+    verify_seconds,
+    write_entry,
+)
+from clover.errors import UserError
+
+TUNING = Tuning(
+    device="cpu",
+    dtype="float32",
+    machine="a machine, 2 threads",
+    threads=2,
+    date="2026-11-21",
+    versions={"clover": "0.1.0"},
+    target="llama-16-256-4096",
+    verify=(VerifyCost(1, 1, 96, 0.011), VerifyCost(1, 9, 96, 0.014)),
+    draft=(DraftCost(1, "chain:4", 0.004),),
+    choices=(
+        Choice(1, "paths:0,1,00", 150.0, 3.5, 0.02),
+        Choice(1, "none", 90.0, 1.0, 0.011),
+        Choice(8, "none", 400.0, 1.0, 0.02),
+        Choice(8, "eagle2:4:3", 390.0, 3.0, 0.06),
+    ),
+    calibration=Calibration((1.5,), (0.1,)),
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "tuning.json"
+    write_entry(path, TUNING)
+    return path
+
+
+def test_what_is_written_is_read(file: Path):
+    assert read_tuning(file) == TuningFile((TUNING,))
+    without = replace(TUNING, calibration=None)
+    write_entry(file, without)
+    assert read_tuning(file).entries == (without,)
+
+
+def test_an_entry_replaces_that_of_its_device_and_dtype_alone(file: Path):
+    half, newer = replace(TUNING, dtype="bfloat16"), replace(TUNING, date="2026-11-22")
+    write_entry(file, half)
+    write_entry(file, newer)
+    found = read_tuning(file)
+    assert set(found.entries) == {half, newer}
+    assert found.find("cpu", "float32", TUNING.target) == newer
+    assert found.find("cpu", "bfloat16", TUNING.target) == half
+    assert found.find("cuda", "float32", TUNING.target) is None
+    assert found.find("cpu", "float32", "llama-2-32-99") is None
+
+
+def test_choices_are_those_of_the_nearest_batch_size():
+    assert TUNING.batch_sizes == (1, 8)
+    assert TUNING.choices_for(1) == TUNING.choices_for(2) == TUNING.choices[:2]
+    assert TUNING.choices_for(3) == TUNING.choices_for(64) == TUNING.choices[2:]
+
+
+def test_a_target_is_told_by_its_sizes():
+    config = SimpleNamespace(model_type="llama", num_hidden_layers=16, hidden_size=256, vocab_size=4096)
+    assert target_fingerprint(config) == "llama-16-256-4096"
+    assert target_fingerprint(SimpleNamespace(**vars(config) | {"hidden_size": 8})) != "llama-16-256-4096"
+
+
+# -- between measured costs --------------------------------------------------------------------------------------------
+
+
+def test_lines_go_through_their_points_and_never_fall_beyond_them():
+    points = [(1.0, 4.0), (2.0, 2.0), (6.0, 6.0)]
+    assert [on_line(points, x) for x, _ in points] == [4.0, 2.0, 6.0]
+    assert on_line(points, 4) == 4.0 and on_line(points, 1.5) == 3.0
+    assert on_line(points, 8) == 8.0
+    assert on_line(points, 0) == 4.0  # where the first two fall, it is level
+    assert on_line([(1.0, 3.0), (2.0, 1.0)], 9) == 1.0
+    assert on_line([(3.0, 7.0)], 100) == 7.0
+    assert on_line([(2.0, 1.0), (3.0, 3.0)], 0) == 0.0
+
+
+def test_verify_costs_between_sizes_contexts_and_batch_sizes():
+    def seconds(nodes: int, context: int) -> float:
+        return (1 + nodes) * (1 + context / 100)
+
+    costs = [VerifyCost(1, nodes, 100, seconds(nodes, 100)) for nodes in (1, 2, 5, 9)]
+    costs += [VerifyCost(1, 5, 300, seconds(5, 300)), VerifyCost(8, 1, 100, 70.0)]
+    for nodes in (1, 3, 5, 8, 20):
+        for context in (50, 100, 200, 300, 500):
+            assert verify_seconds(costs, 1, nodes, context) == pytest.approx(
+                seconds(nodes, context), rel=1e-12
+            )
+    assert verify_seconds(costs, 2, 1, 100) == 4.0
+    assert verify_seconds(costs, 4, 7, 100) == 70.0
+
+
+# -- files that are no tunings -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("format",), "clover-tuning-2"),
+        (("entries",), {}),
+        (("entries",), [3]),
+        (("entries", 0, "device"), 3),
+        (("entries", 0, "device"), "cpu\x1b[2J"),
+        (("entries", 0, "threads"), True),
+        (("entries", 0, "threads"), 0),
+        (("entries", 0, "threads"), 2.0),
+        (("entries", 0, "versions"), {"clover": 1}),
+        (("entries", 0, "verify"), {"0": 1}),
+        (("entries", 0, "verify", 0, "nodes"), -1),
+        (("entries", 0, "verify", 0, "nodes"), 10**12),
+        (("entries", 0, "verify", 0, "seconds"), float("nan")),
+        (("entries", 0, "verify", 0, "seconds"), 0.0),
+        (("entries", 0, "verify", 0), [1, 2, 3]),
+        (("entries", 0, "draft", 0, "seconds"), float("inf")),
+        (("entries", 0, "draft", 0, "tree"), "/etc/passwd"),
+        (("entries", 0, "choices"), []),
+        (("entries", 0, "choices", 0, "tree"), "secret.json"),
+        (("entries", 0, "choices", 0, "tree"), "drawn:secret.json"),
+        (("entries", 0, "choices", 0, "tree"), "eagle2:1:1:1:secret.json"),
+        (("entries", 0, "choices", 0, "tree"), "paths:0,0"),
+        (("entries", 0, "choices", 0, "tree"), "paths:" + ",".join(str(i) for i in range(5000))),
+        (("entries", 0, "choices", 0, "tree"), None),
+        (("entries", 0, "choices", 0, "tau"), "3"),
+        (("entries", 0, "choices", 0, "tokens_per_second"), -5.0),
+        (("entries", 0, "calibration"), {"slopes": [float("nan")], "offsets": [0]}),
+        (("entries", 0, "calibration"), 7),
+    ],
+)
+def test_hostile_values_are_refused_in_one_line(file: Path, place: tuple, value: object, monkeypatch):
+    monkeypatch.chdir(file.parent)
+    (file.parent / "secret.json").write_text("[[0]]")
+    (file.parent / "eagle2:1:1:1:secret.json").write_text("[[0]]")
+    obj = json.loads(file.read_text())
+    part = obj
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
+    file.write_text(json.dumps(obj))
+    with pytest.raises(UserError, match=r"tuning\.json holds no tuning: ") as caught:
+        read_tuning(file)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("name", [*vars(TUNING)])
+def test_nothing_may_be_missing(file: Path, name: str):
+    obj = json.loads(file.read_text())
+    del obj["entries"][0][name]
+    file.write_text(json.dumps(obj))
+    with pytest.raises(UserError, match=f"'{name}' is missing"):
+        read_tuning(file)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"entries": []}', "[" * 100_000, "\0", '{"a": ' * 50_000])
+def test_other_files_are_refused_and_not_written_over(tmp_path: Path, text: str):
+    file = tmp_path / "tuning.json"
+    file.write_text(text)
+    with pytest.raises(UserError):
+        read_tuning(file)
+    with pytest.raises(UserError):
+        write_entry(file, TUNING)
+    assert file.read_text() == text
+
+
+def test_a_missing_file_is_named(tmp_path: Path):
+    with pytest.raises(UserError, match=r"cannot read .*tuning\.json"):
+        read_tuning(tmp_path / "tuning.json")

@@ -1,0 +1,272 @@
+"""Rows that join and leave a running batch: the text of each is what it is alone, whatever runs beside it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from clover.drafts.loading import SYSTEMS
+from clover.engine import Decoding, Engine, Request, StepEvent
+from clover.errors import UserError
+from clover.sampling import SamplingParams
+from clover.target import TargetModel, TargetOutput
+from clover.tree import parse_tree
+from tests.engine.test_lossless import SETTINGS, run, tokens_of
+from tests.families import CONTEXT, VOCAB, tiny_model
+
+CASES = [
+    ("clover2", "clover2"),
+    ("clover2", "drawn:clover2"),
+    ("clover2", "budget:4"),
+    ("clover2", "eagle2:8:3"),
+    ("clover1", "chain:3"),
+    ("eagle", "eagle2:8:3"),
+    ("eagle3", "drawn:chain:3"),
+    ("hydra", "medusa"),
+    ("lookup", "clover2"),
+    ("medusa", "budget:4"),
+]
+NEW = 9
+
+
+def some_requests(seed: int, count: int, params: Sequence[SamplingParams] = SETTINGS) -> list[Request]:
+    """Requests whose prompts and texts are all of different lengths; some end by an end-of-sequence token."""
+    rng = random.Random(seed)
+    prompts = [tuple(rng.randrange(3, VOCAB) for _ in range(rng.choice((1, 2, 6, 13)))) for _ in range(count)]
+    return [
+        Request(prompt, rng.randrange(1, NEW), params[i % len(params)], eos=() if i % 3 else None)
+        for i, prompt in enumerate(prompts)
+    ]
+
+
+def draft_of(target: TargetModel, system: str) -> Any:
+    torch.manual_seed(1)
+    return SYSTEMS[system].from_target(target, num_heads=5).to(target.dtype).eval()
+
+
+def engine_of(target: TargetModel, system: str | None, tree: str | None, **options: Any) -> Engine:
+    draft = None if system is None else draft_of(target, system)
+    return Engine(target, draft, None if tree is None else parse_tree(tree), prefill_chunk=4, **options)
+
+
+def drain(decoding: Decoding) -> Iterator[StepEvent]:
+    while not decoding.idle:
+        yield from decoding.step()
+
+
+def at_random(decoding: Decoding, requests: Sequence[Request], seed: int) -> tuple[list[list[int]], set[int]]:
+    """Add the requests and cancel some at random moments; what each was given, and which were cancelled."""
+    rng, added, cancelled = random.Random(seed), 0, set[int]()
+    given: list[list[int]] = [[] for _ in requests]
+    while added < len(requests) or not decoding.idle:
+        while added < len(requests) and rng.random() < 0.5:
+            assert decoding.add(requests[added]) == added
+            added += 1
+        if added and rng.random() < 0.1:
+            cancelled.add(index := rng.randrange(added))
+            decoding.cancel(index)
+        for event in decoding.step():
+            assert event.index not in cancelled or event.generation is None
+            given[event.index] += event.tokens
+    return given, cancelled
+
+
+@pytest.fixture(scope="module")
+def target() -> TargetModel:
+    return TargetModel(tiny_model("llama"))
+
+
+def check_arrivals(engine: Engine, seed: int) -> None:
+    requests = some_requests(seed, 10)
+    alone = [run(engine, [request])[0].tokens for request in requests]
+    given, cancelled = at_random(engine.open(3), requests, seed)
+    for index, (tokens, whole) in enumerate(zip(given, alone)):
+        assert tuple(tokens) == (whole[: len(tokens)] if index in cancelled else whole)
+    assert 0 < len(cancelled) < len(requests)
+
+
+@pytest.mark.parametrize(("system", "tree"), [(None, None), *CASES])
+def test_texts_do_not_depend_on_who_runs_beside_them(
+    target: TargetModel, system: str | None, tree: str | None
+) -> None:
+    check_arrivals(engine_of(target, system, tree, capacity=1), seed=4)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gemma3_text", "phi3", "gpt_neox"])
+def test_in_other_families_too(family: str) -> None:
+    check_arrivals(engine_of(TargetModel(tiny_model(family)), "clover2", "clover2"), seed=4)
+
+
+@pytest.mark.parametrize(("system", "tree"), CASES[:2])
+def test_a_run_refills_the_places_of_rows_that_finish(target: TargetModel, system: str, tree: str) -> None:
+    requests, engine = some_requests(2, 9), engine_of(target, system, tree)
+    expected = tokens_of(run(engine, requests))
+    for max_rows in (1, 2, 4, 20):
+        events = [*engine.run(requests, max_rows=max_rows)]
+        found = {event.index: event.generation.tokens for event in events if event.generation}
+        assert [found[i] for i in range(len(requests))] == expected
+
+
+class Watched:
+    """Notes rows and tokens of every forward of a target."""
+
+    def __init__(self, target: TargetModel, monkeypatch: pytest.MonkeyPatch):
+        self.shapes: list[tuple[int, int]] = []
+        self._forward = target.forward
+        monkeypatch.setattr(target, "forward", self)
+
+    def __call__(self, tokens: Tensor, *others: Any) -> TargetOutput:
+        self.shapes.append((tokens.shape[0], tokens.shape[1]))
+        return self._forward(tokens, *others)
+
+
+def test_a_long_prompt_holds_up_nobody(target: TargetModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_of(target, "clover2", "chain:2")
+    decoding, watched = engine.open(2), Watched(target, monkeypatch)
+    decoding.add(Request((3, 4), 100, eos=()))
+    decoding.step()
+    late = decoding.add(Request(tuple(range(3, 43)), 5, eos=()))
+    for _ in range(9):  # 39 tokens in chunks of 4: ten steps
+        watched.shapes.clear()
+        assert [event.index for event in decoding.step()] == [0]
+        assert watched.shapes == [(1, 4), (1, 3)]
+    watched.shapes.clear()
+    assert [event.index for event in decoding.step()] == [0, late]
+    assert watched.shapes == [(1, 3), (2, 3)]
+
+
+def test_what_runs_is_neither_copied_nor_run_again(
+    target: TargetModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every position goes through the target once, and the tensors of the cache stay where they are."""
+    engine = engine_of(target, None, None, capacity=64)
+    requests = [Request(tuple(range(3, 6 + i)), 5 + i, eos=()) for i in range(6)]
+    decoding, watched, places = engine.open(2), Watched(target, monkeypatch), set[int]()
+    for request in requests:
+        decoding.add(request)
+    for _ in drain(decoding):
+        if decoding.running and decoding._batch is not None:
+            places.add(decoding._batch.cache.keys.untyped_storage().data_ptr())
+    alone = sum(len(request.prompt) + request.max_new_tokens - 1 for request in requests)
+    padding = 1  # of the first two prompts, which are run together
+    assert sum(rows * tokens for rows, tokens in watched.shapes) == alone + padding
+    assert len(places) == 1
+
+
+def test_short_prompts_join_together(target: TargetModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoding, watched = engine_of(target, None, None).open(4), Watched(target, monkeypatch)
+    decoding.add(Request((3, 4), 50, eos=()))
+    decoding.step()
+    watched.shapes.clear()
+    for prompt in ((5, 6), (7, 8), (9, 10)):
+        decoding.add(Request(prompt, 5, eos=()))
+    decoding.step()
+    assert watched.shapes == [(2, 1), (3, 1)]
+    decoding.step()
+    assert watched.shapes[2:] == [(1, 1), (4, 1)]
+
+
+def test_a_bad_request_is_refused_alone_and_at_once(
+    target: TargetModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(target, "clover2", None)
+    decoding, watched = engine.open(2), Watched(target, monkeypatch)
+    good = Request((3, 4), 6, eos=())
+    decoding.add(good)
+    for bad in (Request((3,) * CONTEXT), Request((3, VOCAB)), Request((3,), stop=("x",))):
+        with pytest.raises(UserError):
+            decoding.add(bad)
+    with pytest.raises(UserError, match="vocabulary"):
+        decoding.add(Request((3,), params=SamplingParams(banned_tokens=(VOCAB,))))
+    assert not watched.shapes
+    (found,) = [event.generation for event in drain(decoding) if event.generation]
+    assert found.tokens == run(engine, [good])[0].tokens
+    assert decoding.add(good) == 1
+
+
+def test_a_cancelled_row_makes_room_at_once(target: TargetModel) -> None:
+    decoding = engine_of(target, "clover2", "chain:2").open(1)
+    running, waiting, last = (decoding.add(Request((3 + i, 4), 50, eos=())) for i in range(3))
+    decoding.step()
+    decoding.cancel(waiting)
+    assert decoding.running == 1
+    decoding.cancel(running)
+    decoding.cancel(running)
+    assert decoding.running == 0 and not decoding.idle
+    assert [event.index for event in decoding.step()] == [last]
+    decoding.cancel(last)
+    assert decoding.idle and decoding.step() == []
+
+
+def test_a_row_can_be_cancelled_while_its_prompt_runs(target: TargetModel) -> None:
+    engine = engine_of(target, "clover2", "chain:2")
+    for before in (0, 1):
+        decoding = engine.open(3)
+        requests = [Request(tuple(range(3, 20 + i)), 5, eos=()) for i in range(3)]
+        for request in requests[:before]:
+            decoding.add(request)
+            while not decoding.running:
+                decoding.step()
+        for request in requests[before:]:
+            decoding.add(request)
+        decoding.step()
+        decoding.cancel(1)
+        found = {event.index: event.generation.tokens for event in drain(decoding) if event.generation}
+        assert found == {i: run(engine, [requests[i]])[0].tokens for i in (0, 2)}
+
+
+def test_a_batch_goes_on_after_it_was_idle(target: TargetModel) -> None:
+    engine = engine_of(target, "clover2", "drawn:clover2")
+    decoding = engine.open(2)
+    for round_ in range(3):
+        requests = some_requests(round_, 3)
+        for request in requests:
+            decoding.add(request)
+        found = {event.index: event.generation.tokens for event in drain(decoding) if event.generation}
+        expected = [run(engine, [request])[0].tokens for request in requests]
+        assert [found[3 * round_ + i] for i in range(3)] == expected
+    with pytest.raises(UserError, match="max_rows"):
+        engine.open(0)
+
+
+def test_the_mask_of_a_chunk_stays_small_after_a_long_text(
+    target: TargetModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import clover.engine.prefill as module
+
+    monkeypatch.setattr(module, "_MOST_MASKED", 2_000)
+    monkeypatch.setattr(module, "_FEWEST", 4)
+    engine, watched = Engine(target, prefill_chunk=32), Watched(target, monkeypatch)
+    request = Request(tuple(3 + i % 40 for i in range(200)), 5, eos=())
+    (found,) = run(engine, [request])
+    prompt = watched.shapes[:-5]
+    seen = 0
+    for _, tokens in prompt:
+        assert tokens <= 4 or tokens * (seen + tokens) <= 2_000
+        seen += tokens
+    assert seen == 199 and prompt[0] == (1, 32) and prompt[-2][1] < 12
+    monkeypatch.undo()
+    assert found.tokens == run(Engine(target), [request])[0].tokens
+
+
+def test_a_batch_without_rows_holds_no_cache(target: TargetModel) -> None:
+    decoding = engine_of(target, "clover2", "chain:2").open(4)
+    for _ in range(2):
+        decoding.add(Request((3, 4), 5, eos=()))
+        assert [*drain(decoding)] and decoding._batch is None
+    index = decoding.add(Request((3, 4), 50, eos=()))
+    decoding.step()
+    decoding.cancel(index)
+    assert decoding._batch is None
+
+
+def test_accepted_paths_are_told(target: TargetModel) -> None:
+    engine = engine_of(target, "clover2", "chain:3")
+    for event in engine.run([Request((3, 4, 5), 20, eos=()), Request((6,), 20, eos=())]):
+        assert event.path == tuple(range(len(event.path)))
+        assert len(event.path) >= len(event.tokens)

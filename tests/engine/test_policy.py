@@ -1,0 +1,182 @@
+"""Whatever a policy chooses, and whenever it changes its mind, the text is that of plain decoding."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from clover.drafting import Drafter, FixedPolicy, StepOutcome, make_drafter, make_policy
+from clover.drafts.loading import SYSTEMS
+from clover.engine import Engine, PrefixCache, Request
+from clover.sampling import SamplingParams
+from clover.target import TargetModel
+from clover.tree import parse_tree
+from tests.engine.test_lossless import SETTINGS, requests_of, run, tokens_of
+from tests.families import tiny_model
+
+TREES = ("chain:4", "clover2", "budget:4", "eagle2:8:3")
+NEW = 24
+
+
+class ScriptedPolicy:
+    """Chooses as it is told, over and over, and notes how it went."""
+
+    def __init__(self, choices: Sequence[Drafter | None]):
+        self.choices = list(choices)
+        self.max_nodes = max(1 if choice is None else choice.max_nodes for choice in choices)
+        self.max_depth = max(0 if choice is None else choice.max_depth for choice in choices)
+        self.asked: list[tuple[int, int]] = []
+        self.outcomes: list[StepOutcome] = []
+
+    def choose(self, batch_size: int, context: int) -> Drafter | None:
+        self.asked.append((batch_size, context))
+        return self.choices[(len(self.asked) - 1) % len(self.choices)]
+
+    def record(self, outcome: StepOutcome) -> None:
+        self.outcomes.append(outcome)
+
+
+def random_choices(draft: Any, trees: Sequence[str], seed: int) -> list[Drafter | None]:
+    """Runs of one to six steps of the same kind; every other run is plain."""
+    rng = random.Random(seed)
+    drafters = [make_drafter(draft, parse_tree(tree)) for tree in trees]
+    runs = [[None if i % 2 else rng.choice(drafters)] * rng.randrange(1, 7) for i in range(8)]
+    return [choice for part in runs for choice in part]
+
+
+@pytest.fixture(scope="module")
+def target() -> TargetModel:
+    return TargetModel(tiny_model("llama"))
+
+
+@pytest.fixture(scope="module", params=sorted(SYSTEMS))
+def draft(request: pytest.FixtureRequest, target: TargetModel) -> Any:
+    torch.manual_seed(1)
+    return SYSTEMS[request.param].from_target(target, num_heads=5).to(target.dtype).eval()
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_any_choices_give_the_tokens_of_plain_decoding(target: TargetModel, draft: Any, batch: int) -> None:
+    requests = requests_of(batch, SETTINGS[batch % 2 :], NEW)
+    expected = tokens_of(run(Engine(target), requests))
+    for seed in range(2):
+        policy = ScriptedPolicy(random_choices(draft, TREES, seed))
+        engine = Engine(target, draft, prefill_chunk=3, capacity=1, policy=policy)
+        assert tokens_of(run(engine, requests)) == expected
+        found = {e.index: e.generation.tokens for e in engine.run(requests, max_rows=2) if e.generation}
+        assert [found[i] for i in range(batch)] == expected
+        assert max(outcome.caught_up for outcome in policy.outcomes) > 3, "no catching up in several parts"
+
+
+def test_greedy_rows_of_drawn_trees_do_not_depend_on_the_choices(target: TargetModel, draft: Any) -> None:
+    requests = requests_of(3, [SamplingParams()], NEW)
+    policy = ScriptedPolicy(random_choices(draft, ("drawn:chain:4", "drawn:clover2", "chain:2"), 5))
+    engine = Engine(target, draft, prefill_chunk=4, policy=policy)
+    assert tokens_of(run(engine, requests)) == tokens_of(run(Engine(target), requests))
+
+
+class Committed:
+    """Notes what every row of a draft's session takes in."""
+
+    def __init__(self, draft: Any, monkeypatch: pytest.MonkeyPatch):
+        self.taken: list[list[tuple[Tensor, int]]] = []
+        self.widest = 0
+        make = draft.new_session
+        monkeypatch.setattr(draft, "new_session", lambda *sizes: self._watch(make(*sizes)))
+
+    def _watch(self, session: Any) -> Any:
+        commit, self.taken = session.commit, [[] for _ in session.lengths]
+
+        def noted(hidden: Tensor, next_tokens: Tensor, counts: list[int]) -> Tensor:
+            self.widest = max(self.widest, hidden.shape[1])
+            for row, count in enumerate(counts):
+                self.taken[row] += [(hidden[row, i].clone(), int(next_tokens[row, i])) for i in range(count)]
+            return commit(hidden, next_tokens, counts)
+
+        session.commit = noted
+        return session
+
+
+def test_the_draft_takes_in_every_position_once_and_in_order(
+    target: TargetModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft = SYSTEMS["clover2"].from_target(target).to(target.dtype).eval()
+    requests = [Request((3, *range(5, 8 + 4 * i)), 30, eos=()) for i in range(3)]
+    policy = ScriptedPolicy(random_choices(draft, TREES, 3))
+    seen = Committed(draft, monkeypatch)
+    generations = run(Engine(target, draft, prefill_chunk=4, policy=policy), requests)
+    for taken, request, generation in zip(seen.taken, requests, generations, strict=True):
+        text = torch.tensor([[*request.prompt, *generation.tokens]])
+        hidden = target.train_forward(text).hidden[0]
+        assert len(taken) > len(request.prompt) + 10
+        assert [token for _, token in taken] == text[0, 1 : len(taken) + 1].tolist()
+        torch.testing.assert_close(torch.stack([own for own, _ in taken]), hidden[: len(taken)])
+    assert seen.widest <= max(4, 1 + max(drafter.max_depth for drafter in policy.choices if drafter))
+
+
+def test_outcomes_say_what_happened(target: TargetModel) -> None:
+    draft = SYSTEMS["clover2"].from_target(target).to(target.dtype).eval()
+    tree = make_drafter(draft, parse_tree("chain:3"))
+    policy = ScriptedPolicy([tree, None, None, tree])
+    requests = [Request((3, 4, 5), 20, eos=()), Request((6,), 9, eos=())]
+    generations = run(Engine(target, draft, policy=policy), requests)
+    first = policy.outcomes[0]
+    assert policy.asked[0] == (2, 3) == (first.batch_size, first.context)
+    assert [outcome.drafter for outcome in policy.outcomes[:4]] == [tree, None, None, tree]
+    assert [outcome.nodes for outcome in policy.outcomes[:4]] == [4, 1, 1, 4]
+    assert [outcome.caught_up for outcome in policy.outcomes[:4]][1:3] == [0, 0]
+    assert policy.outcomes[3].caught_up > 0 == policy.outcomes[0].caught_up
+    assert all(0 <= outcome.draft_seconds <= outcome.seconds for outcome in policy.outcomes)
+    assert all(len(outcome.emitted) == outcome.batch_size for outcome in policy.outcomes)
+    assert len(policy.outcomes) == max(generation.acceptance.steps for generation in generations)
+    assert sum(sum(outcome.emitted) for outcome in policy.outcomes) >= 29
+
+
+def test_a_conversation_keeps_what_plain_steps_wrote(target: TargetModel) -> None:
+    draft = SYSTEMS["clover2"].from_target(target).to(target.dtype).eval()
+    engine = Engine(target, draft, policy=FixedPolicy(None))
+    prefix, prompt = PrefixCache(), (3, 9, 27, 31, 14)
+    (said,) = [e.generation for e in engine.run([Request(prompt, 15, eos=())], prefix=prefix) if e.generation]
+    follow_up = (*prompt, *said.tokens, 5, 6)
+    assert prefix.shared_length(follow_up) >= len(prompt) + len(said.tokens) - 2
+    engine = Engine(target, draft)
+    again = [
+        e.generation for e in engine.run([Request(follow_up, 15, eos=())], prefix=prefix) if e.generation
+    ]
+    assert tokens_of(again) == tokens_of(run(engine, [Request(follow_up, 15, eos=())]))
+
+
+class MovedClock:
+    """An automatic policy that is told other times than the true ones: drafting is cheap and dear in turn."""
+
+    def __init__(self, draft: Any):
+        self.inner = make_policy(draft)
+        self.max_nodes, self.max_depth = self.inner.max_nodes, self.inner.max_depth
+        self.drafters: list[Drafter | None] = []
+
+    def choose(self, batch_size: int, context: int) -> Drafter | None:
+        self.drafters.append(self.inner.choose(batch_size, context))
+        return self.drafters[-1]
+
+    def record(self, outcome: StepOutcome) -> None:
+        cheap = len(self.drafters) // 20 % 2 == 0
+        seconds = 1.0 if outcome.drafter is None else 0.5 if cheap else 9.0
+        self.inner.record(dataclasses.replace(outcome, seconds=seconds))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_automatic_choice_gives_the_tokens_of_plain_decoding(
+    target: TargetModel, draft: Any, batch: int
+) -> None:
+    requests = requests_of(batch, SETTINGS[batch % 2 :], 3 * NEW)
+    policy = MovedClock(draft)
+    engine = Engine(target, draft, policy=policy)
+    assert tokens_of(run(engine, requests)) == tokens_of(run(Engine(target), requests))
+    changes = sum(a is not b for a, b in zip(policy.drafters, policy.drafters[1:], strict=False))
+    assert changes >= 2, "it never changed its mind"

@@ -1,0 +1,114 @@
+"""Rank paths tell exactly what the engine accepts, with any static tree, greedy and sampled."""
+
+from functools import reduce
+from operator import add
+
+import pytest
+import torch
+
+from clover.drafts import Clover2Draft
+from clover.drafts.lookup import LookupDraft
+from clover.drafts.medusa import MedusaDraft
+from clover.engine import Engine, Request
+from clover.metrics import Acceptance
+from clover.sampling import SamplingParams
+from clover.target import TargetModel
+from clover.tree import CLOVER2_TREE, TreeShape
+from clover.tune.ranks import WIDTH, Ranking, rank_texts
+from clover.tune.shapes import exact_tau
+from clover.tune.texts import Text, write_texts
+from tests.families import tiny_model
+from tests.oracle import OracleDraft
+
+TREES = (TreeShape.chain(3), CLOVER2_TREE.cut(3), TreeShape.from_paths([[0], [4], [9], [4, 1], [9, 9]]))
+
+
+@pytest.fixture(scope="module")
+def target() -> TargetModel:
+    return TargetModel(tiny_model("llama"))
+
+
+def requests(temperature: float = 0.0) -> list[Request]:
+    """Prompts of several lengths, down to one token, in an order that is not that of their lengths."""
+    prompts = [(3, 4, 5, 6, 7), (8,), (9, 10, 11), (3, 9), (12, 5, 9, 4, 4, 4, 7)]
+    return [
+        Request(prompt, 12 + i, SamplingParams(temperature=temperature, seed=i), eos=())
+        for i, prompt in enumerate(prompts)
+    ]
+
+
+def decoded(engine: Engine, some: list[Request]) -> Acceptance:
+    events = (event for request in some for event in engine.run([request]))
+    return reduce(add, (event.generation.acceptance for event in events if event.generation), Acceptance())
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_tau_from_ranks_is_the_engines(target: TargetModel, temperature: float) -> None:
+    for system in (Clover2Draft, MedusaDraft):
+        draft = system.from_target(target, num_heads=4).eval()
+        some = [request for request in requests(temperature) if len(request.prompt) > 1]
+        texts = write_texts(Engine(target), some, 3)
+        assert [len(text.new) for text in texts] == [request.max_new_tokens for request in some]
+        ranking = rank_texts(target, draft, texts, batch_size=3)
+        for shape in TREES:
+            expected = decoded(Engine(target, draft, shape), some)
+            assert exact_tau(ranking.paths, frozenset(shape.paths[1:])) == expected.tau
+        assert any(any(path) for paths in ranking.paths for path in paths), "nothing was ever right"
+
+
+def test_ranks_are_where_an_oracle_put_the_token(target: TargetModel) -> None:
+    (text,) = write_texts(Engine(target), requests()[:1], 1)
+    draft = OracleDraft(target, [list(text.tokens)], spread=12)
+    ranking = rank_texts(target, draft, [text])  # type: ignore[arg-type]
+    expected = []
+    for number in range(len(text.new)):
+        at = len(text.prompt) + number
+        ranks = [
+            rank_of_the_token(draft, text, at + depth) for depth in range(8) if number + depth < len(text.new)
+        ]
+        wide = next((place for place, rank in enumerate(ranks) if rank >= WIDTH), len(ranks))
+        expected.append(tuple(ranks[:wide]))
+    assert ranking.paths == (tuple(expected),)
+    assert ranking.positions == len(text.new)
+
+
+def rank_of_the_token(draft: OracleDraft, text: Text, at: int) -> int:
+    return draft.opinion(0, at).argsort(descending=True).tolist().index(text.tokens[at])
+
+
+def test_guesses_are_the_best_candidates_wherever_the_path_is_right(target: TargetModel) -> None:
+    texts = write_texts(Engine(target), requests()[:1], 1)
+    draft = OracleDraft(target, [list(texts[0].tokens)], spread=3)
+    ranking: Ranking = rank_texts(target, draft, texts)  # type: ignore[arg-type]
+    count = sum(min(8, len(texts[0].new) - number) for number in range(len(texts[0].new)))
+    assert len(ranking.probabilities) == count * WIDTH
+    # The oracle's token is among its best four, so that one candidate of each place is right.
+    assert ranking.accepted.view(count, WIDTH).sum(1).eq(1).all()
+    best = (-torch.arange(target.vocab_size).double()).softmax(-1)[:WIDTH]
+    torch.testing.assert_close(ranking.probabilities.view(count, WIDTH), best.expand(count, -1))
+    assert ranking.depths.view(count, WIDTH)[:8, 0].tolist() == list(range(1, 9))
+    assert ranking.texts.unique().tolist() == [0]
+
+
+def test_a_prompt_of_one_token_has_no_draft_at_its_first_step(target: TargetModel) -> None:
+    draft = Clover2Draft.from_target(target, num_heads=2).eval()
+    texts = write_texts(Engine(target), requests()[1:2], 1)
+    ranking = rank_texts(target, draft, texts)
+    assert ranking.paths[0][0] == () and len(ranking.paths[0]) == len(texts[0].new)
+
+
+def test_a_draft_of_a_part_of_the_vocabulary_ranks_in_the_targets_numbering(target: TargetModel) -> None:
+    draft = Clover2Draft.from_target(target, num_heads=3).eval()
+    draft.reduce_vocabulary(torch.arange(0, target.vocab_size, 2))
+    some = [request for request in requests() if len(request.prompt) > 1]
+    texts = write_texts(Engine(target), some, 4)
+    ranking = rank_texts(target, draft, texts)
+    for shape in TREES:
+        expected = decoded(Engine(target, draft, shape), some)
+        assert exact_tau(ranking.paths, frozenset(shape.paths[1:])) == expected.tau
+
+
+def test_no_texts() -> None:
+    target = TargetModel(tiny_model("llama"))
+    ranking = rank_texts(target, LookupDraft.from_target(target), [])
+    assert ranking.paths == () and ranking.positions == 0 and ranking.probabilities.shape == (0,)

@@ -1,0 +1,36 @@
+import pytest
+
+from clover.tree import CLOVER2_TREE, TreeShape, parse_tree
+from clover.tune.costs import CostModel
+from clover.tune.search import Prediction, predict, rules_worth_trying, worth_trying
+from clover.tune.shapes import Candidate
+from tests.tune.test_costs import OTHER, draft_seconds, made_up_costs, verify_pass
+
+PROBES = ["chain:1", "chain:4", "clover2", "paths:0,1,00", "paths:0,1,2,00,01"]
+
+
+def test_the_fastest_is_first_and_its_speed_is_tokens_over_seconds() -> None:
+    model = CostModel(made_up_costs(PROBES))
+    small, large = Candidate(TreeShape.chain(1), 1.8), Candidate(CLOVER2_TREE, 4.0)
+    weak = Candidate(TreeShape.chain(4), 1.1)
+    found = predict(model, [weak, small, large])
+    assert [one.candidate for one in found] == [large, small, weak]
+    seconds = draft_seconds(CLOVER2_TREE) + verify_pass(26) + OTHER
+    assert found[0].step_seconds == pytest.approx(seconds)
+    assert found[0].tokens_per_second == pytest.approx(4.0 * 2 / seconds)
+    assert found[0].speedup == pytest.approx(4.0 * (verify_pass(1) + OTHER) / seconds)
+
+
+def test_neighbours_are_tried_once() -> None:
+    shapes = [TreeShape.from_paths([[i] for i in range(size)]) for size in (10, 9, 5, 4, 2, 1)]
+    predictions = [Prediction(Candidate(shape, 2.0), 1.0, 10.0 - i, 1.0) for i, shape in enumerate(shapes)]
+    tried = worth_trying(predictions)
+    assert [one.candidate.shape.budget for one in tried] == [10, 5, 2]
+
+
+def test_rules_are_about_as_large_and_share_only_where_there_are_rows_to_share() -> None:
+    assert rules_worth_trying(8, 1) == ["budget:8", "eagle2:8:3", "eagle2:4:3"]
+    assert rules_worth_trying(8, 4)[3:] == ["shared:8", "shared:4"]
+    assert rules_worth_trying(1, 4) == ["budget:1", "eagle2:1:3", "shared:1"]
+    for rule in rules_worth_trying(8, 4):
+        parse_tree(rule)
