@@ -121,6 +121,9 @@ def interrupted_in_time(place: Workplace) -> Iterator[None]:
         rung.append(True)
         signal.raise_signal(signal.SIGINT)
 
+    heard = signal.getsignal(signal.SIGINT)
+    if heard is signal.SIG_IGN:  # as in a shell's background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, max(place.deadline - time.monotonic(), 0.001))
     try:
@@ -132,6 +135,7 @@ def interrupted_in_time(place: Workplace) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGINT, heard)
 
 
 def _short(word: str) -> str:
