@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from clover.bench.ceilings import Ceilings, StepWork
+from clover.engine import STEP_PHASES
 from clover.interleaved import Run, acceptance_of, speed, texts_of
 
-PHASES = ("draft", "verify", "accept", "keep")
 _MILLISECONDS = 1e3
 
 
@@ -43,7 +43,7 @@ class StepTimes:
 
     def milliseconds(self) -> dict[str, float]:
         """All phases and the whole step, in milliseconds."""
-        phases = {name: _MILLISECONDS * getattr(self, name) for name in (*PHASES, "other")}
+        phases = {name: _MILLISECONDS * getattr(self, name) for name in (*STEP_PHASES, "other")}
         return phases | {"total": _MILLISECONDS * self.total}
 
 
@@ -115,7 +115,7 @@ def step_times(runs: Sequence[Run]) -> StepTimes:
         ZeroDivisionError: no step was taken.
     """
     steps = sum(run.clock.steps for run in runs)
-    phases = {name: sum(run.clock.seconds[name] for run in runs) / steps for name in PHASES}
+    phases = {name: sum(run.clock.seconds[name] for run in runs) / steps for name in STEP_PHASES}
     decoding = sum(run.seconds - run.clock.seconds["prefill"] for run in runs) / steps
     return StepTimes(**phases, other=decoding - sum(phases.values()))
 

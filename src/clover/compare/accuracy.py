@@ -12,6 +12,7 @@ from clover.data import Batches, Sample
 from clover.drafts import DraftModel
 from clover.engine import Engine, Request
 from clover.evaluate.accuracy import TOP, measure_heads
+from clover.interleaved import decode
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
 
@@ -49,11 +50,8 @@ def written_texts(
         )
         for i, prompt in enumerate(prompts)
     ]
-    texts: dict[int, tuple[int, ...]] = {}
-    for event in Engine(target).run(requests):
-        if event.generation is not None:
-            texts[event.index] = event.generation.tokens
-    return [_sample(prompt, texts[i]) for i, prompt in enumerate(prompts)]
+    texts = decode(Engine(target), requests).texts
+    return [_sample(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
 
 
 def measure_accuracy(

@@ -12,13 +12,12 @@ from statistics import median
 
 from clover.compare.plan import PLAIN, Draft, Method
 from clover.drafts import DraftModel
-from clover.engine import Engine, PhaseClock, Request
+from clover.engine import STEP_PHASES, Engine, PhaseClock, Request
 from clover.errors import UserError
 from clover.interleaved import Run, acceptance_of, decode, interleave, speed, texts_of
 from clover.target import TargetModel
 from clover.tree import parse_tree
 
-PHASES = ("draft", "verify", "accept", "keep")
 _MILLISECONDS = 1e3
 
 
@@ -135,7 +134,7 @@ def _summarize(
         tau=acceptance.tau,
         acceptance_per_depth=tuple(acceptance.acceptance_per_depth),
         step_milliseconds={
-            phase: _MILLISECONDS * median(_per_step(c, phase) for c in clocks) for phase in PHASES
+            phase: _MILLISECONDS * median(_per_step(c, phase) for c in clocks) for phase in STEP_PHASES
         },
         identical=sum(a == b for a, b in zip(first, expected, strict=True)),
         texts=len(first),

@@ -11,10 +11,10 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from clover.compare.measuring import PHASES
 from clover.compare.plan import PLAIN, Method
 from clover.compare.style import PHASE_COLOURS, Palette, finish, legend_below, named_bars, shade
 from clover.compare.summary import Findings, Row
+from clover.engine import STEP_PHASES
 from clover.pictures import FAINT, INK
 
 _WIDTH = 10.0
@@ -100,7 +100,7 @@ def draw_steps(findings: Findings) -> Figure | None:
     figure = _bar_figure(len(rows))
     axes = figure.subplots()
     starts = [0.0] * len(rows)
-    for phase, colour in zip(PHASES, PHASE_COLOURS, strict=True):
+    for phase, colour in zip(STEP_PHASES, PHASE_COLOURS, strict=True):
         widths = [row.milliseconds[phase] for row in rows]
         axes.barh(range(len(rows)), widths, 0.74, left=starts, color=colour, label=phase)
         starts = [start + width for start, width in zip(starts, widths, strict=True)]

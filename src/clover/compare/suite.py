@@ -46,6 +46,7 @@ from clover.drafts.loading import SYSTEMS
 from clover.errors import UserError
 from clover.files import explain
 from clover.losses import LossConfig
+from clover.train.config import DTYPES, OPTIMIZERS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -139,8 +140,8 @@ class TrainingOptions:
         for name in ("max_length", "batch_tokens"):
             check(name, value := getattr(self, name), value >= 8, "at least 8")
         check("learning_rates", self.learning_rates, all(map(_positive, self.learning_rates)), "more than 0")
-        check("optimizer", self.optimizer, self.optimizer in ("muon", "adamw"), "muon or adamw")
-        check("dtype", self.dtype, self.dtype in (None, "bf16", "fp32"), "bf16 or fp32")
+        check("optimizer", self.optimizer, self.optimizer in OPTIMIZERS, " or ".join(OPTIMIZERS))
+        check("dtype", self.dtype, self.dtype in (None, *DTYPES), " or ".join(DTYPES))
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from clover.compare.measuring import PHASES
 from clover.compare.plan import PLAIN, Method
 from clover.compare.progress import clock
 from clover.compare.summary import Findings, Row, percent
+from clover.engine import STEP_PHASES
 
 
 @dataclass(frozen=True)
@@ -169,10 +169,14 @@ def _figure(row: Row | None, name: str) -> str:
 
 def _phases(findings: Findings) -> Table:
     rows = [
-        (findings.label(row.method), setting(row), *(f"{row.milliseconds[phase]:.2f}" for phase in PHASES))
+        (
+            findings.label(row.method),
+            setting(row),
+            *(f"{row.milliseconds[phase]:.2f}" for phase in STEP_PHASES),
+        )
         for row in findings.rows()
     ]
-    columns = ("method", "setting", *(f"{phase} ms" for phase in PHASES))
+    columns = ("method", "setting", *(f"{phase} ms" for phase in STEP_PHASES))
     return Table("Where the time of a decoding step goes", "", columns, tuple(rows))
 
 

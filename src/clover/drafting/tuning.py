@@ -101,7 +101,7 @@ class Tuning:
 
     def choices_for(self, batch_size: int) -> tuple[Choice, ...]:
         """The candidates of the nearest batch size that was measured, by ratio; the best first."""
-        nearest = min(self.batch_sizes, key=lambda size: (abs(math.log(size / batch_size)), size))
+        nearest = _nearest(self.batch_sizes, batch_size)
         return tuple(choice for choice in self.choices if choice.batch_size == nearest)
 
 
@@ -142,7 +142,7 @@ def verify_seconds(costs: Iterable[VerifyCost], batch_size: int, nodes: int, con
     """
     costs = list(costs)
     assert costs, "something has to be measured first"
-    nearest = min({c.batch_size for c in costs}, key=lambda size: (abs(math.log(size / batch_size)), size))
+    nearest = _nearest({c.batch_size for c in costs}, batch_size)
     curves: dict[int, list[tuple[float, float]]] = {}
     for cost in costs:
         if cost.batch_size == nearest:
@@ -155,6 +155,11 @@ def verify_seconds(costs: Iterable[VerifyCost], batch_size: int, nodes: int, con
         nearby = min(points, key=lambda point: (abs(point[0] - nodes), point[0]))
         growth.append((float(at), nearby[1] / on_line(sorted(curves[full]), nearby[0])))
     return base * max(on_line(growth, context), 0.0)
+
+
+def _nearest(sizes: Iterable[int], batch_size: int) -> int:
+    """The nearest size by ratio; the smaller of two."""
+    return min(sizes, key=lambda size: (abs(math.log(size / batch_size)), size))
 
 
 def on_line(points: Sequence[tuple[float, float]], x: float) -> float:

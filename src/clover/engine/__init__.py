@@ -4,6 +4,15 @@ from clover.engine.decoding import Decoding
 from clover.engine.engine import Engine
 from clover.engine.prefix import PrefixCache
 from clover.engine.requests import Generation, Request, StepEvent
-from clover.engine.timing import PhaseClock
+from clover.engine.timing import STEP_PHASES, PhaseClock
 
-__all__ = ["Decoding", "Engine", "Generation", "PhaseClock", "PrefixCache", "Request", "StepEvent"]
+__all__ = [
+    "STEP_PHASES",
+    "Decoding",
+    "Engine",
+    "Generation",
+    "PhaseClock",
+    "PrefixCache",
+    "Request",
+    "StepEvent",
+]

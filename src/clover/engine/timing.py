@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
-PHASES = ("prefill", "draft", "verify", "accept", "keep")
+STEP_PHASES = ("draft", "verify", "accept", "keep")
 
 
 class PhaseClock:
@@ -26,7 +26,7 @@ class PhaseClock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the time of the block to phase `name`, one of PHASES."""
+        """Add the time of the block to phase `name`, "prefill" or one of STEP_PHASES."""
         started = time.perf_counter()
         yield
         if self.synchronize:

@@ -11,8 +11,8 @@ from clover.errors import UserError
 from clover.losses import LossConfig
 
 _SCHEDULES = ("trapezoid", "cosine")
-_DTYPES = ("bf16", "fp32")
-_OPTIMIZERS = ("muon", "adamw")
+DTYPES = ("bf16", "fp32")
+OPTIMIZERS = ("muon", "adamw")
 _MAY_CHANGE = (
     "output", "target", "data", "max_steps", "max_minutes", "epochs", "save_every_minutes", "writing_seconds",
 )  # fmt: skip
@@ -84,8 +84,8 @@ class TrainConfig:
             "betas", self.betas, len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas), "two below 1"
         )
         _check("schedule", self.schedule, self.schedule in _SCHEDULES, " or ".join(_SCHEDULES))
-        _check("optimizer", self.optimizer, self.optimizer in _OPTIMIZERS, " or ".join(_OPTIMIZERS))
-        _check("dtype", self.dtype, self.dtype in (None, *_DTYPES), " or ".join(_DTYPES))
+        _check("optimizer", self.optimizer, self.optimizer in OPTIMIZERS, " or ".join(OPTIMIZERS))
+        _check("dtype", self.dtype, self.dtype in (None, *DTYPES), " or ".join(DTYPES))
 
     @property
     def work_directory(self) -> Path:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from clover.engine import Engine, Request
+from clover.interleaved import decode
 from clover.sampling import SamplingParams
 
 
@@ -37,12 +38,9 @@ def write_texts(
     texts: list[Text] = []
     for start in range(0, len(requests), batch_size):
         some = requests[start : start + batch_size]
-        new: list[list[int]] = [[] for _ in some]
-        for event in engine.run(some):
-            new[event.index] += event.tokens
+        new = decode(engine, some).texts
         texts += [
-            Text(request.prompt, tuple(tokens), request.params)
-            for request, tokens in zip(some, new, strict=True)
+            Text(request.prompt, tokens, request.params) for request, tokens in zip(some, new, strict=True)
         ]
         progress(len(texts) / len(requests))
     return texts
