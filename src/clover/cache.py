@@ -114,6 +114,20 @@ class KVCache(Cache):
         cached = cached.expand(-1, ancestor_mask.shape[1], -1)
         return torch.cat([cached, ancestor_mask], dim=-1).unsqueeze(1)
 
+    def text(self, layer: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What one layer holds of the rows' texts, for those who look at it between forwards.
+
+        Returns:
+            keys [B, Hkv, S', Dk], values [B, Hkv, S', Dv] with S' = max(lengths), and Bool [B, 1, 1, S'], True where a
+            row has text; None if all have.
+        """
+        length = self.length
+        mask = None
+        if not self.uniform:
+            slots = torch.arange(length, device=self.keys.device)
+            mask = (slots < self._lengths_on_device[:, None])[:, None, None]
+        return self.keys[layer, :, :, :length], self.values[layer, :, :, :length], mask
+
     def causal_mask(self, num_tokens: int) -> Tensor:
         """``attention_mask`` for N tokens of plain text in every row: Bool [B, 1, N, S']."""
         causal = torch.ones(num_tokens, num_tokens, dtype=torch.bool, device=self.keys.device).tril()

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clover.drafts import Clover2Draft, load_draft, token_products
-from clover.drafts.layers import CosineAttention
+from clover.drafts.layers import CosineAttention, LookBack
 from clover.errors import UserError
 from clover.target import TargetModel
 from clover.target.decoder import final_norm, run_decoder
@@ -24,11 +24,12 @@ OPTIONS: tuple[dict[str, object], ...] = (
     {"first_decoder": "linear"},
     {"projector_embedding": False},
     {"embedding": "input"},
-    {"num_augmenting_layers": 1},
+    {"num_augmenting_layers": 2},
     {"num_augmenting_layers": 3},
     {"hidden_state": "pre_norm"},
     {"embedding_scale": 1.0},
     {"start": "last_layer"},
+    {"look_back": False},
 )
 
 
@@ -36,6 +37,8 @@ def make(family: str = "llama", **options: object) -> tuple[TargetModel, Clover2
     target = TargetModel(tiny_model(family))
     torch.manual_seed(3)
     draft = Clover2Draft.from_target(target, noise=0.3, **options).to(target.dtype).eval()
+    if draft.look_back is not None:  # which would start as the identity
+        torch.nn.init.normal_(draft.look_back.output.weight, std=0.3)
     return target, draft
 
 
@@ -59,6 +62,20 @@ def fold(draft: Clover2Draft, state: Tensor, embedding: Tensor) -> Tensor:
     return linear.weight[:, :HIDDEN] @ state + linear.weight[:, HIDDEN:] @ embedding + linear.bias
 
 
+def look_back(layer: LookBack | None, state: Tensor, text: Tensor) -> Tensor:
+    """L(s, s_<=t) head by head: [H], [T, H] -> [H]."""
+    if layer is None:
+        return state
+    query = layer.query(F.rms_norm(state, (HIDDEN,), layer.norm.weight, eps=1e-6))
+    keys, values = layer.key_value(text).chunk(2, dim=-1)
+    found, width = torch.zeros_like(state), HIDDEN // HEADS
+    for head in range(HEADS):
+        part = slice(head * width, (head + 1) * width)
+        weights = (keys[:, part] @ query[part] / width**0.5).softmax(0)
+        found[part] = weights @ values[:, part]
+    return state + layer.output(found)
+
+
 def reference(
     target: TargetModel, draft: Clover2Draft, hidden: Tensor, tokens: list[int], drafted: list[int]
 ) -> list[Tensor]:
@@ -66,10 +83,11 @@ def reference(
     rows = target.embedding_weight if draft.config.embedding == "input" else target.lm_head_weight
     rows = rows * draft.config.embedding_scale
     inputs = torch.stack([fold(draft, h, rows[x]) for h, x in zip(hidden, tokens[1:], strict=True)])
-    state = run_decoder(draft.augment, inputs[None])[0, -1]
+    text = run_decoder(draft.augment, inputs[None])[0]
+    state = text[-1]
     outputs = [draft.output_norm(draft.first_projector(state))]
     for token in drafted:
-        state = attend(draft.recur, state, rows[token])
+        state = look_back(draft.look_back, attend(draft.recur, state, rows[token]), text)
         both = torch.cat((state, rows[token])) if draft.config.projector_embedding else state
         outputs.append(draft.output_norm(draft.projector(both)))
     return [target.logits(output) for output in outputs]
@@ -89,11 +107,13 @@ def test_products_of_tokens_make_no_difference(
     options: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, draft = make("llama", **options)
+    hidden, text = torch.randn(2, 5, HIDDEN, dtype=target.dtype), torch.randint(VOCAB, (2, 5))
     parents, tokens = torch.randn(2, 3, HIDDEN, dtype=target.dtype), torch.randint(VOCAB, (2, 3))
     slots = torch.tensor([[0, 2, 2], [1, 0, 1]])
 
     def logits() -> list[Tensor]:
         session = draft.new_session(2, 4)
+        session.commit(hidden, text, [5, 3])
         session.states = parents
         return [session.advance(slots, tokens), session.states]
 
@@ -128,10 +148,17 @@ def test_every_option_makes_another_draft() -> None:
 
 
 def test_a_configuration_from_before_the_options_says_the_same(tmp_path: Path) -> None:
-    target, draft = make()
+    target, draft = make(look_back=False)
     draft.save_pretrained(tmp_path)
     content = json.loads((tmp_path / "config.json").read_text())
-    for option in ("first_decoder", "projector_embedding", "embedding", "embedding_scale", "start"):
+    for option in (
+        "first_decoder",
+        "projector_embedding",
+        "embedding",
+        "embedding_scale",
+        "start",
+        "look_back",
+    ):
         del content[option]
     (tmp_path / "config.json").write_text(json.dumps(content))
     loaded = load_draft(tmp_path, target)

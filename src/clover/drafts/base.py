@@ -6,7 +6,9 @@ W width of the hidden states that are read, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Protocol, cast
 
 import torch
@@ -85,6 +87,9 @@ class DraftModel(PreTrainedModel):
     _no_split_modules = None
     _target: TargetModel | None = None
     paper_loss = LossConfig()  # the loss of the system's own paper, as far as it is known
+    new_options: Mapping[str, Any] = MappingProxyType(
+        {}
+    )  # of a new draft; its configuration's defaults are older
     trainable = True  # False for systems without weights
 
     def __init__(self, config: DraftConfig):
@@ -165,6 +170,7 @@ class DraftModel(PreTrainedModel):
         Raises:
             UserError: there is no such field, or its value is of the wrong type or out of range.
         """
+        options = {**cls.new_options, **options}
         check_options(cast(Any, cls.config_class), options)
         described = {key: value for key, value in target.config.to_dict().items() if key != "_name_or_path"}
         config = cast(Any, cls.config_class)(target_config=described, **options)

@@ -3,15 +3,18 @@
 At position t, with the target's hidden state h_t and the token x_{t+1} that the target itself has produced:
 
     u_t = A1(h_t, E[x_{t+1}])          fold        once per verified position
-    s_t = Norm1(Aug(u_<=t))            augment     two decoder layers of the target's own kind, with a KV cache
+    s_t = Norm1(Aug(u_<=t))            augment     decoder layers of the target's own kind, with a KV cache
     o   = Norm2(FC1 s)                 head 1      logits = lm_head(o)
-    s   = A2(s, E[x]); o = Norm2(FC2 [s ; E[x]])   heads 2 … N, a recurrent network over the drafted tokens x
+    s   = L(A2(s, E[x]), s_<=t)
+    o   = Norm2(FC2 [s ; E[x]])   heads 2 … N, a recurrent network over the drafted tokens x
 
 E are the rows of the target's lm_head. They and the lm_head are shared with the target and frozen.
 The ablations are values of the configuration: parts are replaced by plainer ones.
 
-Two things differ from the paper unless asked for, since both learn more from the same text (docs/log.md): E is scaled
-to entries of mean square 1, the size of the states it meets, and the augmenting layers start fresh.
+A new draft differs from the paper's in four things unless asked otherwise, for it learns more from the same text that
+way (docs/log.md): E is scaled to entries of mean square 1, the size of the states it meets; the recurrent step looks back
+(L) at the augmented states of the committed text, which the paper's later heads see through one vector only; with that,
+one augmenting layer is as good as two; and it starts fresh.
 
 Shapes: B batch, A committed positions, P frontier nodes, T text, D heads, H hidden, V vocabulary.
 """
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 import copy
 from math import isfinite
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -28,7 +32,7 @@ from torch import Tensor, nn
 from clover.drafts.base import DraftModel
 from clover.drafts.config import DraftConfig, LossConfig
 from clover.drafts.frontier_session import FrontierSession, last_position, shifted
-from clover.drafts.layers import ConcatLinear, CosineAttention, identity_linear
+from clover.drafts.layers import ConcatLinear, CosineAttention, LookBack, identity_linear
 from clover.drafts.options import ONE_LAYER_STATES, check_choice
 from clover.drafts.token_products import CachedProducts, TokenProducts
 from clover.errors import UserError
@@ -41,7 +45,7 @@ class Clover2Config(DraftConfig):
 
     Args:
         num_heads: depths it is trained to draft (5 in the paper).
-        num_augmenting_layers: decoder layers between target and heads (2 in the paper).
+        num_augmenting_layers: decoder layers between target and heads (2 in the paper; a new draft has 1).
         noise: standard deviation of the zero-mean noise on the starting values.
         first_decoder: what folds the newest token in: "attention", A1, or "linear", a linear layer on [h ; E[x]].
         projector_embedding: whether the heads after the first project [s ; E[x]]; False projects s alone.
@@ -50,6 +54,8 @@ class Clover2Config(DraftConfig):
             square of E's entries is 1, and a saved one was trained with 1.
         start: starting values of the augmenting layers: "fresh", as a new model has them, or "last_layer", copies of
             the target's last layer, as in the paper.
+        look_back: whether the recurrent step attends to the states of the committed text; not in the paper. A new draft
+            does unless told otherwise.
     """
 
     model_type = "clover2"
@@ -64,6 +70,7 @@ class Clover2Config(DraftConfig):
         embedding: str = "lm_head",
         embedding_scale: float | None = None,
         start: str = "fresh",
+        look_back: bool = False,
         **kwargs: Any,
     ):
         self.num_heads = num_heads
@@ -74,6 +81,7 @@ class Clover2Config(DraftConfig):
         self.embedding = embedding
         self.embedding_scale = embedding_scale
         self.start = start
+        self.look_back = look_back
         if num_heads < 1 or num_augmenting_layers < 1:
             raise UserError("a Clover-2 draft needs at least one head and one augmenting layer")
         check_choice("clover2", "first_decoder", first_decoder, ("attention", "linear"))
@@ -94,6 +102,7 @@ class Clover2Draft(DraftModel):
     config: Clover2Config  # pyright: ignore[reportIncompatibleVariableOverride]
     config_class = Clover2Config
     paper_loss = LossConfig(regression_weight=10.0)
+    new_options = MappingProxyType({"look_back": True, "num_augmenting_layers": 1})
 
     def __init__(self, config: Clover2Config):
         super().__init__(config)
@@ -103,6 +112,7 @@ class Clover2Draft(DraftModel):
         attends = config.first_decoder == "attention"
         self.fold = CosineAttention(size, heads, noise) if attends else ConcatLinear(size, noise)
         self.recur = CosineAttention(size, heads, noise)
+        self.look_back = LookBack(size, heads) if config.look_back else None
         self.first_projector = identity_linear(size, size, noise)
         projected = 2 * size if config.projector_embedding else size
         self.projector = identity_linear(projected, size, noise)
@@ -135,9 +145,12 @@ class Clover2Draft(DraftModel):
         following = self._embedding(shifted(tokens, 1)).to(hidden.dtype)
         state = run_decoder(self.augment, self.fold(hidden, following), positions)
         outputs = [self._first_output(state)]
+        text = None if self.look_back is None else self.look_back.keys_values(state)
         for head in range(1, self.max_depth):
             forced = self._embedding(shifted(tokens, 1 + head)).to(hidden.dtype)
             state = self.recur(state, forced)
+            if self.look_back is not None and text is not None:
+                state = self.look_back(state, *text, causal=True)
             outputs.append(self._output(state, forced))
         return torch.stack(outputs)
 
@@ -164,7 +177,8 @@ class Clover2Session(FrontierSession):
     """A Clover-2 draft in one running batch: the augmenting layers' cache and the states of the tree's frontier."""
 
     def __init__(self, draft: Clover2Draft, batch_size: int, capacity: int):
-        super().__init__(decoder_cache(draft.augment, batch_size, capacity))
+        memory = None if draft.look_back is None else draft.look_back.new_cache(batch_size, capacity)
+        super().__init__(decoder_cache(draft.augment, batch_size, capacity), memory)
         self.draft, self.products = draft, draft.products()
 
     def commit(self, hidden: Tensor, next_tokens: Tensor, counts: list[int]) -> Tensor:
@@ -175,14 +189,23 @@ class Clover2Session(FrontierSession):
         inputs = draft.fold(hidden, draft._embedding(next_tokens))
         states = run_decoder(draft.augment, inputs, positions, None, cache)
         cache.commit(counts)
+        if draft.look_back is not None and self.memory is not None:
+            self.memory.begin(added)
+            self.memory.update(*draft.look_back.keys_values(states), 0)
+            self.memory.commit(counts)
         self.states = last_position(states, counts)
         return draft.logits(draft._first_output(self.states[:, 0]))
 
     def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
         draft, parents = self.draft, self.parents(slots)
         if self.products is not None:
-            self.states, projected = self.products.step(parents, tokens)
+            self.states, projected = self.products.step(parents, tokens, self._look_back)
             return draft.logits(draft.output_norm(projected))
         embedding = draft._embedding(tokens)
-        self.states = draft.recur(parents, embedding)
+        self.states = self._look_back(draft.recur(parents, embedding))
         return draft.logits(draft._output(self.states, embedding))
+
+    def _look_back(self, states: Tensor) -> Tensor:
+        if self.draft.look_back is None or self.memory is None:
+            return states
+        return self.draft.look_back(states, *self.memory.text(0))

@@ -16,10 +16,11 @@ class FrontierSession:
 
     Args:
         cache: of the layers that run once per verified position.
+        memory: what the frontier looks at of those positions, if it does.
     """
 
-    def __init__(self, cache: KVCache):
-        self.cache = cache
+    def __init__(self, cache: KVCache, memory: KVCache | None = None):
+        self.cache, self.memory = cache, memory
         self.states = torch.empty(0)  # [B, P, H], of the nodes that were expanded last
         self.depth = 0  # calls of `advance` since the last `commit`
 
@@ -29,12 +30,18 @@ class FrontierSession:
 
     def drop(self, row: int) -> None:
         self.cache.drop(row)
+        if self.memory is not None:
+            self.memory.drop(row)
 
     def insert(self, other: FrontierSession) -> None:
         self.cache.insert(other.cache)
+        if self.memory is not None and other.memory is not None:
+            self.memory.insert(other.memory)
 
     def crop(self, lengths: list[int]) -> None:
         self.cache.crop(lengths)
+        if self.memory is not None:
+            self.memory.crop(lengths)
 
     def parents(self, slots: Tensor) -> Tensor:
         """States [B, P, H] of the frontier nodes `slots`, Long [B, P]."""

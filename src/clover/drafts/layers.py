@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clover.cache import KVCache
+
 
 class CosineAttention(nn.Module):
     """Clover-2's attention between a state and one token embedding (2408.00264, "attention decoder").
@@ -30,6 +32,55 @@ class CosineAttention(nn.Module):
         """States [..., H] and token embeddings [..., H] to states [..., H]."""
         key, value = self.key_value(embedding).chunk(2, dim=-1)
         return state + cosine_weighted(self.query(self.norm(state)), key, value, self.num_heads)
+
+
+class LookBack(nn.Module):
+    """Attention of a state to the states of the committed text: `s + Wo softmax(q kᵀ / √d) v`, per head.
+
+    What is looked at is computed once per committed position and is the same for all nodes of a tree, so that a draft
+    which grows needs no cache of its own along the paths. Starts as the exact identity: Wo = 0.
+
+    Shapes: B batch, P states, A committed positions, S slots, D = H / heads.
+    """
+
+    def __init__(self, hidden_size: int, num_heads: int):
+        super().__init__()
+        self.num_heads = num_heads
+        self.norm = nn.RMSNorm(hidden_size, eps=1e-6)
+        self.query = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.key_value = nn.Linear(hidden_size, 2 * hidden_size, bias=False)
+        self.output = nn.Linear(hidden_size, hidden_size, bias=False)
+        nn.init.zeros_(self.output.weight)
+
+    def new_cache(self, batch_size: int, capacity: int) -> KVCache:
+        """An empty cache for what is looked at, as one layer: B rows with room for `capacity` positions each."""
+        weight = self.query.weight
+        width = self.query.in_features // self.num_heads
+        return KVCache(1, batch_size, self.num_heads, width, width, capacity, weight.dtype, weight.device)
+
+    def keys_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values, each [B, heads, A, D], of committed states [B, A, H]."""
+        keys, values = self._heads(self.key_value(states)).chunk(2, dim=1)
+        return keys, values
+
+    def forward(
+        self, states: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, causal: bool = False
+    ) -> Tensor:
+        """States [B, P, H] to states [B, P, H].
+
+        Args:
+            keys, values: [B, heads, S, D].
+            mask: Bool, broadcast to [B, 1, P, S], True where a state may look; None for everywhere.
+            causal: for whole texts, P = S: a state sees the positions up to its own.
+        """
+        query = self._heads(self.query(self.norm(states)))
+        found = F.scaled_dot_product_attention(query, keys, values, mask, is_causal=causal)
+        return states + self.output(found.transpose(1, 2).flatten(2))
+
+    def _heads(self, joined: Tensor) -> Tensor:
+        """[B, P, n · D] to [B, n, P, D]."""
+        width = self.query.in_features // self.num_heads
+        return joined.unflatten(-1, (-1, width)).transpose(1, 2)
 
 
 class ConcatLinear(nn.Module):

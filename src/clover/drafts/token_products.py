@@ -38,8 +38,14 @@ class TokenProducts:
         projected = bias if projector.in_features == size else bias + rows @ projector.weight[:, size:].T
         self.table = torch.cat((unit, value, projected), dim=-1)  # [V, 3H]
 
-    def step(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """States [B, P, H] and the tokens Long [B, P] after them to the next states and what the projector gives."""
+    def step(
+        self, states: Tensor, tokens: Tensor, look_back: Callable[[Tensor], Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """States [B, P, H] and the tokens Long [B, P] after them to the next states and what the projector gives.
+
+        Args:
+            look_back: what becomes of the states between attention and projector, if anything does.
+        """
         recur = self.recur
         heads = (recur.num_heads, -1)
         key, value, projected = self.table[tokens].chunk(3, dim=-1)
@@ -47,6 +53,8 @@ class TokenProducts:
         length = query.norm(dim=-1, keepdim=True).clamp_min(_EPS)
         cosine = (query * key.unflatten(-1, heads)).sum(-1, keepdim=True) / length
         states = states + (cosine * value.unflatten(-1, heads)).flatten(-2)
+        if look_back is not None:
+            states = look_back(states)
         return states, projected + states @ self.state_weight
 
 

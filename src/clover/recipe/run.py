@@ -260,6 +260,7 @@ def _make_draft(
             steps=result.steps,
             minutes=round(result.seconds / 60, 1),
             parameters=draft.num_parameters(),
+            augmenting_layers=draft.config.num_augmenting_layers,
             made=made_here(str(target.device)),
             command=options.command,
         )
