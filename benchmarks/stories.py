@@ -14,6 +14,7 @@ import platform
 import sys
 import tempfile
 import time
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def main() -> None:
             "transformers": transformers.__version__,
         },
         "minutes": round(minutes, 2),
-        "regression_weight": options.regression_weight,
+        "loss": asdict(_loss(options)),
         "hidden_state": options.hidden_state,
         "lr": options.lr,
         **_measured(target, draft, options),
@@ -85,10 +86,15 @@ def _trained(target: TargetModel, options: argparse.Namespace, work: Path, start
         lr=options.lr,
         dtype="fp32",
         validation_share=0.0,
-        loss=LossConfig(regression_weight=options.regression_weight),
+        loss=_loss(options),
     )
     train(settings, target, written, draft)
     return draft.eval()
+
+
+def _loss(options: argparse.Namespace) -> LossConfig:
+    default, weight = Clover2Draft.default_loss, options.regression_weight
+    return default if weight is None else replace(default, regression_weight=weight)
 
 
 def _measured(target: TargetModel, draft: Clover2Draft, options: argparse.Namespace) -> dict[str, object]:
@@ -115,7 +121,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--held-out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--prompts", type=int, default=100)
-    parser.add_argument("--regression-weight", type=float, default=0.0)
+    parser.add_argument("--regression-weight", type=float)
     parser.add_argument("--hidden-state", default="post_norm", choices=("post_norm", "pre_norm"))
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--batch-tokens", type=int, default=4096)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clover import regenerate
-from clover.drafts import Clover1Draft
+from clover.drafts import Clover1Draft, Clover2Draft
 from clover.losses import LossConfig
 from clover.train import TrainResult
 
@@ -151,6 +151,9 @@ def test_options_of_draft_and_loss_arrive(train: Callable, tmp_path: Path) -> No
     assert (config["loss"]["regression_weight"], config["loss"]["likely_tokens_only"]) == (0.25, True)
     assert config["dtype"] == "fp32"
     assert train("--overwrite", "--dtype", "fp32").code == 0
+    config = json.loads((tmp_path / "draft" / "training_config.json").read_text())["config"]
+    assert config["loss"] == asdict(Clover2Draft.default_loss)
+    assert train("--overwrite", "--loss", "distillation").code == 0
     config = json.loads((tmp_path / "draft" / "training_config.json").read_text())["config"]
     assert config["loss"] == asdict(LossConfig())
 

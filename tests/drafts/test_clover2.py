@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clover.drafts import Clover2Draft, load_draft, token_products
-from clover.drafts.layers import CosineAttention, LookBack
+from clover.drafts.layers import CosineAttention, RecurrentLayer
 from clover.errors import UserError
 from clover.target import TargetModel
 from clover.target.decoder import final_norm, run_decoder
@@ -29,7 +29,8 @@ OPTIONS: tuple[dict[str, object], ...] = (
     {"hidden_state": "pre_norm"},
     {"embedding_scale": 1.0},
     {"start": "last_layer"},
-    {"look_back": False},
+    {"recurrent_layer": 0.0},
+    {"recurrent_layer": 0.5},
 )
 
 
@@ -37,8 +38,8 @@ def make(family: str = "llama", **options: object) -> tuple[TargetModel, Clover2
     target = TargetModel(tiny_model(family))
     torch.manual_seed(3)
     draft = Clover2Draft.from_target(target, noise=0.3, **options).to(target.dtype).eval()
-    if draft.look_back is not None:  # which would start as the identity
-        torch.nn.init.normal_(draft.look_back.output.weight, std=0.3)
+    if draft.layer is not None:  # which would start as the identity
+        torch.nn.init.normal_(draft.layer.output.weight, std=0.3)
     return target, draft
 
 
@@ -62,18 +63,20 @@ def fold(draft: Clover2Draft, state: Tensor, embedding: Tensor) -> Tensor:
     return linear.weight[:, :HIDDEN] @ state + linear.weight[:, HIDDEN:] @ embedding + linear.bias
 
 
-def look_back(layer: LookBack | None, state: Tensor, text: Tensor) -> Tensor:
-    """L(s, s_<=t) head by head: [H], [T, H] -> [H]."""
+def layer_step(layer: RecurrentLayer | None, state: Tensor, embedding: Tensor, text: Tensor) -> Tensor:
+    """R(s, e, s_<=t) head by head: [H], [H], [T, H] -> [H]."""
     if layer is None:
         return state
-    query = layer.query(F.rms_norm(state, (HIDDEN,), layer.norm.weight, eps=1e-6))
+    normed = F.rms_norm(state, (HIDDEN,), layer.norm.weight, eps=1e-6)
+    joined = layer.of_state.weight @ normed + layer.of_token.weight @ embedding
+    query, gate, up = joined[:HIDDEN], *joined[HIDDEN:].chunk(2)
     keys, values = layer.key_value(text).chunk(2, dim=-1)
     found, width = torch.zeros_like(state), HIDDEN // HEADS
     for head in range(HEADS):
         part = slice(head * width, (head + 1) * width)
         weights = (keys[:, part] @ query[part] / width**0.5).softmax(0)
         found[part] = weights @ values[:, part]
-    return state + layer.output(found)
+    return state + layer.output(torch.cat((found, F.silu(gate) * up)))
 
 
 def reference(
@@ -87,7 +90,7 @@ def reference(
     state = text[-1]
     outputs = [draft.output_norm(draft.first_projector(state))]
     for token in drafted:
-        state = look_back(draft.look_back, attend(draft.recur, state, rows[token]), text)
+        state = layer_step(draft.layer, attend(draft.recur, state, rows[token]), rows[token], text)
         both = torch.cat((state, rows[token])) if draft.config.projector_embedding else state
         outputs.append(draft.output_norm(draft.projector(both)))
     return [target.logits(output) for output in outputs]
@@ -148,7 +151,7 @@ def test_every_option_makes_another_draft() -> None:
 
 
 def test_a_configuration_from_before_the_options_says_the_same(tmp_path: Path) -> None:
-    target, draft = make(look_back=False)
+    target, draft = make(recurrent_layer=0.0)
     draft.save_pretrained(tmp_path)
     content = json.loads((tmp_path / "config.json").read_text())
     for option in (
@@ -157,7 +160,7 @@ def test_a_configuration_from_before_the_options_says_the_same(tmp_path: Path) -
         "embedding",
         "embedding_scale",
         "start",
-        "look_back",
+        "recurrent_layer",
     ):
         del content[option]
     (tmp_path / "config.json").write_text(json.dumps(content))

@@ -120,7 +120,8 @@ Loss = Annotated[
     typer.Option(
         metavar="NAME",
         rich_help_panel=_TRAINING,
-        help="distillation, the same for all systems, or paper, that of the system's own paper.",
+        help="default, what the system learns best by; distillation, the same for all systems; or paper, that of the "
+        "system's own paper.",
     ),
 ]
 Heads = Annotated[
@@ -176,7 +177,7 @@ def train(
     lr: LearningRate = 1e-3,
     system: System = "clover2",
     draft_option: DraftOption = None,
-    loss: Loss = "distillation",
+    loss: Loss = "default",
     hidden_state: HiddenState = None,
     heads: Heads = None,
     regression_weight: RegressionWeight = None,
@@ -229,10 +230,11 @@ def _loss(name: str, system: str, weights: dict[str, Any]) -> "LossConfig":
     from clover.drafts.loading import trainable_system
     from clover.losses import LossConfig
 
-    if name not in ("distillation", "paper"):
-        raise UserError(f"--loss is {name!r}; it must be distillation or paper")
-    paper = trainable_system(system).paper_loss
-    return replace(paper if name == "paper" else LossConfig(), **weights)
+    kind = trainable_system(system)
+    losses = {"default": kind.default_loss, "distillation": LossConfig(), "paper": kind.paper_loss}
+    if name not in losses:
+        raise UserError(f"--loss is {name!r}; it must be {', '.join(losses)}")
+    return replace(losses[name], **weights)
 
 
 def _check_resume(config: "TrainConfig", regenerate: bool, resume: bool, overwrite: bool) -> bool:

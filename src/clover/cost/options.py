@@ -7,6 +7,7 @@ from pathlib import Path
 
 from clover.cost.breakeven import Prices
 from clover.cost.measuring import MeasuringOptions
+from clover.drafts.loading import trainable_system
 from clover.errors import UserError
 from clover.files import check_output_file
 from clover.provenance import command_line
@@ -90,6 +91,7 @@ class CostOptions:
             max_minutes=self.minutes,
             lr=self.lr,
             seed=self.seed,
+            loss=trainable_system(self.system).default_loss,
         )
 
     def check(self) -> None:

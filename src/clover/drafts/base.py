@@ -87,6 +87,7 @@ class DraftModel(PreTrainedModel):
     _no_split_modules = None
     _target: TargetModel | None = None
     paper_loss = LossConfig()  # the loss of the system's own paper, as far as it is known
+    default_loss = LossConfig()  # the one it learns best by here (docs/log.md)
     new_options: Mapping[str, Any] = MappingProxyType(
         {}
     )  # of a new draft; its configuration's defaults are older

@@ -5,16 +5,16 @@ At position t, with the target's hidden state h_t and the token x_{t+1} that the
     u_t = A1(h_t, E[x_{t+1}])          fold        once per verified position
     s_t = Norm1(Aug(u_<=t))            augment     decoder layers of the target's own kind, with a KV cache
     o   = Norm2(FC1 s)                 head 1      logits = lm_head(o)
-    s   = L(A2(s, E[x]), s_<=t)
+    s   = R(A2(s, E[x]), E[x], s_<=t)
     o   = Norm2(FC2 [s ; E[x]])   heads 2 … N, a recurrent network over the drafted tokens x
 
 E are the rows of the target's lm_head. They and the lm_head are shared with the target and frozen.
 The ablations are values of the configuration: parts are replaced by plainer ones.
 
 A new draft differs from the paper's in four things unless asked otherwise, for it learns more from the same text that
-way (docs/log.md): E is scaled to entries of mean square 1, the size of the states it meets; the recurrent step looks back
-(L) at the augmented states of the committed text, which the paper's later heads see through one vector only; with that,
-one augmenting layer is as good as two; and it starts fresh.
+way (docs/log.md): E is scaled to entries of mean square 1, the size of the states it meets; the recurrent step goes on
+with a layer R of its own (`RecurrentLayer`), which looks back at the augmented states of the committed text and has an
+MLP for state and token together; with that, one augmenting layer is as good as two; and it starts fresh.
 
 Shapes: B batch, A committed positions, P frontier nodes, T text, D heads, H hidden, V vocabulary.
 """
@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from clover.drafts.base import DraftModel
 from clover.drafts.config import DraftConfig, LossConfig
 from clover.drafts.frontier_session import FrontierSession, last_position, shifted
-from clover.drafts.layers import ConcatLinear, CosineAttention, LookBack, identity_linear
+from clover.drafts.layers import ConcatLinear, CosineAttention, RecurrentLayer, identity_linear
 from clover.drafts.options import ONE_LAYER_STATES, check_choice
 from clover.drafts.token_products import CachedProducts, TokenProducts
 from clover.errors import UserError
@@ -54,8 +54,8 @@ class Clover2Config(DraftConfig):
             square of E's entries is 1, and a saved one was trained with 1.
         start: starting values of the augmenting layers: "fresh", as a new model has them, or "last_layer", copies of
             the target's last layer, as in the paper.
-        look_back: whether the recurrent step attends to the states of the committed text; not in the paper. A new draft
-            does unless told otherwise.
+        recurrent_layer: width of the MLP in the recurrent step's own layer as a multiple of H; 0 for the paper's step,
+            which has no such layer.
     """
 
     model_type = "clover2"
@@ -70,7 +70,7 @@ class Clover2Config(DraftConfig):
         embedding: str = "lm_head",
         embedding_scale: float | None = None,
         start: str = "fresh",
-        look_back: bool = False,
+        recurrent_layer: float = 0.0,
         **kwargs: Any,
     ):
         self.num_heads = num_heads
@@ -81,7 +81,7 @@ class Clover2Config(DraftConfig):
         self.embedding = embedding
         self.embedding_scale = embedding_scale
         self.start = start
-        self.look_back = look_back
+        self.recurrent_layer = recurrent_layer
         if num_heads < 1 or num_augmenting_layers < 1:
             raise UserError("a Clover-2 draft needs at least one head and one augmenting layer")
         check_choice("clover2", "first_decoder", first_decoder, ("attention", "linear"))
@@ -89,6 +89,8 @@ class Clover2Config(DraftConfig):
         check_choice("clover2", "start", start, ("fresh", "last_layer"))
         if embedding_scale is not None and not (isfinite(embedding_scale) and embedding_scale > 0):
             raise UserError(f"clover2: embedding_scale is {embedding_scale!r}; it must be a number above 0")
+        if not 0 <= recurrent_layer <= 16:
+            raise UserError(f"clover2: recurrent_layer is {recurrent_layer!r}; it must be from 0 to 16")
         super().__init__(**kwargs)
         check_choice("clover2", "hidden_state", self.hidden_state, ONE_LAYER_STATES)
 
@@ -96,13 +98,13 @@ class Clover2Config(DraftConfig):
 class Clover2Draft(DraftModel):
     """The Clover-2 draft model.
 
-    Its paper's loss weighs a SmoothL1 of the raw difference with 10; here the same weight meets the relative one.
+    Its paper's loss weighs a SmoothL1 of the raw difference ten times the distillation; here it is of the relative one.
     """
 
     config: Clover2Config  # pyright: ignore[reportIncompatibleVariableOverride]
     config_class = Clover2Config
-    paper_loss = LossConfig(regression_weight=10.0)
-    new_options = MappingProxyType({"look_back": True, "num_augmenting_layers": 1})
+    paper_loss = default_loss = LossConfig(distillation_weight=0.1, regression_weight=1.0)
+    new_options = MappingProxyType({"recurrent_layer": 1.0, "num_augmenting_layers": 1})
 
     def __init__(self, config: Clover2Config):
         super().__init__(config)
@@ -112,7 +114,8 @@ class Clover2Draft(DraftModel):
         attends = config.first_decoder == "attention"
         self.fold = CosineAttention(size, heads, noise) if attends else ConcatLinear(size, noise)
         self.recur = CosineAttention(size, heads, noise)
-        self.look_back = LookBack(size, heads) if config.look_back else None
+        inner = round(config.recurrent_layer * size)
+        self.layer = RecurrentLayer(size, heads, inner) if inner else None
         self.first_projector = identity_linear(size, size, noise)
         projected = 2 * size if config.projector_embedding else size
         self.projector = identity_linear(projected, size, noise)
@@ -145,18 +148,20 @@ class Clover2Draft(DraftModel):
         following = self._embedding(shifted(tokens, 1)).to(hidden.dtype)
         state = run_decoder(self.augment, self.fold(hidden, following), positions)
         outputs = [self._first_output(state)]
-        text = None if self.look_back is None else self.look_back.keys_values(state)
+        text = None if self.layer is None else self.layer.keys_values(state)
         for head in range(1, self.max_depth):
             forced = self._embedding(shifted(tokens, 1 + head)).to(hidden.dtype)
             state = self.recur(state, forced)
-            if self.look_back is not None and text is not None:
-                state = self.look_back(state, *text, causal=True)
+            if self.layer is not None and text is not None:
+                state = self.layer(state, self.layer.of_token(forced), *text, causal=True)
             outputs.append(self._output(state, forced))
         return torch.stack(outputs)
 
     def products(self) -> TokenProducts | None:
         """What the recurrent step needs of every token, for inference; None where that would take too much memory."""
-        return self._products.of(self.recur, self.projector, self._rows(self.target), self._embedding)
+        return self._products.of(
+            self.recur, self.layer, self.projector, self._rows(self.target), self._embedding
+        )
 
     def _embedding(self, tokens: Tensor) -> Tensor:
         rows = self._rows(self.target)[tokens]
@@ -177,7 +182,7 @@ class Clover2Session(FrontierSession):
     """A Clover-2 draft in one running batch: the augmenting layers' cache and the states of the tree's frontier."""
 
     def __init__(self, draft: Clover2Draft, batch_size: int, capacity: int):
-        memory = None if draft.look_back is None else draft.look_back.new_cache(batch_size, capacity)
+        memory = None if draft.layer is None else draft.layer.new_cache(batch_size, capacity)
         super().__init__(decoder_cache(draft.augment, batch_size, capacity), memory)
         self.draft, self.products = draft, draft.products()
 
@@ -189,9 +194,9 @@ class Clover2Session(FrontierSession):
         inputs = draft.fold(hidden, draft._embedding(next_tokens))
         states = run_decoder(draft.augment, inputs, positions, None, cache)
         cache.commit(counts)
-        if draft.look_back is not None and self.memory is not None:
+        if draft.layer is not None and self.memory is not None:
             self.memory.begin(added)
-            self.memory.update(*draft.look_back.keys_values(states), 0)
+            self.memory.update(*draft.layer.keys_values(states), 0)
             self.memory.commit(counts)
         self.states = last_position(states, counts)
         return draft.logits(draft._first_output(self.states[:, 0]))
@@ -199,13 +204,14 @@ class Clover2Session(FrontierSession):
     def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
         draft, parents = self.draft, self.parents(slots)
         if self.products is not None:
-            self.states, projected = self.products.step(parents, tokens, self._look_back)
+            self.states, projected = self.products.step(parents, tokens, self._layer)
             return draft.logits(draft.output_norm(projected))
         embedding = draft._embedding(tokens)
-        self.states = self._look_back(draft.recur(parents, embedding))
+        states = draft.recur(parents, embedding)
+        self.states = states if draft.layer is None else self._layer(states, draft.layer.of_token(embedding))
         return draft.logits(draft._output(self.states, embedding))
 
-    def _look_back(self, states: Tensor) -> Tensor:
-        if self.draft.look_back is None or self.memory is None:
+    def _layer(self, states: Tensor, of_token: Tensor) -> Tensor:
+        if self.draft.layer is None or self.memory is None:
             return states
-        return self.draft.look_back(states, *self.memory.text(0))
+        return self.draft.layer(states, of_token, *self.memory.text(0))

@@ -57,7 +57,7 @@ class EagleDraft(DraftModel):
 
     config: EagleConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     config_class = EagleConfig
-    paper_loss = LossConfig(distillation_weight=0.1, regression_weight=1.0, noise=0.1)
+    paper_loss = default_loss = LossConfig(distillation_weight=0.1, regression_weight=1.0, noise=0.1)
 
     def __init__(self, config: EagleConfig):
         super().__init__(config)

@@ -34,53 +34,65 @@ class CosineAttention(nn.Module):
         return state + cosine_weighted(self.query(self.norm(state)), key, value, self.num_heads)
 
 
-class LookBack(nn.Module):
-    """Attention of a state to the states of the committed text: `s + Wo softmax(q kᵀ / √d) v`, per head.
+class RecurrentLayer(nn.Module):
+    """What makes a recurrent state of a token a good one for the next: a look at the text, and a gated MLP beside it.
 
-    What is looked at is computed once per committed position and is the same for all nodes of a tree, so that a draft
-    which grows needs no cache of its own along the paths. Starts as the exact identity: Wo = 0.
+        n = Norm(s)
+        s + Wo [softmax(q kᵀ / √d) v ; silu(gate) · up]    with q, gate, up = W [n ; e]
 
-    Shapes: B batch, P states, A committed positions, S slots, D = H / heads.
+    e is the token's embedding; k and v are of the augmented states of the committed text. They are computed once per
+    committed position and are the same for all nodes of a tree, so that a growing tree needs no cache along its paths.
+    Attention and MLP read one product and write one, as in GPT-J. Starts as the exact identity: Wo = 0.
+
+    Shapes: B batch, P states, A committed positions, S slots, H hidden, I width of the MLP, D = H / heads.
     """
 
-    def __init__(self, hidden_size: int, num_heads: int):
+    def __init__(self, hidden_size: int, num_heads: int, inner_size: int):
         super().__init__()
-        self.num_heads = num_heads
+        self.num_heads, self.hidden_size, self.inner_size = num_heads, hidden_size, inner_size
         self.norm = nn.RMSNorm(hidden_size, eps=1e-6)
-        self.query = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.of_state = nn.Linear(hidden_size, hidden_size + 2 * inner_size, bias=False)
+        self.of_token = nn.Linear(hidden_size, hidden_size + 2 * inner_size, bias=False)
         self.key_value = nn.Linear(hidden_size, 2 * hidden_size, bias=False)
-        self.output = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.output = nn.Linear(hidden_size + inner_size, hidden_size, bias=False)
         nn.init.zeros_(self.output.weight)
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
-        """An empty cache for what is looked at, as one layer: B rows with room for `capacity` positions each."""
-        weight = self.query.weight
-        width = self.query.in_features // self.num_heads
+        """An empty cache for keys and values of the text: B rows with room for `capacity` positions each."""
+        weight, width = self.output.weight, self.hidden_size // self.num_heads
         return KVCache(1, batch_size, self.num_heads, width, width, capacity, weight.dtype, weight.device)
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values, each [B, heads, A, D], of committed states [B, A, H]."""
+        """Keys and values, each [B, heads, A, D], of augmented states [B, A, H]."""
         keys, values = self._heads(self.key_value(states)).chunk(2, dim=1)
         return keys, values
 
     def forward(
-        self, states: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, causal: bool = False
+        self,
+        states: Tensor,
+        of_token: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None = None,
+        causal: bool = False,
     ) -> Tensor:
         """States [B, P, H] to states [B, P, H].
 
         Args:
+            of_token: [B, P, H + 2 I] what `self.of_token` makes of the embeddings.
             keys, values: [B, heads, S, D].
             mask: Bool, broadcast to [B, 1, P, S], True where a state may look; None for everywhere.
             causal: for whole texts, P = S: a state sees the positions up to its own.
         """
-        query = self._heads(self.query(self.norm(states)))
-        found = F.scaled_dot_product_attention(query, keys, values, mask, is_causal=causal)
-        return states + self.output(found.transpose(1, 2).flatten(2))
+        joined = self.of_state(self.norm(states)) + of_token
+        query, gate, up = joined.split((self.hidden_size, self.inner_size, self.inner_size), dim=-1)
+        found = F.scaled_dot_product_attention(self._heads(query), keys, values, mask, is_causal=causal)
+        both = torch.cat((found.transpose(1, 2).flatten(2), F.silu(gate) * up), dim=-1)
+        return states + self.output(both)
 
     def _heads(self, joined: Tensor) -> Tensor:
         """[B, P, n · D] to [B, n, P, D]."""
-        width = self.query.in_features // self.num_heads
-        return joined.unflatten(-1, (-1, width)).transpose(1, 2)
+        return joined.unflatten(-1, (-1, self.hidden_size // self.num_heads)).transpose(1, 2)
 
 
 class ConcatLinear(nn.Module):

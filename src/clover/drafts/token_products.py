@@ -1,9 +1,10 @@
 """What Clover-2's recurrent step computes of a token alone, made once for every token.
 
-Of the attention's key and value and of the projector's half that reads the embedding, nothing depends on the text. With
-a small vocabulary there is room for all of them, and a depth of the tree costs a look-up instead of two products.
+Of the attention's key and value, of the recurrent layer's and of the projector's half that reads the embedding, nothing
+depends on the text. With a small vocabulary there is room for all of them, and a depth of the tree costs a look-up
+instead of three products.
 
-Shapes: B batch, P frontier nodes, H hidden, V the target's vocabulary.
+Shapes: B batch, P frontier nodes, H hidden, I width of the recurrent layer's MLP, V the target's vocabulary.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ class TokenProducts:
 
     Args:
         recur: the `CosineAttention` of the recurrent step.
+        layer: the `RecurrentLayer` after it, if there is one.
         projector: linear on [state ; embedding], or on the state alone.
         rows: [V, H] the tokens' embeddings.
     """
 
-    def __init__(self, recur: Any, projector: Any, rows: Tensor):
+    def __init__(self, recur: Any, layer: Any, projector: Any, rows: Tensor):
         size = rows.shape[1]
         self.recur = recur
         self.state_weight = projector.weight[:, :size].T.contiguous()
@@ -36,25 +38,26 @@ class TokenProducts:
         unit = (key / key.norm(dim=-1, keepdim=True).clamp_min(_EPS)).flatten(-2)
         bias = projector.bias.expand_as(rows)
         projected = bias if projector.in_features == size else bias + rows @ projector.weight[:, size:].T
-        self.table = torch.cat((unit, value, projected), dim=-1)  # [V, 3H]
+        others = [] if layer is None else [layer.of_token(rows)]
+        self.table = torch.cat((unit, value, projected, *others), dim=-1)  # [V, 3H], or [V, 4H + 2I]
 
     def step(
-        self, states: Tensor, tokens: Tensor, look_back: Callable[[Tensor], Tensor] | None = None
+        self, states: Tensor, tokens: Tensor, layer: Callable[[Tensor, Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
         """States [B, P, H] and the tokens Long [B, P] after them to the next states and what the projector gives.
 
         Args:
-            look_back: what becomes of the states between attention and projector, if anything does.
+            layer: what the recurrent layer does with states and what it makes of the tokens, [B, P, H + 2I].
         """
-        recur = self.recur
+        recur, size = self.recur, states.shape[-1]
         heads = (recur.num_heads, -1)
-        key, value, projected = self.table[tokens].chunk(3, dim=-1)
+        rows = self.table[tokens]
+        key, value, projected = rows[..., : 3 * size].chunk(3, dim=-1)
         query = recur.query(recur.norm(states)).unflatten(-1, heads)
         length = query.norm(dim=-1, keepdim=True).clamp_min(_EPS)
         cosine = (query * key.unflatten(-1, heads)).sum(-1, keepdim=True) / length
         states = states + (cosine * value.unflatten(-1, heads)).flatten(-2)
-        if look_back is not None:
-            states = look_back(states)
+        states = layer(states, rows[..., 3 * size :])
         return states, projected + states @ self.state_weight
 
 
@@ -65,7 +68,7 @@ class CachedProducts:
         self._made: tuple[Any, TokenProducts] | None = None
 
     def of(
-        self, recur: Any, projector: Any, rows: Tensor, embed: Callable[[Tensor], Tensor]
+        self, recur: Any, layer: Any, projector: Any, rows: Tensor, embed: Callable[[Tensor], Tensor]
     ) -> TokenProducts | None:
         """The products; None where they would take more than 64 MiB.
 
@@ -74,11 +77,17 @@ class CachedProducts:
             embed: tokens Long [V] to embeddings [V, H].
         """
         weights = [rows, *recur.parameters(), *projector.parameters()]
-        if 3 * rows.nbytes > _MAX_BYTES or any(weight.is_inference() for weight in weights):
+        width = 3 * rows.shape[1]
+        if layer is not None:
+            weights.append(layer.of_token.weight)
+            width += layer.of_token.out_features
+        if len(rows) * width * rows.element_size() > _MAX_BYTES or any(
+            weight.is_inference() for weight in weights
+        ):
             return None
         version = [(weight.data_ptr(), weight._version) for weight in weights]
         if self._made is None or self._made[0] != version:
             with torch.inference_mode(False), torch.no_grad():
                 every = torch.arange(len(rows), device=rows.device)
-                self._made = (version, TokenProducts(recur, projector, embed(every)))
+                self._made = (version, TokenProducts(recur, layer, projector, embed(every)))
         return self._made[1]

@@ -243,6 +243,7 @@ def _make_draft(
         max_minutes=options.minutes_for(_DRAFT_SHARE),
         lr=_DRAFT_LR,
         dtype="bf16",
+        loss=Clover2Draft.default_loss,
     )
     finished = options.work / "draft"
     if not finished.exists():
