@@ -21,7 +21,7 @@ from tests.families import HEADS, HIDDEN, VOCAB, tiny_model
 
 OPTIONS: tuple[dict[str, object], ...] = (
     {},
-    {"first_decoder": "linear"},
+    {"first_decoder": "attention"},
     {"projector_embedding": False},
     {"embedding": "input"},
     {"num_augmenting_layers": 2},
@@ -151,7 +151,7 @@ def test_every_option_makes_another_draft() -> None:
 
 
 def test_a_configuration_from_before_the_options_says_the_same(tmp_path: Path) -> None:
-    target, draft = make(recurrent_layer=0.0)
+    target, draft = make(recurrent_layer=0.0, first_decoder="attention")
     draft.save_pretrained(tmp_path)
     content = json.loads((tmp_path / "config.json").read_text())
     for option in (

@@ -11,10 +11,11 @@ At position t, with the target's hidden state h_t and the token x_{t+1} that the
 E are the rows of the target's lm_head. They and the lm_head are shared with the target and frozen.
 The ablations are values of the configuration: parts are replaced by plainer ones.
 
-A new draft differs from the paper's in four things unless asked otherwise, for it learns more from the same text that
-way (docs/log.md): E is scaled to entries of mean square 1, the size of the states it meets; the recurrent step goes on
-with a layer R of its own (`RecurrentLayer`), which looks back at the augmented states of the committed text and has an
-MLP for state and token together; with that, one augmenting layer is as good as two; and it starts fresh.
+A new draft differs from the paper's in five things unless asked otherwise, for it learns far more from the same text that
+way (docs/log.md): E is scaled to entries of mean square 1, the size of the states it meets; a linear layer on [h ; E[x]]
+folds the newest token in, in the place of A1; the recurrent step goes on with a layer R of its own (`RecurrentLayer`),
+which looks back at the augmented states of the committed text and has an MLP for state and token together; with that,
+one augmenting layer is as good as two; and it starts fresh.
 
 Shapes: B batch, A committed positions, P frontier nodes, T text, D heads, H hidden, V vocabulary.
 """
@@ -47,7 +48,8 @@ class Clover2Config(DraftConfig):
         num_heads: depths it is trained to draft (5 in the paper).
         num_augmenting_layers: decoder layers between target and heads (2 in the paper; a new draft has 1).
         noise: standard deviation of the zero-mean noise on the starting values.
-        first_decoder: what folds the newest token in: "attention", A1, or "linear", a linear layer on [h ; E[x]].
+        first_decoder: what folds the newest token in: "attention", A1, or "linear", a linear layer on [h ; E[x]], which
+            a new draft has.
         projector_embedding: whether the heads after the first project [s ; E[x]]; False projects s alone.
         embedding: whose rows E are: "lm_head" or "input", the target's input embedding.
         embedding_scale: what E is multiplied by; 1 in the paper. When left out, a new draft sets it so that the mean
@@ -104,7 +106,9 @@ class Clover2Draft(DraftModel):
     config: Clover2Config  # pyright: ignore[reportIncompatibleVariableOverride]
     config_class = Clover2Config
     paper_loss = default_loss = LossConfig(distillation_weight=0.1, regression_weight=1.0)
-    new_options = MappingProxyType({"recurrent_layer": 1.0, "num_augmenting_layers": 1})
+    new_options = MappingProxyType(
+        {"first_decoder": "linear", "recurrent_layer": 1.0, "num_augmenting_layers": 1}
+    )
 
     def __init__(self, config: Clover2Config):
         super().__init__(config)
