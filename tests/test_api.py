@@ -34,6 +34,16 @@ def test_one_prompt_gives_one_result_and_many_a_list(model: Clover) -> None:
     assert alone.text == model.target.tokenizer.decode(alone.tokens, skip_special_tokens=True)  # type: ignore[union-attr]
 
 
+def test_compiled_steps_write_the_same(pair: tuple[Path, Path], model: Clover) -> None:
+    for options in ({"plain": True}, {"tree": "chain:2"}):
+        compiled = clover.load(*pair, compile="eager", **options)  # type: ignore[arg-type]
+        assert compiled.engine.captured is not None
+        assert (
+            compiled.generate("the cat", max_new_tokens=12).tokens
+            == model.generate("the cat", max_new_tokens=12).tokens
+        )
+
+
 def test_bare_tokens_and_a_bare_conversation_are_one_prompt(model: Clover) -> None:
     conversation = [{"role": "user", "content": "the cat"}]
     for prompt in ([3, 4, 5], conversation):

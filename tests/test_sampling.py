@@ -322,3 +322,20 @@ def test_params_that_do_not_fit_the_vocabulary_are_refused(wrong):
 def test_params_are_values():
     assert hash(ALL) == hash(dataclasses.replace(ALL))
     assert SamplingParams(banned_tokens=[1, 2]).banned_tokens == (1, 2)
+
+
+def test_a_race_is_what_drafts_expect_at_every_depth() -> None:
+    rows = [
+        SamplingParams(),
+        SamplingParams(temperature=0.7, seed=3),
+        SamplingParams(temperature=1.2, top_k=4, seed=4),
+    ]
+    logits, some = torch.randn(3, 2, 30), torch.arange(0, 30, 2)
+    for params in (rows, rows[1:], [rows[2]], rows[:1]):
+        for tokens in (None, some):
+            seen = logits[: len(params), :, : len(some) if tokens is not None else 30]
+            sampler, asked = (Sampler(params, [[0]] * len(params), 30, "cpu") for _ in range(2))
+            race = sampler.race(3, tokens)
+            assert (race.numbers is None) == (params == rows[:1])
+            for depth in range(3):
+                assert torch.equal(race.perturbed(seen, depth), asked.perturbed(seen, depth, tokens))

@@ -158,6 +158,7 @@ def random_pair(
         yield target, draft.to(place.dtype).bind(target).eval()
     finally:
         del model, target, draft
+        torch._dynamo.reset()  # what was compiled for the pair holds memory of the device
         gc.collect()
         if place.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -204,10 +205,9 @@ def _measure(place: Workplace, variant: Variant) -> dict[str, Any]:
 
 def _times(place: Workplace, variant: Variant, layers: int) -> tuple[Steps, StepWork, Ceilings]:
     with random_pair(place, variant.shape, layers, variant.draft_vocabulary) as (target, draft):
-        if variant.compiled:
-            _compile(target, draft)
         request = step_request(place, target)
-        plain, drafted = Engine(target), Engine(target, draft, CLOVER2_TREE)
+        plain = Engine(target, compile=variant.compiled)
+        drafted = Engine(target, draft, CLOVER2_TREE, compile=variant.compiled)
         phases = step_times([decode(drafted, [request], synchronize=True) for _ in range(2)][1:])
         steps = Steps(
             plain=_step_seconds(plain, request),
@@ -234,11 +234,3 @@ def _step_seconds(engine: Engine, request: Request) -> float:
     for _ in engine.run([request]):
         moments.append(time.perf_counter())
     return median(after - before for before, after in pairwise(moments))
-
-
-def _compile(target: TargetModel, draft: Clover2Draft) -> None:
-    """Let torch.compile have the target's forward and the draft's parts, as they are."""
-    torch._dynamo.reset()
-    target.base.compile()
-    for part in draft.children():
-        part.compile()

@@ -40,6 +40,7 @@ def load(
     dtype: str | torch.dtype | None = None,
     device: str | torch.device | None = None,
     trust_remote_code: bool = False,
+    compile: bool | str = False,
 ) -> Clover:
     """Load a target and its draft.
 
@@ -56,6 +57,8 @@ def load(
         plain: short for method="plain".
         dtype: "float32", "bfloat16", …; float32 on a CPU and bfloat16 on a GPU when left out.
         device: "cpu", "cuda", …; a GPU when there is one.
+        compile: let `torch.compile` have the decoding steps, on a GPU with CUDA graphs, or name another of its
+            backends. The first steps then take a minute or more, on a CPU many.
 
     Raises:
         UserError: something cannot be loaded or does not fit together; says what.
@@ -71,17 +74,22 @@ def load(
         name = os.fspath(target or assets.TARGET)
         target = TargetModel.load(name, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     if plain:
-        return Clover(Engine(target))
-    return Clover(_drafting_engine(target, draft or assets.DRAFT, tree, fixed=method == "draft"))
+        return Clover(Engine(target, compile=compile))
+    return Clover(_drafting_engine(target, draft or assets.DRAFT, tree, method == "draft", compile))
 
 
 def _drafting_engine(
-    target: TargetModel, draft: str | os.PathLike[str], tree: Tree | None, fixed: bool
+    target: TargetModel,
+    draft: str | os.PathLike[str],
+    tree: Tree | None,
+    fixed: bool,
+    compile: bool | str,
 ) -> Engine:
     model = load_draft(draft, target)
     if fixed or tree is not None:
-        return Engine(target, model, tree)
-    return Engine(target, model, policy=make_policy(model, find_tuning(draft, target)))
+        return Engine(target, model, tree, compile=compile)
+    policy = make_policy(model, find_tuning(draft, target))
+    return Engine(target, model, policy=policy, compile=compile)
 
 
 def find_tuning(draft: str | os.PathLike[str], target: TargetModel) -> Tuning | None:

@@ -20,6 +20,7 @@ from torch.nn.functional import pad
 from transformers import Cache
 
 _MOST_ADDED = 1024  # slots that growth adds at once, at most: what is not needed stays small
+_LEAST_FIXED = 256  # slots of a cache for forwards of fixed shape
 
 
 class KVCache(Cache):
@@ -58,6 +59,7 @@ class KVCache(Cache):
         self._all_keys = _zeros((*slots, key_dim), dtype, device)
         self._all_values = _zeros((*slots, value_dim), dtype, device)
         self._no_layers = [False] * num_layers
+        self._fixed = False  # whether the capacity is one of few sizes
         self._hold([0] * batch_size)
 
     # -- one forward ---------------------------------------------------------------------------------------------
@@ -74,11 +76,37 @@ class KVCache(Cache):
         end = start + num_tokens
         if end > self.capacity:
             self._grow(max(end, self.capacity + min(self.capacity, _MOST_ADDED)))
-        self._start, self._count = start, num_tokens
+        self._start, self._count, self._in_place = start, num_tokens, self.uniform
         self._read_keys = self.keys.narrow(3, 0, end).unbind(0)
         self._read_values = self.values.narrow(3, 0, end).unbind(0)
         self._write_keys = self.keys.narrow(3, start, num_tokens).unbind(0)
         self._write_values = self.values.narrow(3, start, num_tokens).unbind(0)
+
+    def begin_fixed(self, num_tokens: int, room: int) -> None:
+        """Announce a forward of fixed shape, which a `FixedCache` over `storage` and `row_lengths` runs.
+
+        It writes row b from ``lengths[b]`` on, so that no gap is left, and reads all slots. These are a power of two,
+        256 at least, and grow here, never inside the forward.
+
+        Args:
+            num_tokens: N, padding included.
+            room: slots after the longest row that the forward writes, N or more.
+        """
+        self._fixed = True
+        capacity = fixed_capacity(self.length + room)
+        if capacity > self.capacity or self.capacity != fixed_capacity(self.capacity):
+            self._grow(max(capacity, self.capacity))
+        self._close()
+        self._count, self._in_place = num_tokens, True
+
+    def row_lengths(self, rows: int) -> Tensor:
+        """`lengths` as Long [rows] on the device, 0 for rows that are not held."""
+        return on_device([*self.lengths, *[0] * (rows - self.batch_size)], self.keys.device)
+
+    @property
+    def storage(self) -> tuple[Tensor, Tensor]:
+        """Keys [L, R, Hkv, S, Dk] and values [L, R, Hkv, S, Dv] of all R rows that there is room for."""
+        return self._all_keys, self._all_values
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -163,7 +191,7 @@ class KVCache(Cache):
         """Keep the first ``counts[b]`` of the N new tokens of row b: plain text, padded on the right."""
         assert len(counts) == self.batch_size and max(counts) <= self._count
         width = max(counts)
-        if width and not self.uniform:
+        if width and not self._in_place:
             self._move(torch.arange(width, device=self.keys.device).expand(self.batch_size, -1), 0)
         self._advance(counts)
 
@@ -268,9 +296,7 @@ class KVCache(Cache):
     def _lengths_on_device(self) -> Tensor:
         """`lengths` as Long [B]: one transfer per decoding step, for which the host need not wait."""
         if self._device_lengths is None:
-            pinned = self.keys.is_cuda
-            lengths = torch.tensor(self.lengths, dtype=torch.long, pin_memory=pinned)
-            self._device_lengths = lengths.to(self.keys.device, non_blocking=pinned)
+            self._device_lengths = on_device(self.lengths, self.keys.device)
         return self._device_lengths
 
     def _hold(self, lengths: list[int]) -> None:
@@ -281,7 +307,7 @@ class KVCache(Cache):
 
     def _close(self) -> None:
         self._device_lengths: Tensor | None = None
-        self._start, self._count = 0, 0
+        self._start, self._count, self._in_place = 0, 0, False
         self._read_keys = self._read_values = self._write_keys = self._write_values = ()
 
     def _advance(self, counts: Sequence[int]) -> None:
@@ -289,7 +315,7 @@ class KVCache(Cache):
         self._close()
 
     def _grow(self, capacity: int) -> None:
-        rows = self.batch_size
+        rows, capacity = self.batch_size, fixed_capacity(capacity) if self._fixed else capacity
         self._all_keys = _enlarged(self._all_keys, capacity, rows)
         self._all_values = _enlarged(self._all_values, capacity, rows)
         self._hold(self.lengths)
@@ -309,15 +335,32 @@ class KVCache(Cache):
         All A columns of every row are moved: those beyond a row's count land in its scratch slots.
         """
         width, device = nodes.shape[1], self.keys.device
-        sources = nodes.to(device) + self._start
+        nodes = nodes.to(device)
         if self.uniform:
+            sources = nodes + self.length
             for storage in (self.keys, self.values):
-                storage.narrow(3, self._start + offset, width).copy_(_gathered(storage, sources))
+                storage.narrow(3, self.length + offset, width).copy_(_gathered(storage, sources))
             return
+        sources = nodes + (self._lengths_on_device[:, None] if self._in_place else self._start)
         rows = torch.arange(self.batch_size, device=device)[:, None]
         targets = self.positions(offset + width)[:, offset:]
         for storage in (self.keys, self.values):
             storage[:, rows, :, targets] = storage[:, rows, :, sources]
+
+
+def on_device(numbers: Sequence[int], device: torch.device) -> Tensor:
+    """Numbers as Long [n] on a device, by a transfer for which the host need not wait."""
+    pinned = device.type == "cuda"
+    return torch.tensor(numbers, dtype=torch.long, pin_memory=pinned).to(device, non_blocking=pinned)
+
+
+def fixed_capacity(slots: int) -> int:
+    """Slots of a cache for forwards of fixed shape that has room for `slots`: a power of two, 256 at least.
+
+    >>> fixed_capacity(7), fixed_capacity(256), fixed_capacity(257)
+    (256, 256, 512)
+    """
+    return max(_LEAST_FIXED, 1 << max(slots - 1, 0).bit_length())
 
 
 def _gathered(storage: Tensor, sources: Tensor) -> Tensor:

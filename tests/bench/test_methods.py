@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from clover.bench.methods import (
+    AUTO,
     LOOKUP,
     OWN_TREE,
     PLAIN,
@@ -49,6 +50,14 @@ def test_what_is_comparable_and_who_takes_batches(target: TargetModel, draft: Cl
     assert theirs.refusal(4) is own.refusal(4) is None
     lookup = make_contender(LOOKUP, target)
     assert lookup.refusal(1) is None and "not able" in str(lookup.refusal(2))
+
+
+def test_steps_are_compiled_on_demand(target: TargetModel, draft: Clover2Draft) -> None:
+    for name in (PLAIN, OWN_TREE, AUTO, "chain:2"):
+        compiled = make_contender(name, target, draft, compile="eager").engine
+        assert compiled is not None and compiled.captured is not None
+        ordinary = make_contender(name, target, draft).engine
+        assert ordinary is not None and ordinary.captured is None
 
 
 def test_trees_are_checked(target: TargetModel, draft: Clover2Draft) -> None:

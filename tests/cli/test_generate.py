@@ -8,6 +8,7 @@ import pytest
 from torch import Tensor
 
 import clover
+import clover.api
 from clover.target import TargetModel, TargetOutput
 from tests.tiny import save_tiny_pair
 
@@ -31,6 +32,17 @@ def test_one_prompt_is_continued(generate: Callable, expected: Callable) -> None
     assert "8 tokens" in err
     assert "tokens/s" in err
     assert "stopped at --max-new-tokens" in err
+
+
+def test_steps_are_compiled(generate: Callable, expected: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = clover.api.load
+
+    def load_quickly(*names: Any, compile: bool, **options: Any) -> Any:
+        assert compile
+        return load(*names, compile="eager", **options)
+
+    monkeypatch.setattr(clover.api, "load", load_quickly)
+    assert generate("def area", "--max-new-tokens", 8, "--compile").out == expected("def area") + "\n"
 
 
 def test_sampling_options_arrive(generate: Callable, expected: Callable) -> None:

@@ -21,6 +21,7 @@ from lab import target as target_stage
 from lab.sizes import FULL, SMALL, Shape
 from lab.workplace import OutOfTime, Workplace, interrupted_in_time
 
+from clover.engine import engine as captured
 from clover.errors import UserError
 from clover.recipe.corpus import Corpus, Document
 
@@ -193,7 +194,7 @@ def test_what_cannot_be_compiled_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     def fail(*_: object) -> None:
         raise RuntimeError("graph break\nin a layer")
 
-    monkeypatch.setattr(shapes_stage, "_compile", fail)
+    monkeypatch.setattr(captured, "CapturedSteps", fail)
     work = replace(place(tmp_path), compiled=True, sizes=replace(TINY, shapes=TINY.shapes[:1]))
     shapes_stage.time_shapes(work)
     lines = read_lines(work.result("shapes.jsonl"))

@@ -72,6 +72,7 @@ def make_contender(
     draft: DraftModel | None = None,
     assistant: Any | None = None,
     tuning: Tuning | None = None,
+    compile: bool | str = False,
 ) -> Contender:
     """Set up one method.
 
@@ -80,6 +81,7 @@ def make_contender(
         draft: for all methods that draft.
         assistant: a model of transformers, for assisted generation.
         tuning: what "auto" starts from, if the draft was tuned.
+        compile: as for `Engine`; transformers' methods run as they are.
 
     Raises:
         UserError: the tree is unknown, or deeper than the draft goes.
@@ -91,17 +93,23 @@ def make_contender(
     }
     if name in references:
         return Contender(name, references[name])
-    engine = _engine(name, target, draft, tuning)
+    engine = _engine(name, target, draft, tuning, compile)
     return Contender(name, partial(decode, engine), engine)
 
 
-def _engine(name: str, target: TargetModel, draft: DraftModel | None, tuning: Tuning | None) -> Engine:
+def _engine(
+    name: str,
+    target: TargetModel,
+    draft: DraftModel | None,
+    tuning: Tuning | None,
+    compile: bool | str,
+) -> Engine:
     if name == PLAIN:
-        return Engine(target)
+        return Engine(target, compile=compile)
     assert draft is not None
     if name == AUTO:
-        return Engine(target, draft, policy=make_policy(draft, tuning))
-    return Engine(target, draft, None if name == OWN_TREE else parse_tree(name))
+        return Engine(target, draft, policy=make_policy(draft, tuning), compile=compile)
+    return Engine(target, draft, None if name == OWN_TREE else parse_tree(name), compile=compile)
 
 
 def load_assistant(name: str, target: TargetModel, trust_remote_code: bool) -> Any:

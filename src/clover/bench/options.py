@@ -26,6 +26,7 @@ class BenchOptions:
         context: measure the cost of a step against the length of the context instead.
         no_reference: leave out transformers' `generate` and its prompt lookup.
         no_memory: leave out the peak memory.
+        compile: compile the steps of our own methods; on a CPU the peak memory is then left out.
         json, picture: files for the figures and for the picture, if wanted.
     """
 
@@ -42,6 +43,7 @@ class BenchOptions:
     context: bool = False
     no_reference: bool = False
     no_memory: bool = False
+    compile: bool = False
     dtype: str | None = None
     device: str | None = None
     trust_remote_code: bool = False

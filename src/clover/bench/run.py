@@ -104,7 +104,10 @@ class _Bench:
             assistant = load_assistant(options.assistant, self.target, options.trust_remote_code)
         names = method_names(options.trees, not options.no_reference, options.assistant is not None)
         tuning = find_tuning(options.draft or assets.DRAFT, self.target)
-        self.contenders = [make_contender(name, self.target, self.draft, assistant, tuning) for name in names]
+        self.contenders = [
+            make_contender(name, self.target, self.draft, assistant, tuning, options.compile)
+            for name in names
+        ]
         self.prompts = _read_prompts(options, self.target)
 
     def run(self) -> Report:
@@ -116,7 +119,9 @@ class _Bench:
         self.progress.say("ceilings of the device")
         work = step_work(self.target)
         ceilings = measure_ceilings(self.target.device, self.target.dtype, work.weight_bytes)
-        peaks = {} if options.no_memory else self._peaks()
+        # On a CPU the compiler itself would be most of what the measuring process takes.
+        no_memory = options.no_memory or (options.compile and self.target.device.type == "cpu")
+        peaks = {} if no_memory else self._peaks()
         self.progress.begin(sum(rows.values()) * options.rounds)
         found: list[Figures] = []
         for setting in settings:

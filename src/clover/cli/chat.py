@@ -22,6 +22,7 @@ def chat(
     method: options.Method = "auto",
     tree: options.Tree = None,
     plain: options.Plain = False,
+    compile: options.Compile = False,
     max_new_tokens: options.MaxNewTokens = 1024,
     stop: options.Stop = None,
     temperature: options.Temperature = 0.7,
@@ -42,7 +43,7 @@ def chat(
 
     model = load(
         target, draft, method=method, tree=tree, plain=plain, dtype=dtype, device=device,
-        trust_remote_code=trust_remote_code,
+        trust_remote_code=trust_remote_code, compile=compile,
     )  # fmt: skip
     # What no question can mend (an option, a target that cannot chat) ends the command before the first one.
     model.request([{"role": "user", "content": "?"}], **request)

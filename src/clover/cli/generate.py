@@ -43,6 +43,7 @@ def generate(
     method: options.Method = "auto",
     tree: options.Tree = None,
     plain: options.Plain = False,
+    compile: options.Compile = False,
     max_new_tokens: options.MaxNewTokens = 256,
     stop: options.Stop = None,
     temperature: options.Temperature = 0.0,
@@ -64,7 +65,7 @@ def generate(
 
     model = load(
         target, draft, method=method, tree=tree, plain=plain, dtype=dtype, device=device,
-        trust_remote_code=trust_remote_code,
+        trust_remote_code=trust_remote_code, compile=compile,
     )  # fmt: skip
     if len(texts) == 1 and not as_json:
         _print_live(model, texts[0], request)

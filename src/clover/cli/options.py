@@ -70,6 +70,14 @@ Method = Annotated[
 Plain = Annotated[
     bool, typer.Option("--plain", rich_help_panel=_DECODING, help="Short for --method plain, the baseline.")
 ]
+Compile = Annotated[
+    bool,
+    typer.Option(
+        "--compile",
+        rich_help_panel=_DECODING,
+        help="Let torch.compile have the decoding steps, on a GPU with CUDA graphs. The first steps then take minutes.",
+    ),
+]
 MaxNewTokens = Annotated[
     int,
     typer.Option(metavar="N", min=1, rich_help_panel=_DECODING, help="Most tokens to generate per prompt."),

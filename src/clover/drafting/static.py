@@ -13,7 +13,7 @@ from torch import Tensor
 from clover.drafts import DraftModel, DraftSession
 from clover.drafts.vocabulary import target_tokens
 from clover.errors import UserError
-from clover.sampling import Sampler
+from clover.sampling import Race, Sampler
 from clover.tree import TokenTree, TreeShape
 
 
@@ -71,13 +71,17 @@ class StaticDrafter:
         self.d2t = draft.d2t
 
     def grow(self, session: DraftSession, logits: Tensor, root: Tensor, sampler: Sampler) -> TokenTree:
+        return TokenTree.from_shape(self.shape, self.fill(session, logits, root, sampler))
+
+    def fill(self, session: DraftSession, logits: Tensor, root: Tensor, sampler: Sampler | Race) -> Tensor:
+        """The tokens of the tree, Long [B, N]; the arguments are those of `grow`."""
         tokens, output = [root.unsqueeze(1)], logits.unsqueeze(1)
         for depth, level in enumerate(self.levels):
             assert output is not None
             best = sampler.perturbed(output, depth, self.d2t).topk(level.choices).indices
             tokens.append(target_tokens(self.d2t, best[:, level.slots, level.ranks]))
             output = level.advance(session, tokens[-1])
-        return TokenTree.from_shape(self.shape, torch.cat(tokens, dim=1))
+        return torch.cat(tokens, dim=1)
 
 
 def growth(shape: TreeShape, device: torch.device) -> list[Growth]:

@@ -11,11 +11,11 @@ At position t, with the target's hidden state h_t and the token x_{t+1} that the
 E are the rows of the target's lm_head. They and the lm_head are shared with the target and frozen.
 The ablations are values of the configuration: parts are replaced by plainer ones.
 
-A new draft differs from the paper's in five things unless asked otherwise, for it learns far more from the same text that
-way (docs/log.md): E is scaled to entries of mean square 1, the size of the states it meets; a linear layer on [h ; E[x]]
-folds the newest token in, in the place of A1; the recurrent step goes on with a layer R of its own (`RecurrentLayer`),
-which looks back at the augmented states of the committed text and has an MLP for state and token together; with that,
-one augmenting layer is as good as two; and it starts fresh.
+A new draft differs from the paper's in five things unless asked otherwise, for it learns far more from the same text
+that way (docs/log.md): E is scaled to entries of mean square 1, the size of the states it meets; a linear layer on
+[h ; E[x]] folds the newest token in, in the place of A1; the recurrent step goes on with a layer R of its own
+(`RecurrentLayer`), which looks back at the augmented states of the committed text and has an MLP for state and token
+together; with that, one augmenting layer is as good as two; and it starts fresh.
 
 Shapes: B batch, A committed positions, P frontier nodes, T text, D heads, H hidden, V vocabulary.
 """

@@ -5,10 +5,14 @@ Shapes: B batch, A committed positions, P frontier nodes, H hidden.
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from clover.cache import KVCache
+from clover.fixed_cache import Counts
 
 
 class FrontierSession:
@@ -27,6 +31,12 @@ class FrontierSession:
     @property
     def lengths(self) -> list[int]:
         return self.cache.lengths
+
+    def on(self, cache: KVCache, memory: KVCache | None) -> Self:
+        """The same session over other caches, for one step of fixed shape (`clover.fixed_cache`)."""
+        session = copy.copy(self)
+        session.cache, session.memory = cache, memory
+        return session
 
     def drop(self, row: int) -> None:
         self.cache.drop(row)
@@ -53,13 +63,14 @@ def counting_cache(batch_size: int, like: Tensor) -> KVCache:
     return KVCache(0, batch_size, 1, 1, 1, 1, like.dtype, like.device)
 
 
-def last_position(values: Tensor, counts: list[int]) -> Tensor:
+def last_position(values: Tensor, counts: Counts) -> Tensor:
     """The last real position of each row: [B, A, …] to [B, 1, …]."""
-    if min(counts) == max(counts) >= 1:
-        return values[:, counts[0] - 1 : counts[0]]
+    if not isinstance(counts, Tensor):
+        if min(counts) == max(counts) >= 1:
+            return values[:, counts[0] - 1 : counts[0]]
+        counts = torch.tensor(counts, device=values.device)
     rows = torch.arange(len(counts), device=values.device)
-    last = torch.tensor([max(count - 1, 0) for count in counts], device=values.device)
-    return values[rows, last].unsqueeze(1)
+    return values[rows, (counts - 1).clamp(min=0)].unsqueeze(1)
 
 
 def shifted(tokens: Tensor, by: int) -> Tensor:

@@ -96,6 +96,8 @@ class Decoding:
         Returns:
             every row's share; nothing if no row can decode yet.
         """
+        if self._engine.captured is not None:
+            self._engine.captured.begin_step()
         with torch.inference_mode(), self._engine.packed.active():
             if self._joining is not None or (self._waiting and self.running < self.max_rows):
                 with self.clock.phase("prefill"):
@@ -135,8 +137,10 @@ class Decoding:
         engine, context = self._engine, self._target.context_length
         every = [row.request for row in (*rows, *self._waiting)]
         longest = max(len(request.prompt) + min(request.max_new_tokens, _ROOM) for request in every)
-        capacity = engine.capacity or min(longest, context) + engine.policy.max_nodes
-        return self._prefill(self._new_batch(rows, self.max_rows, capacity))
+        room, capacity = self.max_rows, min(longest, context) + engine.policy.max_nodes
+        if engine.captured is not None:
+            room, capacity = engine.captured.sizes(room, max(len(row.request.prompt) for row in rows))
+        return self._prefill(self._new_batch(rows, room, engine.capacity or capacity))
 
     def _next_prefill(self) -> Prefill:
         """The next prompts, in caches of their own; several if all of them together are one chunk."""
@@ -185,14 +189,13 @@ class Decoding:
         caught_up = 0 if drafter is None or batch.session is None else batch.pending.behind
         drafted = clock.seconds["draft"]
         with clock.phase("draft"):
-            tree = draft_tree(batch, drafter, target.position_limit, engine.prefill_chunk)
+            tree = draft_tree(batch, drafter, target.position_limit, engine.prefill_chunk, engine.captured)
         with clock.phase("verify"):
-            output = run_tree(batch, target, tree, engine.hidden_state)
-            logits = target.logits(output.hidden)
+            run = run_tree(batch, target, tree, engine.hidden_state, engine.captured)
         with clock.phase("accept"):
-            verified, settled = settle(batch, tree, logits)
+            verified, settled = settle(batch, tree, run)
         with clock.phase("keep"):
-            keep(batch, output, verified, settled.counts)
+            keep(batch, run, verified, settled.counts)
             parts = zip(
                 batch.rows, settled.tokens, settled.paths, settled.counts, settled.depths, strict=True
             )

@@ -8,6 +8,7 @@ from torch import nn
 
 from clover.drafting import Drafter, FixedPolicy, Policy, make_drafter
 from clover.drafts import DraftModel
+from clover.engine.captured import CapturedSteps
 from clover.engine.decoding import Decoding
 from clover.engine.prefix import PrefixCache
 from clover.engine.requests import Request, StepEvent
@@ -28,10 +29,13 @@ class Engine:
         prefill_chunk: prompt tokens that are run at once per row, at most.
         capacity: cache slots per row at the start; when left out enough for the prompt and 4,096 new tokens.
         policy: decides before each step what drafts, in the place of `tree`.
+        compile: let `torch.compile` have the steps, in fixed shapes (docs/compile.md); or the name of another of its
+            backends. The first step of each shape takes long.
 
     Attributes:
         hidden_state: kind of the hidden states that the draft reads.
-        packed: the linear layers of both models.
+        packed: the linear layers of both models; none where steps are compiled, which packs nothing.
+        captured: the compiled parts of steps; None without compilation.
 
     Raises:
         UserError: the tree is deeper than the draft goes.
@@ -45,12 +49,19 @@ class Engine:
         prefill_chunk: int = 512,
         capacity: int | None = None,
         policy: Policy | None = None,
+        compile: bool | str = False,
     ):
         self.target, self.draft = target, draft
         self.policy: Policy = policy or FixedPolicy(None if draft is None else make_drafter(draft, tree))
         self.hidden_state = "post_norm" if draft is None else draft.config.hidden_state
         self.prefill_chunk, self.capacity = prefill_chunk, capacity
-        self.packed = PackedLinears(*(m for m in (target.model, draft) if isinstance(m, nn.Module)))
+        models = () if compile else (m for m in (target.model, draft) if isinstance(m, nn.Module))
+        self.packed, self.captured = PackedLinears(*models), None
+        if compile:
+            backend = compile if isinstance(compile, str) else "inductor"
+            self.captured = CapturedSteps(
+                target, draft, self.hidden_state, self.policy.max_depth, self.policy.max_nodes, backend
+            )
 
     @property
     def drafter(self) -> Drafter | None:

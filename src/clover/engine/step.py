@@ -17,10 +17,26 @@ from torch import Tensor
 from clover.drafting import Drafter
 from clover.drafts import DraftSession
 from clover.engine.batch import Batch
+from clover.engine.captured import CapturedSteps
 from clover.sampling import Sampler
-from clover.target import TargetModel, TargetOutput
+from clover.target import TargetModel
 from clover.tree import TokenTree
 from clover.verify import Verified, verify, verify_drawn
+
+
+@dataclass(frozen=True)
+class TreeRun:
+    """What the target made of the trees.
+
+    Attributes:
+        read: [B, N, W], hidden states of the kind that the draft reads.
+        logits: [B, N, V]; None where the same graph has verified the trees.
+        verified: what it found; None elsewhere.
+    """
+
+    read: Tensor
+    logits: Tensor | None
+    verified: Verified | None = None
 
 
 @dataclass(frozen=True)
@@ -39,17 +55,25 @@ class Settled:
     paths: list[list[int]]
 
 
-def draft_tree(batch: Batch, drafter: Drafter | None, position_limit: int, chunk: int) -> TokenTree:
+def draft_tree(
+    batch: Batch,
+    drafter: Drafter | None,
+    position_limit: int,
+    chunk: int,
+    captured: CapturedSteps | None = None,
+) -> TokenTree:
     """Let the draft take in what is pending, in parts of `chunk` positions, and grow a tree; the root without one."""
     root = batch.root.unsqueeze(1)
     if drafter is None or batch.session is None:
         return TokenTree.root_only(root)
-    logits = catch_up(batch, batch.session, chunk)
     furthest = position_limit - drafter.max_depth
     at_limit = [length >= furthest for length in batch.cache.lengths]
-    if all(at_limit):
-        return TokenTree.root_only(root)
-    tree = drafter.grow(batch.session, logits, batch.root, batch.sampler)
+    tree = None if captured is None or all(at_limit) else captured.draft(batch, drafter)
+    if tree is None:
+        logits = catch_up(batch, batch.session, chunk)
+        if all(at_limit):
+            return TokenTree.root_only(root)
+        tree = drafter.grow(batch.session, logits, batch.root, batch.sampler)
     return tree.without(torch.tensor(at_limit, device=root.device)[:, None]) if any(at_limit) else tree
 
 
@@ -59,19 +83,32 @@ def catch_up(batch: Batch, session: DraftSession, chunk: int) -> Tensor:
     return others[-1] if others else first
 
 
-def run_tree(batch: Batch, target: TargetModel, tree: TokenTree, hidden_state: str) -> TargetOutput:
+def run_tree(
+    batch: Batch,
+    target: TargetModel,
+    tree: TokenTree,
+    hidden_state: str,
+    captured: CapturedSteps | None = None,
+) -> TreeRun:
     """Run the nodes of the trees through the target."""
+    if captured is not None:
+        return TreeRun(*captured.run_tree(batch, tree))
     cache, nodes = batch.cache, tree.tokens.shape[1]
     plain = nodes == 1 and cache.uniform
     positions = cache.positions(1) if nodes == 1 else cache.positions(1) + tree.depths
     mask = None if plain else cache.attention_mask(tree.ancestor_mask)
     cache.begin(nodes)
-    return target.forward(tree.tokens, positions, cache, mask, hidden_state)
+    output = target.forward(tree.tokens, positions, cache, mask, hidden_state)
+    return TreeRun(output.read, target.logits(output.hidden))
 
 
-def settle(batch: Batch, tree: TokenTree, logits: Tensor) -> tuple[Verified, Settled]:
-    """Verify the trees by the target's logits [B, N, V]; the one transfer of a step from the device is here."""
+def settle(batch: Batch, tree: TokenTree, run: TreeRun) -> tuple[Verified, Settled]:
+    """Verify the trees by what the target made of them; the one transfer of a step from the device is here."""
     rows, nodes = tree.tokens.shape
+    logits = run.logits
+    if run.verified is not None or logits is None:
+        assert run.verified is not None
+        return run.verified, _to_host(run.verified, tree)
     if nodes == 1:
         tokens = batch.sampler.choose(logits, tree)
         ones = torch.ones(rows, dtype=torch.long, device=tokens.device)
@@ -81,7 +118,7 @@ def settle(batch: Batch, tree: TokenTree, logits: Tensor) -> tuple[Verified, Set
     return verified, _to_host(verified, tree)
 
 
-def keep(batch: Batch, output: TargetOutput, verified: Verified, counts: list[int]) -> None:
+def keep(batch: Batch, run: TreeRun, verified: Verified, counts: list[int]) -> None:
     """Keep what was accepted, and leave it for the draft to take in."""
     longest = max(counts)
     path = verified.path[:, :longest]
@@ -89,8 +126,8 @@ def keep(batch: Batch, output: TargetOutput, verified: Verified, counts: list[in
     batch.sampler.commit(verified.tokens, verified.counts)
     batch.root = verified.tokens.gather(1, verified.counts.unsqueeze(1) - 1).squeeze(1)
     if batch.session is not None:
-        index = path.unsqueeze(-1).expand(-1, -1, output.read.shape[-1])
-        batch.pending.append(output.read.gather(1, index), verified.tokens[:, :longest], counts)
+        index = path.unsqueeze(-1).expand(-1, -1, run.read.shape[-1])
+        batch.pending.append(run.read.gather(1, index), verified.tokens[:, :longest], counts)
 
 
 def _verify(tree: TokenTree, logits: Tensor, sampler: Sampler) -> Verified:

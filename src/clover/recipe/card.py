@@ -46,6 +46,7 @@ class DraftFacts:
     minutes: float
     parameters: int
     augmenting_layers: int
+    vocabulary: int
     made: str
     command: str
 
@@ -155,8 +156,9 @@ def _summary(facts: dict[str, Any], target: TargetFacts, draft: DraftFacts) -> l
         ("**held-out loss**", f"**{target.held_out_loss:.3f} nats per token**"),
         (
             "draft",
-            f"Clover-2, 5 heads, augmenting layers: {draft.augmenting_layers}, {draft.parameters / 1e6:.1f} M parameters "
-            "of its own",
+            f"Clover-2, 5 heads, augmenting layers: {draft.augmenting_layers}, "
+            f"{draft.parameters / 1e6:.1f} M parameters of its own; proposes from the {draft.vocabulary:,} most "
+            "frequent tokens",
         ),
         (
             "draft training",

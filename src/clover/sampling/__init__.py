@@ -1,6 +1,6 @@
 """How the tokens of requests are chosen: parameters, logits processors, and random numbers that belong to a request."""
 
 from clover.sampling.params import SamplingParams
-from clover.sampling.sampler import Sampler
+from clover.sampling.sampler import Race, Sampler
 
-__all__ = ["Sampler", "SamplingParams"]
+__all__ = ["Race", "Sampler", "SamplingParams"]

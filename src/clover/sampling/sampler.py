@@ -9,6 +9,7 @@ one step, P nodes whose children are ranked or drawn, K children, V' tokens that
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -20,6 +21,26 @@ from clover.tree import TokenTree
 
 # What a hashed number is for.
 _DRAW, _TEST, _CHOICE = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Race:
+    """What a draft expects of the target's choices in one step, as tensors alone (see `Sampler.perturbed`).
+
+    Attributes:
+        temperatures: float64 [B, 1, 1].
+        numbers: float32 [B, D, V'], those of each depth from the root's on; None where all rows are greedy.
+    """
+
+    temperatures: Tensor
+    numbers: Tensor | None
+
+    def perturbed(self, logits: Tensor, depth: int, tokens: Tensor | None = None) -> Tensor:
+        """See `Sampler.perturbed`; which tokens the logits are of, the numbers know."""
+        if self.numbers is None:
+            return logits
+        scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return scores / self.temperatures.to(scores.dtype) + self.numbers[:, depth : depth + 1]
 
 
 class Sampler:
@@ -122,7 +143,7 @@ class Sampler:
         tensor([[1],
                 [2]])
         """
-        if not self.any_sampled and self._bias is None and self._penalty is None:
+        if self.takes_most_probable:
             return most_probable(logits)
         scores = self._scores(logits, tree)
         if not self.any_sampled:
@@ -132,6 +153,11 @@ class Sampler:
         if tokens is not None:
             drawn = tokens.gather(-1, drawn.unsqueeze(-1)).squeeze(-1)
         return torch.where(self._greedy, most_probable(scores), drawn) if self._any_greedy else drawn
+
+    @property
+    def takes_most_probable(self) -> bool:
+        """Whether `choose` is no more than `most_probable`: all rows are greedy and none has a processor."""
+        return not self.any_sampled and self._bias is None and self._penalty is None
 
     def target_probs(self, logits: Tensor, tree: TokenTree) -> Tensor:
         """Return the distribution that `choose` draws from, for the same arguments.
@@ -159,10 +185,16 @@ class Sampler:
             [B, P, V']: log-probabilities at each row's temperature, up to a constant, plus the numbers by which
             `choose` will choose after these nodes. Greedy rows, for which chance means nothing, keep their logits.
         """
+        numbers = self._gumbels_of(tokens, depth) if self.any_sampled else None
+        return Race(self._draft_temperatures, numbers).perturbed(logits, 0)
+
+    def race(self, depths: int, tokens: Tensor | None = None) -> Race:
+        """What `perturbed` needs for nodes at the first `depths` depths; `tokens` as there."""
         if not self.any_sampled:
-            return logits
-        scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return scores / self._draft_temperatures.to(scores.dtype) + self._gumbels_of(tokens, depth)
+            return Race(self._draft_temperatures, None)
+        deepest = self._gumbels_of(tokens, depths - 1)  # first: the others are hashed with it
+        others = [self._gumbels_of(tokens, depth) for depth in range(depths - 1)]
+        return Race(self._draft_temperatures, torch.cat([*others, deepest], dim=1))
 
     def draft_probs(self, logits: Tensor) -> Tensor:
         """Turn a draft's logits [B, P, V'] into the distributions that `draw` draws from, float64 [B, P, V'].

@@ -17,9 +17,11 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from clover.cache import KVCache
 from clover.errors import UserError
+from clover.fixed_cache import FixedCache
 from clover.target import loading, support
 from clover.target.probe import Probe, probe_model
 from clover.target.structure import captured_input, find_layers, logits_head, sdpa_mask
+from clover.target.taps import Taps
 
 HIDDEN_STATES = ("post_norm", "pre_norm", "low_middle_high")
 
@@ -201,6 +203,32 @@ class TargetModel:
             past_key_values=cache,
             use_cache=True,
         )
+
+    def forward_fixed(
+        self, tokens: Tensor, depths: Tensor, ancestor_mask: Tensor, cache: FixedCache, taps: Taps
+    ) -> TargetOutput:
+        """`forward` for trees in fixed shapes, as a compiler can trace it; nothing is asked of the host.
+
+        Args:
+            tokens, depths: Long [B, N].
+            ancestor_mask: Bool [B, N, N].
+            cache: over the storage of a cache of this model.
+            taps: from `taps`, active.
+        """
+        mask = cache.attention_mask(ancestor_mask)
+        cache.begin(tokens.shape[1])
+        hidden = self.base(
+            input_ids=tokens,
+            position_ids=cache.positions(1) + depths,
+            attention_mask=sdpa_mask(mask, tokens.shape[1], cache, self.dtype),
+            past_key_values=cache,
+            use_cache=True,
+        ).last_hidden_state
+        return TargetOutput(hidden, taps.take(hidden))
+
+    def taps(self, hidden_state: str) -> Taps:
+        """What reads hidden states of a kind (one of HIDDEN_STATES) inside a compiled forward."""
+        return Taps(self._readers[hidden_state])
 
     @torch.no_grad()
     def train_forward(self, tokens: Tensor, hidden_state: str = "post_norm") -> TargetOutput:

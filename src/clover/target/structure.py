@@ -152,8 +152,9 @@ def sdpa_mask(mask: Tensor | None, num_tokens: int, cache: KVCache, dtype: torch
         0 or -inf [B, 1, N, S'], made once and not anew in every layer; None where SDPA needs no mask: a lone token
         that sees all slots, and plain text on an empty cache.
     """
-    lone = num_tokens == 1 and (mask is None or mask.shape[-1] == cache.length + 1)
-    if cache.uniform and (lone or (mask is None and cache.length == 0)):
-        return None
+    if cache.uniform:
+        lone = num_tokens == 1 and (mask is None or mask.shape[-1] == cache.length + 1)
+        if lone or (mask is None and cache.length == 0):
+            return None
     mask = cache.causal_mask(num_tokens) if mask is None else mask
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))

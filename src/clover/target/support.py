@@ -69,6 +69,15 @@ def check_run_length(config: PretrainedConfig, length: int) -> None:
             )
 
 
+def check_fixed_shapes(config: PretrainedConfig) -> None:
+    """UserError if the model asks in mid-forward how long the text is, which no compiled step can answer."""
+    for kind, _ in _rotary_switches(config):
+        raise UserError(
+            f"{model_type(config)} cannot be compiled: its rotary frequencies ({kind}) depend on the length of the "
+            "text; leave compilation out"
+        )
+
+
 def position_limit(config: PretrainedConfig) -> int:
     """Positions from this one on must not be run, not even for draft tokens: past the context, or past a point at
     which rotary frequencies switch for everything in the same forward.

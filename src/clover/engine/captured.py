@@ -1,0 +1,237 @@
+"""Decoding steps as graphs of fixed shape, for `torch.compile` and CUDA graphs.
+
+Two graphs make a step: the draft takes in the last step's positions and grows its tree, and the target runs the tree
+and, where all rows simply take the most probable token, verifies it. Rows, nodes and positions are filled up to one of
+a few sizes, and the caches have one of a few capacities, so that few graphs serve all steps; a graph is made when its
+shapes are met first. No graph depends on the lengths of the texts: they are tensors (`FixedCache`).
+
+What is not captured runs as it does without compilation: prompts, long catching up after plain steps, trees that are
+drawn or whose rows depend on each other, drafts without a `FrontierSession`, the choice of sampled tokens, and moving
+what was accepted to its place in the cache.
+
+Shapes: B batch, N nodes, A pending positions, D depths, V vocabulary, V' the draft's, W width of the hidden states that
+the draft reads; B', N' and A' filled up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clover.cache import KVCache, fixed_capacity, on_device
+from clover.drafting import BudgetDrafter, Drafter, RerankDrafter, StaticDrafter
+from clover.drafts.frontier_session import FrontierSession
+from clover.engine.batch import Batch
+from clover.errors import UserError
+from clover.fixed_cache import FixedCache
+from clover.sampling import Race
+from clover.sampling.numbers import most_probable
+from clover.target import TargetModel
+from clover.target.decoder import DecoderStack
+from clover.target.support import check_fixed_shapes
+from clover.tree import TokenTree
+from clover.tree.tokens import filled
+from clover.verify import Verified, verify
+
+_GRAPHS = 256  # of one function; PyTorch's own limit of 8 is for shapes that nobody counts
+_Storage = tuple[Tensor, Tensor]  # keys and values
+
+
+class CapturedSteps:
+    """The compiled parts of an engine's steps.
+
+    Args:
+        target: its forward is compiled.
+        draft: its decoder layers are made ready for tracing.
+        hidden_state: kind of the hidden states that the draft reads.
+        max_depth, max_nodes: of any tree; a step leaves one position more than a tree is deep for the draft at most.
+        backend: of `torch.compile`. With "inductor", its own, a GPU replays CUDA graphs.
+
+    Raises:
+        UserError: there is no such backend, or the target cannot be compiled.
+    """
+
+    def __init__(
+        self,
+        target: TargetModel,
+        draft: object,
+        hidden_state: str,
+        max_depth: int,
+        max_nodes: int,
+        backend: str,
+    ) -> None:
+        _check_backend(backend)
+        check_fixed_shapes(target.config)
+        self._target, self._taps = target, target.taps(hidden_state)
+        self._width, self._max_nodes = node_size(max_depth + 1), max_nodes
+        self._replays = backend == "inductor" and target.device.type == "cuda"
+        if isinstance(draft, nn.Module):
+            for module in draft.modules():
+                if isinstance(module, DecoderStack):
+                    _ = module.input_scale  # found by running the layers, which no graph can hold
+        self._run_target = self._compiled(self._forward, backend)
+        self._run_draft = self._compiled(self._grow, backend)
+
+    def sizes(self, rows: int, length: int) -> tuple[int, int]:
+        """Rows and slots of the caches of a batch of at most so many rows, whose longest prompt has `length` tokens.
+
+        The slots suffice for the first steps; there are more of them when texts need them.
+        """
+        return power_of_two(rows), fixed_capacity(length + self._width + self._max_nodes)
+
+    def begin_step(self) -> None:
+        """What graphs returned in earlier steps is no longer needed: its memory is written again."""
+        if self._replays:
+            torch.compiler.cudagraph_mark_step_begin()
+
+    def draft(self, batch: Batch, drafter: Drafter) -> TokenTree | None:
+        """Let the draft take in what is pending and grow trees; None, and nothing done, if that is not captured."""
+        session, pending = batch.session, batch.pending
+        # Rows of other trees depend on each other, or on random numbers that are not handed over.
+        captured = type(drafter) in (StaticDrafter, BudgetDrafter, RerankDrafter)
+        if not isinstance(session, FrontierSession) or not captured or max(pending.counts) > self._width:
+            return None
+        assert isinstance(drafter, StaticDrafter | BudgetDrafter | RerankDrafter)
+        ((hidden, next_tokens, counts),) = pending.take(self._width)
+        rows, sizes = len(counts), (row_size(batch), self._width)
+        caches = [session.cache] if session.memory is None else [session.cache, session.memory]
+        for cache in caches:
+            assert cache.lengths == session.lengths, "one tensor of lengths serves all caches"
+            cache.begin_fixed(self._width, self._width + drafter.max_nodes)
+        race = batch.sampler.race(drafter.max_depth, drafter.d2t)
+        tensors = self._run_draft(
+            session,
+            drafter,
+            filled(hidden, sizes),
+            filled(next_tokens, sizes),
+            on_device([*counts, *[0] * (sizes[0] - rows)], hidden.device),
+            filled(batch.root, sizes[:1]),
+            filled(race.temperatures, sizes[:1], 1.0),
+            None if race.numbers is None else filled(race.numbers, sizes[:1]),
+            session.cache.row_lengths(sizes[0]),
+            [_storage(cache) for cache in caches],
+        )
+        for cache in caches:
+            cache.commit(counts)
+        held = [values[:rows] for values in tensors]
+        if isinstance(drafter, StaticDrafter):
+            return TokenTree.from_shape(drafter.shape, held[0])
+        return TokenTree(*held, max_depth=drafter.max_depth)
+
+    def run_tree(self, batch: Batch, tree: TokenTree) -> tuple[Tensor, Tensor | None, Verified | None]:
+        """Run the nodes of the trees through the target.
+
+        Returns:
+            hidden states [B, N, W] for the draft, and either logits [B, N, V], or what was verified where rows simply
+            take the most probable tokens.
+        """
+        cache, (rows, nodes) = batch.cache, tree.tokens.shape
+        sizes = row_size(batch), node_size(nodes)
+        cache.begin_fixed(sizes[1], sizes[1])
+        settles = batch.sampler.takes_most_probable and tree.draws is None
+        full = tree.padded(*sizes)
+        lengths = cache.row_lengths(sizes[0])
+        with self._taps.active():
+            read, *found = self._run_target(
+                full.tokens,
+                full.parents,
+                full.depths,
+                full.ancestor_mask,
+                lengths,
+                _storage(cache),
+                full.max_depth if settles else None,
+            )
+        read = read[:rows, :nodes]
+        if settles:
+            return read, None, Verified(*(values[:rows] for values in found))
+        return read, found[0][:rows, :nodes], None
+
+    # -- what is traced --------------------------------------------------------------------------------------------
+
+    def _forward(
+        self,
+        tokens: Tensor,
+        parents: Tensor,
+        depths: Tensor,
+        ancestor_mask: Tensor,
+        lengths: Tensor,
+        storage: _Storage,
+        max_depth: int | None,
+    ) -> tuple[Tensor, ...]:
+        """Hidden states and logits; with `max_depth` hidden states, paths, counts and tokens, as `verify` says."""
+        target = self._target
+        cache = FixedCache(*storage, lengths, target.position_limit)
+        output = target.forward_fixed(tokens, depths, ancestor_mask, cache, self._taps)
+        logits = target.logits(output.hidden)
+        if max_depth is None:
+            return output.read, logits
+        tree = TokenTree(tokens, parents, depths, ancestor_mask, max_depth)
+        verified = verify(tree, most_probable(logits))
+        return output.read, verified.path, verified.counts, verified.tokens
+
+    def _grow(
+        self,
+        session: Any,
+        drafter: Any,
+        hidden: Tensor,
+        next_tokens: Tensor,
+        counts: Tensor,
+        root: Tensor,
+        temperatures: Tensor,
+        numbers: Tensor | None,
+        lengths: Tensor,
+        storages: list[_Storage],
+    ) -> tuple[Tensor, ...]:
+        """The tensors of the trees, in the order of `TokenTree`; of static trees the tokens alone."""
+        caches = [FixedCache(*storage, lengths, self._target.position_limit) for storage in storages]
+        session = session.on(caches[0], caches[1] if len(caches) > 1 else None)
+        logits = session.commit(hidden, next_tokens, counts)
+        race = Race(temperatures, numbers)
+        if isinstance(drafter, StaticDrafter):
+            return (drafter.fill(session, logits, root, race),)
+        tree = drafter.grow(session, logits, root, race)
+        return tree.tokens, tree.parents, tree.depths, tree.ancestor_mask
+
+    def _compiled(self, function: Callable[..., Any], backend: str) -> Callable[..., Any]:
+        config: Any = torch._dynamo.config
+        config.recompile_limit = max(config.recompile_limit, _GRAPHS)
+        config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 4 * _GRAPHS)
+        mode = "reduce-overhead" if self._replays else None
+        return torch.compile(function, fullgraph=True, dynamic=False, backend=backend, mode=mode)
+
+
+def row_size(batch: Batch) -> int:
+    """Rows that a batch is filled up to: a power of two, unless the caches have room for fewer."""
+    return min(power_of_two(len(batch.rows)), batch.cache.storage[0].shape[1])
+
+
+def power_of_two(count: int) -> int:
+    """The smallest that is no less."""
+    return 1 << (count - 1).bit_length()
+
+
+def node_size(nodes: int) -> int:
+    """Nodes that trees are filled up to, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32 …: padding is a third at most.
+
+    >>> [node_size(nodes) for nodes in (1, 3, 5, 7, 9, 26, 64)]
+    [1, 3, 6, 8, 12, 32, 64]
+    """
+    power = power_of_two(nodes)
+    return 3 * power // 4 if power > 3 and 3 * power // 4 >= nodes else power
+
+
+def _check_backend(name: str) -> None:
+    known = torch._dynamo.list_backends(exclude_tags=())
+    if name not in known:
+        raise UserError(f"torch.compile has no backend {name!r}; it has {', '.join(known)}")
+
+
+def _storage(cache: KVCache) -> _Storage:
+    """A cache's keys and values, marked as staying where they are: graphs write into them and not into copies."""
+    keys, values = cache.storage
+    for tensor in (keys, values):
+        torch._dynamo.mark_static_address(tensor, guard=False)
+    return keys, values

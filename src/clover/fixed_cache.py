@@ -1,0 +1,108 @@
+"""A key-value cache for forwards of fixed shape, which `torch.compile` and CUDA graphs can capture.
+
+`KVCache` keeps the lengths of its rows on the host and hands out slices of its storage: every step has other shapes and
+other numbers in its graph. Here the lengths are a tensor, every forward reads all slots there are, and the mask hides
+what is not text. Row b's new tokens go to the slots from ``lengths[b]`` on. It lives for one forward and owns nothing:
+the `KVCache` whose storage it writes makes room before (`KVCache.begin_fixed`), and keeps or commits after.
+
+Shape legend: B rows that run, padding rows included, L layers, R rows of the storage, S slots, N new tokens, Hkv
+key-value heads, Dk / Dv their widths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clover.cache import KVCache
+
+Counts = Sequence[int] | Tensor  # how many positions of each row are real: on the host, or Long [B]
+
+
+class FixedCache(KVCache):
+    """The storage of a `KVCache` during one forward of fixed shape.
+
+    Args:
+        keys: [L, R, Hkv, S, Dk]; the first B rows are written and read.
+        values: [L, R, Hkv, S, Dv].
+        lengths: Long [B], cached tokens of each row.
+        position_limit: positions are below it: those of padding, which would pass it, are the last one.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor, lengths: Tensor, position_limit: int) -> None:
+        # The base class allocates and counts on the host, which is what must not happen here.
+        self.layers = []
+        self.num_layers = keys.shape[0]
+        self._no_layers = [False] * self.num_layers
+        self._all_keys, self._all_values = keys, values
+        self._row_lengths, self._position_limit = lengths, position_limit
+        self._slots = lengths
+
+    def begin(self, num_tokens: int, after: int = 0) -> None:
+        steps = torch.arange(after, after + num_tokens, device=self._row_lengths.device)
+        self._slots = (self._row_lengths[:, None] + steps)[:, :, None]
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        rows, heads = key_states.shape[:2]
+        device = key_states.device
+        # All indices are tensors: a layer taken by a number would be a view, and a compiler copies what it views.
+        layer = torch.full((1, 1, 1), layer_idx, device=device)
+        row = torch.arange(rows, device=device)[:, None, None]
+        place = (layer, row, torch.arange(heads, device=device)[None, None], self._slots)
+        self._all_keys.index_put_(place, key_states.transpose(1, 2))
+        self._all_values.index_put_(place, value_states.transpose(1, 2))
+        return self._all_keys[layer_idx, :rows], self._all_values[layer_idx, :rows]
+
+    def attention_mask(self, ancestor_mask: Tensor) -> Tensor:
+        _, nodes, columns = ancestor_mask.shape
+        device, lengths = ancestor_mask.device, self._row_lengths[:, None, None]
+        cached = torch.arange(self.capacity, device=device) < lengths
+        places = (lengths + torch.arange(columns, device=device)).expand(-1, nodes, -1)
+        mask = cached.expand(-1, nodes, -1).scatter(2, places, ancestor_mask)
+        return mask.unsqueeze(1)
+
+    def positions(self, num_tokens: int) -> Tensor:
+        steps = torch.arange(num_tokens, device=self._row_lengths.device)
+        return (self._row_lengths[:, None] + steps).clamp(max=self._position_limit - 1)
+
+    def text(self, layer: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        rows, slots = self.batch_size, torch.arange(self.capacity, device=self._all_keys.device)
+        mask = (slots < self._row_lengths[:, None])[:, None, None]
+        return self._all_keys[layer, :rows], self._all_values[layer, :rows], mask
+
+    def commit(self, counts: Counts) -> None:
+        """Keep the first counts[b], Long [B], of the new tokens; the cache whose storage this is must do so, too."""
+        assert isinstance(counts, Tensor)
+        self._row_lengths = self._row_lengths + counts
+
+    @property
+    def keys(self) -> Tensor:  # type: ignore[override]
+        return self._all_keys[:, : self.batch_size]
+
+    @property
+    def batch_size(self) -> int:
+        return self._row_lengths.shape[0]
+
+    @property
+    def capacity(self) -> int:
+        return self._all_keys.shape[3]
+
+    @property
+    def uniform(self) -> bool:
+        """False: the lengths are not known on the host."""
+        return False
+
+    def __repr__(self) -> str:
+        return f"FixedCache(rows={self.batch_size}, capacity={self.capacity}, num_layers={self.num_layers})"
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """0; models ask only where they are given no positions."""
+        return 0
+
+    def get_mask_sizes(self, query_length: int | Tensor, layer_idx: int = 0) -> tuple[int, int]:
+        return self.capacity, 0
