@@ -46,7 +46,6 @@ class DraftFacts:
     minutes: float
     parameters: int
     augmenting_layers: int
-    vocabulary: int
     made: str
     command: str
 
@@ -157,8 +156,7 @@ def _summary(facts: dict[str, Any], target: TargetFacts, draft: DraftFacts) -> l
         (
             "draft",
             f"Clover-2, 5 heads, augmenting layers: {draft.augmenting_layers}, "
-            f"{draft.parameters / 1e6:.1f} M parameters of its own; proposes from the {draft.vocabulary:,} most "
-            "frequent tokens",
+            f"{draft.parameters / 1e6:.1f} M parameters of its own",
         ),
         (
             "draft training",

@@ -21,9 +21,8 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.generation.configuration_utils import GenerationConfig
 
 from clover.api import load
-from clover.data import Sample, token_counts
-from clover.drafts import Clover2Draft, load_draft
-from clover.drafts.vocabulary import frequent_tokens
+from clover.data import Sample
+from clover.drafts import Clover2Draft
 from clover.files import output_directory, read_json, write_json, write_text, written
 from clover.recipe.card import DraftFacts, TargetFacts, made_here, write_cards
 from clover.recipe.corpus import Corpus, Document, Source, prompts_from, read_corpus
@@ -40,8 +39,7 @@ _TARGET_SHARE, _WRITE_SHARE, _DRAFT_SHARE = 0.55, 0.1, 0.35
 _DRAFT_LR, _CORPUS_SHARE = 2e-3, 1
 _WINDOW = 256  # tokens of a text the draft is trained on
 _BATCH_TOKENS = 512  # small steps learn more from the same text (docs/log.md)
-_DRAFT_VOCABULARY = 1024  # a quarter of the tokens makes nine tenths of the text (docs/log.md)
-_TREE_NODES = 8  # the fastest size on two CPU cores (`clover tune`)
+_TREE_NODES = 6  # the fastest size on two CPU cores (`clover tune`)
 _DEMO_PROMPTS, _DEVELOPMENT_PROMPTS, _WRITE_PROMPTS = 12, 24, 6000
 
 
@@ -264,24 +262,13 @@ def _make_draft(
             minutes=round(result.seconds / 60, 1),
             parameters=draft.num_parameters(),
             augmenting_layers=draft.config.num_augmenting_layers,
-            vocabulary=_DRAFT_VOCABULARY,
             made=made_here(str(target.device)),
             command=options.command,
         )
         write_json(options.work / "draft.json", asdict(facts))
-    _keep_frequent_tokens(finished, target, samples, output)
-    return DraftFacts(**read_json(options.work / "draft.json"))
-
-
-def _keep_frequent_tokens(
-    trained: Path, target: TargetModel, samples: Sequence[Sample], output: Path
-) -> None:
-    """Put the draft into `output`, proposing from no more than the most frequent tokens of what the target wrote."""
-    draft: Any = load_draft(trained, target)
-    counts = token_counts(samples, target.vocab_size)
-    draft.reduce_vocabulary(frequent_tokens(counts, min(_DRAFT_VOCABULARY, target.vocab_size)))
     with written(output):
-        draft.save_pretrained(output)
+        shutil.copytree(finished, output, ignore=shutil.ignore_patterns("training_*"))
+    return DraftFacts(**read_json(options.work / "draft.json"))
 
 
 def _name_tree(output: Path, prompts: Sequence[str], device: str) -> None:
