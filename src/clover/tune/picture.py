@@ -14,7 +14,7 @@ from clover.tune.reliability import Bin
 from clover.tune.report import Tried, TuneReport, tree_label
 
 _BEFORE = "#c9803a"
-_COLOURS = ("#2f9e60", "#3b6fb6", "#c9803a", "#8b5fb0", "#b6483b", "#4a9ba8")
+_COLOURS = ("#2f9e60", "#3b6fb6", "#c9803a", "#8b5fb0", "#b6483b", "#4a9ba8", "#c2569b", "#6b7684")
 _LEAST, _MOST = 12.0, 300.0  # area of a dot, by the candidates in its bin
 
 
