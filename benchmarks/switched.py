@@ -33,14 +33,15 @@ Seconds = dict[str, dict[str, list[float]]]  # of each half, of each method, of 
 
 def main() -> None:
     options = _options()
-    models = {name: _load(options, name) for name in METHODS}
-    halves = {"known": _known(models["plain"], options), "unknown": _unknown(models["plain"], options)}
+    plain = load(options.target, method="plain", dtype=options.dtype)
+    models = {"plain": plain, "draft": load(plain.target, options.draft, method="draft")}
+    halves = {"known": _known(plain, options), "unknown": _unknown(plain, options)}
     seconds: Seconds = {half: {name: [] for name in METHODS} for half in HALVES}
     tokens = dict.fromkeys(HALVES, 0)
     for turn in range(options.rounds):
         for name in (*METHODS[turn % 3 :], *METHODS[: turn % 3]):
             if name == "auto":
-                models[name] = _load(options, name, models["plain"])
+                models[name] = load(plain.target, options.draft)
             for half in HALVES:
                 spent, tokens[half] = _decode(models[name], halves[half])
                 seconds[half][name].append(spent)
@@ -48,12 +49,6 @@ def main() -> None:
     _show(found)
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
-
-
-def _load(options: argparse.Namespace, method: str, other: Clover | None = None) -> Clover:
-    target = options.target if other is None else other.target
-    draft = None if method == "plain" else options.draft
-    return load(target, draft, method=method, dtype=options.dtype)
 
 
 def _known(model: Clover, options: argparse.Namespace) -> list[Request]:

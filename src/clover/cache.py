@@ -360,7 +360,12 @@ def fixed_capacity(slots: int) -> int:
     >>> fixed_capacity(7), fixed_capacity(256), fixed_capacity(257)
     (256, 256, 512)
     """
-    return max(_LEAST_FIXED, 1 << max(slots - 1, 0).bit_length())
+    return power_of_two(max(slots, _LEAST_FIXED))
+
+
+def power_of_two(count: int) -> int:
+    """The smallest that is no less than a number above 0."""
+    return 1 << (count - 1).bit_length()
 
 
 def _gathered(storage: Tensor, sources: Tensor) -> Tensor:

@@ -88,9 +88,8 @@ class DraftModel(PreTrainedModel):
     _target: TargetModel | None = None
     paper_loss = LossConfig()  # the loss of the system's own paper, as far as it is known
     default_loss = LossConfig()  # the one it learns best by here (docs/log.md)
-    new_options: Mapping[str, Any] = MappingProxyType(
-        {}
-    )  # of a new draft; its configuration's defaults are older
+    # Options of a new draft; the defaults of the configuration are those of drafts saved before there were any.
+    new_options: Mapping[str, Any] = MappingProxyType({})
     trainable = True  # False for systems without weights
 
     def __init__(self, config: DraftConfig):

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clover.cache import KVCache, fixed_capacity, on_device
+from clover.cache import KVCache, fixed_capacity, on_device, power_of_two
 from clover.drafting import BudgetDrafter, Drafter, RerankDrafter, StaticDrafter
 from clover.drafts.frontier_session import FrontierSession
 from clover.engine.batch import Batch
@@ -206,11 +206,6 @@ class CapturedSteps:
 def row_size(batch: Batch) -> int:
     """Rows that a batch is filled up to: a power of two, unless the caches have room for fewer."""
     return min(power_of_two(len(batch.rows)), batch.cache.storage[0].shape[1])
-
-
-def power_of_two(count: int) -> int:
-    """The smallest that is no less."""
-    return 1 << (count - 1).bit_length()
 
 
 def node_size(nodes: int) -> int:

@@ -11,8 +11,8 @@ which leaves no trace on them. All users of a layer share its one packed weight.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clover.target.rows import HeadRows
+from clover.target.structure import swapped_forwards
 
 _Version = tuple[int, int]
 _MIN_ELEMENTS = 2**16  # below it the call itself takes longer than the product
@@ -67,16 +68,9 @@ class PackedLinears:
                     for layer, forward in zip(group, _shared_forwards(group), strict=True)
                 ]
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
+    def active(self) -> AbstractContextManager[None]:
         """Run the layers on their packed weights inside the block."""
-        for names, forward in self._forwards:
-            names["forward"] = forward
-        try:
-            yield
-        finally:
-            for names, _ in self._forwards:
-                del names["forward"]
+        return swapped_forwards(self._forwards)
 
 
 def _together(module: nn.Module) -> list[tuple[nn.Module, ...]]:

@@ -5,7 +5,7 @@ Shape legend: B batch, T text, H hidden, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -137,6 +137,18 @@ def captured_input(module: nn.Module) -> Iterator[list[Tensor]]:
         yield inputs
     finally:
         handle.remove()
+
+
+@contextmanager
+def swapped_forwards(forwards: Sequence[tuple[dict[str, Any], Callable[..., Any]]]) -> Iterator[None]:
+    """Let modules, given by their `vars`, run other functions inside the block, which leaves no trace on them."""
+    for names, forward in forwards:
+        names["forward"] = forward
+    try:
+        yield
+    finally:
+        for names, _ in forwards:
+            del names["forward"]
 
 
 def sdpa_mask(mask: Tensor | None, num_tokens: int, cache: KVCache, dtype: torch.dtype) -> Tensor | None:

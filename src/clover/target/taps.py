@@ -8,12 +8,14 @@ Shapes: B batch, N nodes, W width of the hidden states that are read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from clover.target.structure import swapped_forwards
 
 
 class Taps:
@@ -29,16 +31,9 @@ class Taps:
         self._inputs: dict[int, Tensor] = {}
         self._forwards = [(vars(module), self._tapped(at, module)) for at, module in enumerate(unique)]
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
+    def active(self) -> AbstractContextManager[None]:
         """Tap the modules inside the block, which leaves no trace on them."""
-        for names, forward in self._forwards:
-            names["forward"] = forward
-        try:
-            yield
-        finally:
-            for names, _ in self._forwards:
-                del names["forward"]
+        return swapped_forwards(self._forwards)
 
     def take(self, otherwise: Tensor) -> Tensor:
         """The inputs of the last run side by side, [B, N, W]; `otherwise` where there is nothing to read."""
