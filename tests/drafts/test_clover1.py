@@ -33,7 +33,8 @@ OPTIONS: tuple[dict[str, object], ...] = (
     {"connection": "mlp"},
     {"connection": "none"},
     {"augmenting": "none", "connection": "none"},
-    {"hidden_state": "post_norm"},
+    {"hidden_state": "pre_norm"},
+    {"start": "last_layer"},
 )
 OUTPUTS = {  # the linear layer each half ends with
     "llama": ("self_attn.o_proj", "mlp.down_proj"),
@@ -124,7 +125,7 @@ def test_every_option_makes_another_draft() -> None:
 @pytest.mark.parametrize("family", ["llama", "olmo2", "gemma"])
 def test_it_starts_as_the_layers_it_copies(family: str) -> None:
     target = TargetModel(tiny_model(family))
-    draft = Clover1Draft.from_target(target)
+    draft = Clover1Draft.from_target(target, start="last_layer")
     last = target.layers[-1].state_dict()
     assert draft.augment is not None and draft.connect is not None
     assert all(torch.equal(draft.augment.layers[0].state_dict()[key], value) for key, value in last.items())
@@ -141,7 +142,7 @@ def test_it_starts_as_the_layers_it_copies(family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_without_augmenting_block_it_starts_with_what_the_target_says(family: str) -> None:
     target = TargetModel(tiny_model(family))
-    draft = Clover1Draft.from_target(target, augmenting="none")
+    draft = Clover1Draft.from_target(target, augmenting="none", hidden_state="pre_norm")
     tokens = torch.randint(VOCAB, (2, 9))
     output = target.train_forward(tokens, "pre_norm")
     for head in draft.train_outputs(output.read, tokens):
@@ -171,6 +172,7 @@ def test_what_is_no_option_is_refused_by_name() -> None:
     for options, message in (
         ({"augmenting": "whole"}, "augmenting is 'whole'; it must be one of block"),
         ({"connection": "linear"}, "connection is 'linear'"),
+        ({"start": "copy"}, "start is 'copy'"),
         ({"num_heads": 0}, "num_heads is 0"),
         ({"hidden_state": "low_middle_high"}, "hidden_state is 'low_middle_high'"),
     ):

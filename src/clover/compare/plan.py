@@ -61,10 +61,10 @@ class Draft:
         return [Method(**{**asdict(self.method), "tree": tree}) for tree in self.trees]
 
     def identity(self) -> dict[str, Any]:
-        """What decides its weights, but for the text and the batches; the names are left out."""
+        """What decides its weights, but for the text and the batches; the names are left out, defaults written out."""
         return {
             "system": self.kind,
-            "options": self.options,
+            "options": {**SYSTEMS[self.kind].new_options, **self.options},
             "loss": self.loss and asdict(self.loss),
             "budget": self.budget and [self.budget.steps, self.budget.minutes],
             "learning_rate": self.method.learning_rate,

@@ -17,6 +17,7 @@ Shapes: B batch, A committed positions, P frontier nodes, T text, D heads, H hid
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any, cast
 
 import torch
@@ -38,13 +39,16 @@ class Clover1Config(DraftConfig):
 
     Args:
         num_heads: depths it is trained to draft (3 in the paper).
-        augmenting: "block", one decoder layer between target and heads, started as a copy of the target's last;
-            "attention" or "mlp", that half of it alone; "none", so that s_0 = h.
+        augmenting: "block", one decoder layer between target and heads; "attention" or "mlp", that half of it alone;
+            "none", so that s_0 = h.
         connection: "attention", the attention decoder; "mlp", a plain MLP on the concatenation of state and
             embedding; "none", so that all heads see s_0 and no drafted token. Without augmenting and connection the
             system is Medusa with a shared lm_head.
         noise: standard deviation of the zero-mean noise on the starting values of Wq and Wk.
-        hidden_state: "pre_norm" by default: the paper's states go through the target's final norm after the heads.
+        hidden_state: "pre_norm" in the paper, whose states go through the target's final norm after the heads;
+            "post_norm", which a new draft has.
+        start: starting values of the augmenting block: "last_layer", a copy of the target's last layer, as in the
+            paper, or "fresh", as a new model has them, which a new draft has.
     """
 
     model_type = "clover1"
@@ -56,15 +60,18 @@ class Clover1Config(DraftConfig):
         connection: str = "attention",
         noise: float = 0.01,
         hidden_state: str = "pre_norm",
+        start: str = "last_layer",
         **kwargs: Any,
     ):
         self.num_heads = num_heads
         self.augmenting = augmenting
         self.connection = connection
         self.noise = noise
+        self.start = start
         check_count("clover1", "num_heads", num_heads)
         check_choice("clover1", "augmenting", augmenting, ("block", "attention", "mlp", "none"))
         check_choice("clover1", "connection", connection, ("attention", "mlp", "none"))
+        check_choice("clover1", "start", start, ("fresh", "last_layer"))
         check_choice("clover1", "hidden_state", hidden_state, ONE_LAYER_STATES)
         super().__init__(hidden_state=hidden_state, **kwargs)
 
@@ -118,6 +125,7 @@ class Clover1Draft(DraftModel):
     config: Clover1Config  # pyright: ignore[reportIncompatibleVariableOverride]
     config_class = Clover1Config
     paper_loss = LossConfig(distillation_weight=0.0, label_weight=1.0, decay=0.8)
+    new_options = MappingProxyType({"hidden_state": "post_norm", "start": "fresh"})
 
     def __init__(self, config: Clover1Config):
         super().__init__(config)
@@ -135,8 +143,8 @@ class Clover1Draft(DraftModel):
         """Starting values are set by the constructors and `start_from`, not by a general rule."""
 
     def start_from(self, target: TargetModel) -> None:
-        """The augmenting block copies the target's last layer, the norm its final norm."""
-        if self.augment is not None:
+        """The norm copies the target's final norm; for the augmenting block see `Clover1Config`."""
+        if self.augment is not None and self.config.start == "last_layer":
             copy_last_layer_part(target, self.augment)
         self.output_norm.load_state_dict(target.final_norm.state_dict())
 
