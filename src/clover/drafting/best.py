@@ -14,7 +14,8 @@ from clover.tree import TokenTree
 def best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the highest values, falling, and where they are; of equal values the first counts as higher.
 
-    `topk` leaves open which of equals it returns, and in which order; trees must not depend on that.
+    `topk` leaves open which of equals it returns, and in which order; trees must not depend on that. Those above the
+    lowest are the same whichever it takes, and of the equal ones the first are found by their running count.
 
     Args:
         values: [..., C], no NaN.
@@ -26,13 +27,13 @@ def best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     >>> best(torch.tensor([0.5, 0.1, 0.5, 0.3, 0.1]), 4)
     (tensor([0.5000, 0.5000, 0.3000, 0.1000]), tensor([0, 2, 3, 1]))
     """
-    lowest = values.topk(count).values[..., -1:]
-    above, equal = values > lowest, values == lowest
-    room = count - above.sum(-1, keepdim=True)
-    kept = above | (equal & (equal.cumsum(-1) <= room))
-    places = torch.arange(values.shape[-1], device=values.device)
-    places = torch.where(kept, places, values.shape[-1]).topk(count, largest=False, sorted=True).indices
-    places = places.sort(-1).values
+    top = values.topk(count)
+    lowest = top.values[..., -1:]
+    above = (top.values > lowest).sum(-1, keepdim=True)
+    ranks = (values == lowest).cumsum(-1, dtype=torch.int32)  # of those equal to the lowest, by place
+    wanted = torch.arange(1, count + 1, device=values.device) - above
+    first = torch.searchsorted(ranks, wanted.to(torch.int32))
+    places = torch.where(wanted < 1, top.indices, first).sort(-1).values
     found, order = values.gather(-1, places).sort(dim=-1, descending=True, stable=True)
     return found, places.gather(-1, order)
 
