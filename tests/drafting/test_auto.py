@@ -38,6 +38,11 @@ def test_a_good_draft_is_used_to_within_three_percent(rows: int) -> None:
         assert run.against_plain < 0.8
 
 
+@pytest.mark.parametrize("rows", [1, 8])
+def test_with_a_tuning_a_short_run_loses_little(rows: int) -> None:
+    assert mean(simulate(True, 250, seed=seed, rows=lambda _: rows).against_best for seed in range(8)) < 1.015
+
+
 @pytest.mark.parametrize("rows", [1, 8, 64])
 @pytest.mark.parametrize("tuned", [True, False])
 def test_a_bad_draft_costs_at_most_two_percent(rows: int, tuned: bool) -> None:

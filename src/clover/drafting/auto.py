@@ -18,7 +18,8 @@ from clover.drafting.tuning import PLAIN
 
 _MARGIN = 1.03  # a change must promise that much
 _PLAIN_SHARE, _SHARE = 0.006, 0.01  # of the time may be lost by trials; less where plain steps lead
-_FIRST_CREDIT, _MOST_CREDIT = 4.0, 12.0  # steps' worth of time that may be lost at the start, and saved up
+# Steps' worth of time that may be lost at the start, less where costs are known beforehand, and that may be saved up.
+_FIRST_CREDIT, _TUNED_FIRST_CREDIT, _MOST_CREDIT = 4.0, 0.5, 12.0
 _TRIAL, _LONGEST_TRIAL, _PLAIN_TRIAL = 4, 24, 3  # steps
 _SHORTEST_WAIT, _LONGEST_WAIT = 24, 192  # steps between trials of the same candidate
 # Steps that costs known beforehand, and those taken from another batch size, count for.
@@ -102,6 +103,7 @@ class AutoPolicy:
         self._considered = {_group(size): tuple({PLAIN: 0, **known}) for size, known in (costs or {}).items()}
         self._group = -1
         self._step, self._plain_steps = 0, 0
+        self._first_credit = _TUNED_FIRST_CREDIT if costs else _FIRST_CREDIT
         self._credit: float | None = None  # seconds
         self._context = 0
         self._catch_ups = deque([0.0], maxlen=_KEPT_CATCH_UPS)  # seconds per position
@@ -222,7 +224,7 @@ class AutoPolicy:
     def record(self, outcome: StepOutcome) -> None:
         size = self._sizes[self._group]
         self._step += 1
-        credit = _FIRST_CREDIT * outcome.seconds if self._credit is None else self._credit
+        credit = self._first_credit * outcome.seconds if self._credit is None else self._credit
         most = _MOST_CREDIT * outcome.seconds + self._catch_up
         share = _PLAIN_SHARE if size.leader == PLAIN else _SHARE
         self._credit = min(credit + share * outcome.seconds, most)
