@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -65,6 +66,16 @@ def test_an_ablation_is_compared_with_the_most_similar(hand_made: list[Record]) 
     assert found.method.system == "half" and found.against.learning_rate == 1e-3
     assert found.top5 == pytest.approx((-0.3, -0.3))
     assert found.tau == pytest.approx(1.9 - 2.5)
+
+
+def test_an_ablation_is_not_compared_across_budgets(hand_made: list[Record]) -> None:
+    def longer(one: Record) -> Record:
+        result: Any = one.result
+        if getattr(getattr(result, "method", None), "system", "half") == "half":
+            return one
+        return replace(one, result=replace(result, method=replace(result.method, budget="99 steps")))
+
+    assert Findings([longer(one) for one in hand_made]).differences() == []
 
 
 def test_every_table_is_drawn(hand_made: list[Record]) -> None:

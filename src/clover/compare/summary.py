@@ -158,7 +158,7 @@ class Findings:
         ]
 
     def differences(self) -> list[Difference]:
-        """What every draft with an `against` gained or lost, each against the draft that is most like it."""
+        """What every draft with an `against` gained or lost, against the draft of equal budget most like it."""
         heads = {row.method: row for row in self.head_rows()}
         taus = {
             row.method: row.tau for row in reversed(self.rows())
@@ -166,7 +166,7 @@ class Findings:
         found = []
         for one in self.trained:
             method = replace(one.method, seed=None)
-            others = [m for m in heads if m.system == one.against]
+            others = [m for m in heads if (m.system, m.budget) == (one.against, method.budget)]
             if others and method in heads and method not in [difference.method for difference in found]:
                 against = max(others, key=lambda m: _alike(m, method))
                 top5 = _minus(_top5(heads[method]), _top5(heads[against]))
