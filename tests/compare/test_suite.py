@@ -136,3 +136,9 @@ def test_a_suite_on_the_users_own_model(tmp_path: Path) -> None:
         with_own(suite, None, [], ["questions.jsonl"])
     with pytest.raises(UserError, match=r"needs files \(or the command --data\)"):
         with_own(suite, "my-model", [], [])
+
+
+def test_a_directory_is_not_taken_for_a_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("quick").mkdir()
+    assert read_suite("quick").name == "quick"

@@ -285,7 +285,7 @@ def read_suite(name: str) -> Suite:
         UserError: there is no such suite, or it holds something it should not; one line that names the key.
     """
     path = Path(name)
-    if not path.exists() and (SUITES / f"{name}.toml").is_file():
+    if not path.is_file() and (SUITES / f"{name}.toml").is_file():
         path = SUITES / f"{name}.toml"
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
