@@ -13,6 +13,9 @@ As in the authors' code the layer has no norm before its attention, no final nor
 weights. Families whose attention has no norm to itself keep their layer as it is (`clover.target.decoder.input_norm`):
 OLMo-2 norms the outputs of attention and MLP instead, Phi and Cohere give one norm to both.
 
+`scale_embedding` brings E to entries of mean square 1, the size of the states beside it. The authors' code does not,
+and the draft then learns less from the same text (docs/log.md).
+
 Shapes: B batch, N positions or nodes, T text, H hidden, V vocabulary.
 """
 
@@ -22,6 +25,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from clover.cache import KVCache
 from clover.drafts.base import DraftModel
@@ -29,6 +33,7 @@ from clover.drafts.config import DraftConfig, LossConfig
 from clover.drafts.frontier_session import shifted
 from clover.drafts.options import check_choice, check_count
 from clover.drafts.tree_session import TreeSession
+from clover.target import TargetModel
 from clover.target.decoder import build_decoder, decoder_cache, remove_outer_norms, run_decoder
 
 
@@ -37,12 +42,20 @@ class EagleConfig(DraftConfig):
 
     Args:
         num_heads: depths it may draft; it learns one step, and repeats it (5, the depth of the paper's tree).
+        scale_embedding: whether E is scaled to entries of mean square 1.
     """
 
     model_type = "eagle"
 
-    def __init__(self, num_heads: int = 5, hidden_state: str = "post_norm", **kwargs: Any):
+    def __init__(
+        self,
+        num_heads: int = 5,
+        hidden_state: str = "post_norm",
+        scale_embedding: bool = False,
+        **kwargs: Any,
+    ):
         self.num_heads = num_heads
+        self.scale_embedding = scale_embedding
         check_count("eagle", "num_heads", num_heads)
         check_choice("eagle", "hidden_state", hidden_state, ("post_norm",))  # it predicts what it reads
         super().__init__(hidden_state=hidden_state, **kwargs)
@@ -65,10 +78,18 @@ class EagleDraft(DraftModel):
         self.projector = nn.Linear(2 * size, size)
         self.layer = build_decoder(config.target_config, 1)
         remove_outer_norms(self.layer)
+        self.embedding_scale = 1.0
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
         """Starting values are set by the constructors, not by a general rule."""
+
+    def bind(self, target: TargetModel) -> Self:
+        if self.config.scale_embedding:
+            rows = target.embedding_weight
+            length = torch.linalg.vector_norm(rows, dtype=torch.promote_types(rows.dtype, torch.float32))
+            self.embedding_scale = rows.numel() ** 0.5 / float(length)
+        return super().bind(target)
 
     @property
     def max_depth(self) -> int:
@@ -101,5 +122,5 @@ class EagleDraft(DraftModel):
 
     def _joined(self, states: Tensor, tokens: Tensor) -> Tensor:
         """What the layer reads [B, N, H]: states [B, N, H], each with the token [B, N] after it."""
-        embedding = self.target.embedding_weight[tokens].to(states.dtype)
+        embedding = (self.target.embedding_weight[tokens] * self.embedding_scale).to(states.dtype)
         return self.projector(torch.cat((embedding, states), dim=-1)).to(states.dtype)
