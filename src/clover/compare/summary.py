@@ -265,7 +265,7 @@ def _minus(left: Sequence[float], right: Sequence[float]) -> tuple[float, ...]:
 
 
 def _alike(left: Method, right: Method) -> int:
-    return sum(getattr(left, name) == getattr(right, name) for name in ("budget", "loss", "learning_rate"))
+    return sum(getattr(left, name) == getattr(right, name) for name in ("loss", "learning_rate"))
 
 
 def _tau_difference(taus: dict[Method, float], method: Method, against: Method) -> float | None:

@@ -29,10 +29,10 @@ def best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """
     top = values.topk(count)
     lowest = top.values[..., -1:]
-    above = (top.values > lowest).sum(-1, keepdim=True)
+    above = (top.values > lowest).sum(-1, keepdim=True, dtype=torch.int32)
     ranks = (values == lowest).cumsum(-1, dtype=torch.int32)  # of those equal to the lowest, by place
-    wanted = torch.arange(1, count + 1, device=values.device) - above
-    first = torch.searchsorted(ranks, wanted.to(torch.int32))
+    wanted = torch.arange(1, count + 1, dtype=torch.int32, device=values.device) - above
+    first = torch.searchsorted(ranks, wanted)
     places = torch.where(wanted < 1, top.indices, first).sort(-1).values
     found, order = values.gather(-1, places).sort(dim=-1, descending=True, stable=True)
     return found, places.gather(-1, order)

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from clover.drafts.base import DraftModel
 from clover.drafts.config import DraftConfig, LossConfig
 from clover.drafts.frontier_session import FrontierSession, last_position, shifted
-from clover.drafts.layers import ConcatLinear, CosineAttention, RecurrentLayer, identity_linear
+from clover.drafts.layers import ConcatLinear, CosineAttention, RecurrentLayer, identity_linear, unit_scale
 from clover.drafts.options import ONE_LAYER_STATES, check_choice
 from clover.drafts.token_products import CachedProducts, TokenProducts
 from clover.errors import UserError
@@ -137,7 +137,7 @@ class Clover2Draft(DraftModel):
         else:
             final_norm(self.augment).load_state_dict(target.final_norm.state_dict())
         if self.config.embedding_scale is None:
-            self.config.embedding_scale = 1 / float(self._rows(target).float().square().mean().sqrt())
+            self.config.embedding_scale = unit_scale(self._rows(target))
         self.output_norm.load_state_dict(final_norm(self.augment).state_dict())
 
     @property

@@ -31,6 +31,7 @@ from clover.cache import KVCache
 from clover.drafts.base import DraftModel
 from clover.drafts.config import DraftConfig, LossConfig
 from clover.drafts.frontier_session import shifted
+from clover.drafts.layers import unit_scale
 from clover.drafts.options import check_choice, check_count
 from clover.drafts.tree_session import TreeSession
 from clover.target import TargetModel
@@ -86,9 +87,7 @@ class EagleDraft(DraftModel):
 
     def bind(self, target: TargetModel) -> Self:
         if self.config.scale_embedding:
-            rows = target.embedding_weight
-            length = torch.linalg.vector_norm(rows, dtype=torch.promote_types(rows.dtype, torch.float32))
-            self.embedding_scale = rows.numel() ** 0.5 / float(length)
+            self.embedding_scale = unit_scale(target.embedding_weight)
         return super().bind(target)
 
     @property

@@ -137,6 +137,12 @@ def identity_linear(inputs: int, outputs: int, noise: float) -> nn.Linear:
     return layer
 
 
+def unit_scale(rows: Tensor) -> float:
+    """What rows of any shape are multiplied by to have entries of mean square 1, the size of normed states."""
+    length = torch.linalg.vector_norm(rows, dtype=torch.promote_types(rows.dtype, torch.float32))
+    return rows.numel() ** 0.5 / float(length)
+
+
 def start_linear(layer: nn.Linear, weight: Tensor, noise: float) -> None:
     """Set a layer to `weight` plus zero-mean Gaussian noise, its bias to zero."""
     with torch.no_grad():
