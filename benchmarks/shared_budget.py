@@ -75,7 +75,7 @@ def main() -> None:
         fitting = _requests(model, fitted_on, temperature, options)
         judging = _requests(model, judged_on, temperature, options)
         texts = write_texts(model.engine, fitting, _TOGETHER)
-        ranking = rank_texts(model.target, draft, texts, _TOGETHER)
+        ranking = rank_texts(model.target, draft, texts, SharedTree().depth, _TOGETHER)
         paths = most_frequent(count_starts(chain.from_iterable(ranking.paths)))
         calibration = Calibration.fit(ranking.probabilities, ranking.depths, ranking.accepted)
         for batch_size in options.batch_sizes:

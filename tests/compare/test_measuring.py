@@ -13,6 +13,7 @@ from clover.compare.text import task_prompts
 from clover.compare.training import new_draft
 from clover.engine import Engine, Request
 from clover.errors import UserError
+from clover.evaluate.accuracy import MAX_HEADS
 from clover.interleaved import make_batches
 from clover.target import TargetModel
 
@@ -41,8 +42,8 @@ def test_rounds_are_measured_against_plain_decoding(target: TargetModel) -> None
 
 
 def test_an_unknown_tree_names_the_system(target: TargetModel) -> None:
-    draft = Draft(Method("mine"), "clover2", {"num_heads": 3}, ("chain:4",))
-    with pytest.raises(UserError, match="system 'mine': .*4"):
+    draft = Draft(Method("mine"), "clover2", {"num_heads": 3}, ("chain:17",))
+    with pytest.raises(UserError, match="system 'mine': .*17"):
         make_engines(target, [(draft, new_draft(target, draft))])
     with pytest.raises(UserError, match="system 'mine': "):
         new_draft(target, Draft(Method("mine"), "clover2", {"number": 3}, ()))
@@ -62,7 +63,7 @@ def test_accuracy_is_of_what_the_target_writes(target: TargetModel) -> None:
     assert texts[0].tokens.tolist() == [*PROMPTS[0], *greedy]
     assert texts[0].loss_mask.tolist() == [False] * 3 + [True] * len(greedy)
     found = measure_accuracy(target, new_draft(target, DRAFT), DRAFT.method, "code", texts)
-    assert len(found.forced) == len(found.chained) == len(found.positions) == 3
+    assert len(found.forced) == len(found.chained) == len(found.positions) == MAX_HEADS
     assert found.forced[0] == found.chained[0]  # nothing comes before the first head
     for head in found.forced:
         assert list(head) == sorted(head) and head[0] >= 0 and head[-1] <= 1

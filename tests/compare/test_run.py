@@ -210,10 +210,10 @@ def test_a_tree_that_is_too_deep_is_found_before_the_work(
     tiny_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_module._Comparison, "_run", lambda *_: pytest.fail("a cell was run"))
-    text = (tiny_files / "suite.toml").read_text().replace('"chain:3"', '"chain:9"')
+    text = (tiny_files / "suite.toml").read_text().replace('"chain:3"', '"chain:17"')
     file = tiny_files / "deep.toml"
     file.write_text(text)
-    with pytest.raises(UserError, match="system 'clover2': .*9"):
+    with pytest.raises(UserError, match="system 'clover2': .*17"):
         run_compare(CompareOptions(str(file), tmp_path / "out"), Console(file=StringIO()))
 
 

@@ -81,7 +81,7 @@ def test_a_number_of_tokens_lifts_the_time_limit(
     [
         (["--prompts", "missing.json"], "cannot read missing.json"),
         (["--picture", "demo.gif"], "must end in .png"),
-        (["--tree", "chain:9"], "the tree is 9 deep"),
+        (["--tree", "chain:17"], "the tree is 17 deep"),
         (["--tree", "drawn:chain:2"], "give another tree or --temperature 0"),
         (["--temperature", "-1"], "temperature must be 0"),
         (["--max-new-tokens", "0"], "max-new-tokens"),

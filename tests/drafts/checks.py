@@ -46,7 +46,7 @@ def check_training(target: TargetModel, draft: DraftModel, reference: Reference)
     """`train_outputs` and `train_logits` give what the reference gives when it is forced with the text."""
     tokens, hidden = texts(target, draft)
     logits = draft.train_logits(draft.train_outputs(hidden, tokens).movedim(0, -2))
-    depths = draft.max_depth
+    depths = draft.trained_depths
     for row, at in ((0, 0), (0, 3), (1, 2)):
         text = tokens[row].tolist()
         expected = reference(

@@ -29,7 +29,8 @@ OPTIONS: tuple[dict[str, object], ...] = (
     {"hidden_state": "pre_norm"},
     {"embedding_scale": 1.0},
     {"start": "last_layer"},
-    {"recurrent_layer": 0.0},
+    {"recurrent_attention": True},
+    {"recurrent_attention": True, "recurrent_layer": 0.0},
     {"recurrent_layer": 0.5},
 )
 
@@ -43,8 +44,10 @@ def make(family: str = "llama", **options: object) -> tuple[TargetModel, Clover2
     return target, draft
 
 
-def attend(layer: CosineAttention, state: Tensor, embedding: Tensor) -> Tensor:
+def attend(layer: CosineAttention | None, state: Tensor, embedding: Tensor) -> Tensor:
     """A(s, e) head by head: [H], [H] -> [H]."""
+    if layer is None:
+        return state
     normed = F.rms_norm(state, (HIDDEN,), layer.norm.weight, eps=1e-6)
     query = layer.query(normed)
     key, value = layer.key_value(embedding).chunk(2)
@@ -151,7 +154,7 @@ def test_every_option_makes_another_draft() -> None:
 
 
 def test_a_configuration_from_before_the_options_says_the_same(tmp_path: Path) -> None:
-    target, draft = make(recurrent_layer=0.0, first_decoder="attention")
+    target, draft = make(recurrent_layer=0.0, recurrent_attention=True, first_decoder="attention")
     draft.save_pretrained(tmp_path)
     content = json.loads((tmp_path / "config.json").read_text())
     for option in (
@@ -161,6 +164,7 @@ def test_a_configuration_from_before_the_options_says_the_same(tmp_path: Path) -
         "embedding_scale",
         "start",
         "recurrent_layer",
+        "recurrent_attention",
     ):
         del content[option]
     (tmp_path / "config.json").write_text(json.dumps(content))
@@ -186,6 +190,8 @@ def test_what_is_no_option_is_refused_by_name() -> None:
             Clover2Draft.from_target(target, **{option: "other"})
     with pytest.raises(UserError, match="embedding_scale is -1.0; it must be a number above 0"):
         Clover2Draft.from_target(target, embedding_scale=-1.0)
+    with pytest.raises(UserError, match="without recurrent_attention it needs a recurrent_layer above 0"):
+        Clover2Draft.from_target(target, recurrent_layer=0.0)
     with pytest.raises(UserError, match="clover2: hidden_state is 'low_middle_high'"):
         Clover2Draft.from_target(target, hidden_state="low_middle_high")
 

@@ -20,6 +20,7 @@ from clover.engine import Engine, Request
 from clover.errors import UserError
 from clover.target import TargetModel
 from clover.train import TrainConfig, train
+from clover.tree import TreeShape
 from tests.families import HIDDEN, VOCAB, tiny_model
 
 tokens_of_few = st.lists(st.integers(0, 3), max_size=40)
@@ -158,7 +159,7 @@ def test_it_is_a_configuration_without_weights(target: TargetModel, tmp_path: Pa
     draft.save_pretrained(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
     loaded = load_draft(tmp_path, target)
-    assert isinstance(loaded, LookupDraft) and loaded.max_depth == 2 and loaded.config.max_ngram == 5
+    assert isinstance(loaded, LookupDraft) and loaded.config.num_heads == 2 and loaded.config.max_ngram == 5
     config = json.loads((tmp_path / "config.json").read_text())
     config["target_config"]["vocab_size"] = VOCAB + 1
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -186,7 +187,5 @@ def test_wrong_options_get_one_clear_line(target: TargetModel, tmp_path: Path) -
             [],
             LookupDraft.from_target(target),
         )
-    with pytest.raises(UserError, match="5 deep"):
-        StaticDrafter(
-            LookupDraft.from_target(target, num_heads=4), LookupDraft.from_target(target).config.tree_shape
-        )
+    with pytest.raises(UserError, match="the tree is 17 deep but the draft goes down 16 depths at most"):
+        StaticDrafter(LookupDraft.from_target(target), TreeShape.chain(17))

@@ -90,7 +90,8 @@ def test_dynamic_trees_are_captured(target: TargetModel, tree: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("system", "tree"), [("clover2", "shared:3"), ("clover2", "drawn:chain:2"), ("lookup", "")]
+    ("system", "tree"),
+    [("clover2", "shared:3"), ("clover2", "chain:3:0.5"), ("clover2", "drawn:chain:2"), ("lookup", "")],
 )
 def test_what_is_not_captured_runs_beside_the_compiled_target(
     target: TargetModel, system: str, tree: str
@@ -133,7 +134,7 @@ def test_a_reduced_vocabulary(target: TargetModel, params: SamplingParams) -> No
 
 
 def test_the_automatic_choice_between_trees(target: TargetModel) -> None:
-    requests = one_request(SETTINGS[1], 3 * NEW)
+    requests = one_request(SETTINGS[1], 6 * NEW)
     policy = MovedClock(make_draft("clover2", target))
     engine = Engine(target, make_draft("clover2", target), policy=policy, compile=BACKEND)
     assert tokens_of(run(engine, requests)) == tokens_of(run(Engine(target), requests))

@@ -94,8 +94,8 @@ def test_bad_requests_are_refused_before_anything_runs(target: TargetModel) -> N
 def test_a_tree_deeper_than_the_draft_is_refused(target: TargetModel, draft: Clover2Draft) -> None:
     from clover.tree import TreeShape
 
-    with pytest.raises(UserError, match="6 deep"):
-        Engine(target, draft, TreeShape.chain(6))
+    with pytest.raises(UserError, match="17 deep"):
+        Engine(target, draft, TreeShape.chain(17))
 
 
 @pytest.mark.parametrize("with_draft", [False, True])

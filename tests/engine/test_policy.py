@@ -174,7 +174,7 @@ class MovedClock:
 def test_the_automatic_choice_gives_the_tokens_of_plain_decoding(
     target: TargetModel, draft: Any, batch: int
 ) -> None:
-    requests = requests_of(batch, SETTINGS[batch % 2 :], 3 * NEW)
+    requests = requests_of(batch, SETTINGS[batch % 2 :], 6 * NEW)
     policy = MovedClock(draft)
     engine = Engine(target, draft, policy=policy)
     assert tokens_of(run(engine, requests)) == tokens_of(run(Engine(target), requests))

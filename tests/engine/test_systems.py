@@ -29,6 +29,7 @@ FIXED = (
     "eagle2:60",
     "eagle2:8:3:4",
     "shared:3",
+    "chain:9:0.05",
 )
 DRAWN = ("drawn:chain:4", "drawn:clover2")
 GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=1.0, seed=5)

@@ -93,7 +93,7 @@ def test_files_are_written(tiny_pair: tuple[Path, Path], questions: Path, tmp_pa
         ({"max_new_tokens": 127}, "no prompt leaves room for 127 new tokens"),
         ({"picture": Path("a.gif")}, "must end in .png, .pdf, .svg"),
         ({"json": Path("/")}, "is a directory"),
-        ({"trees": ("chain:9",)}, "the tree is 9 deep"),
+        ({"trees": ("chain:17",)}, "the tree is 17 deep"),
         ({"trees": ("nonsense",)}, "nonsense"),
         ({"files": ("missing.jsonl",)}, "cannot read missing.jsonl"),
         ({"texts": ("missing.jsonl",)}, "cannot read missing.jsonl"),

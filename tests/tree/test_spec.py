@@ -7,6 +7,7 @@ from clover.tree import (
     CLOVER2_TREE,
     MEDUSA_TREE,
     BudgetTree,
+    ConfidentChain,
     DrawnTree,
     RerankTree,
     SharedTree,
@@ -38,6 +39,7 @@ def test_parse_tree_reads_rules():
     assert parse_tree("eagle2:60") == RerankTree(60, 10, 6)
     assert parse_tree("eagle2:60:4") == RerankTree(60, 4, 6)
     assert parse_tree("eagle2:9:3:2") == RerankTree(9, 3, 2)
+    assert parse_tree("chain:10:0.25") == ConfidentChain(10, 0.25)
     assert parse_tree("shared:3") == SharedTree(3, 6)
     assert parse_tree("shared:12:2") == SharedTree(12, 2)
     assert parse_tree("drawn:clover2") == DrawnTree(CLOVER2_TREE)
@@ -69,6 +71,7 @@ def test_parse_tree_reads_rules():
             "paths:0,²",
             "paths:99999.",
         ),
+        *("chain:4:", "chain:4:0", "chain:4:1", "chain:4:-1", "chain:4:nan", "chain:0:0.1", "chain:4:0.1:2"),
         *("shared", "shared:", "shared:0", "shared:4:0", "shared:4:5:6", "shared:x", "drawn:shared:3"),
         *("drawn:", "drawn:budget:4", "drawn:drawn:chain:2", "drawn:oak"),
     ],

@@ -49,7 +49,7 @@ def test_tau_from_ranks_is_the_engines(target: TargetModel, temperature: float) 
         some = [request for request in requests(temperature) if len(request.prompt) > 1]
         texts = write_texts(Engine(target), some, 3)
         assert [len(text.new) for text in texts] == [request.max_new_tokens for request in some]
-        ranking = rank_texts(target, draft, texts, batch_size=3)
+        ranking = rank_texts(target, draft, texts, 8, batch_size=3)
         for shape in TREES:
             expected = decoded(Engine(target, draft, shape), some)
             assert exact_tau(ranking.paths, frozenset(shape.paths[1:])) == expected.tau
@@ -59,7 +59,7 @@ def test_tau_from_ranks_is_the_engines(target: TargetModel, temperature: float) 
 def test_ranks_are_where_an_oracle_put_the_token(target: TargetModel) -> None:
     (text,) = write_texts(Engine(target), requests()[:1], 1)
     draft = OracleDraft(target, [list(text.tokens)], spread=12)
-    ranking = rank_texts(target, draft, [text])  # type: ignore[arg-type]
+    ranking = rank_texts(target, draft, [text], 8)  # type: ignore[arg-type]
     expected = []
     for number in range(len(text.new)):
         at = len(text.prompt) + number
@@ -79,7 +79,7 @@ def rank_of_the_token(draft: OracleDraft, text: Text, at: int) -> int:
 def test_guesses_are_the_best_candidates_wherever_the_path_is_right(target: TargetModel) -> None:
     texts = write_texts(Engine(target), requests()[:1], 1)
     draft = OracleDraft(target, [list(texts[0].tokens)], spread=3)
-    ranking: Ranking = rank_texts(target, draft, texts)  # type: ignore[arg-type]
+    ranking: Ranking = rank_texts(target, draft, texts, 8)  # type: ignore[arg-type]
     count = sum(min(8, len(texts[0].new) - number) for number in range(len(texts[0].new)))
     assert len(ranking.probabilities) == count * WIDTH
     # The oracle's token is among its best four, so that one candidate of each place is right.
@@ -93,7 +93,7 @@ def test_guesses_are_the_best_candidates_wherever_the_path_is_right(target: Targ
 def test_a_prompt_of_one_token_has_no_draft_at_its_first_step(target: TargetModel) -> None:
     draft = Clover2Draft.from_target(target, num_heads=2).eval()
     texts = write_texts(Engine(target), requests()[1:2], 1)
-    ranking = rank_texts(target, draft, texts)
+    ranking = rank_texts(target, draft, texts, 8)
     assert ranking.paths[0][0] == () and len(ranking.paths[0]) == len(texts[0].new)
 
 
@@ -102,7 +102,7 @@ def test_a_draft_of_a_part_of_the_vocabulary_ranks_in_the_targets_numbering(targ
     draft.reduce_vocabulary(torch.arange(0, target.vocab_size, 2))
     some = [request for request in requests() if len(request.prompt) > 1]
     texts = write_texts(Engine(target), some, 4)
-    ranking = rank_texts(target, draft, texts)
+    ranking = rank_texts(target, draft, texts, 8)
     for shape in TREES:
         expected = decoded(Engine(target, draft, shape), some)
         assert exact_tau(ranking.paths, frozenset(shape.paths[1:])) == expected.tau
@@ -110,5 +110,5 @@ def test_a_draft_of_a_part_of_the_vocabulary_ranks_in_the_targets_numbering(targ
 
 def test_no_texts() -> None:
     target = TargetModel(tiny_model("llama"))
-    ranking = rank_texts(target, LookupDraft.from_target(target), [])
+    ranking = rank_texts(target, LookupDraft.from_target(target), [], 8)
     assert ranking.paths == () and ranking.positions == 0 and ranking.probabilities.shape == (0,)

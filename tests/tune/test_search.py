@@ -2,7 +2,7 @@ import pytest
 
 from clover.tree import CLOVER2_TREE, TreeShape, parse_tree
 from clover.tune.costs import CostModel
-from clover.tune.search import Prediction, predict, rules_worth_trying, worth_trying
+from clover.tune.search import Prediction, break_even, predict, rules_worth_trying, worth_trying
 from clover.tune.shapes import Candidate
 from tests.tune.test_costs import OTHER, draft_seconds, made_up_costs, verify_pass
 
@@ -29,8 +29,26 @@ def test_neighbours_are_tried_once() -> None:
 
 
 def test_rules_are_about_as_large_and_share_only_where_there_are_rows_to_share() -> None:
-    assert rules_worth_trying(8, 1) == ["budget:8", "eagle2:8:3", "eagle2:4:3"]
-    assert rules_worth_trying(8, 4)[3:] == ["shared:8", "shared:4"]
-    assert rules_worth_trying(1, 4) == ["budget:1", "eagle2:1:3", "shared:1"]
-    for rule in rules_worth_trying(8, 4):
+    best = TreeShape.from_paths([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 0, 1]])
+    ends = ["chain:6:0.1", "chain:6:0.05"]
+    assert rules_worth_trying(best, 1, 6, 0.1) == ["budget:8", "eagle2:8:3:3", "eagle2:4:3:3", *ends]
+    assert rules_worth_trying(best, 4, 6, 0.1)[3:] == ["shared:8:3", "shared:4:3", *ends]
+    one = TreeShape.chain(1)
+    assert rules_worth_trying(one, 4, 1, 0.1) == ["budget:1", "eagle2:1:3:1", "shared:1:1"]
+    for rule in rules_worth_trying(best, 4, 6, 1 / 3):
         parse_tree(rule)
+
+
+def test_a_further_token_has_to_bring_what_its_time_would_yield_elsewhere() -> None:
+    model = CostModel(made_up_costs(PROBES))
+    further = (
+        draft_seconds(TreeShape.chain(5))
+        + verify_pass(6)
+        - draft_seconds(TreeShape.chain(1))
+        - verify_pass(2)
+    ) / 4
+    speed = 0.4 / further * model.costs.batch_size
+    assert break_even(model, 5, speed) == pytest.approx(0.4)
+    assert (
+        break_even(model, 5, 1e9) == 0.9 and break_even(model, 1, speed) == break_even(model, 5, 0.0) == 0.01
+    )

@@ -52,7 +52,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, target: TargetModel, script: Scrip
     draft = Clover2Draft.from_target(target, num_heads=3)
     options = {"rounds": 3, "enough": lambda: False} | options
     batches = make_batches([text(1, 5), text(2, 5)], 2, most=1)
-    return try_trees(target, draft, list(script.seconds), batches, **options)
+    return try_trees(target, draft, list(script.seconds), batches, None, **options)
 
 
 def test_medians_of_the_rounds_decide(target: TargetModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,8 +93,8 @@ def test_time_that_is_over_ends_a_trial_after_a_whole_turn(
 def test_trees_are_really_run(target: TargetModel) -> None:
     draft = Clover2Draft.from_target(target, num_heads=3).eval()
     texts = [Text((3, 4, number), (0,) * 12) for number in range(2)]
-    trees = [PLAIN, "chain:2", "paths:0,1,00", "budget:3", "eagle2:4:2", "shared:2"]
-    found = try_trees(target, draft, trees, make_batches(texts, 2, 1), 1, lambda: False)
+    trees = [PLAIN, "chain:2", "paths:0,1,00", "budget:3", "eagle2:4:2", "shared:2", "chain:3:0.1"]
+    found = try_trees(target, draft, trees, make_batches(texts, 2, 1), None, 1, lambda: False)
     assert sorted(trial.tree for trial in found) == sorted(trees)
     assert [trial.speed for trial in found] == sorted((trial.speed for trial in found), reverse=True)
     for trial in found:

@@ -6,6 +6,7 @@ from clover.drafting.auto import AutoPolicy, Candidate
 from clover.drafting.base import Drafter
 from clover.drafting.budget import BudgetDrafter
 from clover.drafting.calibration import Calibration
+from clover.drafting.confident import ConfidentDrafter
 from clover.drafting.drawn import DrawnDrafter
 from clover.drafting.policy import FixedPolicy, Policy, StepOutcome
 from clover.drafting.rerank import RerankDrafter
@@ -13,7 +14,15 @@ from clover.drafting.shared import SharedDrafter
 from clover.drafting.static import StaticDrafter
 from clover.drafting.tuning import PLAIN, Choice, Tuning
 from clover.drafts import DraftModel
-from clover.tree import BudgetTree, DrawnTree, RerankTree, SharedTree, Tree, TreeShape, parse_tree
+from clover.tree import (
+    BudgetTree,
+    ConfidentChain,
+    DrawnTree,
+    RerankTree,
+    SharedTree,
+    Tree,
+    parse_tree,
+)
 
 __all__ = [
     "Drafter",
@@ -21,6 +30,7 @@ __all__ = [
     "BudgetDrafter",
     "RerankDrafter",
     "SharedDrafter",
+    "ConfidentDrafter",
     "DrawnDrafter",
     "Calibration",
     "make_drafter",
@@ -39,7 +49,8 @@ def make_drafter(
 
     Args:
         tree: when left out the one that the draft's configuration names, as deep as the draft goes.
-        calibration: of the draft's probabilities, for trees that compare them between rows (`SharedTree`).
+        calibration: of the draft's probabilities, for trees that ask how likely a token is accepted (`SharedTree`,
+            `ConfidentChain`).
 
     Raises:
         UserError: a static tree is deeper than the draft goes. The depth of other trees follows from the draft's.
@@ -53,11 +64,14 @@ def make_drafter(
             return RerankDrafter(draft, tree)
         case SharedTree():
             return SharedDrafter(draft, tree, calibration)
+        case ConfidentChain():
+            return ConfidentDrafter(draft, tree, calibration)
         case DrawnTree():
             return DrawnDrafter(draft, tree)
     return StaticDrafter(draft, tree)
 
 
+_CHAIN = "chain:8:0.15"  # of an untuned draft
 _CONSIDERED = 3  # tuned trees per batch size, besides plain steps
 _TUNED_WEIGHT = 200.0  # rows times steps that a tuned acceptance counts for
 
@@ -67,7 +81,8 @@ def make_policy(draft: DraftModel, tuning: Tuning | None = None) -> AutoPolicy:
 
     Args:
         tuning: what was measured of the draft on this machine: the best three trees of each batch size are chosen
-            between. Without it the draft's own tree, a chain of two and four nodes of Clover-1's rule are measured.
+            between. Without it the draft's own tree, a chain that ends where the draft is no longer sure of it, and
+            four nodes of Clover-1's rule are measured.
 
     Raises:
         UserError: a tuned tree is deeper than the draft goes.
@@ -93,7 +108,7 @@ def make_policy(draft: DraftModel, tuning: Tuning | None = None) -> AutoPolicy:
 def _default_candidates(draft: DraftModel) -> list[Candidate]:
     trees = {
         "the draft's own": None,
-        "chain:2": TreeShape.chain(2).cut(draft.max_depth),
+        _CHAIN: parse_tree(_CHAIN),
         "budget:4": BudgetTree(4),
     }
     drafters = {name: make_drafter(draft, tree) for name, tree in trees.items()}

@@ -56,8 +56,8 @@ class StaticDrafter:
     def __init__(self, draft: DraftModel, shape: TreeShape):
         if shape.max_depth > draft.max_depth:
             raise UserError(
-                f"the tree is {shape.max_depth} deep but the draft was trained for {draft.max_depth} depths; "
-                "give a shallower tree or train the draft with more heads"
+                f"the tree is {shape.max_depth} deep but the draft goes down {draft.max_depth} depths at most; "
+                "give a shallower tree or train a draft with more heads"
             )
         known = draft.target.vocab_size if draft.d2t is None else len(draft.d2t)
         widest = max((level.max_rank + 1 for level in shape.levels), default=0)

@@ -21,6 +21,8 @@ from clover.drafts.options import check_options
 from clover.drafts.vocabulary import check_map, check_size
 from clover.target import HeadRows, LogitsHead, TargetModel
 
+DEEPEST = 16  # depths that a tree may have where a draft repeats one step and so has no end of its own
+
 
 class DraftSession(Protocol):
     """The draft's side of one running batch. It commits verified positions only, so a run rolls nothing back."""
@@ -109,7 +111,7 @@ class DraftModel(PreTrainedModel):
 
     @property
     def max_depth(self) -> int:
-        """Depths the draft goes down at most."""
+        """Depths of a tree that the draft can fill; more than it was trained for where it repeats one step."""
         raise AssertionError("every draft system says how deep it goes")
 
     @property

@@ -13,9 +13,11 @@ The ablations are values of the configuration: parts are replaced by plainer one
 
 A new draft differs from the paper's in five things unless asked otherwise, for it learns far more from the same text
 that way (docs/log.md): E is scaled to entries of mean square 1, the size of the states it meets; a linear layer on
-[h ; E[x]] folds the newest token in, in the place of A1; the recurrent step goes on with a layer R of its own
-(`RecurrentLayer`), which looks back at the augmented states of the committed text and has an MLP for state and token
+[h ; E[x]] folds the newest token in, in the place of A1; the recurrent step is a layer R of its own (`RecurrentLayer`)
+in the place of A2, which looks back at the augmented states of the committed text and has an MLP for state and token
 together; with that, one augmenting layer is as good as two; and it starts fresh.
+
+The heads after the first are one step that is repeated, so a tree may be deeper than the draft was trained for.
 
 Shapes: B batch, A committed positions, P frontier nodes, T text, D heads, H hidden, V vocabulary.
 """
@@ -30,7 +32,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clover.drafts.base import DraftModel
+from clover.drafts.base import DEEPEST, DraftModel
 from clover.drafts.config import DraftConfig, LossConfig
 from clover.drafts.frontier_session import FrontierSession, last_position, shifted
 from clover.drafts.layers import ConcatLinear, CosineAttention, RecurrentLayer, identity_linear, unit_scale
@@ -58,6 +60,7 @@ class Clover2Config(DraftConfig):
             the target's last layer, as in the paper.
         recurrent_layer: width of the MLP in the recurrent step's own layer as a multiple of H; 0 for the paper's step,
             which has no such layer.
+        recurrent_attention: whether the recurrent step has the paper's A2; it needs that or the layer.
     """
 
     model_type = "clover2"
@@ -73,6 +76,7 @@ class Clover2Config(DraftConfig):
         embedding_scale: float | None = None,
         start: str = "fresh",
         recurrent_layer: float = 0.0,
+        recurrent_attention: bool = True,
         **kwargs: Any,
     ):
         self.num_heads = num_heads
@@ -84,6 +88,7 @@ class Clover2Config(DraftConfig):
         self.embedding_scale = embedding_scale
         self.start = start
         self.recurrent_layer = recurrent_layer
+        self.recurrent_attention = recurrent_attention
         if num_heads < 1 or num_augmenting_layers < 1:
             raise UserError("a Clover-2 draft needs at least one head and one augmenting layer")
         check_choice("clover2", "first_decoder", first_decoder, ("attention", "linear"))
@@ -93,6 +98,8 @@ class Clover2Config(DraftConfig):
             raise UserError(f"clover2: embedding_scale is {embedding_scale!r}; it must be a number above 0")
         if not 0 <= recurrent_layer <= 16:
             raise UserError(f"clover2: recurrent_layer is {recurrent_layer!r}; it must be from 0 to 16")
+        if not (recurrent_layer or recurrent_attention):
+            raise UserError("clover2: without recurrent_attention it needs a recurrent_layer above 0")
         super().__init__(**kwargs)
         check_choice("clover2", "hidden_state", self.hidden_state, ONE_LAYER_STATES)
 
@@ -107,7 +114,12 @@ class Clover2Draft(DraftModel):
     config_class = Clover2Config
     paper_loss = default_loss = LossConfig(distillation_weight=0.1, regression_weight=1.0)
     new_options = MappingProxyType(
-        {"first_decoder": "linear", "recurrent_layer": 1.0, "num_augmenting_layers": 1}
+        {
+            "first_decoder": "linear",
+            "recurrent_layer": 1.0,
+            "recurrent_attention": False,
+            "num_augmenting_layers": 1,
+        }
     )
 
     def __init__(self, config: Clover2Config):
@@ -117,7 +129,7 @@ class Clover2Draft(DraftModel):
         self.augment = build_decoder(config.target_config, config.num_augmenting_layers)
         attends = config.first_decoder == "attention"
         self.fold = CosineAttention(size, heads, noise) if attends else ConcatLinear(size, noise)
-        self.recur = CosineAttention(size, heads, noise)
+        self.recur = CosineAttention(size, heads, noise) if config.recurrent_attention else None
         inner = round(config.recurrent_layer * size)
         self.layer = RecurrentLayer(size, heads, inner) if inner else None
         self.first_projector = identity_linear(size, size, noise)
@@ -142,6 +154,10 @@ class Clover2Draft(DraftModel):
 
     @property
     def max_depth(self) -> int:
+        return max(DEEPEST, self.config.num_heads)
+
+    @property
+    def trained_depths(self) -> int:
         return self.config.num_heads
 
     def new_session(self, batch_size: int, capacity: int) -> Clover2Session:
@@ -153,9 +169,10 @@ class Clover2Draft(DraftModel):
         state = run_decoder(self.augment, self.fold(hidden, following), positions)
         outputs = [self._first_output(state)]
         text = None if self.layer is None else self.layer.keys_values(state)
-        for head in range(1, self.max_depth):
+        for head in range(1, self.trained_depths):
             forced = self._embedding(shifted(tokens, 1 + head)).to(hidden.dtype)
-            state = self.recur(state, forced)
+            if self.recur is not None:
+                state = self.recur(state, forced)
             if self.layer is not None and text is not None:
                 state = self.layer(state, self.layer.of_token(forced), *text, causal=True)
             outputs.append(self._output(state, forced))
@@ -211,7 +228,7 @@ class Clover2Session(FrontierSession):
             self.states, projected = self.products.step(parents, tokens, self._layer)
             return draft.logits(draft.output_norm(projected))
         embedding = draft._embedding(tokens)
-        states = draft.recur(parents, embedding)
+        states = parents if draft.recur is None else draft.recur(parents, embedding)
         self.states = states if draft.layer is None else self._layer(states, draft.layer.of_token(embedding))
         return draft.logits(draft._output(self.states, embedding))
 

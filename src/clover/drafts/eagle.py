@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from clover.cache import KVCache
-from clover.drafts.base import DraftModel
+from clover.drafts.base import DEEPEST, DraftModel
 from clover.drafts.config import DraftConfig, LossConfig
 from clover.drafts.frontier_session import shifted
 from clover.drafts.layers import unit_scale
@@ -92,7 +92,7 @@ class EagleDraft(DraftModel):
 
     @property
     def max_depth(self) -> int:
-        return self.config.num_heads
+        return max(DEEPEST, self.config.num_heads)
 
     @property
     def trained_depths(self) -> int:

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from clover.cache import KVCache
-from clover.drafts.base import DraftModel
+from clover.drafts.base import DEEPEST, DraftModel
 from clover.drafts.config import DraftConfig, LossConfig
 from clover.drafts.frontier_session import shifted
 from clover.drafts.fused_layer import FusedLayer, LayerShape, PathAttention, cached_attention
@@ -83,6 +83,10 @@ class Eagle3Draft(DraftModel):
 
     @property
     def max_depth(self) -> int:
+        return max(DEEPEST, self.config.num_heads)
+
+    @property
+    def trained_depths(self) -> int:
         return self.config.num_heads
 
     def new_session(self, batch_size: int, capacity: int) -> TreeSession:
@@ -93,7 +97,7 @@ class Eagle3Draft(DraftModel):
     def train_outputs(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         attend, states, outputs = PathAttention(), self.read(hidden), []
-        for depth in range(self.max_depth):
+        for depth in range(self.trained_depths):
             embedding = self._embedding(shifted(tokens, 1 + depth), states)
             states = self.layer(states, embedding, positions + depth, attend)
             outputs.append(self.output_norm(states))

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clover.drafts.base import DraftModel
+from clover.drafts.base import DEEPEST, DraftModel
 from clover.drafts.config import DraftConfig
 from clover.drafts.options import check_count
 from clover.errors import UserError
@@ -60,7 +60,7 @@ class LookupDraft(DraftModel):
 
     @property
     def max_depth(self) -> int:
-        return self.config.num_heads
+        return max(DEEPEST, self.config.num_heads)
 
     @property
     def trained_depths(self) -> int:

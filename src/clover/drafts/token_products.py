@@ -1,8 +1,8 @@
 """What Clover-2's recurrent step computes of a token alone, made once for every token.
 
-Of the attention's key and value, of the recurrent layer's and of the projector's half that reads the embedding, nothing
-depends on the text. With a small vocabulary there is room for all of them, and a depth of the tree costs a look-up
-instead of three products.
+Nothing of the attention's key and value, of the recurrent layer's half for the token, and of the projector's half that
+reads the embedding depends on the text. With a small vocabulary there is room for all of them, and a depth of the tree
+costs a look-up instead of three products.
 
 Shapes: B batch, P frontier nodes, H hidden, I width of the recurrent layer's MLP, V the target's vocabulary.
 """
@@ -20,11 +20,11 @@ _EPS = 1e-6  # as in `layers.cosine_weighted`
 
 
 class TokenProducts:
-    """Keys of length 1 per head, values and projections of all tokens.
+    """Of all tokens: projections, what the recurrent layer makes of them, and keys of length 1 per head and values.
 
     Args:
-        recur: the `CosineAttention` of the recurrent step.
-        layer: the `RecurrentLayer` after it, if there is one.
+        recur: the `CosineAttention` of the recurrent step, if it has one.
+        layer: its `RecurrentLayer`, if it has one.
         projector: linear on [state ; embedding], or on the state alone.
         rows: [V, H] the tokens' embeddings.
     """
@@ -33,13 +33,16 @@ class TokenProducts:
         size = rows.shape[1]
         self.recur = recur
         self.state_weight = projector.weight[:, :size].T.contiguous()
-        key, value = recur.key_value(rows).chunk(2, dim=-1)
-        key = key.unflatten(-1, (recur.num_heads, -1))
-        unit = (key / key.norm(dim=-1, keepdim=True).clamp_min(_EPS)).flatten(-2)
         bias = projector.bias.expand_as(rows)
-        projected = bias if projector.in_features == size else bias + rows @ projector.weight[:, size:].T
-        others = [] if layer is None else [layer.of_token(rows)]
-        self.table = torch.cat((unit, value, projected, *others), dim=-1)  # [V, 3H], or [V, 4H + 2I]
+        parts = [bias if projector.in_features == size else bias + rows @ projector.weight[:, size:].T]
+        if layer is not None:
+            parts.append(layer.of_token(rows))
+        if recur is not None:
+            key, value = recur.key_value(rows).chunk(2, dim=-1)
+            key = key.unflatten(-1, (recur.num_heads, -1))
+            parts += [(key / key.norm(dim=-1, keepdim=True).clamp_min(_EPS)).flatten(-2), value]
+        self.table = torch.cat(parts, dim=-1)  # [V, W]
+        self.sizes = [part.shape[1] for part in parts]
 
     def step(
         self, states: Tensor, tokens: Tensor, layer: Callable[[Tensor, Tensor], Tensor]
@@ -47,18 +50,24 @@ class TokenProducts:
         """States [B, P, H] and the tokens Long [B, P] after them to the next states and what the projector gives.
 
         Args:
-            layer: what the recurrent layer does with states and what it makes of the tokens, [B, P, H + 2I].
+            layer: what the recurrent layer does with states and what it makes of the tokens, [B, P, H + 2I]; called
+                only where there is one.
         """
-        recur, size = self.recur, states.shape[-1]
-        heads = (recur.num_heads, -1)
-        rows = self.table[tokens]
-        key, value, projected = rows[..., : 3 * size].chunk(3, dim=-1)
-        query = recur.query(recur.norm(states)).unflatten(-1, heads)
+        projected, *others = self.table[tokens].split(self.sizes, dim=-1)
+        if self.recur is not None:
+            *others, key, value = others
+            states = states + self._found(states, key, value)
+        if others:
+            states = layer(states, others[0])
+        return states, projected + states @ self.state_weight
+
+    def _found(self, states: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """What the attention adds to the states, all [B, P, H]."""
+        heads = (self.recur.num_heads, -1)
+        query = self.recur.query(self.recur.norm(states)).unflatten(-1, heads)
         length = query.norm(dim=-1, keepdim=True).clamp_min(_EPS)
         cosine = (query * key.unflatten(-1, heads)).sum(-1, keepdim=True) / length
-        states = states + (cosine * value.unflatten(-1, heads)).flatten(-2)
-        states = layer(states, rows[..., 3 * size :])
-        return states, projected + states @ self.state_weight
+        return (cosine * value.unflatten(-1, heads)).flatten(-2)
 
 
 class CachedProducts:
@@ -76,8 +85,11 @@ class CachedProducts:
             rows: [V, H] the weight that embeddings are taken from.
             embed: tokens Long [V] to embeddings [V, H].
         """
-        weights = [rows, *recur.parameters(), *projector.parameters()]
-        width = 3 * rows.shape[1]
+        weights = [rows, *projector.parameters()]
+        width = rows.shape[1]
+        if recur is not None:
+            weights += recur.parameters()
+            width += 2 * rows.shape[1]
         if layer is not None:
             weights.append(layer.of_token.weight)
             width += layer.of_token.out_features

@@ -1,9 +1,9 @@
 """Token trees: which draft tokens the target model verifies together in one forward pass.
 
 A `TreeShape` is a plan that is the same at every step (who is whose parent, which candidate sits where); a
-`BudgetTree`, `RerankTree`, `SharedTree` or `DrawnTree` says by which rule each step's tree is grown; a `TokenTree` is
-one step's tree with its tokens, for a batch. Node 0 is the root, the last committed token; every other node comes after
-its parent.
+`BudgetTree`, `RerankTree`, `SharedTree`, `ConfidentChain` or `DrawnTree` says by which rule each step's tree is grown;
+a `TokenTree` is one step's tree with its tokens, for a batch. Node 0 is the root, the last committed token; every other
+node comes after its parent.
 """
 
 from clover.tree.shape import Level, TreeShape
@@ -11,6 +11,7 @@ from clover.tree.spec import (
     CLOVER2_TREE,
     MEDUSA_TREE,
     BudgetTree,
+    ConfidentChain,
     DrawnTree,
     RerankTree,
     SharedTree,
@@ -27,6 +28,7 @@ __all__ = [
     "BudgetTree",
     "RerankTree",
     "SharedTree",
+    "ConfidentChain",
     "DrawnTree",
     "CLOVER2_TREE",
     "MEDUSA_TREE",

@@ -81,6 +81,30 @@ class SharedTree:
 
 
 @dataclass(frozen=True)
+class ConfidentChain:
+    """A chain that is ended at each step where the draft is no longer confident that it is accepted so far.
+
+    Attributes:
+        depth: of the chain at most; no deeper than the draft goes.
+        least: the joint probability of its tokens, as the mean of a batch's rows, below which no more are drafted.
+            Above 0 and below 1.
+
+    Raises:
+        UserError: a value is out of range.
+    """
+
+    depth: int
+    least: float
+
+    def __post_init__(self) -> None:
+        _check_count("a chain's length", self.depth)
+        if not 0 < self.least < 1:
+            raise UserError(
+                f"a chain that ends early takes a probability above 0 and below 1, as chain:10:0.1, got {self.least}"
+            )
+
+
+@dataclass(frozen=True)
 class DrawnTree:
     """A static shape whose children are drawn from the draft without replacement (EAGLE, arXiv 2401.15077).
 
@@ -101,7 +125,7 @@ class DrawnTree:
             )
 
 
-Tree = TreeShape | BudgetTree | RerankTree | SharedTree | DrawnTree
+Tree = TreeShape | BudgetTree | RerankTree | SharedTree | ConfidentChain | DrawnTree
 
 
 def _shape(paths: str) -> TreeShape:
@@ -122,8 +146,8 @@ MEDUSA_TREE = _shape(
 
 _NAMED = {"clover2": CLOVER2_TREE, "medusa": MEDUSA_TREE}
 _WANTED = (
-    "give clover2, medusa, chain:5, budget:4, eagle2:60, shared:4, drawn:clover2, or a JSON file with a list of rank "
-    "paths such as [[0], [1], [0, 0]]"
+    "give clover2, medusa, chain:5, chain:10:0.1, budget:4, eagle2:60, shared:4, drawn:clover2, or a JSON file with a "
+    "list of rank paths such as [[0], [1], [0, 0]]"
 )
 
 
@@ -131,10 +155,11 @@ def parse_tree(text: str) -> Tree:
     """Read a tree from a command line.
 
     Args:
-        text: "clover2" (25 nodes), "medusa" (63 nodes), "chain:K" (K tokens in a row), "budget:B" or "budget:B:MASS"
-            (see `BudgetTree`), "eagle2:N", "eagle2:N:BEAM" or "eagle2:N:BEAM:DEPTH" (see `RerankTree`), "shared:N" or
-            "shared:N:DEPTH" (see `SharedTree`), "drawn:TREE" with a static tree (see `DrawnTree`), "paths:0,1,00" (rank
-            paths, see `static_spec`), or the path of a JSON list of rank paths.
+        text: "clover2" (25 nodes), "medusa" (63 nodes), "chain:K" (K tokens in a row), "chain:K:LEAST" (see
+            `ConfidentChain`), "budget:B" or "budget:B:MASS" (see `BudgetTree`), "eagle2:N", "eagle2:N:BEAM" or
+            "eagle2:N:BEAM:DEPTH" (see `RerankTree`), "shared:N" or "shared:N:DEPTH" (see `SharedTree`), "drawn:TREE"
+            with a static tree (see `DrawnTree`), "paths:0,1,00" (rank paths, see `static_spec`), or the path of a JSON
+            list of rank paths.
 
     Raises:
         UserError: it is none of these, or the file does not hold a tree.
@@ -143,6 +168,8 @@ def parse_tree(text: str) -> Tree:
     (5, True)
     >>> parse_tree("budget:4"), parse_tree("eagle2:30:8:5")
     (BudgetTree(budget=4, mass=0.8), RerankTree(budget=30, beam=8, depth=5))
+    >>> parse_tree("chain:10:0.1")
+    ConfidentChain(depth=10, least=0.1)
     >>> parse_tree("drawn:chain:3") == DrawnTree(TreeShape.chain(3))
     True
     >>> parse_tree("paths:0,1,00,0.12").ranks
@@ -153,8 +180,10 @@ def parse_tree(text: str) -> Tree:
     kind, colon, given = text.partition(":")
     values = given.split(":")
     match kind if colon else "":
-        case "chain":
+        case "chain" if len(values) == 1:
             return TreeShape.chain(_count(text, given))
+        case "chain" if len(values) == 2:
+            return ConfidentChain(_count(text, values[0]), _number(text, values[1]))
         case "budget" if len(values) <= 2:
             return BudgetTree(_count(text, values[0]), *(_number(text, value) for value in values[1:]))
         case "eagle2" if len(values) <= 3:
@@ -165,7 +194,7 @@ def parse_tree(text: str) -> Tree:
             return _drawn(text, given)
         case "paths":
             return TreeShape.from_paths(_ranks(text, path) for path in given.split(","))
-        case "budget" | "eagle2" | "shared":
+        case "chain" | "budget" | "eagle2" | "shared":
             raise UserError(f"tree {_shortened(text)} has more parts than {kind} takes; {_WANTED}")
     return TreeShape.from_paths(_read_paths(Path(text)))
 

@@ -25,6 +25,7 @@ from clover.tune.watch import Step, watch
 
 SIZES = (2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 17, 21, 26, 33, 49, 65)  # of probe trees, root included
 FEW_SIZES = (9, 33)  # measured at a second context too
+_EVERY_DEPTH = 6  # up to which there is a chain of each
 _WARM_UP = 1  # first steps of each tree that do not count
 _SHORTEST_RUN = 64  # new tokens
 
@@ -144,14 +145,15 @@ def least_squares(features: Sequence[Sequence[float]], values: Sequence[float]) 
 def probe_trees(
     best: Callable[[int], TreeShape | None], max_depth: int, vocab_size: int, sizes: Sequence[int] = SIZES
 ) -> list[str]:
-    """Trees whose costs tell those of all others: of many sizes, and chains of all depths.
+    """Trees whose costs tell those of all others: of many sizes, and chains of many depths.
 
     Args:
         best: the tree of so many draft tokens that a draft would use; None if none is known.
         sizes: root included.
     """
     usual = _usual_paths(max_depth, min(vocab_size, max(sizes)))
-    shapes = [TreeShape.chain(depth) for depth in range(1, max_depth + 1)]
+    depths = {*range(1, min(max_depth, _EVERY_DEPTH) + 1), *range(_EVERY_DEPTH, max_depth, 2), max_depth}
+    shapes = [TreeShape.chain(depth) for depth in sorted(depths)]
     for size in sizes:
         shape = best(size - 1)
         if shape is None and size - 1 <= len(usual):

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from clover.drafts import DraftModel
-from clover.evaluate.accuracy import MAX_HEADS, forced_logits, rank_of
+from clover.evaluate.accuracy import forced_logits, rank_of
 from clover.sampling import Sampler
 from clover.target import TargetModel
 from clover.tune.texts import Text
@@ -100,12 +100,14 @@ def rank_texts(
     target: TargetModel,
     draft: DraftModel,
     texts: Sequence[Text],
+    depths: int,
     batch_size: int = 8,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Ranking:
-    """Force the draft along texts, at most 8 depths deep.
+    """Force the draft along texts.
 
     Args:
+        depths: how deep, if the draft goes so deep.
         progress: called after each batch with the share of the texts that are done.
     """
     found: dict[int, tuple[RankPath, ...]] = {}
@@ -114,7 +116,7 @@ def rank_texts(
     order = sorted(range(len(texts)), key=lambda number: len(texts[number].prompt))
     for start in range(0, len(order), batch_size):
         some = order[start : start + batch_size]
-        places = list(_places(target, draft, [texts[number] for number in some]))
+        places = list(_places(target, draft, [texts[number] for number in some], depths))
         for row, number in enumerate(some):
             own = [_Own(place, texts[number], row) for place in places]
             own = [
@@ -146,7 +148,7 @@ def _cut(ranks: list[int]) -> RankPath:
 
 
 @torch.inference_mode()
-def _places(target: TargetModel, draft: DraftModel, texts: Sequence[Text]) -> Iterator[_Place]:
+def _places(target: TargetModel, draft: DraftModel, texts: Sequence[Text], depths: int) -> Iterator[_Place]:
     """All places of a batch of texts, in the order in which the draft goes through them."""
     longest = max(len(text.tokens) for text in texts)
     tokens = torch.tensor(
@@ -158,7 +160,7 @@ def _places(target: TargetModel, draft: DraftModel, texts: Sequence[Text]) -> It
     )
     prompts = torch.tensor([len(text.prompt) for text in texts], device=target.device)
     first = max(int(prompts.min()) - 2, 0)
-    heads = min(draft.max_depth, MAX_HEADS)
+    heads = min(draft.max_depth, depths)
     for at, head, logits in forced_logits(draft, hidden, tokens, range(first, longest - 2), heads):
         if head == 0:
             # The sampler counts the new tokens of each row: token t + 1 is one, where the prompt does not hold it.

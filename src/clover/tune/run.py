@@ -19,7 +19,6 @@ from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Request
 from clover.errors import UserError
 from clover.evaluate import choose_prompts
-from clover.evaluate.accuracy import MAX_HEADS
 from clover.evaluate.progress import EvaluationProgress
 from clover.files import write_json
 from clover.provenance import machine, versions
@@ -33,7 +32,15 @@ from clover.tune.picture import save_picture
 from clover.tune.ranks import Ranking, rank_texts
 from clover.tune.reliability import Reliability, compare_calibration
 from clover.tune.report import Tried, TuneReport, join
-from clover.tune.search import MOST_NODES, Prediction, predict, rules_worth_trying, worth_trying
+from clover.tune.search import (
+    MOST_DEPTHS,
+    MOST_NODES,
+    Prediction,
+    break_even,
+    predict,
+    rules_worth_trying,
+    worth_trying,
+)
 from clover.tune.shapes import Candidate, best_candidates, exact_tau
 from clover.tune.table import print_report
 from clover.tune.texts import Text, write_texts
@@ -87,7 +94,7 @@ class _Tuner:
     def __init__(self, options: TuneOptions, progress: EvaluationProgress):
         self.options, self.progress = options, progress
         self.target, self.draft = _load(options)
-        self.depth = min(self.draft.max_depth, MAX_HEADS)
+        self.depth = min(self.draft.max_depth, MOST_DEPTHS)
         self.own_tree = self.draft.config.tree_shape.cut(self.depth)
         self.requests = _requests(options, self.target)
         self.kept = Kept(kept_path(options.tuning_file), self._conditions())
@@ -99,8 +106,8 @@ class _Tuner:
         self.progress.begin(_TEXTS + _RANKS + _BATCH_SIZE * len(options.batch_sizes))
         texts = self._texts()
         ranking = self._ranking(texts)
-        tried, costs = self._try_all(texts, ranking)
         calibration, reliability = _calibrate(ranking)
+        tried, costs = self._try_all(texts, ranking, calibration)
         tuning = Tuning(
             device=self.target.device.type,
             dtype=str(self.target.dtype).removeprefix("torch."),
@@ -156,12 +163,14 @@ class _Tuner:
 
     def _ranking(self, texts: Sequence[Text]) -> Ranking:
         self.progress.say("the draft's ranks along them")
-        return rank_texts(self.target, self.draft, texts, _WRITTEN_TOGETHER, _Share(self.progress, _RANKS))
+        return rank_texts(
+            self.target, self.draft, texts, self.depth, _WRITTEN_TOGETHER, _Share(self.progress, _RANKS)
+        )
 
     # -- one batch size ------------------------------------------------------------------------------------------------
 
     def _try_all(
-        self, texts: Sequence[Text], ranking: Ranking
+        self, texts: Sequence[Text], ranking: Ranking, calibration: Calibration | None
     ) -> tuple[dict[int, tuple[Tried, ...]], list[StepCosts]]:
         candidates = best_candidates(ranking.paths, MOST_NODES, self.depth)
         if all(one.shape != self.own_tree for one in candidates):
@@ -173,8 +182,10 @@ class _Tuner:
         for done, size in enumerate(self.options.batch_sizes):
             left = len(self.options.batch_sizes) - done
             costs.append(self._costs(size, probes, texts, known, left))
-            predictions = predict(CostModel(costs[-1]), candidates)
-            tried[size] = join(self._trials(size, texts, predictions, left), predictions)
+            model = CostModel(costs[-1])
+            predictions = predict(model, candidates)
+            trees = self._worth_trying(model, predictions)
+            tried[size] = join(self._trials(size, trees, texts, calibration, left), predictions)
         return tried, costs
 
     def _costs(
@@ -203,20 +214,29 @@ class _Tuner:
         advance(1.0)
         return found
 
+    def _worth_trying(self, model: CostModel, predictions: list[Prediction]) -> list[str]:
+        promising, size = worth_trying(predictions), model.costs.batch_size
+        best = promising[0]
+        least = break_even(model, self.depth, best.tokens_per_second)
+        trees = [PLAIN, *(one.candidate.spec for one in promising), static_spec(self.own_tree)]
+        trees += rules_worth_trying(best.candidate.shape, size, self.depth, least)
+        return list(dict.fromkeys(trees))
+
     def _trials(
-        self, size: int, texts: Sequence[Text], predictions: list[Prediction], left: int
+        self,
+        size: int,
+        trees: list[str],
+        texts: Sequence[Text],
+        calibration: Calibration | None,
+        left: int,
     ) -> list[Trial]:
         self.progress.say(f"batch size {size}, trials")
         advance = _Share(self.progress, _BATCH_SIZE * (1 - _COSTS_SHARE))
         enough = self._time(1 / left)
-        promising = worth_trying(predictions)
-        trees = [PLAIN, *(one.candidate.spec for one in promising), static_spec(self.own_tree)]
-        trees += rules_worth_trying(promising[0].candidate.shape.budget, size)
-        trees = list(dict.fromkeys(trees))
 
         def measure() -> list[dict[str, Any]]:
             batches = make_batches(texts, size, max(_BATCHES // size, 1))
-            trials = try_trees(self.target, self.draft, trees, batches, _ROUNDS, enough, advance)
+            trials = try_trees(self.target, self.draft, trees, batches, calibration, _ROUNDS, enough, advance)
             return [trial.to_json() for trial in trials]
 
         found = [Trial(**values) for values in self.kept.get(f"trials {size}", measure)]

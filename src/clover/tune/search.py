@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from clover.tree import TreeShape
 from clover.tune.costs import CostModel
 from clover.tune.shapes import Candidate
 
 MOST_NODES = 64  # draft tokens of a static tree
+MOST_DEPTHS = 12  # of a draft that goes down without end
 _STATIC = 3  # static trees that are tried
 _ALIKE = 0.8  # share of nodes in common above which two trees are not both tried
 _BEAM = 3
+_LEAST_CHANCE, _MOST_CHANCE = 0.01, 0.9
 
 
 @dataclass(frozen=True)
@@ -54,15 +57,32 @@ def worth_trying(predictions: Sequence[Prediction]) -> list[Prediction]:
     return tried
 
 
-def rules_worth_trying(nodes: int, batch_size: int) -> list[str]:
-    """Trees that are grown anew at each step, of about the size of the best static one.
+def rules_worth_trying(best: TreeShape, batch_size: int, depth: int, least: float) -> list[str]:
+    """Trees that are grown anew at each step, of about the size of the best static one, and chains that end early.
 
     Args:
-        nodes: draft tokens of that one.
+        depth: chains are no longer.
+        least: what `break_even` says.
     """
-    sizes = dict.fromkeys((nodes, max(nodes // 2, 1)))
-    rules = [f"budget:{nodes}", *(f"eagle2:{size}:{_BEAM}" for size in sizes)]
-    return rules + [f"shared:{size}" for size in sizes if batch_size > 1]
+    sizes = dict.fromkeys((best.budget, max(best.budget // 2, 1)))
+    rules = [f"budget:{best.budget}", *(f"eagle2:{size}:{_BEAM}:{best.max_depth}" for size in sizes)]
+    rules += [f"shared:{size}:{best.max_depth}" for size in sizes if batch_size > 1]
+    # The draft has always seen one token less than it would have to know to end in time: so a lower bound, too.
+    return rules + [f"chain:{depth}:{bound:.2g}" for bound in (least, least / 2) if depth > 1]
+
+
+def break_even(model: CostModel, depth: int, tokens_per_second: float) -> float:
+    """How likely the next token of a chain has to be accepted to be worth its time.
+
+    Args:
+        depth: of the chains whose costs are compared with those of a single token.
+        tokens_per_second: of the whole batch, that the time would yield elsewhere.
+    """
+    further = max(model.step(TreeShape.chain(depth)) - model.step(TreeShape.chain(1)), 0.0) / max(
+        depth - 1, 1
+    )
+    chance = further * tokens_per_second / model.costs.batch_size
+    return min(max(chance, _LEAST_CHANCE), _MOST_CHANCE)
 
 
 def _alike(one: Candidate, other: Candidate) -> float:

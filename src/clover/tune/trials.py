@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from clover.drafting import Drafter, make_drafter
+from clover.drafting.calibration import Calibration
 from clover.drafting.tuning import PLAIN, Choice
 from clover.drafts import DraftModel
 from clover.engine import Request
@@ -82,6 +83,7 @@ def try_trees(
     draft: DraftModel,
     trees: Sequence[str],
     batches: Sequence[Sequence[Request]],
+    calibration: Calibration | None,
     rounds: int,
     enough: Callable[[], bool],
     progress: Callable[[float], None] = lambda share: None,
@@ -90,11 +92,12 @@ def try_trees(
 
     Args:
         trees: "none" is plain decoding with the target alone.
+        calibration: that the trees will have when they are used.
         rounds: how often at most.
         enough: asked after each batch; True ends the trial.
         progress: called with the share that is done, 0 … 1.
     """
-    runners = [_Runner(target, draft, tree) for tree in trees]
+    runners = [_Runner(target, draft, tree, calibration) for tree in trees]
     for runner in runners:
         runner.warm_up(batches[0])
     running = list(runners)
@@ -125,13 +128,14 @@ class _Runner:
     target: TargetModel
     draft: DraftModel
     tree: str
+    calibration: Calibration | None
     done: dict[int, list[list[Step]]] = field(default_factory=dict)
     waited: list[Step] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.drafter: Drafter | None = None
         if self.tree != PLAIN:
-            self.drafter = make_drafter(self.draft, parse_tree(self.tree))
+            self.drafter = make_drafter(self.draft, parse_tree(self.tree), self.calibration)
 
     def warm_up(self, batch: Sequence[Request]) -> None:
         short = [Request(r.prompt, min(r.max_new_tokens, _WARM_UP_TOKENS), r.params) for r in batch]
