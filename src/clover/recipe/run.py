@@ -39,7 +39,7 @@ _TARGET_SHARE, _WRITE_SHARE, _DRAFT_SHARE = 0.55, 0.1, 0.35
 _DRAFT_LR, _CORPUS_SHARE = 2e-3, 1
 _WINDOW = 256  # tokens of a text the draft is trained on
 _BATCH_TOKENS = 512  # small steps learn more from the same text (docs/log.md)
-_TREE_NODES = 6  # the fastest size on two CPU cores (`clover tune`)
+_TREE_NODES = 8  # the fastest size on two CPU cores (`clover tune`)
 _DEMO_PROMPTS, _DEVELOPMENT_PROMPTS, _WRITE_PROMPTS = 12, 24, 6000
 
 
