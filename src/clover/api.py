@@ -50,10 +50,11 @@ def load(
         method: "auto" chooses between trees, and none, while it runs, by what pays at the present batch size and text:
             between those that `clover tune` found best, or a few others. "draft" always grows the same tree, "plain"
             decodes without a draft. The text is the same.
-        tree: always this one: "clover2" (25 nodes), "medusa" (63 nodes), "chain:5", a JSON file with rank paths,
-            "budget:4" (Clover-1's dynamic tree), "eagle2:60" (expand and re-rank), "shared:4" (one budget for the whole
-            batch) or "drawn:clover2" (children drawn from the draft); or an object of `clover.tree`. See
-            `clover.tree.parse_tree`. When left out `method` decides; "draft" takes the draft's own tree.
+        tree: always this one: "clover2" (25 nodes), "medusa" (63 nodes), "chain:5", "chain:12:0.06" (ends where
+            the draft is unsure), a JSON file with rank paths, "budget:4" (Clover-1's dynamic tree), "eagle2:60" (expand
+            and re-rank), "shared:4" (one budget for the whole batch) or "drawn:clover2" (children drawn from the
+            draft); or an object of `clover.tree`. See `clover.tree.parse_tree`. When left out `method` decides; "draft"
+            takes the draft's own tree.
         plain: short for method="plain".
         dtype: "float32", "bfloat16", …; float32 on a CPU and bfloat16 on a GPU when left out.
         device: "cpu", "cuda", …; a GPU when there is one.

@@ -49,7 +49,7 @@ class DraftConfig(PretrainedConfig):
             most frequent ones of its texts.
     """
 
-    num_heads = 5  # depths it may draft; systems have their own defaults
+    num_heads = 5  # depths that are trained, and of its own tree; systems have their own defaults
 
     def __init__(
         self,

@@ -42,7 +42,7 @@ class EagleConfig(DraftConfig):
     """Configuration of an EAGLE-1 draft.
 
     Args:
-        num_heads: depths it may draft; it learns one step, and repeats it (5, the depth of the paper's tree).
+        num_heads: depth of its own tree (5 as in the paper); it learns one step, and repeats it as often as asked.
         scale_embedding: whether E is scaled to entries of mean square 1.
     """
 

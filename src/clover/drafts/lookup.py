@@ -32,7 +32,7 @@ class LookupConfig(DraftConfig):
     """Configuration of prompt lookup.
 
     Args:
-        num_heads: depths it may draft.
+        num_heads: depth of its own tree.
         max_ngram, min_ngram: longest and shortest run of tokens that is looked up.
     """
 
