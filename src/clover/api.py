@@ -89,7 +89,7 @@ def _drafting_engine(
     model = load_draft(draft, target)
     if fixed or tree is not None:
         return Engine(target, model, tree, compile=compile)
-    policy = make_policy(model, find_tuning(draft, target))
+    policy = make_policy(model, find_tuning(draft, target), bool(compile))
     return Engine(target, model, policy=policy, compile=compile)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clover.drafting import make_policy
+from clover.drafting import ConfidentDrafter, make_policy
 from clover.drafting.auto import AutoPolicy, Candidate
 from clover.drafting.policy import StepOutcome
 from clover.drafting.tuning import PLAIN, Choice, Tuning
@@ -185,6 +185,20 @@ def test_tuned_trees_are_chosen_between_per_batch_size() -> None:
     for rows, expected in ((1, "chain:4"), (8, PLAIN), (7, PLAIN), (64, PLAIN), (2, "chain:4")):
         policy.choose(rows, 10)
         assert policy.leader == expected
+
+
+def test_compiled_steps_are_not_given_chains_of_many_lengths() -> None:
+    found = tuning(
+        Choice(1, "chain:5:0.1", 200.0, 3.0, 0.015),
+        Choice(1, "chain:4", 190.0, 3.0, 0.016),
+        Choice(1, PLAIN, 100.0, 1.0, 0.010),
+    )
+    for compiled, expected in ((False, "chain:5:0.1"), (True, "chain:4")):
+        policy = make_policy(scripted_draft(), found, compiled)
+        drafter = policy.choose(1, 10)
+        assert policy.leader == expected and isinstance(drafter, ConfidentDrafter) is not compiled
+        untuned = make_policy(scripted_draft(), compiled=compiled)
+        assert ("chain:2" in untuned._drafters) is compiled and len(untuned._drafters) == 3
 
 
 def test_a_tuned_tree_that_is_too_deep_is_an_error() -> None:

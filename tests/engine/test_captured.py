@@ -211,7 +211,7 @@ def test_an_unknown_backend_is_refused(target: TargetModel) -> None:
 
 def test_the_automatic_policy_has_room_for_all_its_trees(target: TargetModel) -> None:
     draft = make_draft("clover2", target)
-    engine = Engine(target, draft, policy=make_policy(draft), compile=BACKEND)
+    engine = Engine(target, draft, policy=make_policy(draft, compiled=True), compile=BACKEND)
     assert engine.captured is not None
     assert engine.captured.sizes(3, 10) == (4, 256)
     assert engine.captured.sizes(1, 256) == (1, 512)

@@ -108,7 +108,7 @@ def _engine(
         return Engine(target, compile=compile)
     assert draft is not None
     if name == AUTO:
-        return Engine(target, draft, policy=make_policy(draft, tuning), compile=compile)
+        return Engine(target, draft, policy=make_policy(draft, tuning, bool(compile)), compile=compile)
     return Engine(target, draft, None if name == OWN_TREE else parse_tree(name), compile=compile)
 
 

@@ -21,6 +21,7 @@ from clover.tree import (
     RerankTree,
     SharedTree,
     Tree,
+    TreeShape,
     parse_tree,
 )
 
@@ -76,23 +77,25 @@ _CONSIDERED = 3  # tuned trees per batch size, besides plain steps
 _TUNED_WEIGHT = 200.0  # rows times steps that a tuned acceptance counts for
 
 
-def make_policy(draft: DraftModel, tuning: Tuning | None = None) -> AutoPolicy:
+def make_policy(draft: DraftModel, tuning: Tuning | None = None, compiled: bool = False) -> AutoPolicy:
     """Make what chooses between trees, and none, while it runs.
 
     Args:
         tuning: what was measured of the draft on this machine: the best three trees of each batch size are chosen
             between. Without it the draft's own tree, a chain that ends where the draft is no longer sure of it, and
             four nodes of Clover-1's rule are measured.
+        compiled: leave chains that end early out, for each of their lengths would have to be compiled.
 
     Raises:
         UserError: a tuned tree is deeper than the draft goes.
     """
     if tuning is None:
-        return AutoPolicy(_default_candidates(draft))
+        return AutoPolicy(_default_candidates(draft, compiled))
     best: dict[int, list[Choice]] = {}
     for size in tuning.batch_sizes:
-        trees = [choice for choice in tuning.choices_for(size) if choice.tree != PLAIN]
-        best[size] = trees[:_CONSIDERED] + [c for c in tuning.choices_for(size) if c.tree == PLAIN]
+        choices = [c for c in tuning.choices_for(size) if not compiled or _keeps_its_size(c)]
+        trees = [choice for choice in choices if choice.tree != PLAIN]
+        best[size] = trees[:_CONSIDERED] + [choice for choice in choices if choice.tree == PLAIN]
     taus: dict[str, list[float]] = {}
     for choice in (choice for choices in best.values() for choice in choices):
         taus.setdefault(choice.tree, []).append(choice.tau)
@@ -102,14 +105,18 @@ def make_policy(draft: DraftModel, tuning: Tuning | None = None) -> AutoPolicy:
         if tree != PLAIN
     ]
     costs = {size: {c.tree: c.step_seconds for c in choices} for size, choices in best.items()}
-    return AutoPolicy(candidates or _default_candidates(draft), costs, _TUNED_WEIGHT)
+    return AutoPolicy(candidates or _default_candidates(draft, compiled), costs, _TUNED_WEIGHT)
 
 
-def _default_candidates(draft: DraftModel) -> list[Candidate]:
-    trees = {
-        "the draft's own": None,
-        _CHAIN: parse_tree(_CHAIN),
-        "budget:4": BudgetTree(4),
-    }
+def _keeps_its_size(choice: Choice) -> bool:
+    return choice.tree == PLAIN or not isinstance(parse_tree(choice.tree), ConfidentChain)
+
+
+def _default_candidates(draft: DraftModel, compiled: bool) -> list[Candidate]:
+    trees: dict[str, Tree | None] = {"the draft's own": None, "budget:4": BudgetTree(4)}
+    if compiled:
+        trees["chain:2"] = TreeShape.chain(2).cut(draft.max_depth)
+    else:
+        trees[_CHAIN] = parse_tree(_CHAIN)
     drafters = {name: make_drafter(draft, tree) for name, tree in trees.items()}
     return [Candidate(name, d, 0.5 * log2(d.max_nodes)) for name, d in drafters.items()]
