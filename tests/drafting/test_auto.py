@@ -13,6 +13,7 @@ from clover.drafting.auto import AutoPolicy, Candidate
 from clover.drafting.policy import StepOutcome
 from clover.drafting.tuning import PLAIN, Choice, Tuning
 from clover.errors import UserError
+from clover.tree import CLOVER2_TREE
 from tests.drafting.scripted import ScriptedDraft, fake_target, random_opinion
 from tests.drafting.simulated import Run, simulate
 
@@ -197,7 +198,9 @@ def test_compiled_steps_are_not_given_chains_of_many_lengths() -> None:
         policy = make_policy(scripted_draft(), found, compiled)
         drafter = policy.choose(1, 10)
         assert policy.leader == expected and isinstance(drafter, ConfidentDrafter) is not compiled
-        untuned = make_policy(scripted_draft(), compiled=compiled)
+        draft = scripted_draft()
+        draft.config.tree_shape = CLOVER2_TREE
+        untuned = make_policy(draft, compiled=compiled)
         assert ("chain:2" in untuned._drafters) is compiled and len(untuned._drafters) == 3
 
 
