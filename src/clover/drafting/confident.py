@@ -53,7 +53,6 @@ class ConfidentDrafter:
     def _believed(self, scores: Tensor, highest: Tensor, depth: int) -> Tensor:
         """Probability float64 [B] of the best token of each row's scores [B, V], the highest [B] among them."""
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        chances = (
-            (highest - scores.logsumexp(-1)).double().exp().nan_to_num(0.0)
-        )  # where no token is possible
+        log_probs = (highest - scores.logsumexp(-1)).double()
+        chances = log_probs.exp().nan_to_num(0.0)  # where no token is possible
         return chances if self.calibration is None else self.calibration.apply(chances, depth)

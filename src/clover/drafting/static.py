@@ -57,7 +57,7 @@ class StaticDrafter:
         if shape.max_depth > draft.max_depth:
             raise UserError(
                 f"the tree is {shape.max_depth} deep but the draft goes down {draft.max_depth} depths at most; "
-                "give a shallower tree or train a draft with more heads"
+                "give a shallower tree"
             )
         known = draft.target.vocab_size if draft.d2t is None else len(draft.d2t)
         widest = max((level.max_rank + 1 for level in shape.levels), default=0)

@@ -93,6 +93,7 @@ class DraftModel(PreTrainedModel):
     # Options of a new draft; the defaults of the configuration are those of drafts saved before there were any.
     new_options: Mapping[str, Any] = MappingProxyType({})
     trainable = True  # False for systems without weights
+    repeats_step = False  # True where all depths, or all after the first, are one step that can be repeated
 
     def __init__(self, config: DraftConfig):
         super().__init__(config)
@@ -111,13 +112,14 @@ class DraftModel(PreTrainedModel):
 
     @property
     def max_depth(self) -> int:
-        """Depths of a tree that the draft can fill; more than it was trained for where it repeats one step."""
-        raise AssertionError("every draft system says how deep it goes")
+        """Depths of a tree that the draft can fill: those of its heads, or more where it repeats one step."""
+        heads = self.config.num_heads
+        return max(DEEPEST, heads) if self.repeats_step else heads
 
     @property
     def trained_depths(self) -> int:
         """D, the depths that `train_outputs` runs; 1 for systems that learn one step and repeat it."""
-        return self.max_depth
+        return self.config.num_heads
 
     def bind(self, target: TargetModel) -> Self:
         """Share the target's lm_head and embedding; of the lm_head only the rows of the draft's vocabulary.

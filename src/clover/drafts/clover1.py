@@ -148,10 +148,6 @@ class Clover1Draft(DraftModel):
             copy_last_layer_part(target, self.augment)
         self.output_norm.load_state_dict(target.final_norm.state_dict())
 
-    @property
-    def max_depth(self) -> int:
-        return self.config.num_heads
-
     def new_session(self, batch_size: int, capacity: int) -> Clover1Session:
         return Clover1Session(self, batch_size, capacity)
 
@@ -161,7 +157,7 @@ class Clover1Draft(DraftModel):
             positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
             state = run_decoder(self.augment, hidden, positions)
         outputs = []
-        for head in range(self.max_depth):
+        for head in range(self.trained_depths):
             if self.connect is not None:
                 state = self.connect(state, self._embedding(shifted(tokens, 1 + head)).to(state.dtype))
             outputs.append(self._output(head, state))

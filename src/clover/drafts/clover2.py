@@ -11,11 +11,12 @@ At position t, with the target's hidden state h_t and the token x_{t+1} that the
 E are the rows of the target's lm_head. They and the lm_head are shared with the target and frozen.
 The ablations are values of the configuration: parts are replaced by plainer ones.
 
-A new draft differs from the paper's in five things unless asked otherwise, for it learns far more from the same text
+A new draft differs from the paper's in six things unless asked otherwise, for it learns far more from the same text
 that way (docs/log.md): E is scaled to entries of mean square 1, the size of the states it meets; a linear layer on
 [h ; E[x]] folds the newest token in, in the place of A1; the recurrent step is a layer R of its own (`RecurrentLayer`)
 in the place of A2, which looks back at the augmented states of the committed text and has an MLP for state and token
-together; with that, one augmenting layer is as good as two; and it starts fresh.
+together; with that, one augmenting layer is as good as two; it starts fresh; and it
+reads the states after the target's final norm.
 
 The heads after the first are one step that is repeated, so a tree may be deeper than the draft was trained for.
 
@@ -32,7 +33,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clover.drafts.base import DEEPEST, DraftModel
+from clover.drafts.base import DraftModel
 from clover.drafts.config import DraftConfig, LossConfig
 from clover.drafts.frontier_session import FrontierSession, last_position, shifted
 from clover.drafts.layers import ConcatLinear, CosineAttention, RecurrentLayer, identity_linear, unit_scale
@@ -112,6 +113,7 @@ class Clover2Draft(DraftModel):
 
     config: Clover2Config  # pyright: ignore[reportIncompatibleVariableOverride]
     config_class = Clover2Config
+    repeats_step = True
     paper_loss = default_loss = LossConfig(distillation_weight=0.1, regression_weight=1.0)
     new_options = MappingProxyType(
         {
@@ -151,14 +153,6 @@ class Clover2Draft(DraftModel):
         if self.config.embedding_scale is None:
             self.config.embedding_scale = unit_scale(self._rows(target))
         self.output_norm.load_state_dict(final_norm(self.augment).state_dict())
-
-    @property
-    def max_depth(self) -> int:
-        return max(DEEPEST, self.config.num_heads)
-
-    @property
-    def trained_depths(self) -> int:
-        return self.config.num_heads
 
     def new_session(self, batch_size: int, capacity: int) -> Clover2Session:
         return Clover2Session(self, batch_size, capacity)

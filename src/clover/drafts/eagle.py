@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from clover.cache import KVCache
-from clover.drafts.base import DEEPEST, DraftModel
+from clover.drafts.base import DraftModel
 from clover.drafts.config import DraftConfig, LossConfig
 from clover.drafts.frontier_session import shifted
 from clover.drafts.layers import unit_scale
@@ -42,7 +42,7 @@ class EagleConfig(DraftConfig):
     """Configuration of an EAGLE-1 draft.
 
     Args:
-        num_heads: depth of its own tree (5 as in the paper); it learns one step, and repeats it as often as asked.
+        num_heads: depth of its own tree (5 as in the paper); it learns one step, and repeats it up to 16 times.
         scale_embedding: whether E is scaled to entries of mean square 1.
     """
 
@@ -71,6 +71,7 @@ class EagleDraft(DraftModel):
 
     config: EagleConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     config_class = EagleConfig
+    repeats_step = True
     paper_loss = default_loss = LossConfig(distillation_weight=0.1, regression_weight=1.0, noise=0.1)
 
     def __init__(self, config: EagleConfig):
@@ -89,10 +90,6 @@ class EagleDraft(DraftModel):
         if self.config.scale_embedding:
             self.embedding_scale = unit_scale(target.embedding_weight)
         return super().bind(target)
-
-    @property
-    def max_depth(self) -> int:
-        return max(DEEPEST, self.config.num_heads)
 
     @property
     def trained_depths(self) -> int:

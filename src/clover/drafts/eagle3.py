@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from clover.cache import KVCache
-from clover.drafts.base import DEEPEST, DraftModel
+from clover.drafts.base import DraftModel
 from clover.drafts.config import DraftConfig, LossConfig
 from clover.drafts.frontier_session import shifted
 from clover.drafts.fused_layer import FusedLayer, LayerShape, PathAttention, cached_attention
@@ -59,6 +59,7 @@ class Eagle3Draft(DraftModel):
 
     config: Eagle3Config  # pyright: ignore[reportIncompatibleVariableOverride]
     config_class = Eagle3Config
+    repeats_step = True
     paper_loss = LossConfig(distillation_weight=1.0, regression_weight=0.0, decay=0.8)
 
     def __init__(self, config: Eagle3Config):
@@ -80,14 +81,6 @@ class Eagle3Draft(DraftModel):
         signs[1::2] = -1  # of deviation one, and of mean zero, for norms that take the mean out
         gain = (target.final_norm(signs) - target.final_norm(-signs)) / (2 * signs)
         self.output_norm.weight.copy_(gain)
-
-    @property
-    def max_depth(self) -> int:
-        return max(DEEPEST, self.config.num_heads)
-
-    @property
-    def trained_depths(self) -> int:
-        return self.config.num_heads
 
     def new_session(self, batch_size: int, capacity: int) -> TreeSession:
         shape, like = self.shape, self.fuse.weight

@@ -70,10 +70,6 @@ class HydraDraft(DraftModel):
         if self.prefix is not None:
             copy_last_layer(target, self.prefix)
 
-    @property
-    def max_depth(self) -> int:
-        return self.config.num_heads
-
     def new_session(self, batch_size: int, capacity: int) -> HydraSession:
         return HydraSession(self, batch_size, capacity)
 
@@ -81,7 +77,7 @@ class HydraDraft(DraftModel):
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         path = hidden if self.prefix is None else run_decoder(self.prefix, hidden, positions)
         outputs = []
-        for head in range(self.max_depth):
+        for head in range(self.trained_depths):
             path = self._longer(path, shifted(tokens, 1 + head))
             outputs.append(self._output(head, path))
         return torch.stack(outputs)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clover.drafts.base import DEEPEST, DraftModel
+from clover.drafts.base import DraftModel
 from clover.drafts.config import DraftConfig
 from clover.drafts.options import check_count
 from clover.errors import UserError
@@ -56,11 +56,8 @@ class LookupDraft(DraftModel):
 
     config: LookupConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     config_class = LookupConfig
+    repeats_step = True
     trainable = False
-
-    @property
-    def max_depth(self) -> int:
-        return max(DEEPEST, self.config.num_heads)
 
     @property
     def trained_depths(self) -> int:

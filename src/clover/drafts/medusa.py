@@ -73,10 +73,6 @@ class MedusaDraft(DraftModel):
             self.lm_heads.copy_(rows.expand_as(self.lm_heads))
 
     @property
-    def max_depth(self) -> int:
-        return self.config.num_heads
-
-    @property
     def head_parameters(self) -> list[nn.Parameter]:
         return [] if self.lm_heads is None else [self.lm_heads]
 

@@ -184,7 +184,7 @@ class _Tuner:
             costs.append(self._costs(size, probes, texts, known, left))
             model = CostModel(costs[-1])
             predictions = predict(model, candidates)
-            trees = self._worth_trying(model, predictions)
+            trees = self._trees(model, predictions)
             tried[size] = join(self._trials(size, trees, texts, calibration, left), predictions)
         return tried, costs
 
@@ -214,7 +214,7 @@ class _Tuner:
         advance(1.0)
         return found
 
-    def _worth_trying(self, model: CostModel, predictions: list[Prediction]) -> list[str]:
+    def _trees(self, model: CostModel, predictions: list[Prediction]) -> list[str]:
         promising, size = worth_trying(predictions), model.costs.batch_size
         best = promising[0]
         least = break_even(model, self.depth, best.tokens_per_second)

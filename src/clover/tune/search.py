@@ -10,7 +10,7 @@ from clover.tune.costs import CostModel
 from clover.tune.shapes import Candidate
 
 MOST_NODES = 64  # draft tokens of a static tree
-MOST_DEPTHS = 12  # of a draft that goes down without end
+MOST_DEPTHS = 12  # of a tree; further down hardly any draft is right
 _STATIC = 3  # static trees that are tried
 _ALIKE = 0.8  # share of nodes in common above which two trees are not both tried
 _BEAM = 3
@@ -68,7 +68,7 @@ def rules_worth_trying(best: TreeShape, batch_size: int, depth: int, least: floa
     rules = [f"budget:{best.budget}", *(f"eagle2:{size}:{_BEAM}:{best.max_depth}" for size in sizes)]
     rules += [f"shared:{size}:{best.max_depth}" for size in sizes if batch_size > 1]
     # The draft has always seen one token less than it would have to know to end in time: so a lower bound, too.
-    return rules + [f"chain:{depth}:{bound:.2g}" for bound in (least, least / 2) if depth > 1]
+    return rules + ([f"chain:{depth}:{bound:.2g}" for bound in (least, least / 2)] if depth > 1 else [])
 
 
 def break_even(model: CostModel, depth: int, tokens_per_second: float) -> float:
@@ -78,10 +78,8 @@ def break_even(model: CostModel, depth: int, tokens_per_second: float) -> float:
         depth: of the chains whose costs are compared with those of a single token.
         tokens_per_second: of the whole batch, that the time would yield elsewhere.
     """
-    further = max(model.step(TreeShape.chain(depth)) - model.step(TreeShape.chain(1)), 0.0) / max(
-        depth - 1, 1
-    )
-    chance = further * tokens_per_second / model.costs.batch_size
+    further = model.step(TreeShape.chain(depth)) - model.step(TreeShape.chain(1))
+    chance = further / max(depth - 1, 1) * tokens_per_second / model.costs.batch_size
     return min(max(chance, _LEAST_CHANCE), _MOST_CHANCE)
 
 
