@@ -15,7 +15,7 @@ from typing import Any, overload
 import torch
 
 from clover import assets
-from clover.drafting import make_policy
+from clover.drafting import make_fixed_policy, make_policy
 from clover.drafting.tuning import FILE_NAME, Tuning, read_tuning, target_fingerprint
 from clover.drafts import load_draft
 from clover.engine import Engine, Generation, PrefixCache, Request
@@ -86,10 +86,9 @@ def _drafting_engine(
     fixed: bool,
     compile: bool | str,
 ) -> Engine:
-    model = load_draft(draft, target)
-    if fixed or tree is not None:
-        return Engine(target, model, tree, compile=compile)
-    policy = make_policy(model, find_tuning(draft, target), bool(compile))
+    model, tuning = load_draft(draft, target), find_tuning(draft, target)
+    always = fixed or tree is not None
+    policy = make_fixed_policy(model, tree, tuning) if always else make_policy(model, tuning, bool(compile))
     return Engine(target, model, policy=policy, compile=compile)
 
 

@@ -188,6 +188,24 @@ def test_tuned_trees_are_chosen_between_per_batch_size() -> None:
         assert policy.leader == expected
 
 
+def test_a_chain_that_ends_early_is_always_considered() -> None:
+    found = tuning(
+        *(
+            Choice(1, tree, 200.0 - place, 3.0, 0.015)
+            for place, tree in enumerate(("chain:4", "chain:3", "chain:5"))
+        ),
+        Choice(1, "chain:5:0.1", 150.0, 3.0, 0.020),
+        Choice(1, "chain:5:0.05", 149.0, 3.0, 0.020),
+        Choice(1, PLAIN, 100.0, 1.0, 0.010),
+    )
+    assert list(make_policy(scripted_draft(), found)._drafters) == ["chain:4", "chain:3", "chain:5:0.1"]
+    assert list(make_policy(scripted_draft(), found, True)._drafters) == ["chain:4", "chain:3", "chain:5"]
+    early_only = tuning(Choice(1, "chain:5:0.1", 150.0, 3.0, 0.020), Choice(1, PLAIN, 100.0, 1.0, 0.010))
+    draft = scripted_draft()
+    draft.config.tree_shape = CLOVER2_TREE
+    assert "chain:2" in make_policy(draft, early_only, True)._drafters
+
+
 def test_compiled_steps_are_not_given_chains_of_many_lengths() -> None:
     found = tuning(
         Choice(1, "chain:5:0.1", 200.0, 3.0, 0.015),

@@ -26,7 +26,7 @@ from tests.families import VOCAB
 
 TRAINED = tuple(name for name, system in SYSTEMS.items() if system.trainable)
 KNOWN = torch.tensor([0, 3, 4, 9, 11, 12, 17, 20, 21, 22, 30, 31, 33, 40, 41, 42, 48, 49])
-TREES = ("clover2", "budget:6:0.95", "eagle2:8:3:4", "drawn:chain:3")
+TREES = ("clover2", "budget:6:0.95", "eagle2:8:3:4", "chain:9:0.05", "drawn:chain:3")
 SETTINGS = (
     [SamplingParams()],
     [SamplingParams(temperature=1.0, seed=seed) for seed in range(3)] + [SamplingParams()],

@@ -20,7 +20,7 @@ from clover.tree import parse_tree
 from tests.engine.test_lossless import SETTINGS, requests_of, run, tokens_of
 from tests.families import tiny_model
 
-TREES = ("chain:4", "clover2", "budget:4", "eagle2:8:3")
+TREES = ("chain:4", "chain:9:0.02", "clover2", "budget:4", "eagle2:8:3")
 NEW = 24
 
 

@@ -22,7 +22,7 @@ from clover.bench.picture import save_context_picture, save_picture
 from clover.bench.report import ContextReport, Origin, Refusal, Report, where_it_ran, write_lines
 from clover.bench.table import print_context, print_report
 from clover.data.tasks import read_prompts
-from clover.drafting import FixedPolicy
+from clover.drafting import ConfidentDrafter, FixedPolicy
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Request
 from clover.errors import UserError
@@ -225,9 +225,10 @@ class _Bench:
 
 
 def _nodes(engine: Engine) -> int | None:
-    if isinstance(engine.policy, FixedPolicy):
-        return engine.policy.max_nodes
-    return None
+    policy = engine.policy
+    if isinstance(policy, FixedPolicy) and not isinstance(policy.drafter, ConfidentDrafter):
+        return policy.max_nodes
+    return None  # not the same at every step
 
 
 def _read_prompts(options: BenchOptions, target: TargetModel) -> list[tuple[int, ...]]:

@@ -1,5 +1,6 @@
 """Growing token trees from a draft: one file per way to do it, on the interface of `clover.drafting.base`."""
 
+from collections.abc import Sequence
 from math import log2
 
 from clover.drafting.auto import AutoPolicy, Candidate
@@ -40,6 +41,7 @@ __all__ = [
     "FixedPolicy",
     "AutoPolicy",
     "make_policy",
+    "make_fixed_policy",
 ]
 
 
@@ -81,9 +83,9 @@ def make_policy(draft: DraftModel, tuning: Tuning | None = None, compiled: bool 
     """Make what chooses between trees, and none, while it runs.
 
     Args:
-        tuning: what was measured of the draft on this machine: the best three trees of each batch size are chosen
-            between. Without it the draft's own tree, a chain that ends where the draft is no longer sure of it, and
-            four nodes of Clover-1's rule are measured.
+        tuning: what was measured of the draft on this machine: of each batch size the best two trees and the best chain
+            that ends early, which suits text that is harder than what was tuned on. Without it the draft's own tree, a
+            chain that ends early, and four nodes of Clover-1's rule are measured.
         compiled: leave chains that end early out, for each of their lengths would have to be compiled.
 
     Raises:
@@ -93,9 +95,7 @@ def make_policy(draft: DraftModel, tuning: Tuning | None = None, compiled: bool 
         return AutoPolicy(_default_candidates(draft, compiled))
     best: dict[int, list[Choice]] = {}
     for size in tuning.batch_sizes:
-        choices = [c for c in tuning.choices_for(size) if not compiled or _keeps_its_size(c)]
-        trees = [choice for choice in choices if choice.tree != PLAIN]
-        best[size] = trees[:_CONSIDERED] + [choice for choice in choices if choice.tree == PLAIN]
+        best[size] = _worth_considering(tuning.choices_for(size), compiled)
     taus: dict[str, list[float]] = {}
     for choice in (choice for choices in best.values() for choice in choices):
         taus.setdefault(choice.tree, []).append(choice.tau)
@@ -104,12 +104,33 @@ def make_policy(draft: DraftModel, tuning: Tuning | None = None, compiled: bool 
         for tree, t in taus.items()
         if tree != PLAIN
     ]
+    if not candidates:
+        return AutoPolicy(_default_candidates(draft, compiled))
     costs = {size: {c.tree: c.step_seconds for c in choices} for size, choices in best.items()}
-    return AutoPolicy(candidates or _default_candidates(draft, compiled), costs, _TUNED_WEIGHT)
+    return AutoPolicy(candidates, costs, _TUNED_WEIGHT)
 
 
-def _keeps_its_size(choice: Choice) -> bool:
-    return choice.tree == PLAIN or not isinstance(parse_tree(choice.tree), ConfidentChain)
+def make_fixed_policy(
+    draft: DraftModel, tree: Tree | None = None, tuning: Tuning | None = None
+) -> FixedPolicy:
+    """Make what always grows the same tree, by probabilities that are calibrated if there is a tuning.
+
+    Args:
+        tree: as for `make_drafter`.
+
+    Raises:
+        UserError: a static tree is deeper than the draft goes.
+    """
+    return FixedPolicy(make_drafter(draft, tree, None if tuning is None else tuning.calibration))
+
+
+def _worth_considering(choices: Sequence[Choice], compiled: bool) -> list[Choice]:
+    """The best two trees, the best of those left that ends early, or else the third, and plain steps."""
+    early = [c for c in choices if c.tree != PLAIN and isinstance(parse_tree(c.tree), ConfidentChain)]
+    trees = [c for c in choices if c.tree != PLAIN and not (compiled and c in early)]
+    first, rest = trees[: _CONSIDERED - 1], trees[_CONSIDERED - 1 :]
+    third = [c for c in rest if c in early] or rest
+    return [*first, *third[:1], *(c for c in choices if c.tree == PLAIN)]
 
 
 def _default_candidates(draft: DraftModel, compiled: bool) -> list[Candidate]:

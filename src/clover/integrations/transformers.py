@@ -32,7 +32,7 @@ from transformers import (
 from transformers.generation import GenerateDecoderOnlyOutput
 
 from clover.api import find_tuning
-from clover.drafting import make_policy
+from clover.drafting import make_fixed_policy, make_policy
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Request, StepEvent
 from clover.errors import UserError
@@ -187,8 +187,12 @@ def _engine(model: PreTrainedModel, asked: Speculative) -> Engine:
             loaded, tuning = draft, None
         else:
             loaded, tuning = load_draft(draft, kept.target), find_tuning(draft, kept.target)
-        policy = make_policy(loaded, tuning) if asked.tree is None else None
-        kept.engines[key] = Engine(kept.target, loaded, asked.tree, policy=policy)
+        policy = (
+            make_policy(loaded, tuning)
+            if asked.tree is None
+            else make_fixed_policy(loaded, asked.tree, tuning)
+        )
+        kept.engines[key] = Engine(kept.target, loaded, policy=policy)
     return kept.engines[key]
 
 

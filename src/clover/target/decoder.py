@@ -18,16 +18,17 @@ from clover.cache import KVCache
 from clover.errors import UserError, one_line
 from clover.target.model import TargetModel
 from clover.target.structure import KVShape, captured_input, find_layers, kv_shape, sdpa_mask
-from clover.target.support import model_type
+from clover.target.support import model_type, position_limit
 
 
 class DecoderStack(nn.Module):
     """What ``build_decoder`` returns: a base model of transformers that takes vectors instead of tokens."""
 
-    def __init__(self, stack: nn.Module, num_layers: int) -> None:
+    def __init__(self, stack: Any, num_layers: int) -> None:
         super().__init__()
         self.stack: Any = stack
         self.num_layers = num_layers
+        self._last_position = position_limit(stack.config) - 1
         self._input_scale: float | None = None
 
     @property
@@ -51,6 +52,8 @@ class DecoderStack(nn.Module):
         scale = self.input_scale
         if scale != 1.0:
             inputs = inputs / scale
+        if positions is not None:  # padding of a row that is near the end of the context would pass it
+            positions = positions.clamp(max=self._last_position)
         output = self.stack(
             inputs_embeds=inputs,
             position_ids=positions,

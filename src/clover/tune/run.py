@@ -217,7 +217,8 @@ class _Tuner:
     def _trees(self, model: CostModel, predictions: list[Prediction]) -> list[str]:
         promising, size = worth_trying(predictions), model.costs.batch_size
         best = promising[0]
-        least = break_even(model, self.depth, best.tokens_per_second)
+        plain = size / model.plain_step()
+        least = break_even(model, self.depth, max(best.tokens_per_second, plain))
         trees = [PLAIN, *(one.candidate.spec for one in promising), static_spec(self.own_tree)]
         trees += rules_worth_trying(best.candidate.shape, size, self.depth, least)
         return list(dict.fromkeys(trees))
