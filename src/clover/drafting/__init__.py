@@ -135,7 +135,7 @@ def _worth_considering(choices: Sequence[Choice], compiled: bool) -> list[Choice
 
 def _default_candidates(draft: DraftModel, compiled: bool) -> list[Candidate]:
     trees: dict[str, Tree | None] = {"the draft's own": None, "budget:4": BudgetTree(4)}
-    if compiled:
+    if compiled or draft.target.device.type != "cpu":  # elsewhere the host would wait at each depth
         trees["chain:2"] = TreeShape.chain(2).cut(draft.max_depth)
     else:
         trees[_CHAIN] = parse_tree(_CHAIN)
