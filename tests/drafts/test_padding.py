@@ -26,12 +26,11 @@ def test_padding_past_the_context_changes_nothing(family: str, system: str) -> N
     lengths, counts = [CONTEXT - 2, 5], [1, MANY]
     together = draft.new_session(2, CONTEXT)
     together.commit(hidden, tokens, lengths)
-    rows = [(hidden[row, at:][:MANY], tokens[row, at:][:MANY]) for row, at in enumerate(lengths)]
-    padded = [(states.new_zeros(MANY, states.shape[1]), words.new_zeros(MANY)) for states, words in rows]
-    for (states, words), (real_states, real_words), count in zip(padded, rows, counts, strict=True):
-        states[:count], words[:count] = real_states[:count], real_words[:count]
+    rows = [(row, slice(at, at + count)) for row, (at, count) in enumerate(zip(lengths, counts, strict=True))]
     found = together.commit(
-        torch.stack([states for states, _ in padded]), torch.stack([words for _, words in padded]), counts
+        torch.nn.utils.rnn.pad_sequence([hidden[row, new] for row, new in rows], batch_first=True),
+        torch.nn.utils.rnn.pad_sequence([tokens[row, new] for row, new in rows], batch_first=True),
+        counts,
     )
     for row, (length, count) in enumerate(zip(lengths, counts, strict=True)):
         alone = draft.new_session(1, CONTEXT)

@@ -93,9 +93,7 @@ def make_policy(draft: DraftModel, tuning: Tuning | None = None, compiled: bool 
     """
     if tuning is None:
         return AutoPolicy(_default_candidates(draft, compiled))
-    best: dict[int, list[Choice]] = {}
-    for size in tuning.batch_sizes:
-        best[size] = _worth_considering(tuning.choices_for(size), compiled)
+    best = {size: _worth_considering(tuning.choices_for(size), compiled) for size in tuning.batch_sizes}
     taus: dict[str, list[float]] = {}
     for choice in (choice for choices in best.values() for choice in choices):
         taus.setdefault(choice.tree, []).append(choice.tau)
@@ -117,6 +115,7 @@ def make_fixed_policy(
 
     Args:
         tree: as for `make_drafter`.
+        tuning: what was measured of the draft on this machine.
 
     Raises:
         UserError: a static tree is deeper than the draft goes.

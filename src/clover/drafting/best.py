@@ -50,8 +50,17 @@ def likeliest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     found, indices = best(scores, count)
+    return log_probabilities(found, scores), indices
+
+
+def log_probabilities(found: Tensor, scores: Tensor) -> Tensor:
+    """Turn some of the scores [..., K] of all [..., V] into log-probabilities; no others are.
+
+    Returns:
+        float64 [..., K], -inf where no token has a finite score.
+    """
     log_probs = (found - scores.logsumexp(-1, keepdim=True)).double()
-    return log_probs.nan_to_num(-torch.inf, neginf=-torch.inf), indices
+    return log_probs.nan_to_num(-torch.inf, neginf=-torch.inf)
 
 
 def compact(tokens: Tensor, parents: Tensor, exists: Tensor, size: int, max_depth: int) -> TokenTree:

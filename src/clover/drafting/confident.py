@@ -13,6 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from clover.drafting.best import log_probabilities
 from clover.drafting.calibration import Calibration
 from clover.drafts import DraftModel, DraftSession
 from clover.drafts.vocabulary import target_tokens
@@ -40,19 +41,18 @@ class ConfidentDrafter:
         slots, joint = torch.zeros_like(tokens[0]), torch.ones_like(root, dtype=torch.float64)
         for shape in self._shapes:
             scores = sampler.perturbed(output, shape.max_depth - 1, self.d2t)[:, 0]
-            found = scores.max(-1)
-            tokens.append(target_tokens(self.d2t, found.indices).unsqueeze(1))
+            scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+            found = scores.max(-1, keepdim=True)
+            tokens.append(target_tokens(self.d2t, found.indices))
             if shape.max_depth == self.max_depth:
                 break
-            joint = joint * self._believed(scores, found.values, shape.max_depth)
+            joint = joint * self._believed(log_probabilities(found.values, scores)[:, 0], shape.max_depth)
             if float(joint.mean()) < self.least:
                 break
             output = session.advance(slots, tokens[-1])
         return TokenTree.from_shape(self._shapes[len(tokens) - 2], torch.cat(tokens, dim=1))
 
-    def _believed(self, scores: Tensor, highest: Tensor, depth: int) -> Tensor:
-        """Probability float64 [B] of the best token of each row's scores [B, V], the highest [B] among them."""
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        log_probs = (highest - scores.logsumexp(-1)).double()
-        chances = log_probs.exp().nan_to_num(0.0)  # where no token is possible
+    def _believed(self, log_probs: Tensor, depth: int) -> Tensor:
+        """What log-probabilities [B] of tokens at a depth count for, as probabilities."""
+        chances = log_probs.exp()
         return chances if self.calibration is None else self.calibration.apply(chances, depth)

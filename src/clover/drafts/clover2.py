@@ -15,8 +15,8 @@ A new draft differs from the paper's in six things unless asked otherwise, for i
 that way (docs/log.md): E is scaled to entries of mean square 1, the size of the states it meets; a linear layer on
 [h ; E[x]] folds the newest token in, in the place of A1; the recurrent step is a layer R of its own (`RecurrentLayer`)
 in the place of A2, which looks back at the augmented states of the committed text and has an MLP for state and token
-together; with that, one augmenting layer is as good as two; it starts fresh; and it
-reads the states after the target's final norm.
+together; with that, one augmenting layer is as good as two; it starts fresh; and it reads the states after the target's
+final norm.
 
 The heads after the first are one step that is repeated, so a tree may be deeper than the draft was trained for.
 
@@ -227,6 +227,5 @@ class Clover2Session(FrontierSession):
         return draft.logits(draft._output(self.states, embedding))
 
     def _layer(self, states: Tensor, of_token: Tensor) -> Tensor:
-        if self.draft.layer is None or self.memory is None:
-            return states
+        assert self.draft.layer is not None and self.memory is not None
         return self.draft.layer(states, of_token, *self.memory.text(0))

@@ -10,7 +10,7 @@ from clover.tune.costs import CostModel
 from clover.tune.shapes import Candidate
 
 MOST_NODES = 64  # draft tokens of a static tree
-MOST_DEPTHS = 12  # of a tree; further down hardly any draft is right
+MOST_DEPTHS = 12  # of a tree; each takes its share of the time in which ranks and costs are measured
 _STATIC = 3  # static trees that are tried
 _ALIKE = 0.8  # share of nodes in common above which two trees are not both tried
 _BEAM = 3
