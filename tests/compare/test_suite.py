@@ -112,7 +112,7 @@ def test_the_package_has_its_suites_by_name(file: Path) -> None:
 def test_the_repository_shows_the_suites() -> None:
     shown = Path(__file__).parents[2] / "suites"
     assert sorted(f.name for f in shown.glob("*.toml")) == sorted(f.name for f in SUITES.glob("*.toml"))
-    named = {"paper-clover1", "paper-clover2", "tree-size", "learning-rate", "ablation", "quick"}
+    named = {"paper-clover1", "paper-clover2", "tree-size", "learning-rate", "ablation", "systems", "quick"}
     assert named <= {file.stem for file in SUITES.glob("*.toml")}
 
 
