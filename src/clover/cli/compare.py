@@ -11,7 +11,7 @@ SuiteName = Annotated[
     str,
     typer.Argument(
         metavar="SUITE",
-        help="A TOML file, or one of: quick, paper-clover1, paper-clover2, tree-size, learning-rate, ablation, systems.",
+        help="TOML file, or one of: quick, systems, ablation, tree-size, learning-rate, paper-clover1, paper-clover2.",
     ),
 ]
 Output = Annotated[
