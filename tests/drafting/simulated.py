@@ -19,7 +19,7 @@ ACCEPTED = {
     "chain:2": 1.25,
     "budget:4": 1.6,
     "own": 1.75,
-}  # per row and step, of text of quality 1
+}  # per row and step, of text of difficulty 1
 DRAFTING = {PLAIN: 0.0, "chain:2": 2.0, "budget:4": 4.5, "own": 4.7}
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 CATCH_UP = 0.00004  # seconds per row and position
@@ -40,6 +40,14 @@ def chance(mean: float, depth: int) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if sum(middle**d for d in range(1, depth + 1)) < mean else (low, middle)
     return low
+
+
+def accepted(name: str, difficulty: float) -> float:
+    """Per row and step, on average."""
+    if name == PLAIN:
+        return 0.0
+    depth = TREES[name][1]
+    return sum(chance(ACCEPTED[name], depth) ** (difficulty * d) for d in range(1, depth + 1))
 
 
 @dataclass
@@ -74,17 +82,17 @@ def make_policy(tuned: bool) -> tuple[AutoPolicy, dict[int, str]]:
 def simulate(
     tuned: bool,
     tokens: int,
-    quality: Course = lambda _: 1.0,
+    difficulty: Course = lambda _: 1.0,
     rows: Course = lambda _: 1,
     seed: int = 0,
     slow: float = 0.02,
 ) -> Run:
-    """Decode `tokens` per row. `quality` and `rows` are functions of the tokens so far; `slow`: share of slow steps."""
+    """Decode `tokens` per row. `difficulty` and `rows` are functions of the tokens so far; `slow`: a share of steps."""
     rng, found, at, behind = random.Random(seed), Run(), 0.0, 0
     policy, names = make_policy(tuned)
     while at < tokens:
-        batch, text = int(rows(at)), quality(at)
-        drafter = policy.choose(batch, 50 + int(at) % 500)
+        batch, text = int(rows(at)), difficulty(at)
+        drafter = policy.choose(batch, 50 + int(at) % 500, 0.0)
         name = names.get(id(drafter), PLAIN)
         emitted = tuple(_emitted(rng, name, text) for _ in range(batch))
         caught_up, behind = (behind, 0) if drafter is not None else (0, min(behind + 1, 400))
@@ -94,18 +102,18 @@ def simulate(
         policy.record(StepOutcome(batch, 50, drafter, nodes, emitted, measured, 0.0, caught_up))
         gained = sum(emitted) / batch
         for other in ACCEPTED:
-            found.fixed[other] += gained * seconds(other, batch) / (1 + ACCEPTED[other] * text)  # type: ignore[assignment]
+            found.fixed[other] += gained * seconds(other, batch) / (1 + accepted(other, text))  # type: ignore[assignment]
         at, found.seconds = at + gained, found.seconds + step
         found.steps[name] += 1
         found.trace.append(name)
     return found
 
 
-def _emitted(rng: random.Random, name: str, quality: float) -> int:
+def _emitted(rng: random.Random, name: str, difficulty: float) -> int:
     if name == PLAIN:
         return 1
     depth, count = TREES[name][1], 1
-    going = chance(ACCEPTED[name] * quality, depth)
+    going = chance(ACCEPTED[name], depth) ** difficulty
     while count <= depth and rng.random() < going:
         count += 1
     return count

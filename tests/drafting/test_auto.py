@@ -18,6 +18,7 @@ from tests.drafting.scripted import ScriptedDraft, fake_target, random_opinion
 from tests.drafting.simulated import Run, simulate
 
 SEEDS = range(4)
+BAD = 6.0  # about a tenth of the tokens are accepted
 
 
 def runs(tuned: bool, **course: Any) -> list[Run]:
@@ -25,11 +26,11 @@ def runs(tuned: bool, **course: Any) -> list[Run]:
 
 
 def good_then_bad(at: float) -> float:
-    return 1.0 if at < 2000 else 0.1
+    return 1.0 if at < 2000 else BAD
 
 
 def bad_then_good(at: float) -> float:
-    return 0.1 if at < 2000 else 1.0
+    return BAD if at < 2000 else 1.0
 
 
 @pytest.mark.parametrize("rows", [1, 4, 8])
@@ -47,7 +48,7 @@ def test_with_a_tuning_a_short_run_loses_little(rows: int) -> None:
 @pytest.mark.parametrize("rows", [1, 8, 64])
 @pytest.mark.parametrize("tuned", [True, False])
 def test_a_bad_draft_costs_at_most_two_percent(rows: int, tuned: bool) -> None:
-    for run in runs(tuned, rows=lambda _: rows, quality=lambda _: 0.1):
+    for run in runs(tuned, rows=lambda _: rows, difficulty=lambda _: BAD):
         assert run.against_plain < 1.02
         assert run.steps[PLAIN] < sum(run.steps.values()), "never tried again"
 
@@ -67,7 +68,7 @@ def test_without_tuning_the_good_draft_is_found() -> None:
 
 
 def test_text_that_turns_bad_costs_little() -> None:
-    for run in runs(True, quality=good_then_bad):
+    for run in runs(True, difficulty=good_then_bad):
         alone = simulate(True, 2000)  # the good half by itself
         bad_half = 2000 * 0.010
         assert run.seconds < 1.03 * (alone.seconds + bad_half)
@@ -76,7 +77,7 @@ def test_text_that_turns_bad_costs_little() -> None:
 
 
 def test_text_that_turns_good_is_noticed() -> None:
-    for run in runs(True, quality=bad_then_good):
+    for run in runs(True, difficulty=bad_then_good):
         drafted = sum(run.steps.values()) - run.steps[PLAIN]
         assert drafted > 600  # of about 900 that the good half takes
         assert run.against_plain < 0.9
@@ -93,8 +94,9 @@ def test_choices_follow_the_batch() -> None:
 def test_slow_steps_of_other_processes_do_not_change_the_choice() -> None:
     for seed in SEEDS:
         quiet, busy = (simulate(True, 4000, seed=seed, slow=slow) for slow in (0.0, 0.1))
-        for run in (quiet, busy):
-            assert run.steps["chain:2"] > 0.9 * sum(run.steps.values())
+        assert max(quiet.against_best, busy.against_best) < 1.03
+        shares = [run.steps["chain:2"] / sum(run.steps.values()) for run in (quiet, busy)]
+        assert shares[0] > 0.8 and shares[1] > 0.97 * shares[0]
 
 
 def test_one_very_slow_step_changes_nothing() -> None:
@@ -109,7 +111,7 @@ def test_the_same_steps_give_the_same_choices() -> None:
 
 def step(policy: AutoPolicy, names: dict[int, str], seconds: float, emitted: int, rows: int = 1) -> str:
     """Let the policy choose, tell it that a drafted step gave `emitted` tokens per row, and say what it chose."""
-    drafter = policy.choose(rows, 100)
+    drafter = policy.choose(rows, 100, 0.0)
     gave = (1 if drafter is None else emitted,) * rows
     policy.record(StepOutcome(rows, 100, drafter, 1 if drafter is None else 3, gave, seconds, 0.0, 0))
     return PLAIN if drafter is None else names[id(drafter)]
@@ -138,7 +140,7 @@ def test_what_the_draft_catches_up_on_is_no_part_of_its_cost() -> None:
     policy, names = one_candidate(costs={1: {PLAIN: 1.0, "chain:2": 1.5}}, weight=200.0)
     behind, chosen = 0, []
     for _ in range(300):
-        drafter = policy.choose(1, 100)
+        drafter = policy.choose(1, 100, 0.0)
         caught_up, behind = (behind, 0) if drafter is not None else (0, behind + 1)
         seconds = 1.0 if drafter is None else 15.0 if caught_up else 1.5
         nodes, emitted = (1, (1,)) if drafter is None else (3, (3,))
@@ -151,7 +153,7 @@ def test_what_the_draft_catches_up_on_is_no_part_of_its_cost() -> None:
 def test_steps_at_the_end_of_the_context_teach_nothing() -> None:
     policy, names = one_candidate(costs={1: {PLAIN: 1.0, "chain:2": 1.5}}, weight=200.0)
     for _ in range(100):
-        drafter = policy.choose(1, 1000)
+        drafter = policy.choose(1, 1000, 0.0)
         policy.record(StepOutcome(1, 1000, drafter, 1, (1,), 1.0, 0.0, 0))
     assert step(policy, names, 1.5, 3) == "chain:2"
 
@@ -184,22 +186,36 @@ def test_tuned_trees_are_chosen_between_per_batch_size() -> None:
     policy = make_policy(scripted_draft(), found)
     assert (policy.max_nodes, policy.max_depth) == (7, 5)
     for rows, expected in ((1, "chain:4"), (8, PLAIN), (7, PLAIN), (64, PLAIN), (2, "chain:4")):
-        policy.choose(rows, 10)
+        policy.choose(rows, 10, 0.0)
         assert policy.leader == expected
 
 
-def test_a_chain_that_ends_early_is_always_considered() -> None:
+def test_what_harder_text_may_want_is_always_considered() -> None:
+    """A chain that ends early, and a tree of half the depth, however much slower on the text that was tuned on."""
+    static = ("chain:4", "chain:3", "chain:5", "eagle2:4:3:2", "chain:2")
     found = tuning(
-        *(
-            Choice(1, tree, 200.0 - place, 3.0, 0.015)
-            for place, tree in enumerate(("chain:4", "chain:3", "chain:5"))
-        ),
-        Choice(1, "chain:5:0.1", 150.0, 3.0, 0.020),
-        Choice(1, "chain:5:0.05", 149.0, 3.0, 0.020),
+        *(Choice(1, tree, 200.0 - place, 3.0, 0.015) for place, tree in enumerate(static)),
+        Choice(1, "chain:5:0.1", 150.0, 3.0, 0.020, 4.5),
+        Choice(1, "chain:5:0.05", 149.0, 3.0, 0.020, 4.6),
         Choice(1, PLAIN, 100.0, 1.0, 0.010),
     )
-    assert list(make_policy(scripted_draft(), found)._drafters) == ["chain:4", "chain:3", "chain:5:0.1"]
-    assert list(make_policy(scripted_draft(), found, True)._drafters) == ["chain:4", "chain:3", "chain:5"]
+    policy = make_policy(scripted_draft(), found)
+    assert list(policy._drafters) == ["chain:4", "chain:5:0.1", "eagle2:4:3:2"]
+    assert policy._acceptance.stretch("chain:5:0.1", 7) == pytest.approx(2.0)
+    assert policy._acceptance.stretch("chain:4", 7) == 1.0
+    assert list(make_policy(scripted_draft(), found, True)._drafters) == [
+        "chain:4",
+        "eagle2:4:3:2",
+        "chain:3",
+    ]
+
+
+def test_for_want_of_others_the_next_best_trees_are_considered() -> None:
+    found = tuning(
+        *(Choice(1, tree, 200.0, 3.0, 0.015) for tree in ("chain:4", "budget:4", "chain:5", "chain:3")),
+        Choice(1, PLAIN, 100.0, 1.0, 0.010),
+    )
+    assert list(make_policy(scripted_draft(), found)._drafters) == ["chain:4", "budget:4", "chain:5"]
     early_only = tuning(Choice(1, "chain:5:0.1", 150.0, 3.0, 0.020), Choice(1, PLAIN, 100.0, 1.0, 0.010))
     draft = scripted_draft()
     draft.config.tree_shape = CLOVER2_TREE
@@ -214,7 +230,7 @@ def test_compiled_steps_are_not_given_chains_of_many_lengths() -> None:
     )
     for compiled, expected in ((False, "chain:5:0.1"), (True, "chain:4")):
         policy = make_policy(scripted_draft(), found, compiled)
-        drafter = policy.choose(1, 10)
+        drafter = policy.choose(1, 10, 0.0)
         assert policy.leader == expected and isinstance(drafter, ConfidentDrafter) is not compiled
         draft = scripted_draft()
         draft.config.tree_shape = CLOVER2_TREE

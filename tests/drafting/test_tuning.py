@@ -34,7 +34,7 @@ TUNING = Tuning(
         Choice(1, "paths:0,1,00", 150.0, 3.5, 0.02),
         Choice(1, "none", 90.0, 1.0, 0.011),
         Choice(8, "none", 400.0, 1.0, 0.02),
-        Choice(8, "eagle2:4:3", 390.0, 3.0, 0.06),
+        Choice(8, "chain:9:0.1", 390.0, 3.0, 0.06, 5.25),
     ),
     calibration=Calibration((1.5,), (0.1,)),
 )

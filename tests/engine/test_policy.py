@@ -34,7 +34,7 @@ class ScriptedPolicy:
         self.asked: list[tuple[int, int]] = []
         self.outcomes: list[StepOutcome] = []
 
-    def choose(self, batch_size: int, context: int) -> Drafter | None:
+    def choose(self, batch_size: int, context: int, temperature: float) -> Drafter | None:
         self.asked.append((batch_size, context))
         return self.choices[(len(self.asked) - 1) % len(self.choices)]
 
@@ -160,8 +160,8 @@ class MovedClock:
         self.max_nodes, self.max_depth = self.inner.max_nodes, self.inner.max_depth
         self.drafters: list[Drafter | None] = []
 
-    def choose(self, batch_size: int, context: int) -> Drafter | None:
-        self.drafters.append(self.inner.choose(batch_size, context))
+    def choose(self, batch_size: int, context: int, temperature: float) -> Drafter | None:
+        self.drafters.append(self.inner.choose(batch_size, context, temperature))
         return self.drafters[-1]
 
     def record(self, outcome: StepOutcome) -> None:

@@ -60,7 +60,7 @@ def test_medians_of_the_rounds_decide(target: TargetModel, monkeypatch: pytest.M
     found = scripted(monkeypatch, target, script)
     assert [trial.tree for trial in found] == ["chain:3", "chain:2", PLAIN]
     first = found[0]
-    assert first.choice() == Choice(2, "chain:3", pytest.approx(12 / 4.2), 3.0, pytest.approx(2.1))
+    assert first.choice() == Choice(2, "chain:3", pytest.approx(12 / 4.2), 3.0, pytest.approx(2.1), 5.0)
     assert (first.rounds, first.steps, first.nodes) == (3, 2, 5)
     assert (first.draft_seconds, first.verify_seconds) == pytest.approx((4.2 / 4, 4.2 / 2))
     assert found[2].seconds == pytest.approx(2.2) and found[2].tau == 1.0

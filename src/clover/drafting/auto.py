@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log2
-from statistics import median_low
+from statistics import fmean, median_low
 
 from clover.drafting.base import Drafter
-from clover.drafting.estimates import AcceptanceEstimate, CostEstimate
+from clover.drafting.estimates import AcceptanceEstimate, Believed, CostEstimate
 from clover.drafting.policy import StepOutcome
 from clover.drafting.tuning import PLAIN
 
@@ -36,11 +36,13 @@ class Candidate:
         name: a tree as `parse_tree` takes it, or what the user calls it.
         drafter: grows it.
         accepted: tokens it is believed to have accepted per row and step.
+        depth: mean depth of its trees, if that varies from step to step.
     """
 
     name: str
     drafter: Drafter
     accepted: float
+    depth: float | None = None
 
 
 @dataclass
@@ -49,10 +51,12 @@ class _Trial:
 
     name: str
     left: int
-    seconds: list[float] = field(default_factory=list)
-    clean: list[float] = field(default_factory=list)  # of steps in which the draft had nothing to catch up on
-    emitted: float = 0.0  # tokens per row
-    caught_up: int = 0
+    steps: list[StepOutcome] = field(default_factory=list)
+
+    @property
+    def emitted(self) -> float:
+        """Tokens per row."""
+        return sum(fmean(step.emitted) for step in self.steps)
 
 
 @dataclass
@@ -95,8 +99,8 @@ class AutoPolicy:
         self._drafters = {candidate.name: candidate.drafter for candidate in candidates}
         self.max_nodes = max(drafter.max_nodes for drafter in self._drafters.values())
         self.max_depth = max(drafter.max_depth for drafter in self._drafters.values())
-        gains = {candidate.name: max(candidate.accepted, 0.05) for candidate in candidates}
-        self._acceptance = AcceptanceEstimate(gains, weight)
+        known = {c.name: Believed(max(c.accepted, 0.05), c.drafter.max_depth, c.depth) for c in candidates}
+        self._acceptance = AcceptanceEstimate(known, weight)
         self._sizes = {
             _group(size): _Size(CostEstimate(known, _TUNED_STEPS)) for size, known in (costs or {}).items()
         }
@@ -111,8 +115,9 @@ class AutoPolicy:
 
     # -- the choice ------------------------------------------------------------------------------------------------
 
-    def choose(self, batch_size: int, context: int) -> Drafter | None:
+    def choose(self, batch_size: int, context: int, temperature: float) -> Drafter | None:
         size, self._context = self._enter(batch_size), context
+        self._acceptance.enter(temperature)
         if self._trial is None:
             self._lead(size, self._best(size))
             self._trial = self._next_trial(size)
@@ -157,7 +162,7 @@ class AutoPolicy:
 
     def _best(self, size: _Size) -> str:
         """The leader, unless another known candidate is faster by the margin."""
-        costs = size.costs.relative
+        costs = self._costs(size)
         if not costs:
             return PLAIN
         speeds = {
@@ -167,6 +172,10 @@ class AutoPolicy:
         if size.leader not in speeds:
             return best
         return best if speeds[best] > _MARGIN * speeds[size.leader] else size.leader
+
+    def _costs(self, size: _Size) -> dict[str, float]:
+        """Of a step of each known candidate on the present text; only ratios count."""
+        return {name: size.costs.step(name, self._acceptance.stretch(name)) for name in size.costs.relative}
 
     # -- trials ----------------------------------------------------------------------------------------------------
 
@@ -184,7 +193,7 @@ class AutoPolicy:
 
     def _in_order(self, size: _Size) -> list[str]:
         """What to try: what costs nobody knows, smallest first; plain steps, to know when to fall back; the fastest."""
-        costs = size.costs.relative
+        costs = self._costs(size)
         unknown = sorted((name for name in self._names() if name not in costs), key=self._nodes)
         others = [name for name in self._names() if name in costs and name != size.leader]
         others.sort(key=lambda name: (name != PLAIN, -self._acceptance.tokens(name) / costs[name]))
@@ -198,12 +207,11 @@ class AutoPolicy:
 
     def _expected_loss(self, size: _Size, name: str, steps: int) -> float:
         """Seconds that a trial takes longer than the leader takes for as many tokens."""
-        costs, leader = size.costs, size.leader
-        per_token = costs.seconds(leader) / self._acceptance.tokens(leader)
-        scale = costs.seconds(leader) / costs.relative[leader]
-        step = scale * costs.relative.get(name, self._guess(size, name))
+        costs, leader = self._costs(size), size.leader
+        per_token = costs[leader] / self._acceptance.tokens(leader)
+        step = costs.get(name, self._guess(size, name))
         catch_up = 0.0 if name == PLAIN else self._catch_up
-        return steps * (step - per_token * self._acceptance.tokens(name)) + catch_up
+        return steps * size.costs.pace * (step - per_token * self._acceptance.tokens(name)) + catch_up
 
     def _guess(self, size: _Size, name: str) -> float:
         """What a candidate of unknown cost may cost: as much per node as the dearest known one."""
@@ -230,55 +238,56 @@ class AutoPolicy:
         self._credit = min(credit + share * outcome.seconds, most)
         if outcome.drafter is not None and outcome.nodes == 1:
             return  # the end of the context leaves no room for a tree
-        accepted = sum(outcome.emitted) / len(outcome.emitted) - 1
         if self._trial is None:
-            self._learn_from_leader(size, outcome, accepted)
+            self._learn_from_leader(size, outcome)
         else:
-            self._learn_from_trial(size, self._trial, outcome, accepted)
+            self._learn_from_trial(size, self._trial, outcome)
         self._plain_steps = self._plain_steps + 1 if outcome.drafter is None else 0
 
-    def _learn_from_leader(self, size: _Size, outcome: StepOutcome, accepted: float) -> None:
+    def _learn_from_leader(self, size: _Size, outcome: StepOutcome) -> None:
         name = self._running(size)
         if not outcome.caught_up:
-            size.costs.observe(name, outcome.seconds)
+            size.costs.observe(name, outcome.seconds, self._stretch(name, outcome))
         if name == PLAIN:
             self._acceptance.fade()
         else:
-            self._acceptance.observe(name, accepted, outcome.batch_size)
+            self._acceptance.observe(name, outcome.accepted, outcome.nodes - 1)
 
-    def _learn_from_trial(self, size: _Size, trial: _Trial, outcome: StepOutcome, accepted: float) -> None:
+    def _learn_from_trial(self, size: _Size, trial: _Trial, outcome: StepOutcome) -> None:
         trial.left -= 1
-        trial.seconds.append(outcome.seconds)
-        trial.emitted += 1 + accepted
-        trial.caught_up += outcome.caught_up
-        if not outcome.caught_up:
-            trial.clean.append(outcome.seconds)
+        trial.steps.append(outcome)
         if trial.name != PLAIN:
             learn = self._acceptance.observe if size.leader == PLAIN else self._acceptance.compare
-            learn(trial.name, accepted, outcome.batch_size)
+            learn(trial.name, outcome.accepted, outcome.nodes - 1)
         if not trial.left or self._hopeless(size, trial):
             self._finish(size, trial)
             self._trial = None
 
+    def _stretch(self, name: str, outcome: StepOutcome) -> float:
+        return self._acceptance.stretch(name, outcome.nodes - 1)
+
     def _hopeless(self, size: _Size, trial: _Trial) -> bool:
         """Whether two steps have already shown that the text is nothing for a draft; only asked in plain decoding."""
-        costs, steps = size.costs.relative, len(trial.seconds)
-        if size.leader != PLAIN or steps < 2 or trial.name not in costs:
+        costs = self._costs(size)
+        if size.leader != PLAIN or len(trial.steps) < 2 or trial.name not in costs:
             return False
         needed = costs[trial.name] / costs[PLAIN] - 1
-        return trial.emitted / steps - 1 < needed / 2
+        return trial.emitted / len(trial.steps) - 1 < needed / 2
 
     def _finish(self, size: _Size, trial: _Trial) -> None:
         """Learn what the candidate costs, pay for the trial, and say when the next one may be."""
         # The first step in another shape is often slower than those that follow.
-        clean = trial.clean[-3:] or trial.seconds[-3:]
-        size.costs.compare(trial.name, clean)
-        if trial.caught_up:
-            self._catch_ups.append(max(trial.seconds[0] - median_low(clean), 0.0) / trial.caught_up)
-        leader = size.leader
-        instead = trial.emitted * size.costs.seconds(leader) / self._acceptance.tokens(leader)
+        clean = [step for step in trial.steps if not step.caught_up][-3:] or trial.steps[-3:]
+        size.costs.compare(trial.name, [(step.seconds, self._stretch(trial.name, step)) for step in clean])
+        usual, caught_up = median_low(step.seconds for step in clean), sum(s.caught_up for s in trial.steps)
+        if caught_up:
+            self._catch_ups.append(max(trial.steps[0].seconds - usual, 0.0) / caught_up)
+        # What it is believed to have taken, for a single slow step is another process's doing.
+        costs, leader = self._costs(size), size.leader
+        instead = trial.emitted * costs[leader] / self._acceptance.tokens(leader)
+        lost = size.costs.pace * (len(trial.steps) * costs[trial.name] - instead)
         if self._credit is not None:
-            self._credit -= max(sum(trial.seconds) - instead, 0.0)
+            self._credit -= max(lost + median_low(self._catch_ups) * caught_up, 0.0)
         won = self._best(size) == trial.name
         pause = _SHORTEST_WAIT if won else min(2 * size.pauses.get(trial.name, _SHORTEST_WAIT), _LONGEST_WAIT)
         size.pauses[trial.name], size.due[trial.name] = pause, self._step + pause

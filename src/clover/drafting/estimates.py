@@ -8,78 +8,199 @@ candidate that has not run for long is still judged by the present text and the 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
-from statistics import median_low
+from math import exp, expm1, sqrt
+from statistics import fmean, median_low
+
+from clover.drafting.tuning import PLAIN
 
 _KEPT = 9  # steps that a median is taken over: four slow ones in a row do not move it
-_WINDOW = 16  # steps of one row over which a text's quality is averaged
+_WINDOW = 16  # steps of one row over which a text's difficulty is averaged
 _SHORTEST_WINDOW = 4
-_LONGEST_MEMORY = 400.0  # rows times steps that a candidate's gain is averaged over
+_LONGEST_MEMORY = 400.0  # rows times steps that a candidate's hazard is averaged over
+_LEAST_HAZARD, _MOST_HAZARD = 0.001, 8.0
+_CLASSES, _HIGHEST = 2, 2.0  # texts are told apart by their temperature, in classes of a half, up to 2
+
+
+def accepted_of(hazard: float, depth: float) -> float:
+    """Tokens accepted on average, where each of `depth` tokens is with a chance of exp(-hazard), if all before it are.
+
+    >>> round(accepted_of(0.6931, 3), 3)  # 1/2 + 1/4 + 1/8
+    0.875
+    """
+    return exp(-hazard) * expm1(-hazard * depth) / expm1(-hazard)
+
+
+def hazard_of(accepted: float, depth: float) -> float:
+    """The hazard per token at which `accepted_of` says `accepted`, between 0.001 and 8."""
+    low, high = _LEAST_HAZARD, _MOST_HAZARD
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if accepted_of(middle, depth) > accepted else (low, middle)
+    return low
 
 
 @dataclass
-class _Gain:
-    """Accepted tokens over the text's quality at the time; `weight` rows times steps speak for it."""
+class _Endings:
+    """Paths that ended before their tree did, over the hazard that they had been exposed to; both sums or means."""
 
-    value: float
+    ended: float
+    exposed: float
+
+    @property
+    def ratio(self) -> float:
+        return self.ended / self.exposed
+
+
+@dataclass
+class _Path:
+    """A candidate's, on a text of difficulty 1: how deep its trees are and its hazard per token.
+
+    Attributes:
+        depth: the mean, where depths vary.
+        most: no tree is deeper.
+        weight: rows times steps that speak for the hazard.
+    """
+
+    depth: float
+    most: int
+    varies: bool
+    hazard: _Endings
     weight: float
 
-    def update(self, accepted: float, quality: float, weight: float) -> None:
-        total = self.weight * self.value + weight * accepted
-        self.value = total / (self.weight + weight * quality)
-        self.weight = min(self.weight + weight, _LONGEST_MEMORY)
+    def depth_at(self, difficulty: float) -> float:
+        """A path ends where it has become unlikely: the harder the text, the sooner."""
+        return min(max(self.depth / difficulty, 1.0), float(self.most)) if self.varies else self.depth
+
+
+@dataclass
+class _Difficulty:
+    """What multiplies all hazards in the present text, and the observations it is from, one for what is presumed."""
+
+    hazard: _Endings
+    seen: int = 1
+
+
+@dataclass(frozen=True)
+class Believed:
+    """What is believed of a candidate.
+
+    Args:
+        accepted: tokens per row and step of a text of difficulty 1.
+        most_depth: of its trees.
+        depth: their mean depth there, if it varies from step to step.
+    """
+
+    accepted: float
+    most_depth: int
+    depth: float | None = None
 
 
 class AcceptanceEstimate:
-    """Tokens per row and step of each candidate: 1 + quality of the text x gain of the candidate.
+    """Tokens per row and step of each candidate, from one difficulty of the text for all of them.
 
-    The quality is an exponentially weighted mean, over about 16 steps of one row, over fewer of several. After plain
-    steps, of which it learns nothing, the next observations count as much as the first ones did.
+    A path ends at each token with the candidate's hazard times the difficulty: so a deep tree loses more on a hard text
+    than a shallow one, unless it ends the sooner where the draft is unsure. Either factor is the number of paths that
+    ended over the hazard that they were exposed to, the likeliest value for paths that may also reach the end of their
+    tree. For the difficulty both are exponentially weighted means, over about 16 steps of one row, over fewer of
+    several. After plain steps, of which it learns nothing, the next observations count as much as the first ones did.
+    Texts of different temperatures have difficulties of their own.
 
     Args:
-        gains: per candidate, tokens accepted per row and step of a text of quality 1.
-        weight: rows times steps that speak for these gains.
+        candidates: what is believed of each.
+        weight: rows times steps that speak for the accepted tokens.
     """
 
-    def __init__(self, gains: Mapping[str, float], weight: float):
-        self._gains = {name: _Gain(gain, weight) for name, gain in gains.items()}
-        self._quality, self._seen = 1.0, 1
+    def __init__(self, candidates: Mapping[str, Believed], weight: float):
+        self._paths: dict[str, _Path] = {}
+        for name, one in candidates.items():
+            depth = min(max(one.depth or one.most_depth, 1.0), float(one.most_depth))
+            hazard = hazard_of(one.accepted, depth)
+            ended = weight * -expm1(-hazard * depth)
+            hazards = _Endings(ended, ended / hazard)
+            self._paths[name] = _Path(depth, one.most_depth, one.depth is not None, hazards, weight)
+        self._presumed = fmean(path.hazard.ended / path.weight for path in self._paths.values())
+        self._difficulties: dict[int, _Difficulty] = {}
+        self.enter(0.0)
+
+    def enter(self, temperature: float) -> None:
+        """Go on with texts of this temperature, the mean of the rows."""
+        at = round(_CLASSES * min(temperature, _HIGHEST))
+        if at not in self._difficulties:
+            self._difficulties[at] = _Difficulty(_Endings(self._presumed, self._presumed))
+        self._difficulty = self._difficulties[at]
 
     def tokens(self, name: str) -> float:
-        """Expected tokens per row and step, the bonus token included; 1 for a candidate without a gain."""
-        gain = self._gains.get(name)
-        return 1.0 if gain is None else 1.0 + self._quality * gain.value
+        """Expected tokens per row and step, the bonus token included; 1 for plain steps."""
+        path = self._paths.get(name)
+        if path is None:
+            return 1.0
+        return 1.0 + accepted_of(self._hazard(path), path.depth_at(self._difficulty.hazard.ratio))
 
-    def observe(self, name: str, accepted: float, rows: int) -> None:
-        """Learn the text's quality from a step.
+    def stretch(self, name: str, depth: int | None = None) -> float:
+        """How deep a candidate's trees are, over how deep they are on a text of difficulty 1.
 
         Args:
-            accepted: draft tokens per row, the mean.
+            depth: of the trees that are meant; when left out what is to be expected at present.
         """
-        window = max(_WINDOW / sqrt(rows), _SHORTEST_WINDOW)
-        share = max(1 / window, 1 / (self._seen + 1))
-        self._quality += share * (accepted / self._gains[name].value - self._quality)
-        self._seen += 1
+        path = self._paths.get(name)
+        if path is None or not path.varies:
+            return 1.0
+        return (path.depth_at(self._difficulty.hazard.ratio) if depth is None else depth) / path.depth
 
-    def compare(self, name: str, accepted: float, rows: int) -> None:
-        """Learn a candidate's gain from a step, by the quality that another one's steps have given."""
-        if self._quality > 0:
-            self._gains[name].update(accepted, self._quality, rows)
+    def observe(self, name: str, accepted: Sequence[int], depth: int) -> None:
+        """Learn the text's difficulty from a step.
+
+        Args:
+            accepted: draft tokens of each row.
+            depth: of the trees, where it varies.
+        """
+        path, text, rows = self._paths[name], self._difficulty, len(accepted)
+        window = max(_WINDOW / sqrt(rows), _SHORTEST_WINDOW)
+        share = max(1 / window, 1 / (text.seen + 1))
+        ended, tokens = self._endings(path, accepted, depth)
+        text.hazard.ended += share * (ended / rows - text.hazard.ended)
+        text.hazard.exposed += share * (tokens / rows * path.hazard.ratio - text.hazard.exposed)
+        text.seen += 1
+
+    def compare(self, name: str, accepted: Sequence[int], depth: int) -> None:
+        """Learn a candidate's hazard from a step, by the difficulty that another one's steps have given."""
+        path = self._paths[name]
+        ended, tokens = self._endings(path, accepted, depth)
+        weight = path.weight + len(accepted)
+        kept = min(1.0, _LONGEST_MEMORY / weight)
+        path.hazard.ended = kept * (path.hazard.ended + ended)
+        path.hazard.exposed = kept * (path.hazard.exposed + tokens * self._difficulty.hazard.ratio)
+        path.weight = kept * weight
 
     def fade(self) -> None:
         """What was seen is old now: more than another observation or two it shall not outweigh."""
-        self._seen = min(self._seen, 1)
+        self._difficulty.seen = min(self._difficulty.seen, 1)
+
+    def _hazard(self, path: _Path) -> float:
+        hazard = path.hazard.ratio * self._difficulty.hazard.ratio
+        return min(max(hazard, _LEAST_HAZARD), _MOST_HAZARD)
+
+    def _endings(self, path: _Path, accepted: Sequence[int], depth: int) -> tuple[float, float]:
+        """Rows whose path ended, and tokens they were exposed for: the one that was not accepted counts in part.
+
+        A constant hazard ends a path within a token, on average after 1/h − 1/(eʰ − 1) of it.
+        """
+        hazard = self._hazard(path)
+        last = depth if path.varies else path.most
+        ended = sum(count < last for count in accepted)
+        return ended, sum(accepted) + ended * (1 / hazard - 1 / expm1(hazard))
 
 
 class CostEstimate:
     """Seconds per step of each candidate, of batches of about one size.
 
-    Medians, since other processes make single steps slow, and never any fast.
+    Medians, since other processes make single steps slow, and never any fast. Where a candidate's depth varies, what a
+    step takes beyond a plain one goes with it: `stretch` is its depth over the usual one.
 
     Args:
-        seconds: what is known already, on a machine as fast as it was then.
+        seconds: what is known already, on a machine as fast as it was then; "none" is a plain step.
         weight: steps that speak for it, at most 9.
     """
 
@@ -89,7 +210,7 @@ class CostEstimate:
 
     @property
     def relative(self) -> dict[str, float]:
-        """Seconds per step of all known candidates, on one unknown scale: only ratios count."""
+        """Seconds per step of usual depth of all known candidates, on one unknown scale: only ratios count."""
         return {name: median_low(values) for name, values in self._relative.items()}
 
     @property
@@ -97,21 +218,38 @@ class CostEstimate:
         """Whether enough steps of late say how fast the machine is at present."""
         return len(self._pace) > _KEPT // 2
 
-    def seconds(self, name: str) -> float:
-        """Seconds per step of a known candidate at present; `paced` says whether that is known."""
-        return median_low(self._relative[name]) * median_low(self._pace)
+    @property
+    def pace(self) -> float:
+        """Seconds at present per unit of the scale of `relative`; `paced` says whether that is known."""
+        return median_low(self._pace)
 
-    def observe(self, name: str, seconds: float) -> None:
+    def observe(self, name: str, seconds: float, stretch: float = 1.0) -> None:
         """Learn the machine's speed from a step of the candidate that runs all the time."""
         if name not in self._relative:
             self._relative[name] = deque([seconds], maxlen=_KEPT)
-        self._pace.append(seconds / median_low(self._relative[name]))
+        self._pace.append(seconds / self.step(name, stretch))
 
-    def compare(self, name: str, seconds: Iterable[float]) -> None:
-        """Learn from a trial's steps what a candidate costs, by the speed that another one's steps have given."""
-        pace = median_low(self._pace)
-        self._relative.setdefault(name, deque(maxlen=_KEPT)).extend(value / pace for value in seconds)
+    def step(self, name: str, stretch: float) -> float:
+        """What a step of a known candidate costs on the scale of `relative`."""
+        usual = median_low(self._relative[name])
+        plain = self._plain(usual)
+        return plain + stretch * (usual - plain)
+
+    def compare(self, name: str, steps: Iterable[tuple[float, float]]) -> None:
+        """Learn from a trial's steps what a candidate costs, by the speed that another one's steps have given.
+
+        Args:
+            steps: seconds and stretch of each.
+        """
+        found = self._relative.setdefault(name, deque(maxlen=_KEPT))
+        for seconds, stretch in steps:
+            value = seconds / self.pace
+            plain = self._plain(value)
+            found.append(plain + (value - plain) / stretch)
 
     def interrupt(self) -> None:
         """The speed of late is not that of the steps to come."""
         self._pace.clear()
+
+    def _plain(self, otherwise: float) -> float:
+        return median_low(self._relative[PLAIN]) if PLAIN in self._relative else otherwise

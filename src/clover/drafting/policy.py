@@ -32,6 +32,11 @@ class StepOutcome:
     draft_seconds: float
     caught_up: int
 
+    @property
+    def accepted(self) -> list[int]:
+        """Draft tokens of each row that were accepted."""
+        return [count - 1 for count in self.emitted]
+
 
 class Policy(Protocol):
     """Decides before each step what drafts, and learns from how it went. The text never depends on it.
@@ -44,12 +49,13 @@ class Policy(Protocol):
     max_nodes: int
     max_depth: int
 
-    def choose(self, batch_size: int, context: int) -> Drafter | None:
+    def choose(self, batch_size: int, context: int, temperature: float) -> Drafter | None:
         """Choose what drafts in the next step; None for a plain step.
 
         Args:
             batch_size: rows that will run.
             context: tokens of the longest row.
+            temperature: the mean of the rows, 0 for greedy ones.
         """
         ...
 
@@ -66,7 +72,7 @@ class FixedPolicy:
         self.max_nodes = 1 if drafter is None else drafter.max_nodes
         self.max_depth = 0 if drafter is None else drafter.max_depth
 
-    def choose(self, batch_size: int, context: int) -> Drafter | None:
+    def choose(self, batch_size: int, context: int, temperature: float) -> Drafter | None:
         return self.drafter
 
     def record(self, outcome: StepOutcome) -> None:

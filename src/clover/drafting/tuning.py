@@ -59,6 +59,7 @@ class Choice:
         tokens_per_second: of the whole batch, prefill left out.
         tau: tokens per step and row, the bonus token included.
         step_seconds: of a whole decoding step.
+        mean_nodes: of a row's tree, root included; None where nobody counted them.
     """
 
     batch_size: int
@@ -66,6 +67,7 @@ class Choice:
     tokens_per_second: float
     tau: float
     step_seconds: float
+    mean_nodes: float | None = None
 
 
 @dataclass(frozen=True)
@@ -250,7 +252,13 @@ def _draft_cost(values: dict[str, Any]) -> DraftCost:
 
 def _choice(values: dict[str, Any]) -> Choice:
     numbers = {name: _positive(values[name], name) for name in ("tokens_per_second", "tau", "step_seconds")}
-    return Choice(_count(values["batch_size"], "batch_size"), _tree(values["tree"]), **numbers)
+    nodes = values.get("mean_nodes")
+    return Choice(
+        batch_size=_count(values["batch_size"], "batch_size"),
+        tree=_tree(values["tree"]),
+        mean_nodes=None if nodes is None else _positive(nodes, "mean_nodes"),
+        **numbers,
+    )
 
 
 def _all(values: Any, name: str, parse: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:

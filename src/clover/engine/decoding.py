@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import torch
@@ -185,7 +186,8 @@ class Decoding:
         engine, target, clock, started = self._engine, self._target, self.clock, time.perf_counter()
         clock.steps += 1
         context = batch.cache.length + 1
-        drafter = engine.policy.choose(len(batch.rows), context)
+        temperature = fmean(row.request.params.temperature for row in batch.rows)
+        drafter = engine.policy.choose(len(batch.rows), context, temperature)
         caught_up = 0 if drafter is None or batch.session is None else batch.pending.behind
         drafted = clock.seconds["draft"]
         with clock.phase("draft"):

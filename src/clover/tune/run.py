@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from itertools import chain, cycle, islice
 from statistics import median
 from typing import Any
@@ -145,6 +146,7 @@ class _Tuner:
             "machine": machine(self.target.device),
             "dtype": str(self.target.dtype),
             "versions": versions(),
+            "search": [MOST_NODES, MOST_DEPTHS, [one.name for one in fields(Trial)]],
         }
 
     def _texts(self) -> list[Text]:
@@ -220,6 +222,8 @@ class _Tuner:
         plain = size / model.plain_step()
         least = break_even(model, self.depth, max(best.tokens_per_second, plain))
         trees = [PLAIN, *(one.candidate.spec for one in promising), static_spec(self.own_tree)]
+        # Harder text than that which is tuned on wants shallower trees: `auto` is to know what one costs.
+        trees.append(f"chain:{(best.candidate.shape.max_depth + 1) // 2}")
         trees += rules_worth_trying(best.candidate.shape, size, self.depth, least)
         return list(dict.fromkeys(trees))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from clover.drafting import Drafter, make_drafter
@@ -32,6 +32,7 @@ class Trial:
 
     Args:
         nodes: per row, root included, of the largest tree that was grown.
+        mean_nodes: of all trees.
         tokens, steps: of one decoding of all batches; tokens of all rows, the bonus token included.
         seconds, draft_seconds, verify_seconds: for these steps.
         rounds: how often all batches were decoded.
@@ -40,6 +41,7 @@ class Trial:
     tree: str
     batch_size: int
     nodes: int
+    mean_nodes: float
     tokens: int
     steps: int
     seconds: float
@@ -59,7 +61,8 @@ class Trial:
 
     def choice(self) -> Choice:
         """As it is saved."""
-        return Choice(self.batch_size, self.tree, self.speed, self.tau, self.seconds / self.steps)
+        seconds = self.seconds / self.steps
+        return Choice(self.batch_size, self.tree, self.speed, self.tau, seconds, self.mean_nodes)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -160,6 +163,7 @@ class _Runner:
             tree=self.tree,
             batch_size=steps[0].batch_size,
             nodes=max(step.nodes for step in steps),
+            mean_nodes=fmean(step.nodes for step in steps),
             tokens=sum(sum(step.emitted) for step in steps),
             steps=len(steps),
             seconds=seconds,

@@ -49,7 +49,7 @@ class Turns:
         self.steps: list[list[Step]] = [[] for _ in drafters]
         self._random, self._waiting, self._current, self._verified = Random(seed), list[int](), 0, 0.0
 
-    def choose(self, batch_size: int, context: int) -> Drafter | None:
+    def choose(self, batch_size: int, context: int, temperature: float) -> Drafter | None:
         everyone = range(len(self.drafters))
         self._waiting = self._waiting or self._random.sample(everyone, len(everyone))
         self._current = self._waiting.pop()
