@@ -81,6 +81,19 @@ def test_a_sure_draft_gives_a_chain_and_an_unsure_one_a_fan() -> None:
         assert paths_of(found, 0) == paths_of(found, 1) == paths
 
 
+def test_the_draft_goes_no_further_than_the_budget() -> None:
+    """An unsure draft spends its three nodes at the first depth; it could go down eight."""
+    asked: list[int] = []
+
+    def opinion(text: Text) -> torch.Tensor:
+        asked.append(len(text))
+        return torch.tensor([2.0, 2.0, 2.0, 2.0])
+
+    draft = ScriptedDraft(fake_target(4), opinion, max_depth=8)
+    found = grown(BudgetDrafter(draft, BudgetTree(3)), draft, 1)  # type: ignore[arg-type]
+    assert len(paths_of(found, 0)) == 3 and set(asked) == {1}
+
+
 def test_the_quarter_rule_binds_within_the_mass() -> None:
     probs = torch.tensor([0.5, 0.124, 0.126, 0.25])
     draft = ScriptedDraft(fake_target(4), lambda _: probs.log(), max_depth=1)

@@ -30,7 +30,8 @@ class BudgetDrafter:
 
     Probabilities are the draft's own, at temperature 1. In sampled rows they are taken at the row's temperature, after
     the numbers by which the target will choose are added to the logits (`Sampler.perturbed`). A level has room for all
-    that could be kept in any row, since the host does not know how many are.
+    that could be kept in any row, since the host does not know how many are. On a CPU, where a look costs nothing, the
+    draft ends when all budgets are spent; elsewhere it runs on and what it says is not used.
     """
 
     def __init__(self, draft: DraftModel, tree: BudgetTree):
@@ -56,10 +57,15 @@ class BudgetDrafter:
             first += output.shape[1]
             exists.append(kept)
             left = left - kept.sum(1, keepdim=True)
-            if depth < self.max_depth:
-                output = session.advance(slots, tokens[-1])
+            if depth == self.max_depth or self._spent(left):
+                break
+            output = session.advance(slots, tokens[-1])
         grown = (torch.cat(parts, dim=1) for parts in (tokens, parents, exists))
         return compact(*grown, size=self.max_nodes, max_depth=self.max_depth)
+
+    def _spent(self, left: Tensor) -> bool:
+        """Whether no row has budget left, where that can be known without waiting for a device or ending a graph."""
+        return left.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(left.any())
 
     def _candidates(self, scores: Tensor, joint: Tensor, room: int) -> tuple[Tensor, Tensor]:
         """The token level.
