@@ -91,6 +91,19 @@ def test_more_rows_forget_faster_and_plain_steps_make_what_was_seen_old() -> Non
         assert estimate._difficulty.hazard.ended == pytest.approx(ended + share * (1 - ended))
 
 
+def test_thousands_of_steps_without_an_end_and_then_one() -> None:
+    estimate = AcceptanceEstimate({**KNOWN, "early": Believed(3.0, 12, 6.0)}, weight=10.0)
+    for name, learn in (("small", estimate.observe), ("large", estimate.compare)):
+        for _ in range(5000):
+            learn(name, [KNOWN[name].most_depth] * 16, 0)
+    assert estimate._difficulty.hazard.ended < 1e-300
+    found = [estimate.tokens(name) for name in ("small", "large", "early")]
+    assert found == pytest.approx([3.0, 9.0, 13.0], rel=0.01) and estimate.stretch("early") == 2.0
+    for _ in range(20):
+        estimate.observe("small", [0] * 16, 0)
+    assert estimate.tokens("small") < 1.2
+
+
 def test_texts_of_other_temperatures_are_others() -> None:
     estimate = AcceptanceEstimate(KNOWN, weight=10.0)
     for _ in range(50):

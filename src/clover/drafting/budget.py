@@ -35,7 +35,7 @@ class BudgetDrafter:
     """
 
     def __init__(self, draft: DraftModel, tree: BudgetTree):
-        self.tree, self.d2t = tree, draft.d2t
+        self.tree, self.d2t, self._on_cpu = tree, draft.d2t, draft.target.device.type == "cpu"
         self.max_depth = min(draft.max_depth, tree.budget)
         self.max_nodes = 1 + tree.budget
 
@@ -65,7 +65,7 @@ class BudgetDrafter:
 
     def _spent(self, left: Tensor) -> bool:
         """Whether no row has budget left, where that can be known without waiting for a device or ending a graph."""
-        return left.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(left.any())
+        return self._on_cpu and not torch.compiler.is_compiling() and not bool(left.any())
 
     def _candidates(self, scores: Tensor, joint: Tensor, room: int) -> tuple[Tensor, Tensor]:
         """The token level.

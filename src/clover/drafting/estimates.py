@@ -52,7 +52,8 @@ class _Endings:
 
     @property
     def ratio(self) -> float:
-        return self.ended / self.exposed
+        """Above 0, also after so many paths without an end that their weighted mean has become 0."""
+        return max(self.ended / self.exposed, _LEAST_HAZARD)
 
 
 @dataclass
