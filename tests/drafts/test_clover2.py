@@ -32,6 +32,8 @@ OPTIONS: tuple[dict[str, object], ...] = (
     {"recurrent_attention": True},
     {"recurrent_attention": True, "recurrent_layer": 0.0},
     {"recurrent_layer": 0.5},
+    {"recurrent_output": True},
+    {"recurrent_output": True, "recurrent_attention": True, "recurrent_layer": 0.0},
 )
 
 
@@ -93,6 +95,7 @@ def reference(
     state = text[-1]
     outputs = [draft.output_norm(draft.first_projector(state))]
     for token in drafted:
+        state = outputs[-1] if draft.config.recurrent_output else state
         state = layer_step(draft.layer, attend(draft.recur, state, rows[token]), rows[token], text)
         both = torch.cat((state, rows[token])) if draft.config.projector_embedding else state
         outputs.append(draft.output_norm(draft.projector(both)))

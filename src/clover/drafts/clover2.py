@@ -62,6 +62,8 @@ class Clover2Config(DraftConfig):
         recurrent_layer: width of the MLP in the recurrent step's own layer as a multiple of H; 0 for the paper's step,
             which has no such layer.
         recurrent_attention: whether the recurrent step has the paper's A2; it needs that or the layer.
+        recurrent_output: whether the recurrent step goes on from o, which stands for a hidden state of the target, as
+            EAGLE-1 does (2401.15077), and not from s.
     """
 
     model_type = "clover2"
@@ -78,6 +80,7 @@ class Clover2Config(DraftConfig):
         start: str = "fresh",
         recurrent_layer: float = 0.0,
         recurrent_attention: bool = True,
+        recurrent_output: bool = False,
         **kwargs: Any,
     ):
         self.num_heads = num_heads
@@ -90,6 +93,7 @@ class Clover2Config(DraftConfig):
         self.start = start
         self.recurrent_layer = recurrent_layer
         self.recurrent_attention = recurrent_attention
+        self.recurrent_output = recurrent_output
         if num_heads < 1 or num_augmenting_layers < 1:
             raise UserError("a Clover-2 draft needs at least one head and one augmenting layer")
         check_choice("clover2", "first_decoder", first_decoder, ("attention", "linear"))
@@ -165,6 +169,7 @@ class Clover2Draft(DraftModel):
         text = None if self.layer is None else self.layer.keys_values(state)
         for head in range(1, self.trained_depths):
             forced = self._embedding(shifted(tokens, 1 + head)).to(hidden.dtype)
+            state = outputs[-1] if self.config.recurrent_output else state
             if self.recur is not None:
                 state = self.recur(state, forced)
             if self.layer is not None and text is not None:
@@ -213,18 +218,23 @@ class Clover2Session(FrontierSession):
             self.memory.begin(added)
             self.memory.update(*draft.layer.keys_values(states), 0)
             self.memory.commit(counts)
-        self.states = last_position(states, counts)
-        return draft.logits(draft._first_output(self.states[:, 0]))
+        states = last_position(states, counts)
+        return self._go_on(draft._first_output(states), states)[:, 0]
 
     def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
         draft, parents = self.draft, self.parents(slots)
         if self.products is not None:
-            self.states, projected = self.products.step(parents, tokens, self._layer)
-            return draft.logits(draft.output_norm(projected))
+            states, projected = self.products.step(parents, tokens, self._layer)
+            return self._go_on(draft.output_norm(projected), states)
         embedding = draft._embedding(tokens)
         states = parents if draft.recur is None else draft.recur(parents, embedding)
-        self.states = states if draft.layer is None else self._layer(states, draft.layer.of_token(embedding))
-        return draft.logits(draft._output(self.states, embedding))
+        states = states if draft.layer is None else self._layer(states, draft.layer.of_token(embedding))
+        return self._go_on(draft._output(states, embedding), states)
+
+    def _go_on(self, outputs: Tensor, states: Tensor) -> Tensor:
+        """Logits of the outputs [B, P, H]; they or the states are what the next depth starts from."""
+        self.states = outputs if self.draft.config.recurrent_output else states
+        return self.draft.logits(outputs)
 
     def _layer(self, states: Tensor, of_token: Tensor) -> Tensor:
         assert self.draft.layer is not None and self.memory is not None
