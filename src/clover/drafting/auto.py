@@ -119,8 +119,9 @@ class AutoPolicy:
         size, self._context = self._enter(batch_size), context
         self._acceptance.enter(temperature)
         if self._trial is None:
-            self._lead(size, self._best(size))
-            self._trial = self._next_trial(size)
+            costs = self._costs(size)
+            self._lead(size, self._best(size, costs))
+            self._trial = self._next_trial(size, costs)
         return self._drafters.get(self._running(size))
 
     @property
@@ -160,9 +161,8 @@ class AutoPolicy:
     def _names(self) -> tuple[str, ...]:
         return self._considered.get(self._group, (PLAIN, *self._drafters))
 
-    def _best(self, size: _Size) -> str:
+    def _best(self, size: _Size, costs: Mapping[str, float]) -> str:
         """The leader, unless another known candidate is faster by the margin."""
-        costs = self._costs(size)
         if not costs:
             return PLAIN
         speeds = {
@@ -175,25 +175,24 @@ class AutoPolicy:
 
     def _costs(self, size: _Size) -> dict[str, float]:
         """Of a step of each known candidate on the present text; only ratios count."""
-        return {name: size.costs.step(name, self._acceptance.stretch(name)) for name in size.costs.relative}
+        return size.costs.steps(self._acceptance.stretch)
 
     # -- trials ----------------------------------------------------------------------------------------------------
 
-    def _next_trial(self, size: _Size) -> _Trial | None:
+    def _next_trial(self, size: _Size, costs: Mapping[str, float]) -> _Trial | None:
         """The first of the trials in order that the credit pays for, once the machine's speed is known."""
         if self._credit is None or not size.costs.paced:
             return None
-        for name in self._in_order(size):
+        for name in self._in_order(size, costs):
             steps = _PLAIN_TRIAL if name == PLAIN else _TRIAL
-            if self._expected_loss(size, name, steps) <= self._credit:
+            if self._expected_loss(size, costs, name, steps) <= self._credit:
                 long = PLAIN not in (name, size.leader)
-                long = long and self._expected_loss(size, name, _LONGEST_TRIAL) <= self._credit / 2
+                long = long and self._expected_loss(size, costs, name, _LONGEST_TRIAL) <= self._credit / 2
                 return _Trial(name, _LONGEST_TRIAL if long else steps)
         return None
 
-    def _in_order(self, size: _Size) -> list[str]:
+    def _in_order(self, size: _Size, costs: Mapping[str, float]) -> list[str]:
         """What to try: what costs nobody knows, smallest first; plain steps, to know when to fall back; the fastest."""
-        costs = self._costs(size)
         unknown = sorted((name for name in self._names() if name not in costs), key=self._nodes)
         others = [name for name in self._names() if name in costs and name != size.leader]
         others.sort(key=lambda name: (name != PLAIN, -self._acceptance.tokens(name) / costs[name]))
@@ -205,11 +204,10 @@ class AutoPolicy:
         drafter = self._drafters.get(name)
         return 1 if drafter is None else drafter.max_nodes
 
-    def _expected_loss(self, size: _Size, name: str, steps: int) -> float:
+    def _expected_loss(self, size: _Size, costs: Mapping[str, float], name: str, steps: int) -> float:
         """Seconds that a trial takes longer than the leader takes for as many tokens."""
-        costs, leader = self._costs(size), size.leader
-        per_token = costs[leader] / self._acceptance.tokens(leader)
-        step = costs.get(name, self._guess(size, name))
+        per_token = costs[size.leader] / self._acceptance.tokens(size.leader)
+        step = costs[name] if name in costs else self._guess(size, name)
         catch_up = 0.0 if name == PLAIN else self._catch_up
         return steps * size.costs.pace * (step - per_token * self._acceptance.tokens(name)) + catch_up
 
@@ -268,8 +266,10 @@ class AutoPolicy:
 
     def _hopeless(self, size: _Size, trial: _Trial) -> bool:
         """Whether two steps have already shown that the text is nothing for a draft; only asked in plain decoding."""
+        if size.leader != PLAIN or len(trial.steps) < 2:
+            return False
         costs = self._costs(size)
-        if size.leader != PLAIN or len(trial.steps) < 2 or trial.name not in costs:
+        if trial.name not in costs:
             return False
         needed = costs[trial.name] / costs[PLAIN] - 1
         return trial.emitted / len(trial.steps) - 1 < needed / 2
@@ -288,7 +288,7 @@ class AutoPolicy:
         lost = size.costs.pace * (len(trial.steps) * costs[trial.name] - instead)
         if self._credit is not None:
             self._credit -= max(lost + median_low(self._catch_ups) * caught_up, 0.0)
-        won = self._best(size) == trial.name
+        won = self._best(size, costs) == trial.name
         pause = _SHORTEST_WAIT if won else min(2 * size.pauses.get(trial.name, _SHORTEST_WAIT), _LONGEST_WAIT)
         size.pauses[trial.name], size.due[trial.name] = pause, self._step + pause
 

@@ -8,7 +8,7 @@ candidate that has not run for long is still judged by the present text and the 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, expm1, sqrt
 from statistics import fmean, median_low
@@ -232,6 +232,13 @@ class CostEstimate:
         if name not in self._relative:
             self._relative[name] = deque([seconds], maxlen=_KEPT)
         self._pace.append(seconds / self.step(name, stretch))
+
+    def steps(self, stretch: Callable[[str], float]) -> dict[str, float]:
+        """What a step of each known candidate costs, at a stretch of its own, on the scale of `relative`."""
+        usual = self.relative
+        if (plain := usual.get(PLAIN)) is None:
+            return usual
+        return {name: plain + stretch(name) * (seconds - plain) for name, seconds in usual.items()}
 
     def step(self, name: str, stretch: float) -> float:
         """What a step of a known candidate costs on the scale of `relative`."""
