@@ -79,7 +79,7 @@ def check_tree(
     done: list[int],
     counts: list[int],
 ) -> None:
-    """Commit `counts` positions after `done`, then go down three depths, or nine where the draft repeats a step."""
+    """Commit `counts` positions after `done`, then go down three depths."""
     width = max(counts)
     first = session.commit(
         torch.stack([hidden[row, at : at + width] for row, at in enumerate(done)]),
@@ -98,27 +98,6 @@ def check_tree(
             torch.testing.assert_close(first[row], expected[0])
             torch.testing.assert_close(second[row, parent], expected[1])
             torch.testing.assert_close(third[row, node], expected[2])
-    if not draft.repeats_step:
-        return
-    paths = [
-        [[int(branches[row, parent]), int(deeper[row, node])] for node, parent in enumerate(parents[row])]
-        for row in range(len(done))
-    ]
-    slots = torch.tensor([[2, 0], [1, 0]])
-    for depth in range(6):
-        added = torch.tensor([[depth, 7], [5, depth + 3]])
-        paths = [
-            [[*paths[row][slot], int(added[row, node])] for node, slot in enumerate(slots[row].tolist())]
-            for row in range(len(done))
-        ]
-        found = session.advance(slots, added)
-        for row, end in enumerate(map(sum, zip(done, counts))):
-            for node, drafted in enumerate(paths[row]):
-                expected = reference(
-                    target, draft, hidden[row, :end], tokens[row, : end + 1].tolist(), drafted
-                )
-                torch.testing.assert_close(found[row, node], expected[-1])
-        slots = torch.tensor([[1, 0], [1, 0]])
 
 
 @torch.no_grad()

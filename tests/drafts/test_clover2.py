@@ -17,6 +17,7 @@ from clover.target import TargetModel
 from clover.target.decoder import final_norm, run_decoder
 from clover.tree import CLOVER2_TREE, TreeShape
 from tests.drafts.checks import check_drop, check_gradients, check_round_trip, check_session, check_training
+from tests.drafts.tree_walk import walk_everywhere
 from tests.families import HEADS, HIDDEN, VOCAB, tiny_model
 
 OPTIONS: tuple[dict[str, object], ...] = (
@@ -108,6 +109,13 @@ def test_training_and_session_agree_with_the_reference(family: str, options: dic
     target, draft = make(family, **options)
     check_training(target, draft, reference)
     check_session(target, draft, reference)
+    tokens = torch.randint(VOCAB, (3, 16))
+
+    def expected(hidden: Tensor, text: list[int], drafted: list[int]) -> Tensor:
+        return reference(target, draft, hidden, text, drafted)[-1]
+
+    hidden = target.train_forward(tokens, draft.config.hidden_state).read
+    walk_everywhere(draft.new_session, hidden, expected, tokens)
 
 
 @torch.no_grad()
