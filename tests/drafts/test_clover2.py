@@ -33,8 +33,8 @@ OPTIONS: tuple[dict[str, object], ...] = (
     {"recurrent_attention": True},
     {"recurrent_attention": True, "recurrent_layer": 0.0},
     {"recurrent_layer": 0.5},
-    {"recurrent_output": True},
-    {"recurrent_output": True, "recurrent_attention": True, "recurrent_layer": 0.0},
+    {"recurrent_output": False},
+    {"recurrent_output": False, "recurrent_attention": True, "recurrent_layer": 0.0},
 )
 
 
@@ -176,6 +176,7 @@ def test_a_configuration_from_before_the_options_says_the_same(tmp_path: Path) -
         "start",
         "recurrent_layer",
         "recurrent_attention",
+        "recurrent_output",
     ):
         del content[option]
     (tmp_path / "config.json").write_text(json.dumps(content))

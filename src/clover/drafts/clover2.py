@@ -11,12 +11,12 @@ At position t, with the target's hidden state h_t and the token x_{t+1} that the
 E are the rows of the target's lm_head. They and the lm_head are shared with the target and frozen.
 The ablations are values of the configuration: parts are replaced by plainer ones.
 
-A new draft differs from the paper's in six things unless asked otherwise, for it learns far more from the same text
+A new draft differs from the paper's in seven things unless asked otherwise, for it learns far more from the same text
 that way (docs/log.md): E is scaled to entries of mean square 1, the size of the states it meets; a linear layer on
 [h ; E[x]] folds the newest token in, in the place of A1; the recurrent step is a layer R of its own (`RecurrentLayer`)
 in the place of A2, which looks back at the augmented states of the committed text and has an MLP for state and token
-together; with that, one augmenting layer is as good as two; it starts fresh; and it reads the states after the target's
-final norm.
+together; it goes on from o, which stands for a hidden state of the target, and not from s; with that, one augmenting
+layer is as good as two; it starts fresh; and it reads the states after the target's final norm.
 
 The heads after the first are one step that is repeated, so a tree may be deeper than the draft was trained for.
 
@@ -63,7 +63,7 @@ class Clover2Config(DraftConfig):
             which has no such layer.
         recurrent_attention: whether the recurrent step has the paper's A2; it needs that or the layer.
         recurrent_output: whether the recurrent step goes on from o, which stands for a hidden state of the target, as
-            EAGLE-1 does (2401.15077), and not from s.
+            EAGLE-1 does (arXiv 2401.15077) and a new draft, and not from s.
     """
 
     model_type = "clover2"
@@ -124,6 +124,7 @@ class Clover2Draft(DraftModel):
             "first_decoder": "linear",
             "recurrent_layer": 1.0,
             "recurrent_attention": False,
+            "recurrent_output": True,
             "num_augmenting_layers": 1,
         }
     )
