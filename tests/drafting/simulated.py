@@ -10,7 +10,7 @@ from functools import cache
 from types import SimpleNamespace
 
 from clover.drafting.auto import AutoPolicy, Candidate
-from clover.drafting.policy import StepOutcome
+from clover.drafting.policy import Running, StepOutcome
 from clover.drafting.tuning import PLAIN
 
 TREES = {"chain:2": (3, 2), "budget:4": (5, 4), "own": (9, 5)}  # nodes and depth
@@ -92,7 +92,7 @@ def simulate(
     policy, names = make_policy(tuned)
     while at < tokens:
         batch, text = int(rows(at)), difficulty(at)
-        drafter = policy.choose(batch, 50 + int(at) % 500, 0.0)
+        drafter = policy.choose(Running(batch, 50 + int(at) % 500))
         name = names.get(id(drafter), PLAIN)
         emitted = tuple(_emitted(rng, name, text) for _ in range(batch))
         caught_up, behind = (behind, 0) if drafter is not None else (0, min(behind + 1, 400))

@@ -10,7 +10,7 @@ import pytest
 
 from clover.drafting import ConfidentDrafter, make_policy
 from clover.drafting.auto import AutoPolicy, Candidate
-from clover.drafting.policy import StepOutcome
+from clover.drafting.policy import Running, StepOutcome
 from clover.drafting.tuning import PLAIN, Choice, Tuning
 from clover.errors import UserError
 from clover.tree import CLOVER2_TREE
@@ -111,7 +111,7 @@ def test_the_same_steps_give_the_same_choices() -> None:
 
 def step(policy: AutoPolicy, names: dict[int, str], seconds: float, emitted: int, rows: int = 1) -> str:
     """Let the policy choose, tell it that a drafted step gave `emitted` tokens per row, and say what it chose."""
-    drafter = policy.choose(rows, 100, 0.0)
+    drafter = policy.choose(Running(rows, 100))
     gave = (1 if drafter is None else emitted,) * rows
     policy.record(StepOutcome(rows, 100, drafter, 1 if drafter is None else 3, gave, seconds, 0.0, 0))
     return PLAIN if drafter is None else names[id(drafter)]
@@ -128,6 +128,19 @@ def test_tuned_costs_decide_from_the_first_step() -> None:
         assert step(policy, names, cost, 2) == expected == policy.leader
 
 
+def test_a_small_gain_per_step_is_not_taken_where_rows_would_end_one_by_one() -> None:
+    costs = {1: {PLAIN: 13.0, "chain:2": 16.0}, 16: {PLAIN: 24.0, "chain:2": 46.0}}
+    for left, expected in (((), "chain:2"), ((80,) * 16, PLAIN), ((80,) * 15 + (600,), PLAIN)):
+        policy, _ = one_candidate(costs=costs, weight=200.0)
+        policy.choose(Running(16, 100, left=left))
+        assert policy.leader == expected
+    gain = {1: {PLAIN: 13.0, "chain:2": 16.0}, 16: {PLAIN: 24.0, "chain:2": 36.0}}
+    for known in (gain, {16: costs[16]}):  # a large gain; what a row alone takes is not known
+        policy, _ = one_candidate(costs=known, weight=200.0)
+        policy.choose(Running(16, 100, left=(80,) * 16))
+        assert policy.leader == "chain:2"
+
+
 def test_unknown_costs_are_measured_plain_steps_first() -> None:
     policy, names = one_candidate()
     chosen = [step(policy, names, 1.0, 3) for _ in range(12)]
@@ -140,7 +153,7 @@ def test_what_the_draft_catches_up_on_is_no_part_of_its_cost() -> None:
     policy, names = one_candidate(costs={1: {PLAIN: 1.0, "chain:2": 1.5}}, weight=200.0)
     behind, chosen = 0, []
     for _ in range(300):
-        drafter = policy.choose(1, 100, 0.0)
+        drafter = policy.choose(Running(1, 100))
         caught_up, behind = (behind, 0) if drafter is not None else (0, behind + 1)
         seconds = 1.0 if drafter is None else 15.0 if caught_up else 1.5
         nodes, emitted = (1, (1,)) if drafter is None else (3, (3,))
@@ -153,7 +166,7 @@ def test_what_the_draft_catches_up_on_is_no_part_of_its_cost() -> None:
 def test_steps_at_the_end_of_the_context_teach_nothing() -> None:
     policy, names = one_candidate(costs={1: {PLAIN: 1.0, "chain:2": 1.5}}, weight=200.0)
     for _ in range(100):
-        drafter = policy.choose(1, 1000, 0.0)
+        drafter = policy.choose(Running(1, 1000))
         policy.record(StepOutcome(1, 1000, drafter, 1, (1,), 1.0, 0.0, 0))
     assert step(policy, names, 1.5, 3) == "chain:2"
 
@@ -186,7 +199,7 @@ def test_tuned_trees_are_chosen_between_per_batch_size() -> None:
     policy = make_policy(scripted_draft(), found)
     assert (policy.max_nodes, policy.max_depth) == (7, 5)
     for rows, expected in ((1, "chain:4"), (8, PLAIN), (7, PLAIN), (64, PLAIN), (2, "chain:4")):
-        policy.choose(rows, 10, 0.0)
+        policy.choose(Running(rows, 10))
         assert policy.leader == expected
 
 
@@ -230,7 +243,7 @@ def test_compiled_steps_are_not_given_chains_of_many_lengths() -> None:
     )
     for compiled, expected in ((False, "chain:5:0.1"), (True, "chain:4")):
         policy = make_policy(scripted_draft(), found, compiled)
-        drafter = policy.choose(1, 10, 0.0)
+        drafter = policy.choose(Running(1, 10))
         assert policy.leader == expected and isinstance(drafter, ConfidentDrafter) is not compiled
         draft = scripted_draft()
         draft.config.tree_shape = CLOVER2_TREE

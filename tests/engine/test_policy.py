@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from clover.drafting import Drafter, FixedPolicy, StepOutcome, make_drafter, make_policy
+from clover.drafting import Drafter, FixedPolicy, Running, StepOutcome, make_drafter, make_policy
 from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, PrefixCache, Request
 from clover.sampling import SamplingParams
@@ -31,11 +31,11 @@ class ScriptedPolicy:
         self.choices = list(choices)
         self.max_nodes = max(1 if choice is None else choice.max_nodes for choice in choices)
         self.max_depth = max(0 if choice is None else choice.max_depth for choice in choices)
-        self.asked: list[tuple[int, int]] = []
+        self.asked: list[Running] = []
         self.outcomes: list[StepOutcome] = []
 
-    def choose(self, batch_size: int, context: int, temperature: float) -> Drafter | None:
-        self.asked.append((batch_size, context))
+    def choose(self, running: Running) -> Drafter | None:
+        self.asked.append(running)
         return self.choices[(len(self.asked) - 1) % len(self.choices)]
 
     def record(self, outcome: StepOutcome) -> None:
@@ -127,7 +127,8 @@ def test_outcomes_say_what_happened(target: TargetModel) -> None:
     requests = [Request((3, 4, 5), 20, eos=()), Request((6,), 9, eos=())]
     generations = run(Engine(target, draft, policy=policy), requests)
     first = policy.outcomes[0]
-    assert policy.asked[0] == (2, 3) == (first.batch_size, first.context)
+    assert policy.asked[0] == Running(2, 3, 0.0, (20, 9))
+    assert (first.batch_size, first.context) == (2, 3)
     assert [outcome.drafter for outcome in policy.outcomes[:4]] == [tree, None, None, tree]
     assert [outcome.nodes for outcome in policy.outcomes[:4]] == [4, 1, 1, 4]
     assert [outcome.caught_up for outcome in policy.outcomes[:4]][1:3] == [0, 0]
@@ -136,6 +137,20 @@ def test_outcomes_say_what_happened(target: TargetModel) -> None:
     assert all(len(outcome.emitted) == outcome.batch_size for outcome in policy.outcomes)
     assert len(policy.outcomes) == max(generation.acceptance.steps for generation in generations)
     assert sum(sum(outcome.emitted) for outcome in policy.outcomes) >= 29
+
+
+def test_what_is_left_is_told_once_no_other_request_can_come(target: TargetModel) -> None:
+    requests = [Request((3, 4, 5), 4, eos=()), Request((6,), 9, eos=()), Request((7,), 3, eos=())]
+    policy = ScriptedPolicy([None])
+    for _ in Engine(target, policy=policy).run(requests, max_rows=2):
+        pass
+    assert [asked.left for asked in policy.asked[:4]] == [()] * 4
+    assert policy.asked[4].left == (5, 3), "the third request has joined"
+    assert [len(asked.left) for asked in policy.asked[4:]] == [2, 2, 2, 1, 1]
+    decoding = Engine(target, policy=policy).open(2)
+    decoding.add(requests[0])
+    decoding.step()
+    assert policy.asked[-1] == Running(1, 3, 0.0, ())
 
 
 def test_a_conversation_keeps_what_plain_steps_wrote(target: TargetModel) -> None:
@@ -160,8 +175,8 @@ class MovedClock:
         self.max_nodes, self.max_depth = self.inner.max_nodes, self.inner.max_depth
         self.drafters: list[Drafter | None] = []
 
-    def choose(self, batch_size: int, context: int, temperature: float) -> Drafter | None:
-        self.drafters.append(self.inner.choose(batch_size, context, temperature))
+    def choose(self, running: Running) -> Drafter | None:
+        self.drafters.append(self.inner.choose(running))
         return self.drafters[-1]
 
     def record(self, outcome: StepOutcome) -> None:

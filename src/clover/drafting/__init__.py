@@ -10,7 +10,7 @@ from clover.drafting.budget import BudgetDrafter
 from clover.drafting.calibration import Calibration
 from clover.drafting.confident import ConfidentDrafter
 from clover.drafting.drawn import DrawnDrafter
-from clover.drafting.policy import FixedPolicy, Policy, StepOutcome
+from clover.drafting.policy import FixedPolicy, Policy, Running, StepOutcome
 from clover.drafting.rerank import RerankDrafter
 from clover.drafting.shared import SharedDrafter
 from clover.drafting.static import StaticDrafter
@@ -38,6 +38,7 @@ __all__ = [
     "Calibration",
     "make_drafter",
     "Policy",
+    "Running",
     "StepOutcome",
     "FixedPolicy",
     "AutoPolicy",

@@ -13,7 +13,8 @@ from statistics import fmean, median_low
 
 from clover.drafting.base import Drafter
 from clover.drafting.estimates import AcceptanceEstimate, Believed, CostEstimate
-from clover.drafting.policy import StepOutcome
+from clover.drafting.policy import Running, StepOutcome
+from clover.drafting.tail import lag
 from clover.drafting.tuning import PLAIN
 
 _MARGIN = 1.03  # a change must promise that much
@@ -61,9 +62,13 @@ class _Trial:
 
 @dataclass
 class _Size:
-    """What is known of batches of about one size; waits are steps until a candidate may be tried again."""
+    """What is known of batches of about one size; waits are steps until a candidate may be tried again.
+
+    Where costs are tuned, the scales of all sizes are the same.
+    """
 
     costs: CostEstimate
+    tuned: bool = False
     leader: str = PLAIN
     pauses: dict[str, int] = field(default_factory=dict)
     due: dict[str, int] = field(default_factory=dict)
@@ -102,7 +107,8 @@ class AutoPolicy:
         known = {c.name: Believed(max(c.accepted, 0.05), c.drafter.max_depth, c.depth) for c in candidates}
         self._acceptance = AcceptanceEstimate(known, weight)
         self._sizes = {
-            _group(size): _Size(CostEstimate(known, _TUNED_STEPS)) for size, known in (costs or {}).items()
+            _group(size): _Size(CostEstimate(known, _TUNED_STEPS), tuned=True)
+            for size, known in (costs or {}).items()
         }
         self._considered = {_group(size): tuple({PLAIN: 0, **known}) for size, known in (costs or {}).items()}
         self._group = -1
@@ -110,14 +116,15 @@ class AutoPolicy:
         self._first_credit = _TUNED_FIRST_CREDIT if costs else _FIRST_CREDIT
         self._credit: float | None = None  # seconds
         self._context = 0
+        self._left: tuple[int, ...] = ()
         self._catch_ups = deque([0.0], maxlen=_KEPT_CATCH_UPS)  # seconds per position
         self._trial: _Trial | None = None
 
     # -- the choice ------------------------------------------------------------------------------------------------
 
-    def choose(self, batch_size: int, context: int, temperature: float) -> Drafter | None:
-        size, self._context = self._enter(batch_size), context
-        self._acceptance.enter(temperature)
+    def choose(self, running: Running) -> Drafter | None:
+        size, self._context, self._left = self._enter(running.batch_size), running.context, running.left
+        self._acceptance.enter(running.temperature)
         if self._trial is None:
             costs = self._costs(size)
             self._lead(size, self._best(size, costs))
@@ -156,7 +163,7 @@ class AutoPolicy:
         if nearest in self._considered:
             self._considered[group] = self._considered[nearest]
         known = self._sizes[nearest]
-        return _Size(CostEstimate(known.costs.relative, _GUESSED_STEPS), known.leader)
+        return _Size(CostEstimate(known.costs.relative, _GUESSED_STEPS), leader=known.leader)
 
     def _names(self) -> tuple[str, ...]:
         return self._considered.get(self._group, (PLAIN, *self._drafters))
@@ -174,8 +181,23 @@ class AutoPolicy:
         return best if speeds[best] > _MARGIN * speeds[size.leader] else size.leader
 
     def _costs(self, size: _Size) -> dict[str, float]:
-        """Of a step of each known candidate on the present text; only ratios count."""
-        return size.costs.steps(self._acceptance.stretch)
+        """Of a step of each known candidate on the present text, and of the tail it leads to; only ratios count."""
+        costs, tokens = size.costs.steps(self._acceptance.stretch), self._acceptance.tokens
+        if not self._left or not (alone := self._alone(size)):
+            return costs
+        emitted = {name: tokens(name) for name in costs}
+        return {
+            name: cost + alone * emitted[name] * lag(self._left, emitted[name])
+            for name, cost in costs.items()
+        }
+
+    def _alone(self, size: _Size) -> float:
+        """What a token costs where a single row is left, on the scale of a larger batch; 0 where that is not known."""
+        single = self._sizes.get(0)
+        if single is None or single is size or not (size.tuned and single.tuned):
+            return 0.0
+        costs = single.costs.steps(self._acceptance.stretch)
+        return min(cost / self._acceptance.tokens(name) for name, cost in costs.items())
 
     # -- trials ----------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,24 @@ from clover.drafting.base import Drafter
 
 
 @dataclass(frozen=True)
+class Running:
+    """The rows that the next step is for.
+
+    Attributes:
+        batch_size: how many there are.
+        context: tokens of the longest row.
+        temperature: the mean of the rows, 0 for greedy ones.
+        left: tokens that each row may still emit, if no other request will take the place of one that has finished;
+            empty if others may.
+    """
+
+    batch_size: int
+    context: int
+    temperature: float = 0.0
+    left: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class StepOutcome:
     """How one decoding step went.
 
@@ -49,14 +67,8 @@ class Policy(Protocol):
     max_nodes: int
     max_depth: int
 
-    def choose(self, batch_size: int, context: int, temperature: float) -> Drafter | None:
-        """Choose what drafts in the next step; None for a plain step.
-
-        Args:
-            batch_size: rows that will run.
-            context: tokens of the longest row.
-            temperature: the mean of the rows, 0 for greedy ones.
-        """
+    def choose(self, running: Running) -> Drafter | None:
+        """Choose what drafts in the next step; None for a plain step."""
         ...
 
     def record(self, outcome: StepOutcome) -> None:
@@ -72,7 +84,7 @@ class FixedPolicy:
         self.max_nodes = 1 if drafter is None else drafter.max_nodes
         self.max_depth = 0 if drafter is None else drafter.max_depth
 
-    def choose(self, batch_size: int, context: int, temperature: float) -> Drafter | None:
+    def choose(self, running: Running) -> Drafter | None:
         return self.drafter
 
     def record(self, outcome: StepOutcome) -> None:

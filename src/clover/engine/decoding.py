@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from clover.drafting import StepOutcome
+from clover.drafting import Running, StepOutcome
 from clover.engine.batch import Batch
 from clover.engine.pending import Pending
 from clover.engine.prefill import Prefill
@@ -46,7 +46,7 @@ class Decoding:
     def __init__(self, engine: Engine, max_rows: int, clock: PhaseClock, prefix: PrefixCache | None = None):
         self.max_rows, self.clock = max_rows, clock
         self._engine, self._target, self._prefix = engine, engine.target, prefix
-        self._added = 0
+        self._added, self._sealed = 0, False
         self._waiting: deque[Row] = deque()
         self._joining: Prefill | None = None
         self._batch: Batch | None = None
@@ -60,6 +60,7 @@ class Decoding:
             UserError: the prompt does not fit into the context or holds tokens the target does not know, or the
                 target cannot run that long. The other requests are not affected.
         """
+        assert not self._sealed, "no request was to come"
         engine, target = self._engine, self._target
         engine.check(request)
         if self.idle:
@@ -68,6 +69,10 @@ class Decoding:
         self._waiting.append(Row(self._added, request, room, target.eos_token_ids, target.tokenizer))
         self._added += 1
         return self._added - 1
+
+    def seal(self) -> None:
+        """Say that no more requests will come: a policy may then reckon with how the batch ends."""
+        self._sealed = True
 
     def cancel(self, index: int) -> None:
         """Forget a request, whether it waits or runs, and free its place; one that has finished is no more there."""
@@ -185,9 +190,8 @@ class Decoding:
     def _decode(self, batch: Batch) -> list[StepEvent]:
         engine, target, clock, started = self._engine, self._target, self.clock, time.perf_counter()
         clock.steps += 1
-        context = batch.cache.length + 1
-        temperature = fmean(row.request.params.temperature for row in batch.rows)
-        drafter = engine.policy.choose(len(batch.rows), context, temperature)
+        running = self._running(batch)
+        drafter = engine.policy.choose(running)
         caught_up = 0 if drafter is None or batch.session is None else batch.pending.behind
         drafted = clock.seconds["draft"]
         with clock.phase("draft"):
@@ -206,7 +210,7 @@ class Decoding:
         engine.policy.record(
             StepOutcome(
                 batch_size=len(events),
-                context=context,
+                context=running.context,
                 drafter=drafter,
                 nodes=tree.tokens.shape[1],
                 emitted=tuple(settled.counts),
@@ -216,6 +220,15 @@ class Decoding:
             )
         )
         return events
+
+    def _running(self, batch: Batch) -> Running:
+        closed = self._sealed and not self._waiting and self._joining is None
+        return Running(
+            batch_size=len(batch.rows),
+            context=batch.cache.length + 1,
+            temperature=fmean(row.request.params.temperature for row in batch.rows),
+            left=tuple(row.left for row in batch.rows) if closed else (),
+        )
 
     def _leave(self, batch: Batch) -> None:
         """Take out the rows that have finished."""

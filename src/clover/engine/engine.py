@@ -106,6 +106,7 @@ class Engine:
         decoding = self.open(min(max_rows or len(requests), len(requests)), clock, prefix)
         for request in requests:
             decoding.add(request)
+        decoding.seal()
         try:
             while not decoding.idle:
                 yield from decoding.step()

@@ -38,6 +38,11 @@ class Row:
         self._started = 0.0
         self._first_token_seconds = 0.0
 
+    @property
+    def left(self) -> int:
+        """Tokens that it may still emit."""
+        return min(self.request.max_new_tokens, self.limit) - len(self.tokens)
+
     def start(self) -> None:
         """Note that the request no longer waits: its prompt is run from now on."""
         self._started = time.perf_counter()

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from random import Random
 
-from clover.drafting import Drafter, StepOutcome
+from clover.drafting import Drafter, Running, StepOutcome
 from clover.drafts import DraftModel
 from clover.engine import Engine, PhaseClock, Request
 from clover.target import TargetModel
@@ -49,7 +49,7 @@ class Turns:
         self.steps: list[list[Step]] = [[] for _ in drafters]
         self._random, self._waiting, self._current, self._verified = Random(seed), list[int](), 0, 0.0
 
-    def choose(self, batch_size: int, context: int, temperature: float) -> Drafter | None:
+    def choose(self, running: Running) -> Drafter | None:
         everyone = range(len(self.drafters))
         self._waiting = self._waiting or self._random.sample(everyone, len(everyone))
         self._current = self._waiting.pop()

@@ -1,0 +1,32 @@
+"""The end of a batch whose finished rows are not replaced: they finish one by one, and the last one runs alone.
+
+Plain steps bring all rows on alike. Drafted ones do not: rows differ in how easy their text is and in luck, so the
+slowest row needs more steps than the mean one, in a batch that gets small.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from math import hypot, sqrt
+from statistics import NormalDist, fmean
+
+# How much of what drafting adds to a row varies from row to row, relative, and from step to step, squared. Measured
+# (docs/auto.md).
+_ROWS, _STEPS = 0.2, 1.2
+
+
+def lag(left: Sequence[int], tokens: float) -> float:
+    """How much more the slowest row has before it than the mean one, over what the mean one has; 0 for one row.
+
+    Args:
+        left: tokens that each row may still emit.
+        tokens: that a step emits per row on average, the bonus token included; plain steps emit one.
+    """
+    mean = fmean(left)
+    spread = _highest(len(left)) * (1 - 1 / tokens) * sqrt(_ROWS**2 + _STEPS * tokens / mean)
+    return hypot(max(left) / mean - 1, spread)
+
+
+@cache
+def _highest(count: int) -> float:
+    """The largest of so many draws from a standard normal distribution, about (Blom 1958)."""
+    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))

@@ -1,0 +1,43 @@
+"""How far behind the slowest row will be, against batches whose rows differ in difficulty and luck. Seeds are fixed."""
+
+from __future__ import annotations
+
+import random
+from math import exp
+from statistics import fmean
+
+import pytest
+
+from clover.drafting.tail import lag
+
+
+def test_a_row_alone_and_rows_that_go_in_step_have_no_lag() -> None:
+    assert lag([80], 3.0) == 0.0
+    assert lag([80] * 16, 1.0) == 0.0
+    assert lag([10, 20, 30], 1.0) == pytest.approx(0.5)
+
+
+def test_it_grows_with_the_rows_with_what_drafting_adds_and_towards_the_end() -> None:
+    assert lag([80] * 4, 3.0) < lag([80] * 16, 3.0) < lag([80] * 16, 5.0) < lag([20] * 16, 5.0)
+    assert lag([80] * 4, 3.0) < lag([80, 80, 80, 120], 3.0)
+
+
+def steps_of(tokens: int, depth: int, hazard: float, rng: random.Random) -> int:
+    """Steps of one row, whose text has a difficulty of its own, as every step has."""
+    difficulty, emitted, taken = hazard * rng.lognormvariate(0, 0.6), 0, 0
+    while emitted < tokens:
+        going, accepted = exp(-difficulty * rng.expovariate(1)), 0
+        while accepted < depth and rng.random() < going:
+            accepted += 1
+        emitted, taken = emitted + 1 + accepted, taken + 1
+    return taken
+
+
+@pytest.mark.parametrize(("depth", "hazard"), [(5, 0.25), (8, 0.12), (3, 0.4)])
+@pytest.mark.parametrize("rows", [2, 4, 16])
+def test_it_is_about_what_batches_show(rows: int, depth: int, hazard: float) -> None:
+    rng = random.Random(1)
+    batches = [[steps_of(80, depth, hazard, rng) for _ in range(rows)] for _ in range(150)]
+    shown = fmean(max(steps) / fmean(steps) - 1 for steps in batches)
+    emitted = 80 / fmean(fmean(steps) for steps in batches)
+    assert lag([80] * rows, emitted) == pytest.approx(shown, rel=0.4)
