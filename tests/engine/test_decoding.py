@@ -254,6 +254,22 @@ def test_the_mask_of_a_chunk_stays_small_after_a_long_text(
     assert found.tokens == run(Engine(target), [request])[0].tokens
 
 
+def test_many_rows_run_few_tokens_each_at_once(target: TargetModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    import clover.engine.prefill as module
+
+    monkeypatch.setattr(module, "_MOST_TOKENS", 64)
+    monkeypatch.setattr(module, "_FEWEST", 4)
+    requests = [Request(tuple(3 + (i + row) % 40 for i in range(60)), 3, eos=()) for row in range(20)]
+    for rows, most in ((1, 59), (3, 21), (20, 4)):
+        with monkeypatch.context() as patch:
+            watched = Watched(target, patch)
+            found = run(Engine(target), requests[:rows])
+        assert watched.shapes[0] == (rows, most)
+        assert [one.tokens for one in found] == [
+            run(Engine(target), [one])[0].tokens for one in requests[:rows]
+        ]
+
+
 def test_a_batch_without_rows_holds_no_cache(target: TargetModel) -> None:
     decoding = engine_of(target, "clover2", "chain:2").open(4)
     for _ in range(2):

@@ -12,7 +12,10 @@ from clover.engine.batch import Batch
 from clover.target import TargetModel
 
 _MOST_MASKED = 2**22  # entries of the mask of one chunk: a few MiB, whatever the context
-_FEWEST = 16  # tokens of a chunk
+_MOST_TOKENS = (
+    2048  # of one chunk, all rows together: more give no speed and take memory for what is in between
+)
+_FEWEST = 16  # tokens of a chunk per row
 
 
 class Prefill:
@@ -25,7 +28,7 @@ class Prefill:
         batch: rows that have not run yet.
         target: runs them.
         hidden_state: kind of the hidden states that the draft reads.
-        chunk: prompt tokens that are run at once per row; fewer after a long text, lest the mask be large.
+        chunk: prompt tokens that are run at once per row; fewer of many rows and after a long text, which saves memory.
         done: tokens that the caches hold already.
     """
 
@@ -45,8 +48,9 @@ class Prefill:
     def advance(self) -> None:
         """Run one chunk."""
         batch, start, lengths = self.batch, self._done, self._lengths
-        seen = len(batch.rows) * (batch.cache.length + self._chunk)
-        size = min(self._chunk, max(lengths) - start, max(_MOST_MASKED // seen, _FEWEST))
+        rows = len(batch.rows)
+        most = min(_MOST_MASKED // (rows * (batch.cache.length + self._chunk)), _MOST_TOKENS // rows)
+        size = min(self._chunk, max(lengths) - start, max(most, _FEWEST))
         text = [row.request.prompt[start : start + size + 1] for row in batch.rows]
         padded = [[*part, *[0] * (size + 1 - len(part))] for part in text]
         tokens = torch.tensor(padded, device=batch.root.device)

@@ -1,0 +1,87 @@
+"""Which trees the choice at run time is between."""
+
+from collections.abc import Sequence
+from math import inf, log2
+from statistics import fmean
+
+from clover.drafting.auto import AutoPolicy, Candidate
+from clover.drafting.calibration import Calibration
+from clover.drafting.making import make_drafter
+from clover.drafting.tuning import PLAIN, Choice, Tuning
+from clover.drafts import DraftModel
+from clover.tree import BudgetTree, ConfidentChain, RerankTree, SharedTree, Tree, TreeShape, parse_tree
+
+_CHAIN = "chain:8:0.15"  # of an untuned draft
+_CONSIDERED = 3  # tuned trees per batch size, besides plain steps
+_SHALLOW = 0.5  # of the depth of the best tree: what harder text may want
+_TUNED_WEIGHT = 200.0  # rows times steps that a tuned acceptance counts for
+
+
+def make_policy(draft: DraftModel, tuning: Tuning | None = None, compiled: bool = False) -> AutoPolicy:
+    """Make what chooses between trees, and none, while it runs.
+
+    Args:
+        tuning: what was measured of the draft on this machine: of each batch size the best tree, and two for text
+            that is harder than what was tuned on, a chain that ends early and a tree of half the depth. Without it
+            the draft's own tree, a chain that ends early, and four nodes of Clover-1's rule are measured.
+        compiled: leave chains that end early out, for each of their lengths would have to be compiled.
+
+    Raises:
+        UserError: a tuned tree is deeper than the draft goes.
+    """
+    if tuning is None:
+        return AutoPolicy(_default_candidates(draft, compiled))
+    best = {size: _worth_considering(tuning.choices_for(size), compiled) for size in tuning.batch_sizes}
+    found: dict[str, list[Choice]] = {}
+    for choice in (choice for choices in best.values() for choice in choices if choice.tree != PLAIN):
+        found.setdefault(choice.tree, []).append(choice)
+    candidates = [_tuned_candidate(draft, choices, tuning.calibration) for choices in found.values()]
+    if not candidates:
+        return AutoPolicy(_default_candidates(draft, compiled))
+    costs = {size: {c.tree: c.step_seconds for c in choices} for size, choices in best.items()}
+    return AutoPolicy(candidates, costs, _TUNED_WEIGHT)
+
+
+def _tuned_candidate(
+    draft: DraftModel, choices: Sequence[Choice], calibration: Calibration | None
+) -> Candidate:
+    """What was measured of one tree, at several batch sizes, taken together."""
+    tree = parse_tree(choices[0].tree)
+    depths = [choice.mean_nodes - 1 for choice in choices if choice.mean_nodes is not None]
+    return Candidate(
+        name=choices[0].tree,
+        drafter=make_drafter(draft, tree, calibration),
+        accepted=fmean(choice.tau for choice in choices) - 1,
+        depth=fmean(depths) if depths and isinstance(tree, ConfidentChain) else None,
+    )
+
+
+def _worth_considering(choices: Sequence[Choice], compiled: bool) -> list[Choice]:
+    """The best tree, the best that ends early, the best of half the depth (others for want of such); plain steps."""
+    trees = {c.tree: parse_tree(c.tree) for c in choices if c.tree != PLAIN}
+    early = [c for c in choices if isinstance(trees.get(c.tree), ConfidentChain)]
+    good = [c for c in choices if c.tree in trees and not (compiled and c in early)]
+    shallow = [c for c in good if _depth(trees[c.tree]) <= _SHALLOW * _depth(trees[good[0].tree])]
+    wanted = [*good[:1], *(c for c in early[:1] if c in good), *shallow[:1], *good]
+    considered = list(dict.fromkeys(wanted))[:_CONSIDERED]
+    return [*considered, *(c for c in choices if c.tree == PLAIN)]
+
+
+def _depth(tree: Tree) -> float:
+    """Of trees whose depth their name says; of others as good as none."""
+    match tree:
+        case TreeShape():
+            return tree.max_depth
+        case ConfidentChain() | RerankTree() | SharedTree():
+            return tree.depth
+    return inf
+
+
+def _default_candidates(draft: DraftModel, compiled: bool) -> list[Candidate]:
+    trees: dict[str, Tree | None] = {"the draft's own": None, "budget:4": BudgetTree(4)}
+    if compiled or draft.target.device.type != "cpu":  # elsewhere the host would wait at each depth
+        trees["chain:2"] = TreeShape.chain(2).cut(draft.max_depth)
+    else:
+        trees[_CHAIN] = parse_tree(_CHAIN)
+    drafters = {name: make_drafter(draft, tree) for name, tree in trees.items()}
+    return [Candidate(name, d, 0.5 * log2(d.max_nodes)) for name, d in drafters.items()]
