@@ -101,8 +101,10 @@ def test_a_tuning_beside_the_draft_is_used_where_it_fits(pair: tuple[Path, Path]
         assert find_tuning(draft, target) == (found if fits else None)
     assert clover.load(target, draft).engine.policy.max_nodes == 3
     (draft / "tuning.json").write_text("{}")
-    with pytest.raises(UserError, match="clover tune"):
-        clover.load(target, draft)
+    assert clover.load(target, draft, tree="chain:3").engine.policy.max_nodes == 4, "it does not matter here"
+    for choice in ({}, {"tree": "shared:2"}, {"tree": "chain:5:0.1"}):
+        with pytest.raises(UserError, match="clover tune"):
+            clover.load(target, draft, **choice)
 
 
 def test_stop_strings_end_the_text(model: Clover) -> None:

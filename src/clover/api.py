@@ -15,9 +15,9 @@ from typing import Any, overload
 import torch
 
 from clover import assets
-from clover.drafting import make_fixed_policy, make_policy
+from clover.drafting import Policy, asks_how_likely, make_fixed_policy, make_policy
 from clover.drafting.tuning import FILE_NAME, Tuning, read_tuning, target_fingerprint
-from clover.drafts import load_draft
+from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Generation, PrefixCache, Request
 from clover.errors import UserError
 from clover.sampling import SamplingParams
@@ -86,10 +86,33 @@ def _drafting_engine(
     fixed: bool,
     compile: bool | str,
 ) -> Engine:
-    model, tuning = load_draft(draft, target), find_tuning(draft, target)
-    always = fixed or tree is not None
-    policy = make_fixed_policy(model, tree, tuning) if always else make_policy(model, tuning, bool(compile))
+    model = load_draft(draft, target)
+    policy = policy_of(model, draft, tree, fixed=fixed or tree is not None, compiled=bool(compile))
     return Engine(target, model, policy=policy, compile=compile)
+
+
+def policy_of(
+    draft: DraftModel,
+    place: str | os.PathLike[str] | None,
+    tree: Tree | None,
+    *,
+    fixed: bool,
+    compiled: bool = False,
+) -> Policy:
+    """What decides before each step: nothing but `tree`, or what pays at present by what was tuned.
+
+    Args:
+        place: the draft's directory, where its tuning is, if that matters; None if it has none.
+        tree: the draft's own if None.
+        fixed: grow the tree at every step.
+        compiled: leave out what does not suit compiled steps.
+
+    Raises:
+        UserError: the tuning is damaged, or a tree is deeper than the draft goes.
+    """
+    matters = not fixed or asks_how_likely(tree)
+    tuning = find_tuning(place, draft.target) if place is not None and matters else None
+    return make_fixed_policy(draft, tree, tuning) if fixed else make_policy(draft, tuning, compiled)
 
 
 def find_tuning(draft: str | os.PathLike[str], target: TargetModel) -> Tuning | None:

@@ -7,7 +7,7 @@ from clover.drafting.calibration import Calibration
 from clover.drafting.candidates import make_policy
 from clover.drafting.confident import ConfidentDrafter
 from clover.drafting.drawn import DrawnDrafter
-from clover.drafting.making import make_drafter, make_fixed_policy
+from clover.drafting.making import asks_how_likely, make_drafter, make_fixed_policy
 from clover.drafting.policy import FixedPolicy, Policy, Running, StepOutcome
 from clover.drafting.rerank import RerankDrafter
 from clover.drafting.shared import SharedDrafter
@@ -30,4 +30,5 @@ __all__ = [
     "AutoPolicy",
     "make_policy",
     "make_fixed_policy",
+    "asks_how_likely",
 ]

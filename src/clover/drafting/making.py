@@ -21,8 +21,8 @@ def make_drafter(
 
     Args:
         tree: when left out the one that the draft's configuration names, as deep as the draft goes.
-        calibration: of the draft's probabilities, for trees that ask how likely a token is accepted (`SharedTree`,
-            `ConfidentChain`).
+        calibration: of the draft's probabilities, for trees that ask how likely a token is accepted
+            (`asks_how_likely`).
 
     Raises:
         UserError: a static tree is deeper than the draft goes. The depth of other trees follows from the draft's.
@@ -41,6 +41,11 @@ def make_drafter(
         case DrawnTree():
             return DrawnDrafter(draft, tree)
     return StaticDrafter(draft, tree)
+
+
+def asks_how_likely(tree: Tree | None) -> bool:
+    """Whether what grows the tree asks how likely a token is accepted, so that a calibration matters."""
+    return isinstance(tree, (SharedTree, ConfidentChain))
 
 
 def make_fixed_policy(

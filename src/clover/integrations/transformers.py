@@ -31,8 +31,7 @@ from transformers import (
 )
 from transformers.generation import GenerateDecoderOnlyOutput
 
-from clover.api import find_tuning
-from clover.drafting import make_fixed_policy, make_policy
+from clover.api import policy_of
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Request, StepEvent
 from clover.errors import UserError
@@ -183,15 +182,10 @@ def _engine(model: PreTrainedModel, asked: Speculative) -> Engine:
         _bind(draft, kept.target)
     key = (draft if isinstance(draft, DraftModel) else os.fspath(draft), asked.tree)
     if key not in kept.engines:
-        if isinstance(draft, DraftModel):
-            loaded, tuning = draft, None
-        else:
-            loaded, tuning = load_draft(draft, kept.target), find_tuning(draft, kept.target)
-        policy = (
-            make_policy(loaded, tuning)
-            if asked.tree is None
-            else make_fixed_policy(loaded, asked.tree, tuning)
+        loaded, place = (
+            (draft, None) if isinstance(draft, DraftModel) else (load_draft(draft, kept.target), draft)
         )
+        policy = policy_of(loaded, place, asked.tree, fixed=asked.tree is not None)
         kept.engines[key] = Engine(kept.target, loaded, policy=policy)
     return kept.engines[key]
 
