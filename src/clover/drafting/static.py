@@ -37,11 +37,23 @@ class Growth:
     frontier: Tensor | None
     frontier_slots: Tensor | None
 
+    @property
+    def single(self) -> bool:
+        """Whether the level is one node, the best child of the only parent: part of a chain, with less to look up."""
+        return self.choices == len(self.slots) == len(self.expanded) == 1
+
+    def pick(self, scores: Tensor) -> Tensor:
+        """The level's nodes, Long [B, nodes], by scores [B, parents, V] of their parents' children."""
+        if self.single:
+            return scores.argmax(-1)
+        return scores.topk(self.choices).indices[:, self.slots, self.ranks]
+
     def advance(self, session: DraftSession, nodes: Tensor) -> Tensor | None:
         """Run the draft over what gets children of this level's tokens, Long [B, nodes]; its logits [B, P, V]."""
         if self.frontier is None or self.frontier_slots is None:
             return None
-        return session.advance(self.frontier_slots.expand(nodes.shape[0], -1), nodes[:, self.frontier])
+        expanded = nodes if self.single else nodes[:, self.frontier]
+        return session.advance(self.frontier_slots.expand(nodes.shape[0], -1), expanded)
 
 
 class StaticDrafter:
@@ -78,8 +90,8 @@ class StaticDrafter:
         tokens, output = [root.unsqueeze(1)], logits.unsqueeze(1)
         for depth, level in enumerate(self.levels):
             assert output is not None
-            best = sampler.perturbed(output, depth, self.d2t).topk(level.choices).indices
-            tokens.append(target_tokens(self.d2t, best[:, level.slots, level.ranks]))
+            picked = level.pick(sampler.perturbed(output, depth, self.d2t))
+            tokens.append(target_tokens(self.d2t, picked))
             output = level.advance(session, tokens[-1])
         return torch.cat(tokens, dim=1)
 

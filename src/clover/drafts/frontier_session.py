@@ -55,6 +55,8 @@ class FrontierSession:
 
     def parents(self, slots: Tensor) -> Tensor:
         """States [B, P, H] of the frontier nodes `slots`, Long [B, P]."""
+        if slots.shape[1] == self.states.shape[1] == 1:
+            return self.states
         return self.states.gather(1, slots.unsqueeze(-1).expand(-1, -1, self.states.shape[-1]))
 
 
