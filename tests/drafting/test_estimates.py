@@ -75,8 +75,20 @@ def test_a_chain_that_ends_early_is_shorter_on_hard_text() -> None:
     assert estimate.stretch("early") == pytest.approx(max(difficulty**-0.3, 1 / 6))
     assert estimate.tokens("early") < estimate.tokens("fixed")
     for _ in range(100):
-        estimate.observe("early", [3], 3)  # to its end: that is no refusal
+        estimate.observe("early", [12], 12)  # to its end: that is no refusal
     assert estimate.stretch("early") == 2.0
+
+
+@pytest.mark.parametrize("learn", ["observe", "compare"])
+def test_how_long_chains_that_end_early_really_are_is_learnt(learn: str) -> None:
+    """The difficulty says that they are shorter than six tokens, by a rule that does not hold here."""
+    estimate = AcceptanceEstimate({"early": Believed(4.0, 12, 6.0), "fixed": Believed(4.0, 6)}, weight=10.0)
+    for depth in (8, 3):
+        for _ in range(150):
+            estimate.observe("fixed", [1], 6)
+            getattr(estimate, learn)("early", [1], depth)
+        assert estimate.stretch("early") == pytest.approx(depth / 6, rel=0.1)
+    assert estimate.stretch("fixed") == 1.0
 
 
 def test_more_rows_forget_faster_and_plain_steps_make_what_was_seen_old() -> None:

@@ -22,6 +22,10 @@ _LONGEST_MEMORY = 400.0  # rows times steps that a candidate's hazard is average
 _LEAST_HAZARD, _MOST_HAZARD = 0.001, 8.0
 # 1 were right if all tokens of a text were equally likely and no chain ended at its longest; measured (docs/auto.md).
 _SHORTENING = 0.3
+_LENGTH_SHARE, _MOST_LENGTH = (
+    1 / 16,
+    4.0,
+)  # what one step says of how long its chains are here; at most, either way
 _CLASSES, _HIGHEST = 2, 2.0  # texts are told apart by their temperature, in classes of a half, up to 2
 
 
@@ -64,6 +68,7 @@ class _Path:
         depth: the mean, where depths vary.
         most: no tree is deeper.
         weight: rows times steps that speak for the hazard.
+        length: how deep its trees have been of late over what the difficulty says, if that varies.
     """
 
     depth: float
@@ -71,11 +76,18 @@ class _Path:
     varies: bool
     hazard: _Endings
     weight: float
+    length: float = 1.0
 
     def depth_at(self, difficulty: float) -> float:
         """A path ends where it has become unlikely: the harder the text, the sooner."""
-        depth = self.depth / difficulty**_SHORTENING
+        depth = self.depth * self.length / difficulty**_SHORTENING
         return min(max(depth, 1.0), float(self.most)) if self.varies else self.depth
+
+    def learn_length(self, depth: int, difficulty: float) -> None:
+        """Learn from a tree of this depth how deep they are, where that varies."""
+        if self.varies and depth > 0:
+            length = self.length * (depth / self.depth_at(difficulty)) ** _LENGTH_SHARE
+            self.length = min(max(length, 1 / _MOST_LENGTH), _MOST_LENGTH)
 
 
 @dataclass
@@ -167,6 +179,7 @@ class AcceptanceEstimate:
         text.hazard.ended += share * (ended / rows - text.hazard.ended)
         text.hazard.exposed += share * (tokens / rows * path.hazard.ratio - text.hazard.exposed)
         text.seen += 1
+        path.learn_length(depth, text.hazard.ratio)
 
     def compare(self, name: str, accepted: Sequence[int], depth: int) -> None:
         """Learn a candidate's hazard from a step, by the difficulty that another one's steps have given."""
@@ -177,6 +190,7 @@ class AcceptanceEstimate:
         path.hazard.ended = kept * (path.hazard.ended + ended)
         path.hazard.exposed = kept * (path.hazard.exposed + tokens * self._difficulty.hazard.ratio)
         path.weight = kept * weight
+        path.learn_length(depth, self._difficulty.hazard.ratio)
 
     def fade(self) -> None:
         """What was seen is old now: more than another observation or two it shall not outweigh."""
