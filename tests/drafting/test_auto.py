@@ -223,6 +223,15 @@ def test_what_harder_text_may_want_is_always_considered() -> None:
     ]
 
 
+def test_where_a_chain_that_ends_early_is_the_best_a_fixed_tree_is_considered_too() -> None:
+    trees = ("chain:5:0.2", "chain:5:0.1", "chain:4", "chain:2", "chain:3")
+    found = tuning(
+        *(Choice(2, tree, 200.0 - place, 3.0, 0.015) for place, tree in enumerate(trees)),
+        Choice(2, PLAIN, 100.0, 1.0, 0.010),
+    )
+    assert list(make_policy(scripted_draft(), found)._drafters) == ["chain:5:0.2", "chain:4", "chain:2"]
+
+
 def test_for_want_of_others_the_next_best_trees_are_considered() -> None:
     found = tuning(
         *(Choice(1, tree, 200.0, 3.0, 0.015) for tree in ("chain:4", "budget:4", "chain:5", "chain:3")),

@@ -21,8 +21,8 @@ def make_policy(draft: DraftModel, tuning: Tuning | None = None, compiled: bool 
     """Make what chooses between trees, and none, while it runs.
 
     Args:
-        tuning: what was measured of the draft on this machine: of each batch size the best tree, and two for text
-            that is harder than what was tuned on, a chain that ends early and a tree of half the depth. Without it
+        tuning: what was measured of the draft on this machine: of each batch size the best tree of fixed shape, the
+            best chain that ends early, and the best tree of half the depth, which harder text may want. Without it
             the draft's own tree, a chain that ends early, and four nodes of Clover-1's rule are measured.
         compiled: leave chains that end early out, for each of their lengths would have to be compiled.
 
@@ -57,12 +57,16 @@ def _tuned_candidate(
 
 
 def _worth_considering(choices: Sequence[Choice], compiled: bool) -> list[Choice]:
-    """The best tree, the best that ends early, the best of half the depth (others for want of such); plain steps."""
+    """The best tree of fixed shape, that ends early, and of half the depth (others for want of such); plain steps.
+
+    Trials of a tuning hardly tell the first two apart, and other text may want the other one.
+    """
     trees = {c.tree: parse_tree(c.tree) for c in choices if c.tree != PLAIN}
     early = [c for c in choices if isinstance(trees.get(c.tree), ConfidentChain)]
     good = [c for c in choices if c.tree in trees and not (compiled and c in early)]
+    fixed = [c for c in good if c not in early]
     shallow = [c for c in good if _depth(trees[c.tree]) <= _SHALLOW * _depth(trees[good[0].tree])]
-    wanted = [*good[:1], *(c for c in early[:1] if c in good), *shallow[:1], *good]
+    wanted = [*good[:1], *fixed[:1], *(c for c in early[:1] if c in good), *shallow[:1], *good]
     considered = list(dict.fromkeys(wanted))[:_CONSIDERED]
     return [*considered, *(c for c in choices if c.tree == PLAIN)]
 
