@@ -62,11 +62,11 @@ def _worth_considering(choices: Sequence[Choice], compiled: bool) -> list[Choice
     Trials of a tuning hardly tell the first two apart, and other text may want the other one.
     """
     trees = {c.tree: parse_tree(c.tree) for c in choices if c.tree != PLAIN}
-    early = [c for c in choices if isinstance(trees.get(c.tree), ConfidentChain)]
-    good = [c for c in choices if c.tree in trees and not (compiled and c in early)]
-    fixed = [c for c in good if c not in early]
+    ending = {name for name, tree in trees.items() if isinstance(tree, ConfidentChain)}
+    good = [c for c in choices if c.tree in trees and not (compiled and c.tree in ending)]
+    fixed, early = ([c for c in good if (c.tree in ending) is ends] for ends in (False, True))
     shallow = [c for c in good if _depth(trees[c.tree]) <= _SHALLOW * _depth(trees[good[0].tree])]
-    wanted = [*good[:1], *fixed[:1], *(c for c in early[:1] if c in good), *shallow[:1], *good]
+    wanted = [*good[:1], *fixed[:1], *early[:1], *shallow[:1], *good]
     considered = list(dict.fromkeys(wanted))[:_CONSIDERED]
     return [*considered, *(c for c in choices if c.tree == PLAIN)]
 

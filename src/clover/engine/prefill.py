@@ -12,9 +12,7 @@ from clover.engine.batch import Batch
 from clover.target import TargetModel
 
 _MOST_MASKED = 2**22  # entries of the mask of one chunk: a few MiB, whatever the context
-_MOST_TOKENS = (
-    2048  # of one chunk, all rows together: more give no speed and take memory for what is in between
-)
+_MOST_TOKENS = 2048  # of one chunk, all rows together: more give no speed and take memory
 _FEWEST = 16  # tokens of a chunk per row
 
 

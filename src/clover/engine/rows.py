@@ -73,12 +73,12 @@ class Row:
 
     def _up_to_the_end(self, tokens: list[int]) -> list[int]:
         """Cut tokens after the one that ends the text, and say why it ends."""
-        most = min(self.request.max_new_tokens, self.limit)
+        left = self.left
         for count, token in enumerate(tokens, start=1):
             if token in self.eos:
                 self.finish_reason = "stop"
-            elif len(self.tokens) + count >= most:
-                self.finish_reason = "length" if most == self.request.max_new_tokens else "context"
+            elif count >= left:
+                self.finish_reason = "length" if self.request.max_new_tokens <= self.limit else "context"
             if self.finish_reason:
                 return tokens[:count]
         return tokens
