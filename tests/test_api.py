@@ -10,7 +10,7 @@ import pytest
 
 import clover
 from clover.api import Clover, find_tuning
-from clover.drafting import AutoPolicy
+from clover.drafting import AutoPolicy, Running
 from clover.drafting.tuning import Choice, Tuning, target_fingerprint, write_entry
 from clover.errors import UserError
 from clover.target import TargetModel
@@ -99,7 +99,9 @@ def test_a_tuning_beside_the_draft_is_used_where_it_fits(pair: tuple[Path, Path]
         found = Tuning("cpu", "float32", "", 1, "", {}, fingerprint, (), (), choices, None)
         write_entry(draft / "tuning.json", found)
         assert find_tuning(draft, target) == (found if fits else None)
-    assert clover.load(target, draft).engine.policy.max_nodes == 3
+    policy = clover.load(target, draft).engine.policy
+    assert isinstance(policy, AutoPolicy)
+    assert policy.choose(Running(1, 10)) is not None and policy.leader == "chain:2"
     (draft / "tuning.json").write_text("{}")
     assert clover.load(target, draft, tree="chain:3").engine.policy.max_nodes == 4, "it does not matter here"
     for choice in ({}, {"tree": "shared:2"}, {"tree": "chain:5:0.1"}):

@@ -174,7 +174,9 @@ def test_steps_at_the_end_of_the_context_teach_nothing() -> None:
 def test_limits_are_those_of_the_largest_tree() -> None:
     small, large = (SimpleNamespace(max_nodes=n, max_depth=d) for n, d in ((3, 2), (9, 5)))
     policy = AutoPolicy([Candidate("a", small, 1.0), Candidate("b", large, 1.0)])  # type: ignore[arg-type]
-    assert (policy.max_nodes, policy.max_depth) == (9, 5)
+    assert (policy.max_nodes, policy.max_depth) == (32, 31), "those of the longest copies"
+    policy = AutoPolicy([Candidate("a", small, 1.0), Candidate("b", large, 1.0)], copies=(7,))  # type: ignore[arg-type]
+    assert (policy.max_nodes, policy.max_depth) == (9, 7)
 
 
 # -- what is chosen between ------------------------------------------------------------------------------------------
@@ -196,7 +198,7 @@ def test_tuned_trees_are_chosen_between_per_batch_size() -> None:
         Choice(8, PLAIN, 500.0, 1.0, 0.016),
         Choice(8, "chain:2", 400.0, 2.2, 0.044),
     )
-    policy = make_policy(scripted_draft(), found)
+    policy = make_policy(scripted_draft(), found, copies=False)
     assert (policy.max_nodes, policy.max_depth) == (7, 5)
     for rows, expected in ((1, "chain:4"), (8, PLAIN), (7, PLAIN), (64, PLAIN), (2, "chain:4")):
         policy.choose(Running(rows, 10))

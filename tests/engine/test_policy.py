@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from clover.drafting import Drafter, FixedPolicy, Running, StepOutcome, make_drafter, make_policy
+from clover.drafting import Copier, Drafter, FixedPolicy, Running, StepOutcome, make_drafter, make_policy
 from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, PrefixCache, Request
 from clover.sampling import SamplingParams
@@ -27,14 +27,14 @@ NEW = 24
 class ScriptedPolicy:
     """Chooses as it is told, over and over, and notes how it went."""
 
-    def __init__(self, choices: Sequence[Drafter | None]):
+    def __init__(self, choices: Sequence[Drafter | Copier | None]):
         self.choices = list(choices)
         self.max_nodes = max(1 if choice is None else choice.max_nodes for choice in choices)
         self.max_depth = max(0 if choice is None else choice.max_depth for choice in choices)
         self.asked: list[Running] = []
         self.outcomes: list[StepOutcome] = []
 
-    def choose(self, running: Running) -> Drafter | None:
+    def choose(self, running: Running) -> Drafter | Copier | None:
         self.asked.append(running)
         return self.choices[(len(self.asked) - 1) % len(self.choices)]
 
@@ -42,11 +42,16 @@ class ScriptedPolicy:
         self.outcomes.append(outcome)
 
 
-def random_choices(draft: Any, trees: Sequence[str], seed: int) -> list[Drafter | None]:
-    """Runs of one to six steps of the same kind; every other run is plain."""
+WITH_COPIES = (None, Copier(3), Copier(9))
+
+
+def random_choices(
+    draft: Any, trees: Sequence[str], seed: int, others: Sequence[Copier | None] = (None,)
+) -> list[Drafter | Copier | None]:
+    """Runs of one to six steps of the same kind; every other run is one of the others, plain steps if none is named."""
     rng = random.Random(seed)
     drafters = [make_drafter(draft, parse_tree(tree)) for tree in trees]
-    runs = [[None if i % 2 else rng.choice(drafters)] * rng.randrange(1, 7) for i in range(8)]
+    runs = [[rng.choice(others if i % 2 else drafters)] * rng.randrange(1, 7) for i in range(8)]
     return [choice for part in runs for choice in part]
 
 
@@ -66,7 +71,7 @@ def test_any_choices_give_the_tokens_of_plain_decoding(target: TargetModel, draf
     requests = requests_of(batch, SETTINGS[batch % 2 :], NEW)
     expected = tokens_of(run(Engine(target), requests))
     for seed in range(2):
-        policy = ScriptedPolicy(random_choices(draft, TREES, seed))
+        policy = ScriptedPolicy(random_choices(draft, TREES, seed, WITH_COPIES))
         engine = Engine(target, draft, prefill_chunk=3, capacity=1, policy=policy)
         assert tokens_of(run(engine, requests)) == expected
         found = {e.index: e.generation.tokens for e in engine.run(requests, max_rows=2) if e.generation}
@@ -82,7 +87,7 @@ def test_greedy_rows_of_drawn_trees_do_not_depend_on_the_choices(target: TargetM
 
 
 class Committed:
-    """Notes what every row of a draft's session takes in."""
+    """Notes what every row of a draft's session takes in, as long as there are as many rows as at first."""
 
     def __init__(self, draft: Any, monkeypatch: pytest.MonkeyPatch):
         self.taken: list[list[tuple[Tensor, int]]] = []
@@ -95,7 +100,7 @@ class Committed:
 
         def noted(hidden: Tensor, next_tokens: Tensor, counts: list[int]) -> Tensor:
             self.widest = max(self.widest, hidden.shape[1])
-            for row, count in enumerate(counts):
+            for row, count in enumerate(counts if len(counts) == len(self.taken) else ()):
                 self.taken[row] += [(hidden[row, i].clone(), int(next_tokens[row, i])) for i in range(count)]
             return commit(hidden, next_tokens, counts)
 
@@ -103,12 +108,13 @@ class Committed:
         return session
 
 
+@pytest.mark.parametrize(("rows", "others"), [(3, (None,)), (1, WITH_COPIES)])
 def test_the_draft_takes_in_every_position_once_and_in_order(
-    target: TargetModel, monkeypatch: pytest.MonkeyPatch
+    target: TargetModel, monkeypatch: pytest.MonkeyPatch, rows: int, others: Sequence[Copier | None]
 ) -> None:
     draft = SYSTEMS["clover2"].from_target(target).to(target.dtype).eval()
-    requests = [Request((3, *range(5, 8 + 4 * i)), 30, eos=()) for i in range(3)]
-    policy = ScriptedPolicy(random_choices(draft, TREES, 3))
+    requests = [Request((3, *range(5, 8 + 4 * i)), 30, eos=()) for i in range(rows)]
+    policy = ScriptedPolicy(random_choices(draft, TREES, 3, others))
     seen = Committed(draft, monkeypatch)
     generations = run(Engine(target, draft, prefill_chunk=4, policy=policy), requests)
     for taken, request, generation in zip(seen.taken, requests, generations, strict=True):
@@ -173,15 +179,16 @@ class MovedClock:
     def __init__(self, draft: Any):
         self.inner = make_policy(draft)
         self.max_nodes, self.max_depth = self.inner.max_nodes, self.inner.max_depth
-        self.drafters: list[Drafter | None] = []
+        self.drafters: list[Drafter | Copier | None] = []
 
-    def choose(self, running: Running) -> Drafter | None:
+    def choose(self, running: Running) -> Drafter | Copier | None:
         self.drafters.append(self.inner.choose(running))
         return self.drafters[-1]
 
     def record(self, outcome: StepOutcome) -> None:
         cheap = len(self.drafters) // 20 % 2 == 0
-        seconds = 1.0 if outcome.drafter is None else 0.5 if cheap else 9.0
+        copied = isinstance(outcome.drafter, Copier)
+        seconds = 1.0 if outcome.drafter is None or copied else 0.5 if cheap else 9.0
         self.inner.record(dataclasses.replace(outcome, seconds=seconds))
 
 
@@ -195,3 +202,17 @@ def test_the_automatic_choice_gives_the_tokens_of_plain_decoding(
     assert tokens_of(run(engine, requests)) == tokens_of(run(Engine(target), requests))
     changes = sum(a is not b for a, b in zip(policy.drafters, policy.drafters[1:], strict=False))
     assert changes >= 2, "it never changed its mind"
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_copies_of_texts_that_go_in_circles_change_no_token(dtype: torch.dtype, batch: int) -> None:
+    target = TargetModel(tiny_model("llama", seed=4).to(dtype))
+    draft = SYSTEMS["clover2"].from_target(target).to(dtype).eval()
+    requests = requests_of(batch, [SamplingParams()], 6 * NEW)
+    policy = MovedClock(draft)
+    engine = Engine(target, draft, policy=policy)
+    generations = run(engine, requests)
+    assert tokens_of(generations) == tokens_of(run(Engine(target), requests))
+    assert sum(isinstance(one, Copier) for one in policy.drafters) > 5
+    assert max(generation.acceptance.tau for generation in generations) > 2

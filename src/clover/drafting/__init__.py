@@ -9,6 +9,7 @@ from clover.drafting.confident import ConfidentDrafter
 from clover.drafting.drawn import DrawnDrafter
 from clover.drafting.making import asks_how_likely, make_drafter, make_fixed_policy
 from clover.drafting.policy import FixedPolicy, Policy, Running, StepOutcome
+from clover.drafting.repetition import Copier, Repetition
 from clover.drafting.rerank import RerankDrafter
 from clover.drafting.shared import SharedDrafter
 from clover.drafting.static import StaticDrafter
@@ -21,6 +22,8 @@ __all__ = [
     "SharedDrafter",
     "ConfidentDrafter",
     "DrawnDrafter",
+    "Copier",
+    "Repetition",
     "Calibration",
     "make_drafter",
     "Policy",

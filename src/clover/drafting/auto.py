@@ -6,14 +6,16 @@ docs/auto.md says how well it does.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log2
 from statistics import fmean, median_low
 
 from clover.drafting.base import Drafter
+from clover.drafting.copying import LENGTHS, Copying, copier_name
 from clover.drafting.estimates import AcceptanceEstimate, Believed, CostEstimate
 from clover.drafting.policy import Running, StepOutcome
+from clover.drafting.repetition import Copier
 from clover.drafting.tail import lag
 from clover.drafting.tuning import PLAIN
 
@@ -27,6 +29,7 @@ _SHORTEST_WAIT, _LONGEST_WAIT = 24, 192  # steps between trials of the same cand
 _TUNED_STEPS, _GUESSED_STEPS = 4, 2
 _KEPT_CATCH_UPS = 5  # that a median is taken over
 _SLOPE = 0.1  # guess: what a node costs, in plain steps
+_FEW = 32  # positions that the draft takes in with the last step's, at hardly any cost
 
 
 @dataclass(frozen=True)
@@ -87,11 +90,15 @@ class AutoPolicy:
     What the draft takes in after plain steps is no part of a candidate's cost: those steps are left out of it, and
     counted as the trial's.
 
+    Where texts repeat themselves a step of copies (`Copying`) comes in between, at each step that it is expected to be
+    3 % faster at than the leader. It needs no trials: what copies would have been worth is known after every step.
+
     Args:
         candidates: plain steps need not be among them, they always are.
-        costs: per batch size, seconds per step by name, of those worth considering there; "none" is a plain step.
-            Where no size has any, all are considered, and measured first.
+        costs: per batch size, seconds per step by name, of those worth considering there and of copies; "none" is a
+            plain step. Where no size has any, all are considered, and measured first.
         weight: rows times steps that speak for the candidates' accepted tokens.
+        copies: tokens that a step may copy.
     """
 
     def __init__(
@@ -99,20 +106,26 @@ class AutoPolicy:
         candidates: Sequence[Candidate],
         costs: Mapping[int, Mapping[str, float]] | None = None,
         weight: float = 8.0,
+        copies: Sequence[int] = LENGTHS,
     ):
         assert candidates, "without a draft there is nothing to choose"
         self._drafters = {candidate.name: candidate.drafter for candidate in candidates}
-        self.max_nodes = max(drafter.max_nodes for drafter in self._drafters.values())
-        self.max_depth = max(drafter.max_depth for drafter in self._drafters.values())
+        self._copying = Copying(copies)
+        every = (*self._drafters.values(), *self._copying.copiers.values())
+        self.max_nodes = max(drafter.max_nodes for drafter in every)
+        self.max_depth = max(drafter.max_depth for drafter in every)
         known = {c.name: Believed(max(c.accepted, 0.05), c.drafter.max_depth, c.depth) for c in candidates}
         self._acceptance = AcceptanceEstimate(known, weight)
         self._sizes = {
             _group(size): _Size(CostEstimate(known, _TUNED_STEPS), tuned=True)
             for size, known in (costs or {}).items()
         }
-        self._considered = {_group(size): tuple({PLAIN: 0, **known}) for size, known in (costs or {}).items()}
+        self._considered = {
+            _group(size): (PLAIN, *(name for name in known if name in self._drafters))
+            for size, known in (costs or {}).items()
+        }
         self._group = -1
-        self._step, self._plain_steps = 0, 0
+        self._step, self._behind = 0, 0.0  # steps, and positions that the draft has not taken in
         self._first_credit = _TUNED_FIRST_CREDIT if costs else _FIRST_CREDIT
         self._credit: float | None = None  # seconds
         self._context = 0
@@ -122,14 +135,14 @@ class AutoPolicy:
 
     # -- the choice ------------------------------------------------------------------------------------------------
 
-    def choose(self, running: Running) -> Drafter | None:
+    def choose(self, running: Running) -> Drafter | Copier | None:
         size, self._context, self._left = self._enter(running.batch_size), running.context, running.left
         self._acceptance.enter(running.temperature)
+        costs = self._costs(size)
         if self._trial is None:
-            costs = self._costs(size)
             self._lead(size, self._best(size, costs))
             self._trial = self._next_trial(size, costs)
-        return self._drafters.get(self._running(size))
+        return self._copier(size, costs, running) or self._drafters.get(self._running(size))
 
     @property
     def leader(self) -> str:
@@ -182,14 +195,36 @@ class AutoPolicy:
 
     def _costs(self, size: _Size) -> dict[str, float]:
         """Of a step of each known candidate on the present text, and of the tail it leads to; only ratios count."""
-        costs, tokens = size.costs.steps(self._acceptance.stretch), self._acceptance.tokens
-        if not self._left or not (alone := self._alone(size)):
-            return costs
-        emitted = {name: tokens(name) for name in costs}
+        costs = size.costs.steps(self._acceptance.stretch)
+        return self._with_tail(
+            size, {name: (cost, self._acceptance.tokens(name)) for name, cost in costs.items()}
+        )
+
+    def _with_tail(self, size: _Size, steps: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+        """Costs of steps, from what they cost themselves and the tokens that each row has of them."""
+        alone = self._alone(size) if self._left else 0.0
+        if not alone:
+            return {name: cost for name, (cost, _) in steps.items()}
         return {
-            name: cost + alone * emitted[name] * lag(self._left, emitted[name])
-            for name, cost in costs.items()
+            name: cost + alone * emitted * lag(self._left, emitted) for name, (cost, emitted) in steps.items()
         }
+
+    def _copier(self, size: _Size, costs: Mapping[str, float], running: Running) -> Copier | None:
+        """What makes this step's copies, if that is faster than the leader, and for no row slower than plain steps."""
+        yields = self._copying.yields(running)
+        if not yields or size.leader not in costs or PLAIN not in costs:
+            return None
+        for name in yields:
+            if name not in costs:
+                size.costs.presume(name, self._guess(size, name, min))
+        own = size.costs.relative
+        tokens = {name: one.mean for name, one in yields.items() if one.least * own[PLAIN] >= own[name]}
+        if not tokens:
+            return None
+        charged = self._with_tail(size, {name: (own[name], emitted) for name, emitted in tokens.items()})
+        best = max(tokens, key=lambda name: tokens[name] / charged[name])
+        leading = self._acceptance.tokens(size.leader) / costs[size.leader]
+        return self._copying.copiers[best] if tokens[best] / charged[best] > _MARGIN * leading else None
 
     def _alone(self, size: _Size) -> float:
         """What a token costs where a single row is left, on the scale of a larger batch; 0 where that is not known."""
@@ -223,7 +258,7 @@ class AutoPolicy:
         return unknown + [name for name in others if size.due.get(name, 0) <= self._step]
 
     def _nodes(self, name: str) -> int:
-        drafter = self._drafters.get(name)
+        drafter = self._drafters.get(name) or self._copying.copiers.get(name)
         return 1 if drafter is None else drafter.max_nodes
 
     def _expected_loss(self, size: _Size, costs: Mapping[str, float], name: str, steps: int) -> float:
@@ -233,19 +268,19 @@ class AutoPolicy:
         catch_up = 0.0 if name == PLAIN else self._catch_up
         return steps * size.costs.pace * (step - per_token * self._acceptance.tokens(name)) + catch_up
 
-    def _guess(self, size: _Size, name: str) -> float:
-        """What a candidate of unknown cost may cost: as much per node as the dearest known one."""
+    def _guess(self, size: _Size, name: str, of: Callable[[list[float]], float] = max) -> float:
+        """What a candidate of unknown cost may cost: as much per node as the dearest known one, or `of` all."""
         costs = size.costs.relative
         plain = costs.get(PLAIN, min(costs.values()))
         slopes = [
             (cost - plain) / (self._nodes(other) - 1) for other, cost in costs.items() if other != PLAIN
         ]
-        return plain + max([_SLOPE * plain, *slopes]) * (self._nodes(name) - 1)
+        return plain + of([_SLOPE * plain, *slopes]) * (self._nodes(name) - 1)
 
     @property
     def _catch_up(self) -> float:
         """Seconds that the draft needs for what it has not taken in, at most the context."""
-        return median_low(self._catch_ups) * min(self._plain_steps, self._context)
+        return median_low(self._catch_ups) * min(self._behind, self._context)
 
     # -- learning --------------------------------------------------------------------------------------------------
 
@@ -258,20 +293,28 @@ class AutoPolicy:
         self._credit = min(credit + share * outcome.seconds, most)
         if outcome.drafter is not None and outcome.nodes == 1:
             return  # the end of the context leaves no room for a tree
-        if self._trial is None:
+        if isinstance(outcome.drafter, Copier):
+            self._learn_from_copies(size, outcome.drafter, outcome)
+        elif self._trial is None:
             self._learn_from_leader(size, outcome)
         else:
             self._learn_from_trial(size, self._trial, outcome)
-        self._plain_steps = self._plain_steps + 1 if outcome.drafter is None else 0
+        without = outcome.drafter is None or isinstance(outcome.drafter, Copier)
+        self._behind = self._behind + fmean(outcome.emitted) if without else 0.0
 
     def _learn_from_leader(self, size: _Size, outcome: StepOutcome) -> None:
         name = self._running(size)
-        if not outcome.caught_up:
+        if outcome.caught_up <= _FEW:
             size.costs.observe(name, outcome.seconds, self._stretch(name, outcome))
         if name == PLAIN:
             self._acceptance.fade()
         else:
             self._acceptance.observe(name, outcome.accepted, outcome.nodes - 1)
+
+    def _learn_from_copies(self, size: _Size, copier: Copier, outcome: StepOutcome) -> None:
+        """What they cost; what they are worth, the texts tell."""
+        if size.costs.paced:
+            size.costs.compare(copier_name(copier.max_depth), [(outcome.seconds, 1.0)])
 
     def _learn_from_trial(self, size: _Size, trial: _Trial, outcome: StepOutcome) -> None:
         trial.left -= 1

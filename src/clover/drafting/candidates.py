@@ -6,40 +6,59 @@ from statistics import fmean
 
 from clover.drafting.auto import AutoPolicy, Candidate
 from clover.drafting.calibration import Calibration
+from clover.drafting.copying import LENGTHS, copier_name
 from clover.drafting.making import make_drafter
-from clover.drafting.tuning import PLAIN, Choice, Tuning
+from clover.drafting.tuning import PLAIN, Choice, Tuning, verify_seconds
 from clover.drafts import DraftModel
 from clover.tree import BudgetTree, ConfidentChain, RerankTree, SharedTree, Tree, TreeShape, parse_tree
 
 _CHAIN = "chain:8:0.15"  # of an untuned draft
+_COMPILED_LENGTHS = (15,)
 _CONSIDERED = 3  # tuned trees per batch size, besides plain steps
 _SHALLOW = 0.5  # of the depth of the best tree: what harder text may want
 _TUNED_WEIGHT = 200.0  # rows times steps that a tuned acceptance counts for
 
 
-def make_policy(draft: DraftModel, tuning: Tuning | None = None, compiled: bool = False) -> AutoPolicy:
+def make_policy(
+    draft: DraftModel, tuning: Tuning | None = None, compiled: bool = False, copies: bool = True
+) -> AutoPolicy:
     """Make what chooses between trees, and none, while it runs.
 
     Args:
         tuning: what was measured of the draft on this machine: of each batch size the best tree of fixed shape, the
             best chain that ends early, and the best tree of half the depth, which harder text may want. Without it
             the draft's own tree, a chain that ends early, and four nodes of Clover-1's rule are measured.
-        compiled: leave chains that end early out, for each of their lengths would have to be compiled.
+        compiled: leave chains that end early out, for each of their lengths would have to be compiled, and let copies
+            have one length.
+        copies: whether steps may copy where a text repeats itself.
 
     Raises:
         UserError: a tuned tree is deeper than the draft goes.
     """
+    lengths = () if not copies else _COMPILED_LENGTHS if compiled else LENGTHS
     if tuning is None:
-        return AutoPolicy(_default_candidates(draft, compiled))
+        return AutoPolicy(_default_candidates(draft, compiled), copies=lengths)
     best = {size: _worth_considering(tuning.choices_for(size), compiled) for size in tuning.batch_sizes}
     found: dict[str, list[Choice]] = {}
     for choice in (choice for choices in best.values() for choice in choices if choice.tree != PLAIN):
         found.setdefault(choice.tree, []).append(choice)
     candidates = [_tuned_candidate(draft, choices, tuning.calibration) for choices in found.values()]
     if not candidates:
-        return AutoPolicy(_default_candidates(draft, compiled))
+        return AutoPolicy(_default_candidates(draft, compiled), copies=lengths)
     costs = {size: {c.tree: c.step_seconds for c in choices} for size, choices in best.items()}
-    return AutoPolicy(candidates, costs, _TUNED_WEIGHT)
+    for size, known in costs.items():
+        known.update(_copy_costs(tuning, size, known.get(PLAIN), lengths))
+    return AutoPolicy(candidates, costs, _TUNED_WEIGHT, lengths)
+
+
+def _copy_costs(tuning: Tuning, size: int, plain: float | None, lengths: Sequence[int]) -> dict[str, float]:
+    """Seconds of steps of copies: a plain step's, with the target's pass over more tokens."""
+    if plain is None or not tuning.verify:
+        return {}
+    near = min(tuning.verify, key=lambda cost: (abs(log2(cost.batch_size / size)), cost.context))
+    single = verify_seconds(tuning.verify, size, 1, near.context)
+    passes = {length: verify_seconds(tuning.verify, size, 1 + length, near.context) for length in lengths}
+    return {copier_name(length): plain * max(seconds / single, 1.0) for length, seconds in passes.items()}
 
 
 def _tuned_candidate(

@@ -16,6 +16,7 @@ from statistics import fmean, median_low
 from clover.drafting.tuning import PLAIN
 
 _KEPT = 9  # steps that a median is taken over: four slow ones in a row do not move it
+_GUESSED = 3  # steps that a guess counts for
 _WINDOW = 16  # steps of one row over which a text's difficulty is averaged
 _SHORTEST_WINDOW = 4
 _LONGEST_MEMORY = 400.0  # rows times steps that a candidate's hazard is averaged over
@@ -45,6 +46,11 @@ def hazard_of(accepted: float, depth: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if accepted_of(middle, depth) > accepted else (low, middle)
     return low
+
+
+def temperature_class(temperature: float) -> int:
+    """Which texts are about alike: those of one half of a unit of temperature."""
+    return round(_CLASSES * min(temperature, _HIGHEST))
 
 
 @dataclass
@@ -142,7 +148,7 @@ class AcceptanceEstimate:
 
     def enter(self, temperature: float) -> None:
         """Go on with texts of this temperature, the mean of the rows."""
-        at = round(_CLASSES * min(temperature, _HIGHEST))
+        at = temperature_class(temperature)
         if at not in self._difficulties:
             self._difficulties[at] = _Difficulty(_Endings(self._presumed, self._presumed))
         self._difficulty = self._difficulties[at]
@@ -246,6 +252,10 @@ class CostEstimate:
         if name not in self._relative:
             self._relative[name] = deque([seconds], maxlen=_KEPT)
         self._pace.append(seconds / self.step(name, stretch))
+
+    def presume(self, name: str, seconds: float) -> None:
+        """Take a guess for what a candidate costs that has not run yet, on the scale of `relative`."""
+        self._relative[name] = deque([seconds] * _GUESSED, maxlen=_KEPT)
 
     def steps(self, stretch: Callable[[str], float]) -> dict[str, float]:
         """What a step of each known candidate costs, at a stretch of its own, on the scale of `relative`."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from clover.drafting.base import Drafter
+from clover.drafting.repetition import Copier, Repetition
 
 
 @dataclass(frozen=True)
@@ -18,12 +20,14 @@ class Running:
         temperature: the mean of the rows, 0 for greedy ones.
         left: tokens that each row may still emit, if no other request will take the place of one that has finished;
             empty if others may.
+        repetitions: gives each row's text and where its end stood before, if anyone wants to know.
     """
 
     batch_size: int
     context: int
     temperature: float = 0.0
     left: tuple[int, ...] = ()
+    repetitions: Callable[[], Sequence[Repetition]] = field(default=tuple, compare=False)
 
 
 @dataclass(frozen=True)
@@ -33,17 +37,17 @@ class StepOutcome:
     Attributes:
         batch_size: rows that ran.
         context: tokens of the longest row, when the step was chosen.
-        drafter: what grew the trees; None for a plain step.
+        drafter: what grew the trees, or copied them from the texts; None for a plain step.
         nodes: of each row's tree, root included; 1 for a plain step.
         emitted: tokens of each row in this step, bonus token included.
         seconds: of the whole step.
         draft_seconds: of the drafting in it.
-        caught_up: positions per row that the draft had to take in beyond the last step's (after plain steps).
+        caught_up: positions per row that the draft had to take in beyond the last step's (after steps without it).
     """
 
     batch_size: int
     context: int
-    drafter: Drafter | None
+    drafter: Drafter | Copier | None
     nodes: int
     emitted: tuple[int, ...]
     seconds: float
@@ -67,8 +71,8 @@ class Policy(Protocol):
     max_nodes: int
     max_depth: int
 
-    def choose(self, running: Running) -> Drafter | None:
-        """Choose what drafts in the next step; None for a plain step."""
+    def choose(self, running: Running) -> Drafter | Copier | None:
+        """Choose what drafts in the next step, or that copies are made; None for a plain step."""
         ...
 
     def record(self, outcome: StepOutcome) -> None:

@@ -5,9 +5,9 @@ and, where all rows simply take the most probable token, verifies it. Rows, node
 a few sizes, and the caches have one of a few capacities, so that few graphs serve all steps; a graph is made when its
 shapes are met first. No graph depends on the lengths of the texts: they are tensors (`FixedCache`).
 
-What is not captured runs as it does without compilation: prompts, long catching up after plain steps, trees that are
-drawn or whose rows depend on each other, drafts without a `FrontierSession`, the choice of sampled tokens, and moving
-what was accepted to its place in the cache.
+What is not captured runs as it does without compilation: prompts, most of a long catching up after plain steps and
+copies, trees that are drawn or whose rows depend on each other, drafts without a `FrontierSession`, the choice of
+sampled tokens, and moving what was accepted to its place in the cache.
 
 Shapes: B batch, N nodes, A pending positions, D depths, V vocabulary, V' the draft's, W width of the hidden states that
 the draft reads; B', N' and A' filled up.
@@ -87,15 +87,20 @@ class CapturedSteps:
         if self._replays:
             torch.compiler.cudagraph_mark_step_begin()
 
-    def draft(self, batch: Batch, drafter: Drafter) -> TokenTree | None:
-        """Let the draft take in what is pending and grow trees; None, and nothing done, if that is not captured."""
+    def draft(self, batch: Batch, drafter: Drafter, chunk: int) -> TokenTree | None:
+        """Let the draft take in what is pending and grow trees; None, and nothing done, if that is not captured.
+
+        Of more positions than a graph takes in, those before the last run as they would without, in parts of `chunk`.
+        """
         session, pending = batch.session, batch.pending
         # Rows of other trees depend on each other, or on random numbers that are not handed over.
         captured = type(drafter) in (StaticDrafter, BudgetDrafter, RerankDrafter)
-        if not isinstance(session, FrontierSession) or not captured or max(pending.counts) > self._width:
+        if not isinstance(session, FrontierSession) or not captured:
             return None
         assert isinstance(drafter, StaticDrafter | BudgetDrafter | RerankDrafter)
-        ((hidden, next_tokens, counts),) = pending.take(self._width)
+        *earlier, (hidden, next_tokens, counts) = pending.take(chunk, min(chunk, self._width))
+        for part in earlier:
+            session.commit(*part)
         rows, sizes = len(counts), (row_size(batch), self._width)
         caches = [session.cache] if session.memory is None else [session.cache, session.memory]
         for cache in caches:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from clover.drafting import Running, StepOutcome
+from clover.drafting import Copier, Running, StepOutcome
 from clover.engine.batch import Batch
 from clover.engine.pending import Pending
 from clover.engine.prefill import Prefill
@@ -192,7 +192,8 @@ class Decoding:
         clock.steps += 1
         running = self._running(batch)
         drafter = engine.policy.choose(running)
-        caught_up = 0 if drafter is None or batch.session is None else batch.pending.behind
+        asked = batch.session is not None and not (drafter is None or isinstance(drafter, Copier))
+        caught_up = batch.pending.behind if asked else 0
         drafted = clock.seconds["draft"]
         with clock.phase("draft"):
             tree = draft_tree(batch, drafter, target.position_limit, engine.prefill_chunk, engine.captured)
@@ -228,6 +229,7 @@ class Decoding:
             context=batch.cache.length + 1,
             temperature=fmean(row.request.params.temperature for row in batch.rows),
             left=tuple(row.left for row in batch.rows) if closed else (),
+            repetitions=lambda: [row.repetition for row in batch.rows],
         )
 
     def _leave(self, batch: Batch) -> None:

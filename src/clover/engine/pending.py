@@ -59,23 +59,26 @@ class Pending:
         self.counts = [old + new for old, new in zip(self.counts, counts, strict=True)]
         self._latest = [new or old for new, old in zip(counts, self._latest, strict=True)]
 
-    def take(self, most: int) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
+    def take(self, most: int, last: int | None = None) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
         """Hand everything over, in parts of at most so many positions per row.
 
         Every row that has positions has at least one of them in the last part: what a draft says of a row is what it
         says after that part.
 
+        Args:
+            last: positions per row in the last part at most; `most` when left out.
+
         Yields:
             hidden [B, A, W], next_tokens Long [B, A] and counts, as for `append`.
         """
-        counts, longest = self.counts, max(self.counts)
-        rows, done = len(counts), [0] * len(counts)
-        for _ in range(most, longest, most):
-            part = [max(min(most, count - at - 1), 0) for count, at in zip(counts, done, strict=True)]
+        left, last = self.counts, last or most
+        rows, done = len(left), [0] * len(left)
+        while max(left) > last:
+            part = [max(min(most, count - 1), 0) for count in left]
             row, place = self._places(done, max(part))
             yield self._hidden[row, place], self._next_tokens[row, place], part
             done = [at + new for at, new in zip(done, part, strict=True)]
-        left = [count - at for count, at in zip(counts, done, strict=True)]
+            left = [count - at for count, at in zip(self.counts, done, strict=True)]
         width = max(1, *left)
         if not any(done):
             yield self._hidden[:rows, :width], self._next_tokens[:rows, :width], left

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from clover.drafting import Repetition
 from clover.engine.requests import FinishReason, Generation, Request, StepEvent
 from clover.engine.text import Detokenizer
 from clover.metrics import Acceptance
@@ -34,6 +35,7 @@ class Row:
         self.tokens: list[int] = []
         self.acceptance = Acceptance()
         self.finish_reason: FinishReason | None = None
+        self._repetition: Repetition | None = None
         self._detokenizer = Detokenizer(tokenizer, request.stop, request.prompt)
         self._started = 0.0
         self._first_token_seconds = 0.0
@@ -42,6 +44,15 @@ class Row:
     def left(self) -> int:
         """Tokens that it may still emit."""
         return min(self.request.max_new_tokens, self.limit) - len(self.tokens)
+
+    @property
+    def repetition(self) -> Repetition:
+        """Its text so far, and where the end of it stood before."""
+        prompt = self.request.prompt
+        if self._repetition is None:
+            self._repetition = Repetition(prompt)
+        self._repetition.extend(self.tokens[len(self._repetition.text) - len(prompt) :])
+        return self._repetition
 
     def start(self) -> None:
         """Note that the request no longer waits: its prompt is run from now on."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clover.drafting import Drafter
+from clover.drafting import Copier, Drafter
 from clover.drafts import DraftSession
 from clover.engine.batch import Batch
 from clover.engine.captured import CapturedSteps
@@ -57,18 +57,24 @@ class Settled:
 
 def draft_tree(
     batch: Batch,
-    drafter: Drafter | None,
+    drafter: Drafter | Copier | None,
     position_limit: int,
     chunk: int,
     captured: CapturedSteps | None = None,
 ) -> TokenTree:
-    """Let the draft take in what is pending, in parts of `chunk` positions, and grow a tree; the root without one."""
+    """Let the draft take in what is pending, in parts of `chunk` positions, and grow a tree; the root without one.
+
+    Copies are made without it.
+    """
     root = batch.root.unsqueeze(1)
     if drafter is None or batch.session is None:
         return TokenTree.root_only(root)
     furthest = position_limit - drafter.max_depth
     at_limit = [length >= furthest for length in batch.cache.lengths]
-    tree = None if captured is None or all(at_limit) else captured.draft(batch, drafter)
+    if isinstance(drafter, Copier):
+        rows = zip(batch.rows, at_limit, strict=True)
+        return drafter.grow(batch.root, [None if full else row.repetition for row, full in rows])
+    tree = None if captured is None or all(at_limit) else captured.draft(batch, drafter, chunk)
     if tree is None:
         logits = catch_up(batch, batch.session, chunk)
         if all(at_limit):

@@ -90,7 +90,8 @@ class Sampler:
         self._seen = self._seen_in(prompts).to(self._device)
         self._gumbels: Tensor | None = None  # of this step, as far as it has asked for them
         self._of_tokens: Tensor | None = None  # of this step, for the tokens that a draft proposes from
-        self._depths = 1  # how many depths the steps so far have asked for
+        self._depths = 1  # how many depths are hashed at once: about as many as the last steps have asked for
+        self._asked = 1  # how many this step has asked for
 
     def _configure(self, params: Sequence[SamplingParams]) -> None:
         """Set what depends on the parameters alone; None stands for a processor that no row needs."""
@@ -236,14 +237,15 @@ class Sampler:
         """Return the numbers by which the tokens after nodes of depths 0 to D are chosen, float32 [B, D + 1, V].
 
         A number serves all nodes of its depth; those of greedy rows are 0. Hashed once in a step, unless more depths
-        are asked for than ever before.
+        are asked for than in the last ones.
         """
+        self._asked = max(self._asked, max_depth + 1)
         if self._gumbels is None or self._gumbels.shape[1] <= max_depth:
             self._gumbels = self._hashed(torch.arange(self._vocab_size, device=self._device), max_depth)
         return self._gumbels[:, : max_depth + 1]
 
     def _hashed(self, tokens: Tensor, max_depth: int) -> Tensor:
-        """The numbers of tokens Long [V'] at all depths that steps have asked for so far, float32 [B, D + 1, V']."""
+        """The numbers of tokens Long [V'] at all depths that are hashed at once, float32 [B, D + 1, V']."""
         self._depths = max(self._depths, max_depth + 1)
         positions = self._positions.unsqueeze(1) + torch.arange(self._depths, device=self._device)
         return self._greedy_zero(gumbels(self._seeds[:, None, None], _CHOICE, positions.unsqueeze(2), tokens))
@@ -258,6 +260,7 @@ class Sampler:
         """
         if tokens is None:
             return self.gumbels(depth)[:, depth : depth + 1]
+        self._asked = max(self._asked, depth + 1)
         if self._of_tokens is None or self._of_tokens.shape[1] <= depth:
             if self._warpers.narrow:
                 self._of_tokens = self._hashed(tokens, depth)
@@ -285,6 +288,7 @@ class Sampler:
             counts: Long [B]; how many of them count, 0 to A.
         """
         self._positions, self._gumbels, self._of_tokens = self._positions + counts, None, None
+        self._depths, self._asked = max(self._asked, self._depths - 1), 1
         if self._penalty is not None:
             padding = torch.arange(tokens.shape[1], device=tokens.device) >= counts.unsqueeze(1)
             self._seen = self._seen.scatter(1, tokens.masked_fill(padding, self._vocab_size), True)
