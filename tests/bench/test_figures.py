@@ -33,6 +33,7 @@ def test_share_of_drafting_and_of_the_ceilings() -> None:
     one = made()
     assert PLAIN_STEP.total == pytest.approx(0.010) and DRAFT_STEP.total == pytest.approx(0.020)
     assert one.draft_share == pytest.approx(0.003 / 0.020)
+    assert one.verify_share == pytest.approx(0.012 / 0.020)
     assert one.step_milliseconds == pytest.approx(
         {"draft": 3.0, "verify": 12.0, "accept": 1.0, "keep": 2.0, "other": 2.0, "total": 20.0}
     )

@@ -13,7 +13,7 @@ from tests.bench.hand import context_report, report
 
 KEYS = {
     "method", "batch_size", "temperature", "tokens_per_second", "speedup", "tau", "ideal_share", "draft_share",
-    "peak_memory_bytes", "identical",
+    "verify_share", "peak_memory_bytes", "identical",
 }  # fmt: skip
 
 

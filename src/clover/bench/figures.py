@@ -1,7 +1,8 @@
 """From the runs of one method to its figures: speed, where the time goes, and how near the ideal it comes.
 
 A draft that costs nothing would make decoding τ · T_plain_step / T_verify_step times as fast; `ideal_share` is the
-speed-up over that.
+speed-up over that. The speed-up counts the prefill and the ideal does not; without it the share would be that of the
+target's pass in a step, `verify_share`.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ class StepTimes:
         """Drafting, of the whole step."""
         return self.draft / self.total
 
+    @property
+    def verify_share(self) -> float:
+        """The target's pass, of the whole step."""
+        return self.verify / self.total
+
     def milliseconds(self) -> dict[str, float]:
         """All phases and the whole step, in milliseconds."""
         phases = {name: _MILLISECONDS * getattr(self, name) for name in (*STEP_PHASES, "other")}
@@ -56,7 +62,8 @@ class Figures:
         tokens_per_second, speedup: medians of the rounds, prefill included; the speed-up is over our plain decoding.
         tau: tokens per decoding step and text, the bonus token included.
         ideal_speedup, ideal_share: see the head of this file; None without a draft of ours.
-        draft_share: drafting, of a decoding step; None where the steps are not ours.
+        draft_share, verify_share: drafting and the target's pass, of a decoding step; None where the steps are not
+            ours. The latter is the ideal share without prefill.
         peak_memory_bytes: while decoding, weights included; None where it was not measured.
         identical: whether all texts are those of our plain decoding, in every round; None where they need not be.
         identical_texts, texts: of so many texts, how many are.
@@ -75,6 +82,7 @@ class Figures:
     tau: float
     ideal_share: float | None
     draft_share: float | None
+    verify_share: float | None
     peak_memory_bytes: int | None
     identical: bool | None
     ideal_speedup: float | None
@@ -167,6 +175,7 @@ def figures(
         tau=acceptance.tau,
         ideal_share=None if ideal is None else median(speedups) / ideal,
         draft_share=None if steps is None else steps.draft_share,
+        verify_share=None if steps is None else steps.verify_share,
         peak_memory_bytes=peak_memory,
         identical=same == len(expected) if found.comparable else None,
         ideal_speedup=ideal,

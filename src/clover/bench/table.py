@@ -160,7 +160,7 @@ def _splits(report: Report) -> Table:
 
 
 def _notes(report: Report, narrow: bool) -> Iterator[tuple[str, str]]:
-    yield "of ideal", "speed-up over τ · plain step / verify step, as if drafting took no time"
+    yield "of ideal", "speed-up over τ · plain step / verify step, as if drafting and prefill took no time"
     yield (
         "bandwidth",
         "the time for reading the target's weights once at the measured speed, over the step's",
