@@ -58,15 +58,21 @@ def test_old_tokens_are_forgotten() -> None:
 
 def test_rows_are_told_apart_and_texts_by_their_temperature() -> None:
     copying = Copying((3, 7))
-    assert copying.yields(running([1, 2, 3], [4, 5])) == {}
-    found = copying.yields(running(PERIOD * 3, [4, 5]))
-    assert found["copy:7"].least == 1
-    assert found["copy:7"].mean > found["copy:3"].mean > 2
+    assert tokens(copying, running([1, 2, 3])) == tokens(copying, running(PERIOD * 3, [4, 5])) == {}
+    found = tokens(copying, running(PERIOD * 3, PERIOD[:3] * 2))
+    assert found["copy:7"] > found["copy:3"] > 2
+    assert tokens(copying, running(PERIOD * 3))["copy:7"] > found["copy:7"]
     both = running(PERIOD * 3, PERIOD * 2)
     for row in both.repetitions():
         row.judged = [(24, False)] * 400
-    assert copying.yields(both)["copy:7"].mean < found["copy:7"].mean
-    assert copying.yields(running(PERIOD * 3, [4, 5], temperature=1.0)) == found
+    assert tokens(copying, both)["copy:7"] < found["copy:7"]
+    assert tokens(copying, running(PERIOD * 3, PERIOD[:3] * 2, temperature=1.0)) == found
+    assert list(tokens(copying, running(PERIOD * 3), room=6)) == ["copy:3"]
+
+
+def tokens(copying: Copying, now: Running, room: int = 100) -> dict[str, float]:
+    copying.enter(now)
+    return copying.tokens({PLAIN: 1.0, "copy:3": 1.0, "copy:7": 1.0}, room)
 
 
 def policy(**costs: float) -> tuple[AutoPolicy, Any]:
@@ -119,4 +125,6 @@ def test_a_tuning_tells_what_copies_cost() -> None:
     costs = made._sizes[0].costs.relative
     assert costs["copy:15"] == pytest.approx(0.022 * 0.026 / 0.011)
     assert made._considered[0] == (PLAIN, "chain:2"), "copies need no trials"
-    assert make_policy(scripted_draft(), found, copies=False)._copying.yields(running(PERIOD * 3)) == {}
+    assert not isinstance(
+        make_policy(scripted_draft(), found, copies=False).choose(running(PERIOD * 3)), Copier
+    )

@@ -216,3 +216,15 @@ def test_copies_of_texts_that_go_in_circles_change_no_token(dtype: torch.dtype, 
     assert tokens_of(generations) == tokens_of(run(Engine(target), requests))
     assert sum(isinstance(one, Copier) for one in policy.drafters) > 5
     assert max(generation.acceptance.tau for generation in generations) > 2
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_copies_up_to_the_end_of_the_context(target: TargetModel, batch: int) -> None:
+    draft = SYSTEMS["clover2"].from_target(target).to(target.dtype).eval()
+    room = target.context_length
+    requests = [Request(tuple([5, 6, 7, 8] * (room // 4 - 12 - row)), room, eos=()) for row in range(batch)]
+    policy = ScriptedPolicy([Copier(9)])
+    found = run(Engine(target, draft, policy=policy), requests)
+    assert tokens_of(found) == tokens_of(run(Engine(target), requests))
+    assert {generation.finish_reason for generation in found} == {"context"}
+    assert (policy.outcomes[0].nodes, policy.outcomes[-1].nodes) == (10, 1)

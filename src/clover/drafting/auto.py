@@ -138,11 +138,16 @@ class AutoPolicy:
     def choose(self, running: Running) -> Drafter | Copier | None:
         size, self._context, self._left = self._enter(running.batch_size), running.context, running.left
         self._acceptance.enter(running.temperature)
+        self._copying.enter(running)
         costs = self._costs(size)
         if self._trial is None:
             self._lead(size, self._best(size, costs))
             self._trial = self._next_trial(size, costs)
-        return self._copier(size, costs, running) or self._drafters.get(self._running(size))
+        if size.leader in costs and PLAIN in costs:
+            self._presume(size, costs)
+            if copier := self._copier(size, costs, running.room):
+                return copier
+        return self._drafters.get(self._running(size))
 
     @property
     def leader(self) -> str:
@@ -209,22 +214,24 @@ class AutoPolicy:
             name: cost + alone * emitted * lag(self._left, emitted) for name, (cost, emitted) in steps.items()
         }
 
-    def _copier(self, size: _Size, costs: Mapping[str, float], running: Running) -> Copier | None:
-        """What makes this step's copies, if that is faster than the leader, and for no row slower than plain steps."""
-        yields = self._copying.yields(running)
-        if not yields or size.leader not in costs or PLAIN not in costs:
-            return None
-        for name in yields:
+    # -- copies ----------------------------------------------------------------------------------------------------
+
+    def _presume(self, size: _Size, costs: Mapping[str, float]) -> None:
+        """Guess what copies cost that have not been made yet."""
+        for name in self._copying.copiers:
             if name not in costs:
                 size.costs.presume(name, self._guess(size, name, min))
+
+    def _copier(self, size: _Size, costs: Mapping[str, float], room: int) -> Copier | None:
+        """What makes this step's copies, if they are worth more than the leader."""
         own = size.costs.relative
-        tokens = {name: one.mean for name, one in yields.items() if one.least * own[PLAIN] >= own[name]}
-        if not tokens:
-            return None
+        tokens = self._copying.tokens(own, room)
         charged = self._with_tail(size, {name: (own[name], emitted) for name, emitted in tokens.items()})
-        best = max(tokens, key=lambda name: tokens[name] / charged[name])
         leading = self._acceptance.tokens(size.leader) / costs[size.leader]
-        return self._copying.copiers[best] if tokens[best] / charged[best] > _MARGIN * leading else None
+        best = max(tokens, key=lambda name: tokens[name] / charged[name], default=None)
+        if best is None or tokens[best] / charged[best] <= _MARGIN * leading:
+            return None
+        return self._copying.copiers[best]
 
     def _alone(self, size: _Size) -> float:
         """What a token costs where a single row is left, on the scale of a larger batch; 0 where that is not known."""

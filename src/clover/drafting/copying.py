@@ -10,13 +10,14 @@ or is not the one that a copy would have had there.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from clover.drafting.estimates import temperature_class
 from clover.drafting.policy import Running
 from clover.drafting.repetition import SHORTEST_MATCH, Copier, Repetition
+from clover.drafting.tuning import PLAIN
 
 LENGTHS = (3, 7, 15, 31)  # tokens that a step may copy
 # A copy's next token is as likely as others were that had about as many tokens before them in both places.
@@ -75,19 +76,6 @@ def copier_name(length: int) -> str:
     return f"copy:{length}"
 
 
-@dataclass(frozen=True)
-class Yield:
-    """Tokens per row that a step is expected to yield, the bonus token included.
-
-    Attributes:
-        mean: of the rows.
-        least: of the row that has least.
-    """
-
-    mean: float
-    least: float
-
-
 class Copying:
     """Which steps of copies there are, and how many tokens each would yield at present.
 
@@ -95,30 +83,47 @@ class Copying:
         lengths: tokens that a step may copy, rising.
 
     Attributes:
+        lengths: as given; empty if no step is to copy.
         copiers: by name.
+        repetitions: of each row at present.
     """
 
     def __init__(self, lengths: Sequence[int]):
+        self.lengths = tuple(lengths)
         self.copiers = {copier_name(length): Copier(length) for length in lengths}
+        self.repetitions: Sequence[Repetition] = ()
         self._estimates: dict[int, CopyEstimate] = {}  # by class of temperature
+        self._estimate = CopyEstimate()
 
-    def yields(self, running: Running) -> dict[str, Yield]:
-        """What a step with each copier is expected to yield; empty if no text repeats itself."""
-        if not self.copiers:
-            return {}
-        estimate = self._estimates.setdefault(temperature_class(running.temperature), CopyEstimate())
-        repetitions = running.repetitions()
-        for one in repetitions:
-            estimate.learn(one)
-        lengths = Counter(one.length for one in repetitions)
-        if not any(lengths):
-            return {}
-        counts = [copier.max_depth for copier in self.copiers.values()]
-        rows = [(estimate.accepted(length, counts), rows) for length, rows in lengths.items()]
-        return {
-            name: Yield(
-                mean=1 + sum(accepted[at] * count for accepted, count in rows) / len(repetitions),
-                least=1 + min(accepted[at] for accepted, _ in rows),
+    def enter(self, running: Running) -> None:
+        """Go on with these rows, and learn from what they have become."""
+        if self.lengths:
+            self._estimate = self._estimates.setdefault(
+                temperature_class(running.temperature), CopyEstimate()
             )
-            for at, name in enumerate(self.copiers)
-        }
+            self.repetitions = running.repetitions()
+            for one in self.repetitions:
+                self._estimate.learn(one)
+
+    def tokens(self, costs: Mapping[str, float], room: int) -> dict[str, float]:
+        """Tokens per row, the bonus token included, that a step with each copier is expected to yield.
+
+        Empty unless every text repeats itself. Those that make a row slower than plain steps are left out.
+
+        Args:
+            costs: of a step with each, and of a plain one.
+            room: positions that are left.
+        """
+        matches, found = [one.length for one in self.repetitions], {}
+        if not matches or not all(matches):
+            return {}
+        for length, accepted in self._accepted(matches).items():
+            name = copier_name(length)
+            if length < room and 1 + min(accepted) >= costs[name] / costs[PLAIN]:
+                found[name] = 1 + fmean(accepted)
+        return found
+
+    def _accepted(self, matches: Sequence[int]) -> dict[int, list[float]]:
+        """Of so many copied tokens those that are accepted in each row, where so many match before them."""
+        known = {match: self._estimate.accepted(match, self.lengths) for match in set(matches)}
+        return {length: [known[match][at] for match in matches] for at, length in enumerate(self.lengths)}

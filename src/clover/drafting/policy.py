@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -20,6 +21,7 @@ class Running:
         temperature: the mean of the rows, 0 for greedy ones.
         left: tokens that each row may still emit, if no other request will take the place of one that has finished;
             empty if others may.
+        room: positions that the longest row may still take.
         repetitions: gives each row's text and where its end stood before, if anyone wants to know.
     """
 
@@ -27,6 +29,7 @@ class Running:
     context: int
     temperature: float = 0.0
     left: tuple[int, ...] = ()
+    room: int = field(default=sys.maxsize, compare=False)
     repetitions: Callable[[], Sequence[Repetition]] = field(default=tuple, compare=False)
 
 

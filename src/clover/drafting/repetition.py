@@ -52,10 +52,12 @@ class Repetition:
             if right:
                 self._next, self.length = self._next + 1, min(self.length + 1, _LONGEST_MATCH)
             else:
-                self._next, self.length = before or 0, self._match(before or 0)
+                self._next, self.length = before, self._match(before, len(self.text))
 
     def copy(self, count: int) -> list[int]:
-        """The `count` tokens that followed; where they run into the end of the text they go on with themselves.
+        """The `count` tokens that followed, none where there is no such place.
+
+        Where they run into the end of the text they go on with themselves.
 
         >>> Repetition([1, 2, 3, 9, 1, 2, 3]).copy(6)
         [9, 1, 2, 3, 9, 1]
@@ -65,22 +67,20 @@ class Repetition:
             found += found[: count - len(found)]
         return found
 
-    def _found(self, end: int) -> int | None:
-        """The last place after the n-gram that the text now ends with; from now on that is the end."""
+    def _found(self, end: int) -> int:
+        """The last place after the n-gram that the text now ends with, 0 if none; from now on that is the end."""
         ngram = tuple(self.text[-SHORTEST_MATCH:])
-        before = self._places.get(ngram)
+        before = self._places.get(ngram, 0)
         self._places[ngram] = end
         return before
 
-    def _match(self, place: int) -> int:
-        """How many tokens before a place are those before the end."""
-        text, last = self.text, len(self.text)
+    def _match(self, place: int, end: int) -> int:
+        """How many tokens before two places are the same, given that the n-grams are; none at the start of a text."""
         most = min(_LONGEST_MATCH, place)
         if most < SHORTEST_MATCH:
             return 0
-        return next(
-            (n for n in range(SHORTEST_MATCH, most) if text[place - 1 - n] != text[last - 1 - n]), most
-        )
+        further = range(SHORTEST_MATCH, most)
+        return next((n for n in further if self.text[place - 1 - n] != self.text[end - 1 - n]), most)
 
 
 class Copier:

@@ -229,6 +229,7 @@ class Decoding:
             context=batch.cache.length + 1,
             temperature=fmean(row.request.params.temperature for row in batch.rows),
             left=tuple(row.left for row in batch.rows) if closed else (),
+            room=self._target.position_limit - batch.cache.length,
             repetitions=lambda: [row.repetition for row in batch.rows],
         )
 

@@ -72,6 +72,8 @@ def draft_tree(
     furthest = position_limit - drafter.max_depth
     at_limit = [length >= furthest for length in batch.cache.lengths]
     if isinstance(drafter, Copier):
+        if all(at_limit):
+            return TokenTree.root_only(root)
         rows = zip(batch.rows, at_limit, strict=True)
         return drafter.grow(batch.root, [None if full else row.repetition for row, full in rows])
     tree = None if captured is None or all(at_limit) else captured.draft(batch, drafter, chunk)
