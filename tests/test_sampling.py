@@ -176,7 +176,7 @@ def test_greedy_rows_leave_a_drafts_logits_as_they_are():
 
 
 def test_the_numbers_of_a_step_are_hashed_once(monkeypatch):
-    """Draft and verification share them, and no step hashes for depths that it has no use for."""
+    """Draft and verification share them, and no step hashes for depths that it has no use for, whatever came before."""
     hashed = []
 
     def counted(*arguments):
@@ -186,13 +186,17 @@ def test_the_numbers_of_a_step_are_hashed_once(monkeypatch):
     monkeypatch.setattr("clover.sampling.sampler.gumbels", counted)
     sampler, logits, tree, _ = case(SETTINGS)
     rows = torch.ones(len(SETTINGS), dtype=torch.long)
-    for _ in range(3):
+    for before in (tree.max_depth, 20, 0):
+        sampler.expect(before)
+        sampler.gumbels(before)
+        sampler.commit(tree.tokens[:, :1], rows)
         hashed.clear()
+        sampler.expect(tree.max_depth)
         for depth in range(tree.max_depth):
             sampler.perturbed(logits[:, :2], depth)
         sampler.choose(logits, tree)
         sampler.commit(tree.tokens[:, :1], rows)
-    assert [numbers.shape for numbers in hashed] == [(len(SETTINGS), tree.max_depth + 1, 300)]
+        assert [numbers.shape for numbers in hashed] == [(len(SETTINGS), tree.max_depth + 1, 300)]
     sampler, logits, _, _ = case(SETTINGS)
     hashed.clear()
     sampler.choose(logits[:, :1], TokenTree.root_only(tree.tokens[:, :1]))

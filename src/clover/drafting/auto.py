@@ -276,7 +276,7 @@ class AutoPolicy:
         return steps * size.costs.pace * (step - per_token * self._acceptance.tokens(name)) + catch_up
 
     def _guess(self, size: _Size, name: str, of: Callable[[list[float]], float] = max) -> float:
-        """What a candidate of unknown cost may cost: as much per node as the dearest known one, or `of` all."""
+        """What a candidate of unknown cost may cost: as much per node as the dearest known one, or other `of` them."""
         costs = size.costs.relative
         plain = costs.get(PLAIN, min(costs.values()))
         slopes = [

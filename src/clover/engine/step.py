@@ -67,6 +67,7 @@ def draft_tree(
     Copies are made without it.
     """
     root = batch.root.unsqueeze(1)
+    batch.sampler.expect(0 if drafter is None else drafter.max_depth)
     if drafter is None or batch.session is None:
         return TokenTree.root_only(root)
     furthest = position_limit - drafter.max_depth

@@ -90,8 +90,7 @@ class Sampler:
         self._seen = self._seen_in(prompts).to(self._device)
         self._gumbels: Tensor | None = None  # of this step, as far as it has asked for them
         self._of_tokens: Tensor | None = None  # of this step, for the tokens that a draft proposes from
-        self._depths = 1  # how many depths are hashed at once: about as many as the last steps have asked for
-        self._asked = 1  # how many this step has asked for
+        self._depths = 1  # how many depths are hashed at once
 
     def _configure(self, params: Sequence[SamplingParams]) -> None:
         """Set what depends on the parameters alone; None stands for a processor that no row needs."""
@@ -233,13 +232,16 @@ class Sampler:
         places = torch.arange(nodes, device=self._device)
         return uniforms(self._seeds[:, None], _TEST, self._positions[:, None], places)
 
+    def expect(self, max_depth: int) -> None:
+        """Say how deep the trees of this step may be: the numbers of all their depths are then hashed at once."""
+        self._depths = max_depth + 1
+
     def gumbels(self, max_depth: int) -> Tensor:
         """Return the numbers by which the tokens after nodes of depths 0 to D are chosen, float32 [B, D + 1, V].
 
         A number serves all nodes of its depth; those of greedy rows are 0. Hashed once in a step, unless more depths
-        are asked for than in the last ones.
+        are asked for than were expected.
         """
-        self._asked = max(self._asked, max_depth + 1)
         if self._gumbels is None or self._gumbels.shape[1] <= max_depth:
             self._gumbels = self._hashed(torch.arange(self._vocab_size, device=self._device), max_depth)
         return self._gumbels[:, : max_depth + 1]
@@ -260,7 +262,6 @@ class Sampler:
         """
         if tokens is None:
             return self.gumbels(depth)[:, depth : depth + 1]
-        self._asked = max(self._asked, depth + 1)
         if self._of_tokens is None or self._of_tokens.shape[1] <= depth:
             if self._warpers.narrow:
                 self._of_tokens = self._hashed(tokens, depth)
@@ -288,7 +289,6 @@ class Sampler:
             counts: Long [B]; how many of them count, 0 to A.
         """
         self._positions, self._gumbels, self._of_tokens = self._positions + counts, None, None
-        self._depths, self._asked = max(self._asked, self._depths - 1), 1
         if self._penalty is not None:
             padding = torch.arange(tokens.shape[1], device=tokens.device) >= counts.unsqueeze(1)
             self._seen = self._seen.scatter(1, tokens.masked_fill(padding, self._vocab_size), True)
