@@ -60,7 +60,13 @@ def test_old_tokens_are_forgotten() -> None:
 
 def test_rows_are_told_apart_and_texts_by_their_temperature() -> None:
     copying = Copying((3, 7))
-    assert tokens(copying, running([1, 2, 3])) == tokens(copying, running(PERIOD * 3, [4, 5])) == {}
+    for texts, repeats in (
+        (([1, 2, 3],), False),
+        ((PERIOD * 3, [4, 5]), False),
+        ((PERIOD * 3, PERIOD * 2), True),
+    ):
+        copying.enter(running(*texts))
+        assert copying.repeats is repeats
     found = tokens(copying, running(PERIOD * 3, PERIOD[:3] * 2))
     assert found["copy:7"] > found["copy:3"] > 2
     assert tokens(copying, running(PERIOD * 3))["copy:7"] > found["copy:7"]

@@ -114,6 +114,7 @@ class AutoPolicy:
         every = (*self._drafters.values(), *self._copying.copiers.values())
         self.max_nodes = max(drafter.max_nodes for drafter in every)
         self.max_depth = max(drafter.max_depth for drafter in every)
+        self._known = (PLAIN, *self._drafters)
         known = {c.name: Believed(max(c.accepted, 0.05), c.drafter.max_depth, c.depth) for c in candidates}
         self._acceptance = AcceptanceEstimate(known, weight)
         self._sizes = {
@@ -143,11 +144,7 @@ class AutoPolicy:
         if self._trial is None:
             self._lead(size, self._best(size, costs))
             self._trial = self._next_trial(size, costs)
-        if size.leader in costs and PLAIN in costs:
-            self._presume(size, costs)
-            if copier := self._copier(size, costs, running.room):
-                return copier
-        return self._drafters.get(self._running(size))
+        return self._copier(size, costs, running.room) or self._drafters.get(self._running(size))
 
     @property
     def leader(self) -> str:
@@ -184,7 +181,7 @@ class AutoPolicy:
         return _Size(CostEstimate(known.costs.relative, _GUESSED_STEPS), leader=known.leader)
 
     def _names(self) -> tuple[str, ...]:
-        return self._considered.get(self._group, (PLAIN, *self._drafters))
+        return self._considered.get(self._group, self._known)
 
     def _best(self, size: _Size, costs: Mapping[str, float]) -> str:
         """The leader, unless another known candidate is faster by the margin."""
@@ -200,10 +197,9 @@ class AutoPolicy:
 
     def _costs(self, size: _Size) -> dict[str, float]:
         """Of a step of each known candidate on the present text, and of the tail it leads to; only ratios count."""
-        costs = size.costs.steps(self._acceptance.stretch)
-        return self._with_tail(
-            size, {name: (cost, self._acceptance.tokens(name)) for name, cost in costs.items()}
-        )
+        costs = size.costs.steps(self._acceptance.stretch).items()
+        emitted = {name: (cost, self._acceptance.tokens(name)) for name, cost in costs if name in self._known}
+        return self._with_tail(size, emitted)
 
     def _with_tail(self, size: _Size, steps: Mapping[str, tuple[float, float]]) -> dict[str, float]:
         """Costs of steps, from what they cost themselves and the tokens that each row has of them."""
@@ -216,15 +212,14 @@ class AutoPolicy:
 
     # -- copies ----------------------------------------------------------------------------------------------------
 
-    def _presume(self, size: _Size, costs: Mapping[str, float]) -> None:
-        """Guess what copies cost that have not been made yet."""
-        for name in self._copying.copiers:
-            if name not in costs:
-                size.costs.presume(name, self._guess(size, name, min))
-
     def _copier(self, size: _Size, costs: Mapping[str, float], room: int) -> Copier | None:
         """What makes this step's copies, if they are worth more than the leader."""
+        if not (self._copying.repeats and size.leader in costs and PLAIN in costs):
+            return None
         own = size.costs.relative
+        for name in (name for name in self._copying.copiers if name not in own):
+            own[name] = self._guess(size, name, min)
+            size.costs.presume(name, own[name])
         tokens = self._copying.tokens(own, room)
         charged = self._with_tail(size, {name: (own[name], emitted) for name, emitted in tokens.items()})
         leading = self._acceptance.tokens(size.leader) / costs[size.leader]

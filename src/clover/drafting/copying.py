@@ -105,18 +105,21 @@ class Copying:
             for one in self.repetitions:
                 self._estimate.learn(one)
 
+    @property
+    def repeats(self) -> bool:
+        """Whether there is something to copy in every row."""
+        return bool(self.repetitions) and all(one.length for one in self.repetitions)
+
     def tokens(self, costs: Mapping[str, float], room: int) -> dict[str, float]:
         """Tokens per row, the bonus token included, that a step with each copier is expected to yield.
 
-        Empty unless every text repeats itself. Those that make a row slower than plain steps are left out.
+        Those that make a row slower than plain steps are left out.
 
         Args:
             costs: of a step with each, and of a plain one.
             room: positions that are left.
         """
         matches, found = [one.length for one in self.repetitions], {}
-        if not matches or not all(matches):
-            return {}
         for length, accepted in self._accepted(matches).items():
             name = copier_name(length)
             if length < room and 1 + min(accepted) >= costs[name] / costs[PLAIN]:
