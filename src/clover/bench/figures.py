@@ -162,10 +162,6 @@ def figures(
     steps, ideal = found.steps, None
     if steps is not None and found.drafts:
         ideal = ideal_speedup(acceptance.tau, plain.steps.total, steps.verify)
-    arithmetic = None
-    if steps is not None and found.nodes is not None:
-        flops = work.flops_per_token * batch_size * found.nodes
-        arithmetic = ceilings.product_seconds(flops) / steps.total
     return Figures(
         method=found.method,
         batch_size=batch_size,
@@ -186,5 +182,12 @@ def figures(
         acceptance_per_depth=tuple(acceptance.acceptance_per_depth),
         step_milliseconds=None if steps is None else steps.milliseconds(),
         bandwidth_share=None if steps is None else ceilings.read_seconds(work.weight_bytes) / steps.total,
-        arithmetic_share=arithmetic,
+        arithmetic_share=_arithmetic_share(found, batch_size, work, ceilings),
     )
+
+
+def _arithmetic_share(found: Measured, batch_size: int, work: StepWork, ceilings: Ceilings) -> float | None:
+    if found.steps is None or found.nodes is None:
+        return None
+    flops = work.flops_per_token * batch_size * found.nodes
+    return ceilings.product_seconds(flops) / found.steps.total
