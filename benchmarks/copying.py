@@ -18,6 +18,7 @@ from statistics import median
 
 from clover import assets
 from clover.api import find_tuning
+from clover.bench.figures import step_times
 from clover.drafting import Copier, Drafter, Policy, Running, StepOutcome, make_policy
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine
@@ -83,17 +84,12 @@ def _measure(
         "temperature": temperature,
         **{name: round(_speedup(rounds[name], rounds[PLAIN]), 3) for name in (WITHOUT, WITH)},
         "copied": round(counting.copied / counting.steps, 3),
-        "verify_share": round(_verify_share([run for found in rounds[WITH] for run in found]), 3),
+        "verify_share": round(step_times([run for found in rounds[WITH] for run in found]).verify_share, 3),
     }
 
 
 def _speedup(rounds: Sequence[Sequence[Run]], plain: Sequence[Sequence[Run]]) -> float:
     return median(speed(own) / speed(base) for own, base in zip(rounds, plain, strict=True))
-
-
-def _verify_share(runs: Sequence[Run]) -> float:
-    steps = sum(run.seconds - run.clock.seconds["prefill"] for run in runs)
-    return sum(run.clock.seconds["verify"] for run in runs) / steps
 
 
 def _options() -> argparse.Namespace:

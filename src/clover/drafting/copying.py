@@ -10,6 +10,7 @@ or is not the one that a copy would have had there.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -92,15 +93,13 @@ class Copying:
         self.lengths = tuple(lengths)
         self.copiers = {copier_name(length): Copier(length) for length in lengths}
         self.repetitions: Sequence[Repetition] = ()
-        self._estimates: dict[int, CopyEstimate] = {}  # by class of temperature
-        self._estimate = CopyEstimate()
+        self._estimates = defaultdict[int, CopyEstimate](CopyEstimate)  # by class of temperature
+        self._estimate = self._estimates[temperature_class(0.0)]
 
     def enter(self, running: Running) -> None:
         """Go on with these rows, and learn from what they have become."""
         if self.lengths:
-            self._estimate = self._estimates.setdefault(
-                temperature_class(running.temperature), CopyEstimate()
-            )
+            self._estimate = self._estimates[temperature_class(running.temperature)]
             self.repetitions = running.repetitions()
             for one in self.repetitions:
                 self._estimate.learn(one)

@@ -23,10 +23,8 @@ _LONGEST_MEMORY = 400.0  # rows times steps that a candidate's hazard is average
 _LEAST_HAZARD, _MOST_HAZARD = 0.001, 8.0
 # 1 were right if all tokens of a text were equally likely and no chain ended at its longest; measured (docs/auto.md).
 _SHORTENING = 0.3
-_LENGTH_SHARE, _MOST_LENGTH = (
-    1 / 16,
-    4.0,
-)  # what one step says of how long its chains are here; at most, either way
+_LENGTH_SHARE = 1 / 16  # what one step says of how long its chains are here
+_MOST_LENGTH = 4.0  # times as long as expected, or as short
 _CLASSES, _HIGHEST = 2, 2.0  # texts are told apart by their temperature, in classes of a half, up to 2
 
 

@@ -48,11 +48,11 @@ class Repetition:
             if self.length:
                 self.judged.append((self.length, right))
             self.text.append(token)
-            before = self._found(len(self.text))
+            before = self._found()
             if right:
                 self._next, self.length = self._next + 1, min(self.length + 1, _LONGEST_MATCH)
             else:
-                self._next, self.length = before, self._match(before, len(self.text))
+                self._next, self.length = before, self._match(before)
 
     def copy(self, count: int) -> list[int]:
         """The `count` tokens that followed, none where there is no such place.
@@ -67,20 +67,20 @@ class Repetition:
             found += found[: count - len(found)]
         return found
 
-    def _found(self, end: int) -> int:
+    def _found(self) -> int:
         """The last place after the n-gram that the text now ends with, 0 if none; from now on that is the end."""
         ngram = tuple(self.text[-SHORTEST_MATCH:])
         before = self._places.get(ngram, 0)
-        self._places[ngram] = end
+        self._places[ngram] = len(self.text)
         return before
 
-    def _match(self, place: int, end: int) -> int:
-        """How many tokens before two places are the same, given that the n-grams are; none at the start of a text."""
+    def _match(self, place: int) -> int:
+        """How many tokens before a place are those at the end, given that the n-grams are; 0 for the start."""
         most = min(_LONGEST_MATCH, place)
         if most < SHORTEST_MATCH:
             return 0
         further = range(SHORTEST_MATCH, most)
-        return next((n for n in further if self.text[place - 1 - n] != self.text[end - 1 - n]), most)
+        return next((n for n in further if self.text[place - 1 - n] != self.text[-1 - n]), most)
 
 
 class Copier:
