@@ -7,7 +7,7 @@ from scipy.stats import chi2
 
 from clover.sampling import Sampler, SamplingParams
 from clover.tree import CLOVER2_TREE, TokenTree, TreeShape
-from clover.verify import verify
+from clover.verify import verify, verify_on_host
 from tests.slow_sampling import slow_probs
 
 VOCAB = 10
@@ -28,13 +28,14 @@ def slow_walk(tokens: list[int], parents: list[int], choices: list[int]) -> tupl
 
 
 def assert_as_slow_walk(tree: TokenTree, choices: torch.Tensor) -> None:
-    verified = verify(tree, choices)
+    verified, on_host = verify(tree, choices), verify_on_host(tree, choices)
     width = tree.max_depth + 1
     assert verified.path.shape == verified.tokens.shape == (len(choices), width)
     for row in range(len(choices)):
         path, emitted = slow_walk(
             tree.tokens[row].tolist(), tree.parents[row].tolist(), choices[row].tolist()
         )
+        assert on_host[row] == (path, emitted)
         padding = width - len(path)
         assert verified.counts[row] == len(path)
         assert verified.path[row].tolist() == path + path[-1:] * padding
@@ -76,7 +77,9 @@ def test_static_trees(shape):
 
 def test_padding_is_never_accepted():
     tree = TokenTree.from_parents(torch.tensor([[1, 1, 1]]), torch.tensor([[-1, -1, -1]]), max_depth=2)
-    verified = verify(tree, torch.tensor([[1, 1, 1]]))
+    choices = torch.tensor([[1, 1, 1]])
+    assert verify_on_host(tree, choices) == [([0], [1])]
+    verified = verify(tree, choices)
     assert (verified.counts.item(), verified.path.tolist()) == (1, [[0, 0, 0]])
 
 

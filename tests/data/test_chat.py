@@ -115,7 +115,8 @@ class Slow:
         self.width, self.inner = width, make_tokenizer(self.chat_template)
 
     def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
-        return {"input_ids": [hash(text[i : i + self.width]) % 1000 for i in range(0, len(text), self.width)]}
+        pieces = [text[i : i + self.width] for i in range(0, len(text), self.width)]
+        return {"input_ids": [int.from_bytes(piece.encode()) for piece in pieces]}
 
     def get_chat_template(self) -> str:
         return self.chat_template

@@ -162,17 +162,15 @@ def test_no_draft_token_is_placed_beyond_a_rotary_switch() -> None:
 def test_a_broken_verification_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison has power: accept one draft token too many, and the tokens differ."""
     import clover.engine.step as module
-    from clover.verify import Verified, verify
+    from clover.verify import verify_on_host
 
     def careless(tree, choices):
-        honest = verify(tree, choices)
-        tokens = honest.tokens.clone()
-        tokens[:, 0] = tree.tokens[:, 1]
-        return Verified(honest.path, honest.counts, tokens)
+        honest, drafted = verify_on_host(tree, choices), tree.tokens[:, 1].tolist()
+        return [(path, [token, *emitted[1:]]) for (path, emitted), token in zip(honest, drafted, strict=True)]
 
     target = TargetModel(tiny_model("llama"))
     draft = Clover2Draft.from_target(target).to(target.dtype).eval()
     requests = requests_of(3, SETTINGS[:1])
     plain = run(Engine(target), requests)
-    monkeypatch.setattr(module, "verify", careless)
+    monkeypatch.setattr(module, "verify_on_host", careless)
     assert tokens_of(run(Engine(target, draft), requests)) != tokens_of(plain)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, expm1, sqrt
+from math import exp, expm1, nan, sqrt
 from statistics import fmean, median_low
 
 from clover.drafting.tuning import PLAIN
@@ -215,6 +215,18 @@ class AcceptanceEstimate:
         return ended, sum(accepted) + ended * (1 / hazard - 1 / expm1(hazard))
 
 
+class _Median:
+    """The lower median of the last values, worked out when one is added: it is asked for at each step."""
+
+    def __init__(self, values: Iterable[float] = ()):
+        self.values = deque(values, maxlen=_KEPT)
+        self.value = median_low(self.values) if self.values else nan
+
+    def append(self, value: float) -> None:
+        self.values.append(value)
+        self.value = median_low(self.values)
+
+
 class CostEstimate:
     """Seconds per step of each candidate, of batches of about one size.
 
@@ -227,33 +239,33 @@ class CostEstimate:
     """
 
     def __init__(self, seconds: Mapping[str, float], weight: int):
-        self._relative = {name: deque([value] * weight, maxlen=_KEPT) for name, value in seconds.items()}
-        self._pace: deque[float] = deque(maxlen=_KEPT)
+        self._relative = {name: _Median([value] * weight) for name, value in seconds.items()}
+        self._pace = _Median()
 
     @property
     def relative(self) -> dict[str, float]:
         """Seconds per step of usual depth of all known candidates, on one unknown scale: only ratios count."""
-        return {name: median_low(values) for name, values in self._relative.items()}
+        return {name: median.value for name, median in self._relative.items()}
 
     @property
     def paced(self) -> bool:
         """Whether enough steps of late say how fast the machine is at present."""
-        return len(self._pace) > _KEPT // 2
+        return len(self._pace.values) > _KEPT // 2
 
     @property
     def pace(self) -> float:
         """Seconds at present per unit of the scale of `relative`; `paced` says whether that is known."""
-        return median_low(self._pace)
+        return self._pace.value
 
     def observe(self, name: str, seconds: float, stretch: float = 1.0) -> None:
         """Learn the machine's speed from a step of the candidate that runs all the time."""
         if name not in self._relative:
-            self._relative[name] = deque([seconds], maxlen=_KEPT)
+            self._relative[name] = _Median([seconds])
         self._pace.append(seconds / self.step(name, stretch))
 
     def presume(self, name: str, seconds: float) -> None:
         """Take a guess for what a candidate costs that has not run yet, on the scale of `relative`."""
-        self._relative[name] = deque([seconds] * _GUESSED, maxlen=_KEPT)
+        self._relative[name] = _Median([seconds] * _GUESSED)
 
     def steps(self, stretch: Callable[[str], float]) -> dict[str, float]:
         """What a step of each known candidate costs, at a stretch of its own, on the scale of `relative`."""
@@ -264,7 +276,7 @@ class CostEstimate:
 
     def step(self, name: str, stretch: float) -> float:
         """What a step of a known candidate costs on the scale of `relative`."""
-        usual = median_low(self._relative[name])
+        usual = self._relative[name].value
         plain = self._plain(usual)
         return plain + stretch * (usual - plain)
 
@@ -274,7 +286,7 @@ class CostEstimate:
         Args:
             steps: seconds and stretch of each.
         """
-        found = self._relative.setdefault(name, deque(maxlen=_KEPT))
+        found = self._relative.setdefault(name, _Median())
         for seconds, stretch in steps:
             value = seconds / self.pace
             plain = self._plain(value)
@@ -282,7 +294,7 @@ class CostEstimate:
 
     def interrupt(self) -> None:
         """The speed of late is not that of the steps to come."""
-        self._pace.clear()
+        self._pace = _Median()
 
     def _plain(self, otherwise: float) -> float:
-        return median_low(self._relative[PLAIN]) if PLAIN in self._relative else otherwise
+        return self._relative[PLAIN].value if PLAIN in self._relative else otherwise

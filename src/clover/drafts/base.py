@@ -101,7 +101,7 @@ class DraftModel(PreTrainedModel):
         if size is not None:
             check_size(size, config.target_shape.vocab_size)
         self.register_buffer("d2t", None if size is None else torch.arange(size))
-        self.head_rows: HeadRows | None = None  # the target's lm_head rows of `d2t`, after `bind`
+        self.head_rows: HeadRows | None = None  # the target's lm_head, or its rows of `d2t`, after `bind`
         self._head: LogitsHead | None = None
 
     @property
@@ -129,11 +129,10 @@ class DraftModel(PreTrainedModel):
                 not name tokens of the target.
         """
         self.config.check_target(target)
-        self._target, self._head, self.head_rows = target, target.head, None
         if self.d2t is not None:
             check_map(self.d2t, target.vocab_size)
-            self.head_rows = HeadRows(target.head.linear, self.d2t)
-            self._head = replace(target.head, linear=self.head_rows)
+        self._target, self.head_rows = target, HeadRows(target.head.linear, self.d2t)
+        self._head = replace(target.head, linear=self.head_rows)
         return self
 
     @torch.no_grad()

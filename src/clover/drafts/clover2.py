@@ -180,9 +180,8 @@ class Clover2Draft(DraftModel):
 
     def products(self) -> TokenProducts | None:
         """What the recurrent step needs of every token, for inference; None where that would take too much memory."""
-        return self._products.of(
-            self.recur, self.layer, self.projector, self._rows(self.target), self._embedding
-        )
+        parts, rows = (self.recur, self.layer, self.projector), self._rows(self.target)
+        return self._products.of(*parts, rows, self._embedding, self.config.recurrent_output)
 
     def _embedding(self, tokens: Tensor) -> Tensor:
         rows = self._rows(self.target)[tokens]
@@ -225,11 +224,12 @@ class Clover2Session(FrontierSession):
     def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
         draft, parents = self.draft, self.parents(slots)
         if self.products is not None:
-            states, projected = self.products.step(parents, tokens, self._layer)
+            states, projected = self.products.step(parents, tokens, self._mix)
             return self._go_on(draft.output_norm(projected), states)
         embedding = draft._embedding(tokens)
         states = parents if draft.recur is None else draft.recur(parents, embedding)
-        states = states if draft.layer is None else self._layer(states, draft.layer.of_token(embedding))
+        if draft.layer is not None and self.memory is not None:
+            states = draft.layer(states, draft.layer.of_token(embedding), *self.memory.text(0))
         return self._go_on(draft._output(states, embedding), states)
 
     def _go_on(self, outputs: Tensor, states: Tensor) -> Tensor:
@@ -237,6 +237,6 @@ class Clover2Session(FrontierSession):
         self.states = outputs if self.draft.config.recurrent_output else states
         return self.draft.logits(outputs)
 
-    def _layer(self, states: Tensor, of_token: Tensor) -> Tensor:
+    def _mix(self, states: Tensor, of_token: Tensor) -> Tensor:
         assert self.draft.layer is not None and self.memory is not None
-        return self.draft.layer(states, of_token, *self.memory.text(0))
+        return self.draft.layer.mix(states, of_token, *self.memory.text(0))

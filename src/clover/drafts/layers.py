@@ -76,7 +76,19 @@ class RecurrentLayer(nn.Module):
         mask: Tensor | None = None,
         causal: bool = False,
     ) -> Tensor:
-        """States [B, P, H] to states [B, P, H].
+        """States [B, P, H] to states [B, P, H]; the arguments are those of `mix`."""
+        return states + self.output(self.mix(states, of_token, keys, values, mask, causal))
+
+    def mix(
+        self,
+        states: Tensor,
+        of_token: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None = None,
+        causal: bool = False,
+    ) -> Tensor:
+        """What Wo takes, attention and MLP side by side, [B, P, H + I], of states [B, P, H].
 
         Args:
             of_token: [B, P, H + 2 I] what `self.of_token` makes of the embeddings.
@@ -87,8 +99,7 @@ class RecurrentLayer(nn.Module):
         joined = self.of_state(self.norm(states)) + of_token
         query, gate, up = joined.split((self.hidden_size, self.inner_size, self.inner_size), dim=-1)
         found = F.scaled_dot_product_attention(self._heads(query), keys, values, mask, is_causal=causal)
-        both = torch.cat((found.transpose(1, 2).flatten(2), F.silu(gate) * up), dim=-1)
-        return states + self.output(both)
+        return torch.cat((found.transpose(1, 2).flatten(2), F.silu(gate) * up), dim=-1)
 
     def _heads(self, joined: Tensor) -> Tensor:
         """[B, P, n · D] to [B, n, P, D]."""

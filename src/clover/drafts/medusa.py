@@ -96,7 +96,8 @@ class MedusaDraft(DraftModel):
 
     def _scaled(self, logits: Tensor) -> Tensor:
         """With the bias, the scale and the cap that the target's own lm_head has."""
-        bias = self.target.lm_head_bias if self.head_rows is None else self.head_rows.bias
+        assert self.head_rows is not None, "bind() the draft to its target first"
+        bias = self.head_rows.bias
         biased = logits if bias is None else logits + bias.to(logits.dtype)
         return replace(self.target.head, linear=nn.Identity())(biased)
 

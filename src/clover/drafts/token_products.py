@@ -1,8 +1,11 @@
-"""What Clover-2's recurrent step computes of a token alone, made once for every token.
+"""What Clover-2's recurrent step computes of a token alone, made once for every token, and products made one.
 
 Nothing of the attention's key and value, of the recurrent layer's half for the token, and of the projector's half that
 reads the embedding depends on the text. With a small vocabulary there is room for all of them, and a depth of the tree
 costs a look-up instead of three products.
+
+Where the step goes on from its output, nobody reads the state between the recurrent layer, s + Wo m, and the projector
+P: one product with [P ; P Wo] takes [s ; m] through both.
 
 Shapes: B batch, P frontier nodes, H hidden, I width of the recurrent layer's MLP, V the target's vocabulary.
 """
@@ -14,6 +17,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+from clover.target.rounding import RoundedLinear, can_round
 
 _MAX_BYTES = 2**26
 _EPS = 1e-6  # as in `layers.cosine_weighted`
@@ -27,12 +33,23 @@ class TokenProducts:
         layer: its `RecurrentLayer`, if it has one.
         projector: linear on [state ; embedding], or on the state alone.
         rows: [V, H] the tokens' embeddings.
+        from_output: whether the step goes on from its output, and not from its state.
     """
 
-    def __init__(self, recur: Any, layer: Any, projector: Any, rows: Tensor):
+    def __init__(self, recur: Any, layer: Any, projector: Any, rows: Tensor, from_output: bool):
         size = rows.shape[1]
-        self.recur = recur
-        self.state_weight = projector.weight[:, :size].T.contiguous()
+        self.recur, self.layer = recur, layer
+        weight, self.joined = (
+            projector.weight[:, :size],
+            False,
+        )  # whether one product takes [s ; m] through both
+        if layer is not None and from_output:
+            self.joined = True
+            weight = torch.cat((weight, weight @ layer.output.weight), dim=1)
+        self.weight = (
+            weight.contiguous()
+        )  # [H, H], or [H, 2 H + I] for [state ; what the layer adds, before Wo]
+        self.rounded = RoundedLinear(self.weight, None) if can_round(self.weight) else None
         bias = projector.bias.expand_as(rows)
         parts = [bias if projector.in_features == size else bias + rows @ projector.weight[:, size:].T]
         if layer is not None:
@@ -45,21 +62,30 @@ class TokenProducts:
         self.sizes = [part.shape[1] for part in parts]
 
     def step(
-        self, states: Tensor, tokens: Tensor, layer: Callable[[Tensor, Tensor], Tensor]
+        self, states: Tensor, tokens: Tensor, mix: Callable[[Tensor, Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
         """States [B, P, H] and the tokens Long [B, P] after them to the next states and what the projector gives.
 
+        The next states mean nothing where the step goes on from its output.
+
         Args:
-            layer: what the recurrent layer does with states and what it makes of the tokens, [B, P, H + 2I]; called
-                only where there is one.
+            mix: `RecurrentLayer.mix` of states and what it makes of the tokens, [B, P, H + 2I]; called only where there
+                is such a layer.
         """
         projected, *others = self.table[tokens].split(self.sizes, dim=-1)
         if self.recur is not None:
             *others, key, value = others
             states = states + self._found(states, key, value)
-        if others:
-            states = layer(states, others[0])
-        return states, projected + states @ self.state_weight
+        read = states
+        if self.layer is not None:
+            mixed = mix(states, others[0])
+            if self.joined:
+                read = torch.cat((states, mixed), dim=-1)
+            else:
+                read = states = states + self.layer.output(mixed)
+        if self.rounded is not None and self.rounded.takes(read):
+            return states, projected + self.rounded(read)
+        return states, projected + F.linear(read, self.weight)
 
     def _found(self, states: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """What the attention adds to the states, all [B, P, H]."""
@@ -77,13 +103,20 @@ class CachedProducts:
         self._made: tuple[Any, TokenProducts] | None = None
 
     def of(
-        self, recur: Any, layer: Any, projector: Any, rows: Tensor, embed: Callable[[Tensor], Tensor]
+        self,
+        recur: Any,
+        layer: Any,
+        projector: Any,
+        rows: Tensor,
+        embed: Callable[[Tensor], Tensor],
+        from_output: bool,
     ) -> TokenProducts | None:
         """The products; None where they would take more than 64 MiB.
 
         Args:
             rows: [V, H] the weight that embeddings are taken from.
             embed: tokens Long [V] to embeddings [V, H].
+            recur, layer, projector, from_output: as for `TokenProducts`.
         """
         weights = [rows, *projector.parameters()]
         width = rows.shape[1]
@@ -91,7 +124,7 @@ class CachedProducts:
             weights += recur.parameters()
             width += 2 * rows.shape[1]
         if layer is not None:
-            weights.append(layer.of_token.weight)
+            weights += [layer.of_token.weight, layer.output.weight]
             width += layer.of_token.out_features
         if len(rows) * width * rows.element_size() > _MAX_BYTES or any(
             weight.is_inference() for weight in weights
@@ -101,5 +134,5 @@ class CachedProducts:
         if self._made is None or self._made[0] != version:
             with torch.inference_mode(False), torch.no_grad():
                 every = torch.arange(len(rows), device=rows.device)
-                self._made = (version, TokenProducts(recur, layer, projector, embed(every)))
+                self._made = (version, TokenProducts(recur, layer, projector, embed(every), from_output))
         return self._made[1]

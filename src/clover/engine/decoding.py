@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 import torch
@@ -223,14 +222,15 @@ class Decoding:
         return events
 
     def _running(self, batch: Batch) -> Running:
+        rows, length = batch.rows, batch.cache.length
         closed = self._sealed and not self._waiting and self._joining is None
         return Running(
-            batch_size=len(batch.rows),
-            context=batch.cache.length + 1,
-            temperature=fmean(row.request.params.temperature for row in batch.rows),
-            left=tuple(row.left for row in batch.rows) if closed else (),
-            room=self._target.position_limit - batch.cache.length,
-            repetitions=lambda: [row.repetition for row in batch.rows],
+            batch_size=len(rows),
+            context=length + 1,
+            temperature=sum(row.request.params.temperature for row in rows) / len(rows),
+            left=tuple(row.left for row in rows) if closed else (),
+            room=self._target.position_limit - length,
+            repetitions=lambda: [row.repetition for row in rows],
         )
 
     def _leave(self, batch: Batch) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 
-from torch import nn
-
 from clover.drafting import Drafter, FixedPolicy, Policy, make_drafter
 from clover.drafts import DraftModel
 from clover.engine.captured import CapturedSteps
@@ -55,8 +53,7 @@ class Engine:
         self.policy: Policy = policy or FixedPolicy(None if draft is None else make_drafter(draft, tree))
         self.hidden_state = "post_norm" if draft is None else draft.config.hidden_state
         self.prefill_chunk, self.capacity = prefill_chunk, capacity
-        models = () if compile else (m for m in (target.model, draft) if isinstance(m, nn.Module))
-        self.packed, self.captured = PackedLinears(*models), None
+        self.packed, self.captured = PackedLinears() if compile else PackedLinears(target.model, draft), None
         if compile:
             backend = compile if isinstance(compile, str) else "inductor"
             self.captured = CapturedSteps(

@@ -21,7 +21,7 @@ from clover.engine.captured import CapturedSteps
 from clover.sampling import Sampler
 from clover.target import TargetModel
 from clover.tree import TokenTree
-from clover.verify import Verified, verify, verify_drawn
+from clover.verify import Verified, verify, verify_drawn, verify_on_host
 
 
 @dataclass(frozen=True)
@@ -118,12 +118,17 @@ def settle(batch: Batch, tree: TokenTree, run: TreeRun) -> tuple[Verified, Settl
     if run.verified is not None or logits is None:
         assert run.verified is not None
         return run.verified, _to_host(run.verified, tree)
+    if tree.draws is not None:
+        verified = _verify_drawn(tree, logits, batch.sampler)
+        return verified, _to_host(verified, tree)
+    tokens = batch.sampler.choose(logits, tree)
     if nodes == 1:
-        tokens = batch.sampler.choose(logits, tree)
         ones = torch.ones(rows, dtype=torch.long, device=tokens.device)
         verified = Verified(torch.zeros_like(tokens), ones, tokens)
         return verified, Settled([1] * rows, [0] * rows, tokens.tolist(), [[0]] * rows)
-    verified = _verify(tree, logits, batch.sampler)
+    if tokens.device.type == "cpu":
+        return _settle_on_host(tree, tokens)
+    verified = verify(tree, tokens)
     return verified, _to_host(verified, tree)
 
 
@@ -139,12 +144,23 @@ def keep(batch: Batch, run: TreeRun, verified: Verified, counts: list[int]) -> N
         batch.pending.append(run.read.gather(1, index), verified.tokens[:, :longest], counts)
 
 
-def _verify(tree: TokenTree, logits: Tensor, sampler: Sampler) -> Verified:
-    if tree.draws is None:
-        return verify(tree, sampler.choose(logits, tree))
+def _verify_drawn(tree: TokenTree, logits: Tensor, sampler: Sampler) -> Verified:
     target_probs = sampler.target_probs(logits.double(), tree)
     tests, bonus = sampler.test_numbers(tree.tokens.shape[1]), sampler.gumbels(tree.max_depth)
     return verify_drawn(tree, target_probs, tests, bonus)
+
+
+def _settle_on_host(tree: TokenTree, choices: Tensor) -> tuple[Verified, Settled]:
+    found = verify_on_host(tree, choices)
+    paths, tokens = [path for path, _ in found], [tokens for _, tokens in found]
+    counts = [len(path) for path in paths]
+    padding = [[0] * (max(counts) - count) for count in counts]
+    longest = Verified(
+        path=torch.tensor([path + more for path, more in zip(paths, padding, strict=True)]),
+        counts=torch.tensor(counts),
+        tokens=torch.tensor([emitted + more for emitted, more in zip(tokens, padding, strict=True)]),
+    )
+    return longest, Settled(counts, tree.depths.amax(1).tolist(), tokens, paths)
 
 
 def _to_host(verified: Verified, tree: TokenTree) -> Settled:

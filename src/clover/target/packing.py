@@ -1,9 +1,12 @@
-"""Faster linear layers on a CPU, by weights packed once for oneDNN.
+"""Faster linear layers on a CPU, by weights packed once for oneDNN, and for drafts by rounded ones.
 
 Verifying a tree multiplies a few rows with every weight matrix. For two to thirty rows the general matrix product reads
 a plain weight at a fraction of the memory's speed; from a packed one the same product takes half the time or less, and
 so a tree costs little more than a single token. Layers that read the same input (query, key and value; gate and up)
 are packed together and run as one product. A single row gains from neither where the layer is small.
+
+Nothing of the text depends on a draft's weights, so there they are rounded: to 8 bits for few rows (`rounding`), to
+bfloat16 for many, where the processor has products of it.
 
 The model is left as it is: packed products take the place of the layers' own `forward` only inside a `with` block,
 which leaves no trace on them. All users of a layer share its one packed weight.
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -20,37 +24,35 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clover.target.rounding import MIN_ELEMENTS, RoundedLinear, can_round
 from clover.target.rows import HeadRows
 from clover.target.structure import swapped_forwards
 
 _Version = tuple[int, int]
-_MIN_ELEMENTS = 2**16  # below it the call itself takes longer than the product
-_MIN_ELEMENTS_OF_ONE_ROW = 2**18  # and below it where the product has one row only
-_MAX_BYTES = 2**30  # a packed weight is a second copy: large models keep their memory
+_MIN_ELEMENTS_OF_ONE_ROW = 2**18  # below it a packed product of one row gains nothing
+_MAX_BYTES = 2**30  # a packed weight is a second copy, a rounded one a third: large models keep their memory
 _DTYPES = (torch.float32, torch.bfloat16)
 _ROWS = 8  # what the weights are packed for; other numbers of rows work, too
 _TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # names of layers that read one input
 _Forward = Callable[[Tensor], Tensor]
-_packed: WeakKeyDictionary[nn.Module, tuple[list[_Version], list[_Forward]]] = WeakKeyDictionary()
+_State = tuple[bool, bool, list[_Version]]  # of a group: whether it is packed and rounded, and from what
+_packed: WeakKeyDictionary[nn.Module, tuple[_State, list[_Forward]]] = WeakKeyDictionary()
 
 
 class PackedLinears:
-    """The large linear layers of some modules, with packed weights.
+    """The large linear layers of a target and its draft, with packed weights, the draft's rounded for few rows.
 
-    Where packing does not apply (a GPU, another dtype, a model of more than 1 GiB, a build without oneDNN) the block
-    does nothing.
+    Where packing does not apply (a GPU, another dtype, models of more than 1 GiB, a build without oneDNN) layers run as
+    they are.
 
     Args:
-        modules: whose layers are looked for. Weights that change later are packed anew by `refresh`.
+        target: whose layers are looked for. Weights that change later are packed anew by `refresh`.
+        draft: likewise. What is no module has no layers.
     """
 
-    def __init__(self, *modules: nn.Module):
-        groups = [group for module in modules for part in module.modules() for group in _together(part)]
-        grouped = {layer for group in groups for layer in group}
-        alone = [
-            (m,) for module in modules for m in module.modules() if _is_plain_linear(m) and m not in grouped
-        ]
-        self._groups: list[tuple[Any, ...]] = list(dict.fromkeys([*groups, *alone]))
+    def __init__(self, target: object = None, draft: object = None):
+        own, others = (_groups(part) if isinstance(part, nn.Module) else [] for part in (target, draft))
+        self._groups, self._of_draft = list(dict.fromkeys([*own, *others])), others
         self._versions: list[_Version] = []
         self._forwards: list[tuple[dict[str, Any], _Forward]] = []
 
@@ -59,18 +61,32 @@ class PackedLinears:
         versions = [version for group in self._groups for version in _versions(group)]
         if versions == self._versions:
             return
+        packed = _within_limit([group for group in self._groups if _can_pack(group)])
+        rounded = _within_limit([group for group in self._of_draft if _can_round(group)], element_size=1)
         self._versions, self._forwards = versions, []
-        chosen = [group for group in self._groups if _can_pack(group)]
-        if sum(layer.weight.nbytes for group in chosen for layer in group) <= _MAX_BYTES:
-            for group in chosen:
-                self._forwards += [
-                    (vars(layer), forward)
-                    for layer, forward in zip(group, _shared_forwards(group), strict=True)
-                ]
+        for group in self._groups:
+            if group in packed or group in rounded:
+                forwards = _shared_forwards(group, group in packed, group in rounded)
+                self._forwards += [(vars(layer), run) for layer, run in zip(group, forwards, strict=True)]
 
     def active(self) -> AbstractContextManager[None]:
         """Run the layers on their packed weights inside the block."""
         return swapped_forwards(self._forwards)
+
+
+def _groups(module: nn.Module) -> list[tuple[Any, ...]]:
+    """The linear layers of a module, those together that read one input."""
+    groups = [group for part in module.modules() for group in _together(part)]
+    grouped = {layer for group in groups for layer in group}
+    alone = [(m,) for m in module.modules() if _is_plain_linear(m) and m not in grouped]
+    return list(dict.fromkeys([*groups, *alone]))
+
+
+def _within_limit(groups: list[tuple[Any, ...]], element_size: int | None = None) -> list[tuple[Any, ...]]:
+    """The groups; none where a copy of their weights, of elements of so many bytes, is more than one may take."""
+    weights = [layer.weight for group in groups for layer in group]
+    size = sum(weight.numel() * (element_size or weight.element_size()) for weight in weights)
+    return groups if size <= _MAX_BYTES else []
 
 
 def _together(module: nn.Module) -> list[tuple[nn.Module, ...]]:
@@ -89,14 +105,19 @@ def _is_plain_linear(module: nn.Module) -> bool:
 
 
 def _can_pack(group: tuple[Any, ...]) -> bool:
-    weight = group[0].weight
-    fits = (
-        sum(layer.weight.numel() for layer in group) >= _MIN_ELEMENTS
-        and weight.dtype in _DTYPES
-        and weight.device.type == "cpu"
-    )
-    untouched = not any("forward" in vars(layer) for layer in group)
-    return fits and untouched and torch.backends.mkldnn.is_available()
+    weight, own = group[0].weight, getattr(group[0], "whole", None) is None
+    large = sum(layer.weight.numel() for layer in group) >= MIN_ELEMENTS
+    suits = own and large and weight.dtype in _DTYPES and weight.device.type == "cpu"
+    return suits and not _replaced(group) and torch.backends.mkldnn.is_available()
+
+
+def _can_round(group: tuple[Any, ...]) -> bool:
+    return can_round(*(layer.weight for layer in group)) and not _replaced(group)
+
+
+def _replaced(group: tuple[Any, ...]) -> bool:
+    """Whether somebody else has replaced what the layers do."""
+    return any("forward" in vars(layer) for layer in group)
 
 
 def _versions(group: tuple[Any, ...]) -> list[_Version]:
@@ -104,29 +125,34 @@ def _versions(group: tuple[Any, ...]) -> list[_Version]:
     return [(layer.weight.data_ptr(), layer.weight._version) for layer in group]
 
 
-def _shared_forwards(group: tuple[nn.Module, ...]) -> list[_Forward]:
-    versions = _versions(group)
+def _shared_forwards(group: tuple[nn.Module, ...], packed: bool, rounded: bool) -> list[_Forward]:
+    state = (packed, rounded, _versions(group))
     known = _packed.get(group[0])
-    if known is None or known[0] != versions:
-        known = _packed[group[0]] = (versions, _PackedGroup(group).forwards())
+    if known is None or known[0] != state:
+        known = _packed[group[0]] = (state, _PackedGroup(group, packed, rounded).forwards())
     return known[1]
 
 
 class _PackedGroup:
     """Layers that read the same input, as one product; or a layer alone."""
 
-    def __init__(self, layers: tuple[Any, ...]):
-        self.weights = [layer.weight.detach() for layer in layers]
-        self.biases = [layer.bias for layer in layers]
-        several = len(self.weights) > 1
-        whole = torch.cat(self.weights) if several else self.weights[0]
-        self.bias = torch.cat(self.biases) if several and self.biases[0] is not None else self.biases[0]
+    def __init__(self, layers: tuple[Any, ...], packed: bool, rounded: bool):
+        weights, biases = [layer.weight.detach() for layer in layers], [layer.bias for layer in layers]
+        several = len(weights) > 1
+        whole = torch.cat(weights) if several else weights[0]
+        self.bias = torch.cat(biases) if several and biases[0] is not None else biases[0]
+        self.rounded = RoundedLinear(whole, self.bias) if rounded else None
+        self.dtype = torch.bfloat16 if rounded and torch.cpu._is_avx512_bf16_supported() else whole.dtype
         # The operator that PyTorch's own compiler puts in the place of a linear layer when weights are frozen.
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(whole, _ROWS)
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(whole.to(self.dtype), _ROWS) if packed else None
         self.operator = torch.ops.mkldnn._linear_pointwise.default
-        self.sizes = [len(weight) for weight in self.weights]
-        small = max(weight.numel() for weight in self.weights) < _MIN_ELEMENTS_OF_ONE_ROW
+        self.sizes = [len(weight) for weight in weights]
+        small = max(weight.numel() for weight in weights) < _MIN_ELEMENTS_OF_ONE_ROW
         self.one_row = whole.shape[1] if small else 0  # inputs of so many elements take the plain weights
+        self.plain: list[_Forward] = [
+            getattr(layer, "whole", None) or partial(F.linear, weight=weight, bias=layer.bias)
+            for layer, weight in zip(layers, weights, strict=True)
+        ]
         self.inputs: Tensor | None = None  # of the last product, until the last layer has its share of it
         self.outputs: Sequence[Tensor] = ()
 
@@ -136,18 +162,26 @@ class _PackedGroup:
 
     def product(self, inputs: Tensor) -> Tensor:
         """The outputs of all layers side by side."""
-        return self.operator(inputs, self.packed, self.bias, "none", [], "")
+        bias = None if self.bias is None else self.bias.to(self.dtype)
+        return self.operator(inputs.to(self.dtype), self.packed, bias, "none", [], "").to(inputs.dtype)
+
+    def _together(self, inputs: Tensor) -> _Forward | None:
+        """What gives the outputs of all layers side by side; None where each is better run as it is."""
+        if self.rounded is not None and self.rounded.takes(inputs):
+            return self.rounded
+        return None if self.packed is None or inputs.numel() <= self.one_row else self.product
 
     def _forward(self, index: int) -> _Forward:
-        weight, bias, last = self.weights[index], self.biases[index], index == len(self.weights) - 1
+        plain, last = self.plain[index], index == len(self.sizes) - 1
 
         def forward(inputs: Tensor) -> Tensor:
-            if inputs.numel() <= self.one_row:
-                return F.linear(inputs, weight, bias)
+            run = self._together(inputs)
+            if run is None:
+                return plain(inputs)
             if last and index == 0:
-                return self.product(inputs)
+                return run(inputs)
             if index == 0 or inputs is not self.inputs:
-                self.inputs, self.outputs = inputs, self.product(inputs).split(self.sizes, dim=-1)
+                self.inputs, self.outputs = inputs, run(inputs).split(self.sizes, dim=-1)
             output = self.outputs[index]
             if last:
                 self.inputs, self.outputs = None, ()

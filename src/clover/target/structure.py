@@ -169,4 +169,4 @@ def sdpa_mask(mask: Tensor | None, num_tokens: int, cache: KVCache, dtype: torch
         if lone or (mask is None and cache.length == 0):
             return None
     mask = cache.causal_mask(num_tokens) if mask is None else mask
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
+    return torch.where(mask, 0.0, float("-inf")).to(dtype)
