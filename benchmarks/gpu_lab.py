@@ -77,14 +77,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _workplace(chosen: argparse.Namespace) -> Workplace:
     device = torch.device(chosen.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if chosen.small:
+        device = torch.device("cpu")
         torch.set_num_threads(1)
     return Workplace(
         folder=chosen.work,
         sizes=_sizes(SMALL if chosen.small else FULL, chosen),
-        device=torch.device("cpu") if chosen.small else device,
+        device=device,
         dtype=torch.float32 if chosen.small else torch.bfloat16,
         deadline=time.monotonic() + 60 * chosen.minutes,
-        compiled=chosen.compile,
+        compiled=device.type == "cuda" if chosen.compile is None else chosen.compile,
     )
 
 
@@ -117,7 +118,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=9.0, help="that this call may take")
     parser.add_argument("--small", action="store_true", help="all shrunk, on a CPU")
     parser.add_argument("--device", help="cuda, cuda:1, cpu; a GPU where there is one")
-    parser.add_argument("--compile", action="store_true", help="time the shapes with torch.compile, too")
+    parser.add_argument(
+        "--compile",
+        action=argparse.BooleanOptionalAction,
+        help="time the shapes with torch.compile, too; if left out, on a GPU",
+    )
     parser.add_argument("--shape", action="append", help="time this shape only; may be given several times")
     parser.add_argument("--hidden", type=int, help="width of the target that is trained")
     parser.add_argument("--layers", type=int, help="its layers")

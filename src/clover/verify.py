@@ -23,10 +23,11 @@ class Verified:
     """What one decoding step settled.
 
     Attributes:
-        path: Long [B, D + 1]; nodes from the root to the last accepted one, padded by repeating the last.
+        path: Long [B, D + 1], or as wide as the longest; nodes from the root to the last accepted one, then padding:
+            `verify` repeats the last node.
         counts: Long [B]; nodes on the path, root included, and tokens emitted: counts - 1 accepted draft
             tokens and the bonus token.
-        tokens: Long [B, D + 1]; the emitted tokens, padded by 0.
+        tokens: Long, as wide as `path`; the emitted tokens, padded by 0.
     """
 
     path: Tensor

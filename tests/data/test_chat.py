@@ -116,7 +116,7 @@ class Slow:
 
     def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
         pieces = [text[i : i + self.width] for i in range(0, len(text), self.width)]
-        return {"input_ids": [int.from_bytes(piece.encode()) for piece in pieces]}
+        return {"input_ids": [int.from_bytes(piece.encode(), "big") for piece in pieces]}
 
     def get_chat_template(self) -> str:
         return self.chat_template

@@ -135,10 +135,21 @@ def test_a_reduced_vocabulary(target: TargetModel, params: SamplingParams) -> No
 
 def test_the_automatic_choice_between_trees(target: TargetModel) -> None:
     requests = one_request(SETTINGS[1], 6 * NEW)
-    policy = MovedClock(make_draft("clover2", target))
-    engine = Engine(target, make_draft("clover2", target), policy=policy, compile=BACKEND)
+    draft = make_draft("clover2", target)
+    policy = MovedClock(draft, compiled=True)
+    engine = Engine(target, draft, policy=policy, compile=BACKEND)
     assert tokens_of(run(engine, requests)) == tokens_of(run(Engine(target), requests))
     assert sum(a is not b for a, b in zip(policy.drafters, policy.drafters[1:])) >= 2
+
+
+def test_the_automatic_choice_with_refilled_rows_and_a_reduced_vocabulary(target: TargetModel) -> None:
+    requests = requests_of(4, SETTINGS, 2 * NEW)
+    draft = make_draft("clover2", target)
+    draft.reduce_vocabulary(torch.arange(1, VOCAB, 2))
+    policy = MovedClock(draft, compiled=True)
+    engine = Engine(target, draft, policy=policy, compile=BACKEND)
+    assert refilled(engine, requests, rows=2) == tokens_of(run(Engine(target), requests))
+    assert len({id(drafter) for drafter in policy.drafters}) > 1
 
 
 def test_long_catching_up_runs_as_it_is(target: TargetModel) -> None:

@@ -176,8 +176,8 @@ def test_a_conversation_keeps_what_plain_steps_wrote(target: TargetModel) -> Non
 class MovedClock:
     """An automatic policy that is told other times than the true ones: drafting is cheap and dear in turn."""
 
-    def __init__(self, draft: Any):
-        self.inner = make_policy(draft)
+    def __init__(self, draft: Any, compiled: bool = False):
+        self.inner = make_policy(draft, compiled=compiled)
         self.max_nodes, self.max_depth = self.inner.max_nodes, self.inner.max_depth
         self.drafters: list[Drafter | Copier | None] = []
 

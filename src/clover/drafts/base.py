@@ -19,7 +19,7 @@ from typing_extensions import Self
 from clover.drafts.config import DraftConfig, LossConfig
 from clover.drafts.options import check_options
 from clover.drafts.vocabulary import check_map, check_size
-from clover.target import HeadRows, LogitsHead, TargetModel
+from clover.target import HeadRows, LogitsHead, TargetModel, WholeHead
 
 DEEPEST = 16  # depths that a tree may have where a draft repeats one step and so has no end of its own
 
@@ -101,7 +101,9 @@ class DraftModel(PreTrainedModel):
         if size is not None:
             check_size(size, config.target_shape.vocab_size)
         self.register_buffer("d2t", None if size is None else torch.arange(size))
-        self.head_rows: HeadRows | None = None  # the target's lm_head, or its rows of `d2t`, after `bind`
+        self.head_rows: HeadRows | WholeHead | None = (
+            None  # the target's lm_head, or its rows of `d2t`, after `bind`
+        )
         self._head: LogitsHead | None = None
 
     @property
@@ -109,6 +111,10 @@ class DraftModel(PreTrainedModel):
         """The target this draft is bound to."""
         assert self._target is not None, "bind() the draft to its target first"
         return self._target
+
+    def is_bound_to(self, target: TargetModel) -> bool:
+        """Whether the last call of `bind` was for this target."""
+        return self._target is target
 
     @property
     def max_depth(self) -> int:
@@ -129,10 +135,13 @@ class DraftModel(PreTrainedModel):
                 not name tokens of the target.
         """
         self.config.check_target(target)
-        if self.d2t is not None:
+        linear = target.head.linear
+        if self.d2t is None:
+            self.head_rows = WholeHead(linear)
+        else:
             check_map(self.d2t, target.vocab_size)
-        self._target, self.head_rows = target, HeadRows(target.head.linear, self.d2t)
-        self._head = replace(target.head, linear=self.head_rows)
+            self.head_rows = HeadRows(linear, self.d2t)
+        self._target, self._head = target, replace(target.head, linear=self.head_rows)
         return self
 
     @torch.no_grad()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 
 from clover.drafting import Drafter, FixedPolicy, Policy, make_drafter
+from clover.drafting.drawn import DrawnDrafter
 from clover.drafts import DraftModel
 from clover.engine.captured import CapturedSteps
 from clover.engine.decoding import Decoding
@@ -53,7 +54,10 @@ class Engine:
         self.policy: Policy = policy or FixedPolicy(None if draft is None else make_drafter(draft, tree))
         self.hidden_state = "post_norm" if draft is None else draft.config.hidden_state
         self.prefill_chunk, self.capacity = prefill_chunk, capacity
-        self.packed, self.captured = PackedLinears() if compile else PackedLinears(target.model, draft), None
+        # The text of drawn trees depends on the draft's probabilities, and is to be the same in every batch.
+        rounded = not isinstance(self.drafter, DrawnDrafter)
+        self.packed = PackedLinears() if compile else PackedLinears(target.model, draft, rounded)
+        self.captured = None
         if compile:
             backend = compile if isinstance(compile, str) else "inductor"
             self.captured = CapturedSteps(

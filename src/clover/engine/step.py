@@ -151,16 +151,17 @@ def _verify_drawn(tree: TokenTree, logits: Tensor, sampler: Sampler) -> Verified
 
 
 def _settle_on_host(tree: TokenTree, choices: Tensor) -> tuple[Verified, Settled]:
+    """Its tensors are as wide as the longest accepted path, with zeros for padding."""
     found = verify_on_host(tree, choices)
     paths, tokens = [path for path, _ in found], [tokens for _, tokens in found]
     counts = [len(path) for path in paths]
     padding = [[0] * (max(counts) - count) for count in counts]
-    longest = Verified(
+    verified = Verified(
         path=torch.tensor([path + more for path, more in zip(paths, padding, strict=True)]),
         counts=torch.tensor(counts),
         tokens=torch.tensor([emitted + more for emitted, more in zip(tokens, padding, strict=True)]),
     )
-    return longest, Settled(counts, tree.depths.amax(1).tolist(), tokens, paths)
+    return verified, Settled(counts, tree.depths.amax(1).tolist(), tokens, paths)
 
 
 def _to_host(verified: Verified, tree: TokenTree) -> Settled:

@@ -197,7 +197,8 @@ def _bind(draft: DraftModel, target: TargetModel) -> None:
             f"the draft is {draft.dtype} on {draft.device}, the model {target.dtype} on {target.device}; "
             "move the draft with draft.to(...)"
         )
-    draft.bind(target)
+    if not draft.is_bound_to(target):
+        draft.bind(target)
 
 
 def _wrapped(model: PreTrainedModel) -> TargetModel:

@@ -14,8 +14,8 @@ which leaves no trace on them. All users of a layer share its one packed weight.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -24,13 +24,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clover.target.rounding import MIN_ELEMENTS, RoundedLinear, can_round
-from clover.target.rows import HeadRows
+from clover.target.rounding import MIN_ELEMENTS, RoundedLinear, can_round, rounding
+from clover.target.rows import HeadRows, WholeHead
 from clover.target.structure import swapped_forwards
 
 _Version = tuple[int, int]
 _MIN_ELEMENTS_OF_ONE_ROW = 2**18  # below it a packed product of one row gains nothing
-_MAX_BYTES = 2**30  # a packed weight is a second copy, a rounded one a third: large models keep their memory
+_MAX_BYTES = 2**30  # a packed weight is a second copy: large models keep their memory
+_SHARE = 16  # and have rounded weights of a sixteenth of their bytes at most
 _DTYPES = (torch.float32, torch.bfloat16)
 _ROWS = 8  # what the weights are packed for; other numbers of rows work, too
 _TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # names of layers that read one input
@@ -40,19 +41,23 @@ _packed: WeakKeyDictionary[nn.Module, tuple[_State, list[_Forward]]] = WeakKeyDi
 
 
 class PackedLinears:
-    """The large linear layers of a target and its draft, with packed weights, the draft's rounded for few rows.
+    """The large linear layers of a target and its draft, with packed weights, the draft's rounded.
 
     Where packing does not apply (a GPU, another dtype, models of more than 1 GiB, a build without oneDNN) layers run as
-    they are.
+    they are. Of larger models a draft is still rounded for few rows if that takes little beside their weights.
 
     Args:
         target: whose layers are looked for. Weights that change later are packed anew by `refresh`.
         draft: likewise. What is no module has no layers.
+        rounded: False if the draft's output has to be the same for every number of rows.
     """
 
-    def __init__(self, target: object = None, draft: object = None):
+    def __init__(self, target: object = None, draft: object = None, rounded: bool = True):
         own, others = (_groups(part) if isinstance(part, nn.Module) else [] for part in (target, draft))
-        self._groups, self._of_draft = list(dict.fromkeys([*own, *others])), others
+        exact = set(target.modules()) if isinstance(target, nn.Module) else set()
+        self._groups = list(dict.fromkeys([*own, *others]))
+        self._to_round = [group for group in others if rounded and not exact.intersection(group)]
+        self._rounded = bool(self._to_round)
         self._versions: list[_Version] = []
         self._forwards: list[tuple[dict[str, Any], _Forward]] = []
 
@@ -61,17 +66,28 @@ class PackedLinears:
         versions = [version for group in self._groups for version in _versions(group)]
         if versions == self._versions:
             return
-        packed = _within_limit([group for group in self._groups if _can_pack(group)])
-        rounded = _within_limit([group for group in self._of_draft if _can_round(group)], element_size=1)
         self._versions, self._forwards = versions, []
+        packed = [group for group in self._groups if _can_pack(group)]
+        packed = packed if _bytes(packed) <= _MAX_BYTES else []
+        rounded, room = [], _MAX_BYTES // 4 if packed else _bytes(self._groups) // _SHARE
+        for group in filter(_can_round, self._to_round):
+            size = sum(layer.weight.numel() for layer in group)
+            if size <= room:
+                rounded, room = [*rounded, group], room - size
         for group in self._groups:
             if group in packed or group in rounded:
                 forwards = _shared_forwards(group, group in packed, group in rounded)
                 self._forwards += [(vars(layer), run) for layer, run in zip(group, forwards, strict=True)]
 
-    def active(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def active(self) -> Iterator[None]:
         """Run the layers on their packed weights inside the block."""
-        return swapped_forwards(self._forwards)
+        with swapped_forwards(self._forwards), rounding(self._rounded):
+            yield
+
+
+def _bytes(groups: list[tuple[Any, ...]]) -> int:
+    return sum(layer.weight.nbytes for group in groups for layer in group)
 
 
 def _groups(module: nn.Module) -> list[tuple[Any, ...]]:
@@ -80,13 +96,6 @@ def _groups(module: nn.Module) -> list[tuple[Any, ...]]:
     grouped = {layer for group in groups for layer in group}
     alone = [(m,) for m in module.modules() if _is_plain_linear(m) and m not in grouped]
     return list(dict.fromkeys([*groups, *alone]))
-
-
-def _within_limit(groups: list[tuple[Any, ...]], element_size: int | None = None) -> list[tuple[Any, ...]]:
-    """The groups; none where a copy of their weights, of elements of so many bytes, is more than one may take."""
-    weights = [layer.weight for group in groups for layer in group]
-    size = sum(weight.numel() * (element_size or weight.element_size()) for weight in weights)
-    return groups if size <= _MAX_BYTES else []
 
 
 def _together(module: nn.Module) -> list[tuple[nn.Module, ...]]:
@@ -101,14 +110,16 @@ def _are_alike(group: tuple[Any, ...]) -> bool:
 
 
 def _is_plain_linear(module: nn.Module) -> bool:
-    return type(module) in (nn.Linear, HeadRows) and not cast(Tensor, module.weight).is_inference()
+    kind = type(module.linear if isinstance(module, WholeHead) else module)
+    return kind in (nn.Linear, HeadRows) and not cast(Tensor, module.weight).is_inference()
 
 
 def _can_pack(group: tuple[Any, ...]) -> bool:
-    weight, own = group[0].weight, getattr(group[0], "whole", None) is None
+    weight = group[0].weight
     large = sum(layer.weight.numel() for layer in group) >= MIN_ELEMENTS
-    suits = own and large and weight.dtype in _DTYPES and weight.device.type == "cpu"
-    return suits and not _replaced(group) and torch.backends.mkldnn.is_available()
+    suits = large and weight.dtype in _DTYPES and weight.device.type == "cpu"
+    own = not isinstance(group[0], WholeHead)  # the target's is packed already
+    return own and suits and not _replaced(group) and torch.backends.mkldnn.is_available()
 
 
 def _can_round(group: tuple[Any, ...]) -> bool:
@@ -117,7 +128,8 @@ def _can_round(group: tuple[Any, ...]) -> bool:
 
 def _replaced(group: tuple[Any, ...]) -> bool:
     """Whether somebody else has replaced what the layers do."""
-    return any("forward" in vars(layer) for layer in group)
+    layers = [layer.linear if isinstance(layer, WholeHead) else layer for layer in group]
+    return any("forward" in vars(layer) for layer in (*group, *layers))
 
 
 def _versions(group: tuple[Any, ...]) -> list[_Version]:
@@ -150,7 +162,9 @@ class _PackedGroup:
         small = max(weight.numel() for weight in weights) < _MIN_ELEMENTS_OF_ONE_ROW
         self.one_row = whole.shape[1] if small else 0  # inputs of so many elements take the plain weights
         self.plain: list[_Forward] = [
-            getattr(layer, "whole", None) or partial(F.linear, weight=weight, bias=layer.bias)
+            layer.linear
+            if isinstance(layer, WholeHead)
+            else partial(F.linear, weight=weight, bias=layer.bias)
             for layer, weight in zip(layers, weights, strict=True)
         ]
         self.inputs: Tensor | None = None  # of the last product, until the last layer has its share of it

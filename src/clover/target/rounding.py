@@ -10,6 +10,9 @@ Shapes: O outputs, I inputs, both of one layer.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -17,10 +20,13 @@ MIN_ELEMENTS = 2**16  # of a weight: below it the call itself takes longer than 
 FEW_ROWS = 32  # at most: with more the operator for packed weights is as fast
 _MULTIPLE = 64  # inputs are a multiple of it: the operator reads 16 at once, also past the end
 _DTYPES = (torch.float32, torch.bfloat16)
+_in_use = False
 
 
 class RoundedLinear:
     """`x Wᵀ + b` for a few rows x, in bfloat16, with W rounded to 8 bits and one scale per output.
+
+    W is rounded when it is first used: some drafts have layers that no step runs.
 
     Args:
         weight: [O, I], one for which `can_round` holds.
@@ -28,21 +34,32 @@ class RoundedLinear:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
-        weight, largest = weight.detach(), weight.detach().abs().amax(1, keepdim=True)
-        self.scales = (largest / 127).clamp_min(torch.finfo(torch.float32).tiny).to(torch.bfloat16)
-        self.rounded = (weight / self.scales).round().clamp(-127, 127).to(torch.int8).contiguous()
-        self.scales, self.bias, self.inputs = self.scales.squeeze(1), bias, weight.shape[1]
+        self.weight, self.bias, self.inputs = weight.detach(), bias, weight.shape[1]
+        self._rounded: tuple[Tensor, Tensor] | None = None
 
     def takes(self, inputs: Tensor) -> bool:
-        """Whether inputs [..., I] have few rows."""
-        return inputs.numel() <= FEW_ROWS * self.inputs
+        """Whether inputs [..., I] have few rows, and rounding is in use."""
+        return _in_use and 0 < inputs.numel() <= FEW_ROWS * self.inputs
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Inputs [..., I] to outputs [..., O] of their dtype."""
+        if self._rounded is None:
+            self._rounded = _to_8_bits(self.weight)
         rows = inputs.reshape(-1, self.inputs).to(torch.bfloat16).contiguous()
-        outputs = torch._weight_int8pack_mm(rows, self.rounded, self.scales).to(inputs.dtype)
+        outputs = torch._weight_int8pack_mm(rows, *self._rounded).to(inputs.dtype)
         outputs = outputs.view(*inputs.shape[:-1], -1)
         return outputs if self.bias is None else outputs + self.bias
+
+
+@contextmanager
+def rounding(wanted: bool) -> Iterator[None]:
+    """Let every `RoundedLinear` run inside the block, or none."""
+    global _in_use
+    before, _in_use = _in_use, wanted
+    try:
+        yield
+    finally:
+        _in_use = before
 
 
 def can_round(*weights: Tensor) -> bool:
@@ -51,3 +68,12 @@ def can_round(*weights: Tensor) -> bool:
     suits = all(w.dtype in _DTYPES and w.shape[1] % _MULTIPLE == 0 for w in weights)
     large = sum(weight.numel() for weight in weights) >= MIN_ELEMENTS
     return fast and suits and large and all(weight.device.type == "cpu" for weight in weights)
+
+
+def _to_8_bits(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Int8 [O, I] and the scale of each output, bfloat16 [O], that give a weight [O, I] when multiplied."""
+    exact = weight.to(torch.float32)
+    least = torch.finfo(torch.float32).tiny  # for rows of zeros
+    scales = (exact.abs().amax(1) / 127).clamp_min(least).to(torch.bfloat16)
+    whole = (exact / scales[:, None]).round().clamp(-127, 127)
+    return whole.to(torch.int8).contiguous(), scales

@@ -1,4 +1,4 @@
-"""The lm_head as a draft uses it: the target's own, or some of its rows.
+"""The lm_head as a draft uses it: the target's own, or a copy of some of its rows.
 
 Shapes: V' rows taken, H hidden.
 """
@@ -12,33 +12,53 @@ from torch.nn import functional as F
 
 
 class HeadRows(nn.Module):
-    """Rows of a linear layer. It is frozen, and is saved with no model.
-
-    Some rows are a copy, side by side in memory. All of them are the layer's own weight, and the layer runs them.
+    """A copy of rows of a linear layer, side by side in memory. It is frozen, and is saved with no model.
 
     Args:
         linear: weight [V, H] and maybe a bias [V].
-        tokens: Long [V'], the rows; None for all.
-
-    Attributes:
-        whole: the layer, where all of its rows are taken.
+        tokens: Long [V'], the rows.
     """
 
     weight: Tensor
     bias: Tensor | None
 
-    def __init__(self, linear: Any, tokens: Tensor | None):
+    def __init__(self, linear: Any, tokens: Tensor):
         super().__init__()
-        chosen = slice(None) if tokens is None else tokens
         bias = getattr(linear, "bias", None)
-        self.register_buffer("weight", linear.weight.detach()[chosen], persistent=False)
-        self.register_buffer("bias", None if bias is None else bias.detach()[chosen], persistent=False)
-        self._whole = (linear,) if tokens is None else ()  # a tuple: it is no part of this module
-
-    @property
-    def whole(self) -> Any | None:
-        return self._whole[0] if self._whole else None
+        self.register_buffer("weight", linear.weight.detach()[tokens], persistent=False)
+        self.register_buffer("bias", None if bias is None else bias.detach()[tokens], persistent=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Hidden states [..., H] to [..., V']."""
-        return self._whole[0](hidden) if self._whole else F.linear(hidden, self.weight, self.bias)
+        return F.linear(hidden, self.weight, self.bias)
+
+
+class WholeHead(nn.Module):
+    """All rows of a linear layer: nothing of its own, but another place, where a draft's products may be rounded.
+
+    Args:
+        linear: weight [V, H] and maybe a bias [V].
+    """
+
+    def __init__(self, linear: Any):
+        super().__init__()
+        self._linear = (
+            linear,
+        )  # a tuple: the layer is no part of the draft, and is neither moved nor saved with it
+
+    @property
+    def linear(self) -> Any:
+        """The layer itself."""
+        return self._linear[0]
+
+    @property
+    def weight(self) -> Tensor:
+        return self.linear.weight
+
+    @property
+    def bias(self) -> Tensor | None:
+        return getattr(self.linear, "bias", None)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Hidden states [..., H] to [..., V]."""
+        return self.linear(hidden)

@@ -1,0 +1,83 @@
+"""The text stays that of plain decoding where a draft's weights are rounded, which tiny drafts' are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from clover.drafts.loading import SYSTEMS
+from clover.engine import Engine
+from clover.target import TargetModel
+from clover.target.rounding import RoundedLinear, can_round
+from clover.tree import parse_tree
+from tests.engine.test_lossless import SETTINGS, requests_of, run, tokens_of
+from tests.engine.test_policy import WITH_COPIES, ScriptedPolicy, random_choices
+from tests.families import tiny_config, tiny_model
+
+NEW = 24
+pytestmark = pytest.mark.skipif(not can_round(torch.zeros(256, 256)), reason="no fast operator here")
+
+
+@pytest.fixture(scope="module")
+def target() -> TargetModel:
+    """Wide enough for all of a draft's layers to be rounded."""
+    config = tiny_config("llama")
+    config.hidden_size, config.intermediate_size, config.vocab_size = 256, 320, 512
+    config.max_position_embeddings = 256
+    return TargetModel(tiny_model("llama", torch.float32, config=config))
+
+
+@pytest.fixture
+def rounded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of each product with a rounded weight."""
+    products, run_one = list[int](), RoundedLinear.__call__
+
+    def counted(self: RoundedLinear, inputs: torch.Tensor) -> torch.Tensor:
+        products.append(inputs.numel() // inputs.shape[-1])
+        return run_one(self, inputs)
+
+    monkeypatch.setattr(RoundedLinear, "__call__", counted)
+    return products
+
+
+def make_draft(system: str, target: TargetModel, **options: Any) -> Any:
+    torch.manual_seed(1)
+    draft = SYSTEMS[system].from_target(target, **options).to(target.dtype).bind(target).eval()
+    layer = getattr(draft, "layer", None)
+    if system == "clover2" and layer is not None:
+        torch.nn.init.normal_(layer.output.weight, std=0.05)
+    return draft
+
+
+@pytest.mark.parametrize("system", sorted(set(SYSTEMS) - {"lookup"}))
+def test_choices_refilled_rows_and_a_reduced_vocabulary(
+    target: TargetModel, system: str, rounded: list[int]
+) -> None:
+    requests = requests_of(5, SETTINGS, NEW)
+    expected = tokens_of(run(Engine(target), requests))
+    assert not rounded, "there is no draft"
+    draft = make_draft(system, target, num_heads=5)
+    for seed, reduced in enumerate((False, True)):
+        if reduced:
+            draft.reduce_vocabulary(torch.arange(0, 512, 2))
+        policy = ScriptedPolicy(random_choices(draft, ("chain:4", "clover2", "budget:3"), seed, WITH_COPIES))
+        engine = Engine(target, draft, policy=policy)
+        assert tokens_of(run(engine, requests)) == expected
+        found = {e.index: e.generation.tokens for e in engine.run(requests, max_rows=2) if e.generation}
+        assert [found[index] for index in range(len(requests))] == expected
+    assert min(rounded) < 3 and max(rounded) > 4
+
+
+def test_drawn_trees_and_compiled_steps_are_not_rounded(target: TargetModel, rounded: list[int]) -> None:
+    requests, draft = requests_of(3, SETTINGS[:1], 8), make_draft("clover2", target)
+    expected = tokens_of(run(Engine(target), requests))
+    for engine in (
+        Engine(target, draft, parse_tree("drawn:chain:3")),
+        Engine(target, draft, parse_tree("chain:3"), compile="eager"),
+    ):
+        assert tokens_of(run(engine, requests)) == expected
+    assert not rounded
+    assert tokens_of(run(Engine(target, draft, parse_tree("chain:3")), requests)) == expected
+    assert rounded
