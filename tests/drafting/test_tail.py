@@ -8,7 +8,7 @@ from statistics import fmean
 
 import pytest
 
-from clover.drafting.tail import lag
+from clover.drafting.tail import lag, surplus
 
 
 def test_a_row_alone_and_rows_that_go_in_step_have_no_lag() -> None:
@@ -24,13 +24,18 @@ def test_it_grows_with_the_rows_with_what_drafting_adds_and_towards_the_end() ->
 
 def steps_of(tokens: int, depth: int, hazard: float, rng: random.Random) -> int:
     """Steps of one row, whose text has a difficulty of its own, as every step has."""
-    difficulty, emitted, taken = hazard * rng.lognormvariate(0, 0.6), 0, 0
+    return run_row(tokens, depth, hazard * rng.lognormvariate(0, 0.6), rng)[0]
+
+
+def run_row(tokens: int, depth: int, difficulty: float, rng: random.Random) -> tuple[int, int]:
+    """Steps of one row until it has so many tokens, and tokens it then has."""
+    emitted, taken = 0, 0
     while emitted < tokens:
         going, accepted = exp(-difficulty * rng.expovariate(1)), 0
         while accepted < depth and rng.random() < going:
             accepted += 1
         emitted, taken = emitted + 1 + accepted, taken + 1
-    return taken
+    return taken, emitted
 
 
 @pytest.mark.parametrize(("depth", "hazard"), [(5, 0.25), (8, 0.12), (3, 0.4)])
@@ -41,3 +46,17 @@ def test_it_is_about_what_batches_show(rows: int, depth: int, hazard: float) -> 
     shown = fmean(max(steps) / fmean(steps) - 1 for steps in batches)
     emitted = 80 / fmean(fmean(steps) for steps in batches)
     assert lag([80] * rows, emitted) == pytest.approx(shown, rel=0.4)
+
+
+@pytest.mark.parametrize(("depth", "hazard"), [(5, 0.25), (8, 0.12), (3, 0.4)])
+@pytest.mark.parametrize("tokens", [30, 60, 120])
+def test_rows_need_more_steps_than_their_mean_step_says(tokens: int, depth: int, hazard: float) -> None:
+    rng, needed, emitted = random.Random(1), list[int](), list[float]()
+    for _ in range(2500):
+        difficulty = hazard * rng.lognormvariate(0, 0.6)
+        needed.append(run_row(tokens, depth, difficulty, rng)[0])
+        steps, written = run_row(400, depth, difficulty, rng)
+        emitted.append(written / steps)
+    shown = fmean(needed) * fmean(emitted) / tokens - 1
+    assert surplus([tokens] * 8, fmean(emitted)) == pytest.approx(shown, rel=0.4)
+    assert surplus([tokens] * 8, 1.0) == 0.0

@@ -16,17 +16,18 @@ from clover.drafting.copying import LENGTHS, Copying, copier_name
 from clover.drafting.estimates import AcceptanceEstimate, Believed, CostEstimate
 from clover.drafting.policy import Running, StepOutcome
 from clover.drafting.repetition import Copier
-from clover.drafting.tail import lag
+from clover.drafting.tail import lag, surplus
 from clover.drafting.tuning import PLAIN
 
 _MARGIN = 1.03  # a change must promise that much
+_NEAR = 1.6  # times as fast as plain steps: an error of the tuning could hide that these are faster
 _PLAIN_SHARE, _SHARE = 0.006, 0.01  # of the time may be lost by trials; less where plain steps lead
 # Steps' worth of time that may be lost at the start, less where costs are known beforehand, and that may be saved up.
 _FIRST_CREDIT, _TUNED_FIRST_CREDIT, _MOST_CREDIT = 4.0, 0.5, 12.0
 _TRIAL, _LONGEST_TRIAL, _PLAIN_TRIAL = 4, 24, 3  # steps
 _SHORTEST_WAIT, _LONGEST_WAIT = 24, 192  # steps between trials of the same candidate
 # Steps that costs known beforehand, and those taken from another batch size, count for.
-_TUNED_STEPS, _GUESSED_STEPS = 4, 2
+_TUNED_STEPS, _GUESSED_STEPS = 3, 2
 _KEPT_CATCH_UPS = 5  # that a median is taken over
 _SLOPE = 0.1  # guess: what a node costs, in plain steps
 _FEW = 32  # positions that the draft takes in with the last step's, at hardly any cost
@@ -72,6 +73,7 @@ class _Size:
 
     costs: CostEstimate
     tuned: bool = False
+    plain_tried: bool = False
     leader: str = PLAIN
     pauses: dict[str, int] = field(default_factory=dict)
     due: dict[str, int] = field(default_factory=dict)
@@ -206,8 +208,10 @@ class AutoPolicy:
         alone = self._alone(size) if self._left else 0.0
         if not alone:
             return {name: cost for name, (cost, _) in steps.items()}
+        left = self._left
         return {
-            name: cost + alone * emitted * lag(self._left, emitted) for name, (cost, emitted) in steps.items()
+            name: cost * (1 + surplus(left, emitted)) + alone * emitted * lag(left, emitted)
+            for name, (cost, emitted) in steps.items()
         }
 
     # -- copies ----------------------------------------------------------------------------------------------------
@@ -243,12 +247,20 @@ class AutoPolicy:
         if self._credit is None or not size.costs.paced:
             return None
         for name in self._in_order(size, costs):
+            if name != PLAIN and name in costs and self._plain_is_due(size, costs):
+                return None
             steps = _PLAIN_TRIAL if name == PLAIN else _TRIAL
             if self._expected_loss(size, costs, name, steps) <= self._credit:
                 long = PLAIN not in (name, size.leader)
                 long = long and self._expected_loss(size, costs, name, _LONGEST_TRIAL) <= self._credit / 2
                 return _Trial(name, _LONGEST_TRIAL if long else steps)
         return None
+
+    def _plain_is_due(self, size: _Size, costs: Mapping[str, float]) -> bool:
+        """Whether the credit is saved up for plain steps: not tried yet, and so near that their cost matters most."""
+        if size.plain_tried or PLAIN not in costs or size.leader == PLAIN:
+            return False
+        return self._acceptance.tokens(size.leader) / costs[size.leader] < _NEAR / costs[PLAIN]
 
     def _in_order(self, size: _Size, costs: Mapping[str, float]) -> list[str]:
         """What to try: what costs nobody knows, smallest first; plain steps, to know when to fall back; the fastest."""
@@ -343,6 +355,7 @@ class AutoPolicy:
 
     def _finish(self, size: _Size, trial: _Trial) -> None:
         """Learn what the candidate costs, pay for the trial, and say when the next one may be."""
+        size.plain_tried = size.plain_tried or trial.name == PLAIN
         # The first step in another shape is often slower than those that follow.
         clean = [step for step in trial.steps if not step.caught_up][-3:] or trial.steps[-3:]
         size.costs.compare(trial.name, [(step.seconds, self._stretch(trial.name, step)) for step in clean])

@@ -26,6 +26,17 @@ def lag(left: Sequence[int], tokens: float) -> float:
     return hypot(max(left) / mean - 1, spread)
 
 
+def surplus(left: Sequence[int], tokens: float) -> float:
+    """How many more steps the mean row needs than its tokens over those of a mean step, relative; 0 for plain steps.
+
+    A row whose text is hard takes more steps than one as easy saves, and the last step of each row goes beyond its end.
+
+    Args:
+        left, tokens: as for `lag`.
+    """
+    return (1 - 1 / tokens) * _ROWS**2 + (tokens - 1) / (2 * fmean(left))
+
+
 @cache
 def _highest(count: int) -> float:
     """The largest of so many draws from a standard normal distribution, about (Blom 1958)."""

@@ -1,0 +1,84 @@
+"""What a draft's rounded weights are worth on a CPU: the same tree with and without them, beside plain decoding.
+
+    python benchmarks/rounding.py [--tree chain:8] [--batch-size 1 --batch-size 4] [--temperature 0 --temperature 0.8]
+
+All three decode the same development prompts in turn. Printed are medians of the rounds: speed-ups over plain decoding,
+prefill included, and one over the other; of both ways τ, milliseconds of drafting per step, and the target's pass, of
+the time of a step.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from functools import partial, reduce
+from operator import add
+from statistics import median
+
+from clover import assets
+from clover.bench.figures import step_times
+from clover.drafts import DraftModel, load_draft
+from clover.engine import Engine
+from clover.evaluate import choose_prompts
+from clover.interleaved import Run, decode, interleave, make_batches, speed, texts_of
+from clover.target import TargetModel
+from clover.target.packing import PackedLinears
+from clover.tree import parse_tree
+
+PLAIN, EXACT, ROUNDED = "plain", "exact", "rounded"
+
+
+def main() -> None:
+    options = _options()
+    target = TargetModel.load(options.target)
+    draft = load_draft(options.draft, target)
+    prompts = [prompt.tokens for prompt in choose_prompts((), target, options.count)]
+    for temperature in options.temperature or [0.0]:
+        for size in options.batch_size or [1]:
+            batches = make_batches(prompts, size, temperature, options.max_new_tokens, target.context_length)
+            rounds = interleave(_ways(target, draft, options.tree), batches, options.rounds)
+            for found in zip(*rounds.values(), strict=True):
+                assert texts_of(found[0]) == texts_of(found[1]) == texts_of(found[2]), "a text differs"
+            print(f"batch {size}  T {temperature:g}  ", "  ".join(_findings(rounds)), flush=True)
+
+
+def _ways(target: TargetModel, draft: DraftModel, tree: str) -> dict[str, partial[Run]]:
+    engines = {name: Engine(target, draft, parse_tree(tree)) for name in (EXACT, ROUNDED)}
+    engines[EXACT].packed = PackedLinears(target.model, draft, rounded=False)
+    return {name: partial(decode, engine) for name, engine in {PLAIN: Engine(target), **engines}.items()}
+
+
+def _findings(rounds: dict[str, list[list[Run]]]) -> list[str]:
+    ratios = [_ratio(rounds[name], rounds[PLAIN]) for name in (EXACT, ROUNDED)]
+    ratio = _ratio(rounds[ROUNDED], rounds[EXACT])
+    lines = [f"exact {ratios[0]:.2f}", f"rounded {ratios[1]:.2f}", f"ratio {ratio:.3f}"]
+    for name in (EXACT, ROUNDED):
+        runs = [run for found in rounds[name] for run in found]
+        times, tau = step_times(runs), reduce(add, (run.acceptance for run in runs)).tau
+        lines.append(
+            f"{name}: τ {tau:.2f}, drafting {1000 * times.draft:.2f} ms, pass {times.verify_share:.2f}"
+        )
+    return lines
+
+
+def _ratio(rounds: Sequence[Sequence[Run]], base: Sequence[Sequence[Run]]) -> float:
+    return median(speed(own) / speed(other) for own, other in zip(rounds, base, strict=True))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--target", default=str(assets.TARGET))
+    parser.add_argument("--draft", default=str(assets.DRAFT))
+    parser.add_argument("--tree", default="chain:8")
+    parser.add_argument("--batch-size", type=int, action="append")
+    parser.add_argument("--temperature", type=float, action="append")
+    parser.add_argument("--count", type=int, default=12, help="development prompts")
+    parser.add_argument("--max-new-tokens", type=int, default=96)
+    parser.add_argument("--rounds", type=int, default=5)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
