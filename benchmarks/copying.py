@@ -23,7 +23,7 @@ from clover.drafting import Copier, Drafter, Policy, Running, StepOutcome, make_
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine
 from clover.evaluate import choose_prompts
-from clover.interleaved import Run, decode, interleave, make_batches, speed, texts_of
+from clover.interleaved import decode, interleave, make_batches, speedups, texts_of
 from clover.target import TargetModel
 
 PLAIN, WITHOUT, WITH = "plain", "without", "with"
@@ -82,14 +82,10 @@ def _measure(
     return {
         "batch_size": size,
         "temperature": temperature,
-        **{name: round(_speedup(rounds[name], rounds[PLAIN]), 3) for name in (WITHOUT, WITH)},
+        **{name: round(median(speedups(rounds[name], rounds[PLAIN])), 3) for name in (WITHOUT, WITH)},
         "copied": round(counting.copied / counting.steps, 3),
         "verify_share": round(step_times([run for found in rounds[WITH] for run in found]).verify_share, 3),
     }
-
-
-def _speedup(rounds: Sequence[Sequence[Run]], plain: Sequence[Sequence[Run]]) -> float:
-    return median(speed(own) / speed(base) for own, base in zip(rounds, plain, strict=True))
 
 
 def _options() -> argparse.Namespace:

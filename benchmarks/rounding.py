@@ -10,9 +10,7 @@ the time of a step.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from functools import partial, reduce
-from operator import add
+from functools import partial
 from statistics import median
 
 from clover import assets
@@ -20,7 +18,7 @@ from clover.bench.figures import step_times
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine
 from clover.evaluate import choose_prompts
-from clover.interleaved import Run, decode, interleave, make_batches, speed, texts_of
+from clover.interleaved import Run, acceptance_of, decode, interleave, make_batches, speedups, texts_of
 from clover.target import TargetModel
 from clover.target.packing import PackedLinears
 from clover.tree import parse_tree
@@ -33,10 +31,11 @@ def main() -> None:
     target = TargetModel.load(options.target)
     draft = load_draft(options.draft, target)
     prompts = [prompt.tokens for prompt in choose_prompts((), target, options.count)]
+    ways = _ways(target, draft, options.tree)
     for temperature in options.temperature or [0.0]:
         for size in options.batch_size or [1]:
             batches = make_batches(prompts, size, temperature, options.max_new_tokens, target.context_length)
-            rounds = interleave(_ways(target, draft, options.tree), batches, options.rounds)
+            rounds = interleave(ways, batches, options.rounds)
             for found in zip(*rounds.values(), strict=True):
                 assert texts_of(found[0]) == texts_of(found[1]) == texts_of(found[2]), "a text differs"
             print(f"batch {size}  T {temperature:g}  ", "  ".join(_findings(rounds)), flush=True)
@@ -49,20 +48,16 @@ def _ways(target: TargetModel, draft: DraftModel, tree: str) -> dict[str, partia
 
 
 def _findings(rounds: dict[str, list[list[Run]]]) -> list[str]:
-    ratios = [_ratio(rounds[name], rounds[PLAIN]) for name in (EXACT, ROUNDED)]
-    ratio = _ratio(rounds[ROUNDED], rounds[EXACT])
+    ratios = [median(speedups(rounds[name], rounds[PLAIN])) for name in (EXACT, ROUNDED)]
+    ratio = median(speedups(rounds[ROUNDED], rounds[EXACT]))
     lines = [f"exact {ratios[0]:.2f}", f"rounded {ratios[1]:.2f}", f"ratio {ratio:.3f}"]
     for name in (EXACT, ROUNDED):
         runs = [run for found in rounds[name] for run in found]
-        times, tau = step_times(runs), reduce(add, (run.acceptance for run in runs)).tau
+        times, tau = step_times(runs), acceptance_of(runs).tau
         lines.append(
             f"{name}: τ {tau:.2f}, drafting {1000 * times.draft:.2f} ms, pass {times.verify_share:.2f}"
         )
     return lines
-
-
-def _ratio(rounds: Sequence[Sequence[Run]], base: Sequence[Sequence[Run]]) -> float:
-    return median(speed(own) / speed(other) for own, other in zip(rounds, base, strict=True))
 
 
 def _options() -> argparse.Namespace:

@@ -128,6 +128,11 @@ def speed(runs: Sequence[Run]) -> float:
     return sum(run.tokens for run in runs) / sum(run.seconds for run in runs)
 
 
+def speedups(rounds: Sequence[Sequence[Run]], base: Sequence[Sequence[Run]]) -> list[float]:
+    """Speed of one method over that of another in each round."""
+    return [speed(own) / speed(other) for own, other in zip(rounds, base, strict=True)]
+
+
 def acceptance_of(runs: Sequence[Run]) -> Acceptance:
     """Acceptance of all runs together."""
     return reduce(add, (run.acceptance for run in runs), Acceptance())

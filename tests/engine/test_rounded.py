@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 import torch
 
+from clover.drafts import Clover2Draft, DraftModel
 from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine
 from clover.target import TargetModel
 from clover.target.rounding import RoundedLinear, can_round
 from clover.tree import parse_tree
+from tests.engine.test_captured import make_draft
 from tests.engine.test_lossless import SETTINGS, requests_of, run, tokens_of
 from tests.engine.test_policy import WITH_COPIES, ScriptedPolicy, random_choices
 from tests.families import tiny_config, tiny_model
@@ -42,12 +44,11 @@ def rounded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return products
 
 
-def make_draft(system: str, target: TargetModel, **options: Any) -> Any:
-    torch.manual_seed(1)
-    draft = SYSTEMS[system].from_target(target, **options).to(target.dtype).bind(target).eval()
-    layer = getattr(draft, "layer", None)
-    if system == "clover2" and layer is not None:
-        torch.nn.init.normal_(layer.output.weight, std=0.05)
+def livened(system: str, target: TargetModel, **options: Any) -> DraftModel:
+    """A draft whose recurrent layer, if it has one, is not the identity that it starts as."""
+    draft = make_draft(system, target, **options)
+    if isinstance(draft, Clover2Draft) and draft.layer is not None:
+        torch.nn.init.normal_(draft.layer.output.weight, std=0.05)
     return draft
 
 
@@ -58,7 +59,7 @@ def test_choices_refilled_rows_and_a_reduced_vocabulary(
     requests = requests_of(5, SETTINGS, NEW)
     expected = tokens_of(run(Engine(target), requests))
     assert not rounded, "there is no draft"
-    draft = make_draft(system, target, num_heads=5)
+    draft = livened(system, target, num_heads=5)
     for seed, reduced in enumerate((False, True)):
         if reduced:
             draft.reduce_vocabulary(torch.arange(0, 512, 2))
@@ -71,7 +72,7 @@ def test_choices_refilled_rows_and_a_reduced_vocabulary(
 
 
 def test_drawn_trees_and_compiled_steps_are_not_rounded(target: TargetModel, rounded: list[int]) -> None:
-    requests, draft = requests_of(3, SETTINGS[:1], 8), make_draft("clover2", target)
+    requests, draft = requests_of(3, SETTINGS[:1], 8), livened("clover2", target)
     expected = tokens_of(run(Engine(target), requests))
     for engine in (
         Engine(target, draft, parse_tree("drawn:chain:3")),

@@ -13,7 +13,7 @@ from statistics import median
 
 from clover.bench.ceilings import Ceilings, StepWork
 from clover.engine import STEP_PHASES
-from clover.interleaved import Run, acceptance_of, speed, texts_of
+from clover.interleaved import Run, acceptance_of, speed, speedups, texts_of
 
 _MILLISECONDS = 1e3
 
@@ -154,7 +154,7 @@ def figures(
     """
     assert plain.steps is not None
     speeds = tuple(map(speed, found.rounds))
-    speedups = tuple(one / speed(base) for one, base in zip(speeds, plain.rounds, strict=True))
+    gains = tuple(speedups(found.rounds, plain.rounds))
     acceptance = acceptance_of([run for part in found.rounds for run in part])
     expected = texts_of(plain.rounds[0])
     written = list(zip(*map(texts_of, found.rounds), strict=True))  # of each text what every round wrote
@@ -167,9 +167,9 @@ def figures(
         batch_size=batch_size,
         temperature=temperature,
         tokens_per_second=median(speeds),
-        speedup=median(speedups),
+        speedup=median(gains),
         tau=acceptance.tau,
-        ideal_share=None if ideal is None else median(speedups) / ideal,
+        ideal_share=None if ideal is None else median(gains) / ideal,
         draft_share=None if steps is None else steps.draft_share,
         verify_share=None if steps is None else steps.verify_share,
         peak_memory_bytes=peak_memory,
@@ -178,7 +178,7 @@ def figures(
         identical_texts=same,
         texts=len(expected),
         rounds_tokens_per_second=speeds,
-        rounds_speedup=speedups,
+        rounds_speedup=gains,
         acceptance_per_depth=tuple(acceptance.acceptance_per_depth),
         step_milliseconds=None if steps is None else steps.milliseconds(),
         bandwidth_share=None if steps is None else ceilings.read_seconds(work.weight_bytes) / steps.total,

@@ -216,23 +216,21 @@ class AcceptanceEstimate:
 
 
 class _Median:
-    """The lower median of the last values, at least one. Worked out when one is added, for each step asks for it."""
+    """The lower median of the last values, kept until another one is added: each step asks for it."""
 
-    def __init__(self, values: Iterable[float]):
+    def __init__(self, values: Iterable[float] = ()):
         self.values = deque(values, maxlen=_KEPT)
-        self.value = median_low(self.values)
+        self._known: float | None = None
+
+    @property
+    def value(self) -> float:
+        if self._known is None:
+            self._known = median_low(self.values)
+        return self._known
 
     def append(self, value: float) -> None:
         self.values.append(value)
-        self.value = median_low(self.values)
-
-
-def _with(median: _Median | None, value: float) -> _Median:
-    """A median with another value; a new one if there was none."""
-    if median is None:
-        return _Median([value])
-    median.append(value)
-    return median
+        self._known = None
 
 
 class CostEstimate:
@@ -248,7 +246,7 @@ class CostEstimate:
 
     def __init__(self, seconds: Mapping[str, float], weight: int):
         self._relative = {name: _Median([value] * weight) for name, value in seconds.items()}
-        self._pace: _Median | None = None
+        self._pace = _Median()
 
     @property
     def relative(self) -> dict[str, float]:
@@ -258,19 +256,18 @@ class CostEstimate:
     @property
     def paced(self) -> bool:
         """Whether enough steps of late say how fast the machine is at present."""
-        return self._pace is not None and len(self._pace.values) > _KEPT // 2
+        return len(self._pace.values) > _KEPT // 2
 
     @property
     def pace(self) -> float:
         """Seconds at present per unit of the scale of `relative`; `paced` says whether that is known."""
-        assert self._pace is not None, "no step has run yet"
         return self._pace.value
 
     def observe(self, name: str, seconds: float, stretch: float = 1.0) -> None:
         """Learn the machine's speed from a step of the candidate that runs all the time."""
         if name not in self._relative:
             self._relative[name] = _Median([seconds])
-        self._pace = _with(self._pace, seconds / self.step(name, stretch))
+        self._pace.append(seconds / self.step(name, stretch))
 
     def presume(self, name: str, seconds: float) -> None:
         """Take a guess for what a candidate costs that has not run yet, on the scale of `relative`."""
@@ -298,11 +295,11 @@ class CostEstimate:
         for seconds, stretch in steps:
             value = seconds / self.pace
             plain = self._plain(value)
-            self._relative[name] = _with(self._relative.get(name), plain + (value - plain) / stretch)
+            self._relative.setdefault(name, _Median()).append(plain + (value - plain) / stretch)
 
     def interrupt(self) -> None:
         """The speed of late is not that of the steps to come."""
-        self._pace = None
+        self._pace = _Median()
 
     def _plain(self, otherwise: float) -> float:
         return self._relative[PLAIN].value if PLAIN in self._relative else otherwise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -67,17 +69,9 @@ class RecurrentLayer(nn.Module):
         keys, values = self._heads(self.key_value(states)).chunk(2, dim=1)
         return keys, values
 
-    def forward(
-        self,
-        states: Tensor,
-        of_token: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        mask: Tensor | None = None,
-        causal: bool = False,
-    ) -> Tensor:
-        """States [B, P, H] to states [B, P, H]; the arguments are those of `mix`."""
-        return states + self.output(self.mix(states, of_token, keys, values, mask, causal))
+    def forward(self, states: Tensor, of_token: Tensor, *text: Any, causal: bool = False) -> Tensor:
+        """States [B, P, H] to states [B, P, H]; `text` are keys, values and a mask, if there is one, as for `mix`."""
+        return states + self.output(self.mix(states, of_token, *text, causal=causal))
 
     def mix(
         self,

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clover.target.rounding import MIN_ELEMENTS, RoundedLinear, can_round, rounding
+from clover.target.rounding import RoundedLinear, can_replace, can_round, rounding
 from clover.target.rows import HeadRows, WholeHead
 from clover.target.structure import swapped_forwards
 
@@ -32,7 +32,6 @@ _Version = tuple[int, int]
 _MIN_ELEMENTS_OF_ONE_ROW = 2**18  # below it a packed product of one row gains nothing
 _MAX_BYTES = 2**30  # a packed weight is a second copy: large models keep their memory
 _SHARE = 16  # and have rounded weights of a sixteenth of their bytes at most
-_DTYPES = (torch.float32, torch.bfloat16)
 _ROWS = 8  # what the weights are packed for; other numbers of rows work, too
 _TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # names of layers that read one input
 _Forward = Callable[[Tensor], Tensor]
@@ -115,10 +114,8 @@ def _is_plain_linear(module: nn.Module) -> bool:
 
 
 def _can_pack(group: tuple[Any, ...]) -> bool:
-    weight = group[0].weight
-    large = sum(layer.weight.numel() for layer in group) >= MIN_ELEMENTS
-    suits = large and weight.dtype in _DTYPES and weight.device.type == "cpu"
     own = not isinstance(group[0], WholeHead)  # the target's is packed already
+    suits = can_replace(*(layer.weight for layer in group))
     return own and suits and not _replaced(group) and torch.backends.mkldnn.is_available()
 
 
@@ -152,11 +149,12 @@ class _PackedGroup:
         weights, biases = [layer.weight.detach() for layer in layers], [layer.bias for layer in layers]
         several = len(weights) > 1
         whole = torch.cat(weights) if several else weights[0]
-        self.bias = torch.cat(biases) if several and biases[0] is not None else biases[0]
-        self.rounded = RoundedLinear(whole, self.bias) if rounded else None
+        bias = torch.cat(biases) if several and biases[0] is not None else biases[0]
+        self.rounded = RoundedLinear(whole, bias) if rounded else None
         self.dtype = torch.bfloat16 if rounded and torch.cpu._is_avx512_bf16_supported() else whole.dtype
         # The operator that PyTorch's own compiler puts in the place of a linear layer when weights are frozen.
         self.packed = torch.ops.mkldnn._reorder_linear_weight(whole.to(self.dtype), _ROWS) if packed else None
+        self.bias = None if bias is None else bias.to(self.dtype)
         self.operator = torch.ops.mkldnn._linear_pointwise.default
         self.sizes = [len(weight) for weight in weights]
         small = max(weight.numel() for weight in weights) < _MIN_ELEMENTS_OF_ONE_ROW
@@ -176,10 +174,9 @@ class _PackedGroup:
 
     def product(self, inputs: Tensor) -> Tensor:
         """The outputs of all layers side by side."""
-        bias = None if self.bias is None else self.bias.to(self.dtype)
-        return self.operator(inputs.to(self.dtype), self.packed, bias, "none", [], "").to(inputs.dtype)
+        return self.operator(inputs.to(self.dtype), self.packed, self.bias, "none", [], "").to(inputs.dtype)
 
-    def _together(self, inputs: Tensor) -> _Forward | None:
+    def _product_of(self, inputs: Tensor) -> _Forward | None:
         """What gives the outputs of all layers side by side; None where each is better run as it is."""
         if self.rounded is not None and self.rounded.takes(inputs):
             return self.rounded
@@ -189,7 +186,7 @@ class _PackedGroup:
         plain, last = self.plain[index], index == len(self.sizes) - 1
 
         def forward(inputs: Tensor) -> Tensor:
-            run = self._together(inputs)
+            run = self._product_of(inputs)
             if run is None:
                 return plain(inputs)
             if last and index == 0:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-MIN_ELEMENTS = 2**16  # of a weight: below it the call itself takes longer than the product
+_MIN_ELEMENTS = 2**16  # of a weight: below it the call itself takes longer than the product
 FEW_ROWS = 32  # at most: with more the operator for packed weights is as fast
 _MULTIPLE = 64  # inputs are a multiple of it: the operator reads 16 at once, also past the end
 _DTYPES = (torch.float32, torch.bfloat16)
@@ -65,9 +65,13 @@ def rounding(wanted: bool) -> Iterator[None]:
 def can_round(*weights: Tensor) -> bool:
     """Whether one product with these weights [O, I] side by side is worth a `RoundedLinear` and may be one here."""
     fast = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
-    suits = all(w.dtype in _DTYPES and w.shape[1] % _MULTIPLE == 0 for w in weights)
-    large = sum(weight.numel() for weight in weights) >= MIN_ELEMENTS
-    return fast and suits and large and all(weight.device.type == "cpu" for weight in weights)
+    return fast and can_replace(*weights) and all(weight.shape[1] % _MULTIPLE == 0 for weight in weights)
+
+
+def can_replace(*weights: Tensor) -> bool:
+    """Whether these weights side by side are on a CPU, of a dtype and of a size that another product is worth it."""
+    large = sum(weight.numel() for weight in weights) >= _MIN_ELEMENTS
+    return large and all(weight.dtype in _DTYPES and weight.device.type == "cpu" for weight in weights)
 
 
 def _to_8_bits(weight: Tensor) -> tuple[Tensor, Tensor]:

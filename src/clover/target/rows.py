@@ -42,9 +42,8 @@ class WholeHead(nn.Module):
 
     def __init__(self, linear: Any):
         super().__init__()
-        self._linear = (
-            linear,
-        )  # a tuple: the layer is no part of the draft, and is neither moved nor saved with it
+        # In a tuple the layer is no part of the draft, and is neither moved nor saved with it.
+        self._linear = (linear,)
 
     @property
     def linear(self) -> Any:
