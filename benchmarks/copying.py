@@ -19,7 +19,7 @@ from statistics import median
 from clover import assets
 from clover.api import find_tuning
 from clover.bench.figures import step_times
-from clover.drafting import Copier, Drafter, Policy, Running, StepOutcome, make_policy
+from clover.drafting import Copier, Drafter, Policy, PrefillOutcome, Running, StepOutcome, make_policy
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine
 from clover.evaluate import choose_prompts
@@ -29,7 +29,7 @@ from clover.target import TargetModel
 PLAIN, WITHOUT, WITH = "plain", "without", "with"
 
 
-class Counting:
+class Counting(Policy):
     """A policy whose steps are counted, and those that copied."""
 
     def __init__(self, policy: Policy):
@@ -43,6 +43,12 @@ class Counting:
         self.steps += 1
         self.copied += isinstance(outcome.drafter, Copier)
         self.policy.record(outcome)
+
+    def expects_draft(self, coming: Running) -> bool:
+        return self.policy.expects_draft(coming)
+
+    def record_prefill(self, outcome: PrefillOutcome) -> None:
+        self.policy.record_prefill(outcome)
 
 
 def main() -> None:

@@ -92,7 +92,7 @@ def simulate(
     policy, names = make_policy(tuned)
     while at < tokens:
         batch, text = int(rows(at)), difficulty(at)
-        drafter = policy.choose(Running(batch, 50 + int(at) % 500))
+        drafter = policy.choose(Running(batch, 50 + int(at) % 500, behind=behind))
         name = names.get(id(drafter), PLAIN)
         emitted = tuple(_emitted(rng, name, text) for _ in range(batch))
         caught_up, behind = (behind, 0) if drafter is not None else (0, min(behind + 1, 400))

@@ -10,7 +10,7 @@ import pytest
 
 from clover.drafting import ConfidentDrafter, make_policy
 from clover.drafting.auto import AutoPolicy, Candidate
-from clover.drafting.policy import Running, StepOutcome
+from clover.drafting.policy import PrefillOutcome, Running, StepOutcome
 from clover.drafting.tuning import PLAIN, Choice, Tuning
 from clover.errors import UserError
 from clover.tree import CLOVER2_TREE
@@ -153,7 +153,7 @@ def test_what_the_draft_catches_up_on_is_no_part_of_its_cost() -> None:
     policy, names = one_candidate(costs={1: {PLAIN: 1.0, "chain:2": 1.5}}, weight=200.0)
     behind, chosen = 0, []
     for _ in range(300):
-        drafter = policy.choose(Running(1, 100))
+        drafter = policy.choose(Running(1, 100, behind=behind))
         caught_up, behind = (behind, 0) if drafter is not None else (0, behind + 1)
         seconds = 1.0 if drafter is None else 15.0 if caught_up else 1.5
         nodes, emitted = (1, (1,)) if drafter is None else (3, (3,))
@@ -161,6 +161,34 @@ def test_what_the_draft_catches_up_on_is_no_part_of_its_cost() -> None:
         chosen.append(names.get(id(drafter), PLAIN))
     assert chosen[-20:].count("chain:2") > 15
     assert chosen.count(PLAIN) < 15
+
+
+def test_prompts_wait_for_a_draft_that_would_not_win_back_what_they_take() -> None:
+    """Two tokens for 1.4 steps against one a step; to take in 100 positions of four rows takes four plain steps."""
+    policy, names = one_candidate(costs={4: {PLAIN: 1.0, "chain:2": 1.4}}, weight=200.0)
+    short, long = (Running(4, 100, left=(left,) * 4, behind=100) for left in (10, 100))
+    assert policy.expects_draft(short), "nobody knows yet what it takes"
+    for _ in range(8):
+        step(policy, names, 1.4, 2, rows=4)
+    for positions in (10, 1000):  # few positions say nothing
+        policy.record_prefill(PrefillOutcome(positions, 10.0))
+    for coming, expected in ((short, False), (long, True)):
+        assert policy.expects_draft(coming) is expected
+        assert (policy.choose(coming) is not None) is expected, "what is best does not change in between"
+    assert policy.choose(Running(4, 100, left=(10,) * 4)) is not None
+
+
+def test_a_trial_pays_for_what_the_draft_takes_in() -> None:
+    """Its four steps lose two plain ones, which are earned in some 300; 400 positions of four rows take 3.2 more."""
+    for behind, fewest, most in ((0, 150, 350), (400, 700, 1000)):
+        policy, names = one_candidate(costs={4: {PLAIN: 1.0, "chain:2": 2.5}}, weight=200.0)
+        policy.record_prefill(PrefillOutcome(1000, 2.0))
+        chosen = []
+        while "chain:2" not in chosen:
+            drafter = policy.choose(Running(4, 500, behind=behind))
+            chosen.append(names.get(id(drafter), PLAIN))
+            policy.record(StepOutcome(4, 500, drafter, 1, (1,) * 4, 1.0, 0.0, 0))
+        assert fewest < len(chosen) < most
 
 
 def test_steps_at_the_end_of_the_context_teach_nothing() -> None:

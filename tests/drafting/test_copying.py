@@ -132,7 +132,7 @@ def test_a_tuning_tells_what_copies_cost() -> None:
     made = make_policy(scripted_draft(), found)
     costs = made._sizes[0].costs.relative
     assert costs["copy:15"] == pytest.approx(0.022 * 0.026 / 0.011)
-    assert made._considered[0] == (PLAIN, "chain:2"), "copies need no trials"
+    assert made._sizes[0].names == (PLAIN, "chain:2"), "copies need no trials"
     assert not isinstance(
         make_policy(scripted_draft(), found, copies=False).choose(running(PERIOD * 3)), Copier
     )

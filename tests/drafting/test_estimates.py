@@ -8,7 +8,14 @@ from statistics import fmean
 
 import pytest
 
-from clover.drafting.estimates import AcceptanceEstimate, Believed, CostEstimate, accepted_of, hazard_of
+from clover.drafting.estimates import (
+    AcceptanceEstimate,
+    Believed,
+    CatchUpEstimate,
+    CostEstimate,
+    accepted_of,
+    hazard_of,
+)
 
 KNOWN = {"small": Believed(1.25, 2), "large": Believed(3.0, 8)}
 
@@ -190,3 +197,15 @@ def test_what_a_step_takes_beyond_a_plain_one_goes_with_its_depth() -> None:
         "early", [(40.0, 2.0)] * 9
     )  # beyond the plain step's 10: 30, half of it at the usual depth
     assert estimate.relative["early"] == 2.5
+
+
+def test_what_catching_up_takes_is_the_lower_median_of_late() -> None:
+    estimate = CatchUpEstimate()
+    assert estimate.seconds == 0.0
+    estimate.observe(10, 1000.0)  # too few to say anything
+    for seconds in (2.0, 1.0, 50.0, 60.0):
+        estimate.observe(100, seconds)
+    assert estimate.seconds == 0.02
+    for _ in range(3):
+        estimate.observe(200, 800.0)
+    assert estimate.seconds == 4.0

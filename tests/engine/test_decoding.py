@@ -237,7 +237,7 @@ def test_a_batch_goes_on_after_it_was_idle(target: TargetModel) -> None:
 def test_the_mask_of_a_chunk_stays_small_after_a_long_text(
     target: TargetModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import clover.engine.prefill as module
+    import clover.engine.chunks as module
 
     monkeypatch.setattr(module, "_MOST_MASKED", 2_000)
     monkeypatch.setattr(module, "_FEWEST", 4)
@@ -255,7 +255,7 @@ def test_the_mask_of_a_chunk_stays_small_after_a_long_text(
 
 
 def test_many_rows_run_few_tokens_each_at_once(target: TargetModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    import clover.engine.prefill as module
+    import clover.engine.chunks as module
 
     monkeypatch.setattr(module, "_MOST_TOKENS", 64)
     monkeypatch.setattr(module, "_FEWEST", 4)

@@ -5,13 +5,24 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from clover.drafting import Copier, Drafter, FixedPolicy, Running, StepOutcome, make_drafter, make_policy
+from clover.drafting import (
+    Copier,
+    Drafter,
+    FixedPolicy,
+    Policy,
+    PrefillOutcome,
+    Running,
+    StepOutcome,
+    make_drafter,
+    make_policy,
+)
 from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, PrefixCache, Request
 from clover.sampling import SamplingParams
@@ -24,15 +35,17 @@ TREES = ("chain:4", "chain:9:0.02", "clover2", "budget:4", "eagle2:8:3")
 NEW = 24
 
 
-class ScriptedPolicy:
-    """Chooses as it is told, over and over, and notes how it went."""
+class ScriptedPolicy(Policy):
+    """Chooses as it is told, over and over, and notes how it went; so with the prompts that the draft takes in."""
 
-    def __init__(self, choices: Sequence[Drafter | Copier | None]):
-        self.choices = list(choices)
+    def __init__(self, choices: Sequence[Drafter | Copier | None], expects: Sequence[bool] = (True,)):
+        self.choices, self.expects = list(choices), cycle(expects)
         self.max_nodes = max(1 if choice is None else choice.max_nodes for choice in choices)
         self.max_depth = max(0 if choice is None else choice.max_depth for choice in choices)
         self.asked: list[Running] = []
         self.outcomes: list[StepOutcome] = []
+        self.coming: list[Running] = []
+        self.prefilled: list[PrefillOutcome] = []
 
     def choose(self, running: Running) -> Drafter | Copier | None:
         self.asked.append(running)
@@ -40,6 +53,13 @@ class ScriptedPolicy:
 
     def record(self, outcome: StepOutcome) -> None:
         self.outcomes.append(outcome)
+
+    def expects_draft(self, coming: Running) -> bool:
+        self.coming.append(coming)
+        return next(self.expects)
+
+    def record_prefill(self, outcome: PrefillOutcome) -> None:
+        self.prefilled.append(outcome)
 
 
 WITH_COPIES = (None, Copier(3), Copier(9))
@@ -71,7 +91,7 @@ def test_any_choices_give_the_tokens_of_plain_decoding(target: TargetModel, draf
     requests = requests_of(batch, SETTINGS[batch % 2 :], NEW)
     expected = tokens_of(run(Engine(target), requests))
     for seed in range(2):
-        policy = ScriptedPolicy(random_choices(draft, TREES, seed, WITH_COPIES))
+        policy = ScriptedPolicy(random_choices(draft, TREES, seed, WITH_COPIES), (seed == 0, True, False))
         engine = Engine(target, draft, prefill_chunk=3, capacity=1, policy=policy)
         assert tokens_of(run(engine, requests)) == expected
         found = {e.index: e.generation.tokens for e in engine.run(requests, max_rows=2) if e.generation}
@@ -108,13 +128,18 @@ class Committed:
         return session
 
 
+@pytest.mark.parametrize("expects", [True, False])
 @pytest.mark.parametrize(("rows", "others"), [(3, (None,)), (1, WITH_COPIES)])
 def test_the_draft_takes_in_every_position_once_and_in_order(
-    target: TargetModel, monkeypatch: pytest.MonkeyPatch, rows: int, others: Sequence[Copier | None]
+    target: TargetModel,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: int,
+    others: Sequence[Copier | None],
+    expects: bool,
 ) -> None:
     draft = SYSTEMS["clover2"].from_target(target).to(target.dtype).eval()
     requests = [Request((3, *range(5, 8 + 4 * i)), 30, eos=()) for i in range(rows)]
-    policy = ScriptedPolicy(random_choices(draft, TREES, 3, others))
+    policy = ScriptedPolicy(random_choices(draft, TREES, 3, others), [expects])
     seen = Committed(draft, monkeypatch)
     generations = run(Engine(target, draft, prefill_chunk=4, policy=policy), requests)
     for taken, request, generation in zip(seen.taken, requests, generations, strict=True):
@@ -145,6 +170,29 @@ def test_outcomes_say_what_happened(target: TargetModel) -> None:
     assert sum(sum(outcome.emitted) for outcome in policy.outcomes) >= 29
 
 
+def test_prompts_wait_for_the_draft_where_it_is_not_expected(target: TargetModel) -> None:
+    """The draft's trees are the same; its first step has the prompts to take in, those that have joined since, too."""
+    draft = SYSTEMS["clover2"].from_target(target).to(target.dtype).eval()
+    tree, lengths = make_drafter(draft, parse_tree("chain:3")), (40, 25, 31)
+    requests = [
+        Request(tuple(3 + i % 40 for i in range(n)), 40 - 17 * row, eos=()) for row, n in enumerate(lengths)
+    ]
+    texts = []
+    for expects in (True, False):
+        policy = ScriptedPolicy([None, None, None, tree], [expects])
+        engine = Engine(target, draft, prefill_chunk=16, policy=policy)
+        found = {e.index: e.generation for e in engine.run(requests, max_rows=2) if e.generation}
+        texts.append([(found[i].tokens, found[i].acceptance) for i in range(3)])
+        assert policy.outcomes[3].caught_up == (3 if expects else 39 - 1 + 3)
+        chunks, joining = [(2 * 16), (2 * 16), (2 * 7)], [16, 14]
+        assert [one.positions for one in policy.prefilled] == ([*chunks, *joining] if expects else [])
+    assert texts[0] == texts[1]
+    first, joins = policy.coming
+    assert (first.batch_size, first.context, first.behind) == (2, 40, (39 + 24) // 2)
+    assert (joins.batch_size, joins.left) == (2, (joins.left[0], 6))
+    assert joins.behind >= 30 // 2
+
+
 def test_what_is_left_is_told_once_no_other_request_can_come(target: TargetModel) -> None:
     requests = [Request((3, 4, 5), 4, eos=()), Request((6,), 9, eos=()), Request((7,), 3, eos=())]
     policy = ScriptedPolicy([None])
@@ -173,7 +221,7 @@ def test_a_conversation_keeps_what_plain_steps_wrote(target: TargetModel) -> Non
     assert tokens_of(again) == tokens_of(run(engine, [Request(follow_up, 15, eos=())]))
 
 
-class MovedClock:
+class MovedClock(Policy):
     """An automatic policy that is told other times than the true ones: drafting is cheap and dear in turn."""
 
     def __init__(self, draft: Any, compiled: bool = False):

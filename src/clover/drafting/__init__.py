@@ -8,7 +8,7 @@ from clover.drafting.candidates import make_policy
 from clover.drafting.confident import ConfidentDrafter
 from clover.drafting.drawn import DrawnDrafter
 from clover.drafting.making import asks_how_likely, make_drafter, make_fixed_policy
-from clover.drafting.policy import FixedPolicy, Policy, Running, StepOutcome
+from clover.drafting.policy import FixedPolicy, Policy, PrefillOutcome, Running, StepOutcome
 from clover.drafting.repetition import Copier, Repetition
 from clover.drafting.rerank import RerankDrafter
 from clover.drafting.shared import SharedDrafter
@@ -27,6 +27,7 @@ __all__ = [
     "Calibration",
     "make_drafter",
     "Policy",
+    "PrefillOutcome",
     "Running",
     "StepOutcome",
     "FixedPolicy",

@@ -5,16 +5,15 @@ docs/auto.md says how well it does.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import log2
+from math import inf, log2
 from statistics import fmean, median_low
 
 from clover.drafting.base import Drafter
 from clover.drafting.copying import LENGTHS, Copying, copier_name
-from clover.drafting.estimates import AcceptanceEstimate, Believed, CostEstimate
-from clover.drafting.policy import Running, StepOutcome
+from clover.drafting.estimates import AcceptanceEstimate, Believed, CatchUpEstimate, CostEstimate
+from clover.drafting.policy import Policy, PrefillOutcome, Running, StepOutcome
 from clover.drafting.repetition import Copier
 from clover.drafting.tail import lag, surplus
 from clover.drafting.tuning import PLAIN
@@ -28,9 +27,9 @@ _TRIAL, _LONGEST_TRIAL, _PLAIN_TRIAL = 4, 24, 3  # steps
 _SHORTEST_WAIT, _LONGEST_WAIT = 24, 192  # steps between trials of the same candidate
 # Steps that costs known beforehand, and those taken from another batch size, count for.
 _TUNED_STEPS, _GUESSED_STEPS = 3, 2
-_KEPT_CATCH_UPS = 5  # that a median is taken over
 _SLOPE = 0.1  # guess: what a node costs, in plain steps
 _FEW = 32  # positions that the draft takes in with the last step's, at hardly any cost
+_HORIZON = 128  # guess: tokens that a row will still emit
 
 
 @dataclass(frozen=True)
@@ -72,6 +71,7 @@ class _Size:
     """
 
     costs: CostEstimate
+    names: tuple[str, ...]  # of the candidates that are considered
     tuned: bool = False
     plain_tried: bool = False
     leader: str = PLAIN
@@ -79,7 +79,7 @@ class _Size:
     due: dict[str, int] = field(default_factory=dict)
 
 
-class AutoPolicy:
+class AutoPolicy(Policy):
     """Runs the candidate with the most expected tokens per second, or plain steps, and tries others now and then.
 
     Batch sizes are grouped by powers of two; each group has costs and a leader of its own, acceptance is common to
@@ -90,7 +90,8 @@ class AutoPolicy:
     good for the other trees.
 
     What the draft takes in after plain steps is no part of a candidate's cost: those steps are left out of it, and
-    counted as the trial's.
+    counted as the trial's. While plain steps lead prompts are left to it, too, and it does not take over from them
+    unless it wins back what that will take.
 
     Where texts repeat themselves a step of copies (`Copying`) comes in between, at each step that it is expected to be
     3 % faster at than the leader. It needs no trials: what copies would have been worth is known after every step.
@@ -120,33 +121,39 @@ class AutoPolicy:
         known = {c.name: Believed(max(c.accepted, 0.05), c.drafter.max_depth, c.depth) for c in candidates}
         self._acceptance = AcceptanceEstimate(known, weight)
         self._sizes = {
-            _group(size): _Size(CostEstimate(known, _TUNED_STEPS), tuned=True)
-            for size, known in (costs or {}).items()
-        }
-        self._considered = {
-            _group(size): (PLAIN, *(name for name in known if name in self._drafters))
+            _group(size): _Size(
+                CostEstimate(known, _TUNED_STEPS),
+                (PLAIN, *(name for name in known if name in self._drafters)),
+                tuned=True,
+            )
             for size, known in (costs or {}).items()
         }
         self._group = -1
-        self._step, self._behind = 0, 0.0  # steps, and positions that the draft has not taken in
+        self._step = 0
         self._first_credit = _TUNED_FIRST_CREDIT if costs else _FIRST_CREDIT
         self._credit: float | None = None  # seconds
-        self._context = 0
-        self._left: tuple[int, ...] = ()
-        self._catch_ups = deque([0.0], maxlen=_KEPT_CATCH_UPS)  # seconds per position
+        self._pace: float | None = None  # seconds of late per unit of the costs' scale
+        self._running = Running(1, 0)
+        self._catch_ups = CatchUpEstimate()
         self._trial: _Trial | None = None
 
     # -- the choice ------------------------------------------------------------------------------------------------
 
     def choose(self, running: Running) -> Drafter | Copier | None:
-        size, self._context, self._left = self._enter(running.batch_size), running.context, running.left
-        self._acceptance.enter(running.temperature)
+        size = self._enter(running)
         self._copying.enter(running)
         costs = self._costs(size)
         if self._trial is None:
             self._lead(size, self._best(size, costs))
             self._trial = self._next_trial(size, costs)
-        return self._copier(size, costs, running.room) or self._drafters.get(self._running(size))
+        return self._copier(size, costs, running.room) or self._drafters.get(self._name(size))
+
+    def expects_draft(self, coming: Running) -> bool:
+        """Where nobody knows yet what is best the draft is expected; else it must be worth its share of the prompts."""
+        size = self._size(_group(coming.batch_size))
+        self._consider(coming)
+        costs = self._costs(size)
+        return PLAIN not in costs or len(costs) == 1 or self._best(size, costs) != PLAIN
 
     @property
     def leader(self) -> str:
@@ -159,43 +166,48 @@ class AutoPolicy:
             size.pauses[size.leader], size.due[size.leader] = _SHORTEST_WAIT, self._step + _SHORTEST_WAIT
         size.leader = best
 
-    def _running(self, size: _Size) -> str:
+    def _name(self, size: _Size) -> str:
         return size.leader if self._trial is None else self._trial.name
 
-    def _enter(self, batch_size: int) -> _Size:
-        """The knowledge about a batch size; what is known of the nearest other one where there is none."""
-        group = _group(batch_size)
+    def _enter(self, running: Running) -> _Size:
+        group = _group(running.batch_size)
+        size = self._size(group)
         if group != self._group:
-            self._trial = None
-            if group not in self._sizes:
-                self._sizes[group] = self._like_nearest(group)
-            self._sizes[group].costs.interrupt()
-            self._group = group
+            self._trial, self._group = None, group
+            size.costs.interrupt()
+        self._consider(running)
+        return size
+
+    def _consider(self, running: Running) -> None:
+        """Judge by what these rows are like."""
+        self._running = running
+        self._acceptance.enter(running.temperature)
+
+    def _size(self, group: int) -> _Size:
+        """The knowledge about a batch size; what is known of the nearest other one where there is none."""
+        if group not in self._sizes:
+            self._sizes[group] = self._like_nearest(group)
         return self._sizes[group]
 
     def _like_nearest(self, group: int) -> _Size:
         if not self._sizes:
-            return _Size(CostEstimate({}, _GUESSED_STEPS))
-        nearest = min(self._sizes, key=lambda other: (abs(other - group), other))
-        if nearest in self._considered:
-            self._considered[group] = self._considered[nearest]
-        known = self._sizes[nearest]
-        return _Size(CostEstimate(known.costs.relative, _GUESSED_STEPS), leader=known.leader)
-
-    def _names(self) -> tuple[str, ...]:
-        return self._considered.get(self._group, self._known)
+            return _Size(CostEstimate({}, _GUESSED_STEPS), self._known)
+        known = self._sizes[min(self._sizes, key=lambda other: (abs(other - group), other))]
+        return _Size(CostEstimate(known.costs.relative, _GUESSED_STEPS), known.names, leader=known.leader)
 
     def _best(self, size: _Size, costs: Mapping[str, float]) -> str:
         """The leader, unless another known candidate is faster by the margin."""
         if not costs:
             return PLAIN
-        speeds = {
-            name: self._acceptance.tokens(name) / costs[name] for name in self._names() if name in costs
+        per_token = {
+            name: costs[name] / self._acceptance.tokens(name) for name in size.names if name in costs
         }
-        best = max(speeds, key=speeds.__getitem__)
-        if size.leader not in speeds:
+        for name in per_token.keys() - {PLAIN}:
+            per_token[name] += self._catch_up_per_token
+        best = min(per_token, key=per_token.__getitem__)
+        if size.leader not in per_token:
             return best
-        return best if speeds[best] > _MARGIN * speeds[size.leader] else size.leader
+        return best if _MARGIN * per_token[best] < per_token[size.leader] else size.leader
 
     def _costs(self, size: _Size) -> dict[str, float]:
         """Of a step of each known candidate on the present text, and of the tail it leads to; only ratios count."""
@@ -205,10 +217,10 @@ class AutoPolicy:
 
     def _with_tail(self, size: _Size, steps: Mapping[str, tuple[float, float]]) -> dict[str, float]:
         """Costs of steps, from what they cost themselves and the tokens that each row has of them."""
-        alone = self._alone(size) if self._left else 0.0
+        left = self._running.left
+        alone = self._alone(size) if left else 0.0
         if not alone:
             return {name: cost for name, (cost, _) in steps.items()}
-        left = self._left
         return {
             name: cost * (1 + surplus(left, emitted)) + alone * emitted * lag(left, emitted)
             for name, (cost, emitted) in steps.items()
@@ -264,8 +276,8 @@ class AutoPolicy:
 
     def _in_order(self, size: _Size, costs: Mapping[str, float]) -> list[str]:
         """What to try: what costs nobody knows, smallest first; plain steps, to know when to fall back; the fastest."""
-        unknown = sorted((name for name in self._names() if name not in costs), key=self._nodes)
-        others = [name for name in self._names() if name in costs and name != size.leader]
+        unknown = sorted((name for name in size.names if name not in costs), key=self._nodes)
+        others = [name for name in size.names if name in costs and name != size.leader]
         others.sort(key=lambda name: (name != PLAIN, -self._acceptance.tokens(name) / costs[name]))
         if size.leader == PLAIN:
             others = others[:1]
@@ -293,8 +305,14 @@ class AutoPolicy:
 
     @property
     def _catch_up(self) -> float:
-        """Seconds that the draft needs for what it has not taken in, at most the context."""
-        return median_low(self._catch_ups) * min(self._behind, self._context)
+        """Seconds that the draft needs for what it has not taken in."""
+        return self._catch_ups.seconds * self._running.behind * self._running.batch_size
+
+    @property
+    def _catch_up_per_token(self) -> float:
+        """The same on the costs' scale for each token that a row will still emit; 0 where that is not known."""
+        left = self._running.left
+        return self._catch_up / (self._pace or inf) / (fmean(left) if left else _HORIZON)
 
     # -- learning --------------------------------------------------------------------------------------------------
 
@@ -313,11 +331,14 @@ class AutoPolicy:
             self._learn_from_leader(size, outcome)
         else:
             self._learn_from_trial(size, self._trial, outcome)
-        without = outcome.drafter is None or isinstance(outcome.drafter, Copier)
-        self._behind = self._behind + fmean(outcome.emitted) if without else 0.0
+        if size.costs.paced:
+            self._pace = size.costs.pace
+
+    def record_prefill(self, outcome: PrefillOutcome) -> None:
+        self._catch_ups.observe(outcome.positions, outcome.draft_seconds)
 
     def _learn_from_leader(self, size: _Size, outcome: StepOutcome) -> None:
-        name = self._running(size)
+        name = self._name(size)
         if outcome.caught_up <= _FEW:
             size.costs.observe(name, outcome.seconds, self._stretch(name, outcome))
         if name == PLAIN:
@@ -360,14 +381,14 @@ class AutoPolicy:
         clean = [step for step in trial.steps if not step.caught_up][-3:] or trial.steps[-3:]
         size.costs.compare(trial.name, [(step.seconds, self._stretch(trial.name, step)) for step in clean])
         usual, caught_up = median_low(step.seconds for step in clean), sum(s.caught_up for s in trial.steps)
-        if caught_up:
-            self._catch_ups.append(max(trial.steps[0].seconds - usual, 0.0) / caught_up)
+        positions = caught_up * trial.steps[0].batch_size
+        self._catch_ups.observe(positions, max(trial.steps[0].seconds - usual, 0.0))
         # What it is believed to have taken, for a single slow step is another process's doing.
         costs, leader = self._costs(size), size.leader
         instead = trial.emitted * costs[leader] / self._acceptance.tokens(leader)
         lost = size.costs.pace * (len(trial.steps) * costs[trial.name] - instead)
         if self._credit is not None:
-            self._credit -= max(lost + median_low(self._catch_ups) * caught_up, 0.0)
+            self._credit -= max(lost + self._catch_ups.seconds * positions, 0.0)
         won = self._best(size, costs) == trial.name
         pause = _SHORTEST_WAIT if won else min(2 * size.pauses.get(trial.name, _SHORTEST_WAIT), _LONGEST_WAIT)
         size.pauses[trial.name], size.due[trial.name] = pause, self._step + pause

@@ -15,6 +15,7 @@ from statistics import fmean, median_low
 
 from clover.drafting.tuning import PLAIN
 
+_KEPT_CATCH_UPS, _FEWEST_POSITIONS = 5, 64  # measurements that a median is taken over, and positions of one
 _KEPT = 9  # steps that a median is taken over: four slow ones in a row do not move it
 _GUESSED = 3  # steps that a guess counts for
 _WINDOW = 16  # steps of one row over which a text's difficulty is averaged
@@ -303,3 +304,22 @@ class CostEstimate:
 
     def _plain(self, otherwise: float) -> float:
         return self._relative[PLAIN].value if PLAIN in self._relative else otherwise
+
+
+class CatchUpEstimate:
+    """What the draft takes for each position of a row that it has not taken in.
+
+    The lower median of the last few measurements, 0 before the first one.
+    """
+
+    def __init__(self):
+        self._seconds: deque[float] = deque(maxlen=_KEPT_CATCH_UPS)
+
+    @property
+    def seconds(self) -> float:
+        return median_low(self._seconds) if self._seconds else 0.0
+
+    def observe(self, positions: int, seconds: float) -> None:
+        """Learn from what `positions` of all rows together took; few of them say nothing."""
+        if positions >= _FEWEST_POSITIONS:
+            self._seconds.append(seconds / positions)

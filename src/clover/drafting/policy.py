@@ -21,6 +21,7 @@ class Running:
         temperature: the mean of the rows, 0 for greedy ones.
         left: tokens that each row may still emit, if no other request will take the place of one that has finished;
             empty if others may.
+        behind: positions that the draft has to take in beyond the last step's if it is asked, in the row that has most.
         room: positions that the longest row may still take.
         repetitions: gives each row's text and where its end stood before, if anyone wants to know.
     """
@@ -29,6 +30,7 @@ class Running:
     context: int
     temperature: float = 0.0
     left: tuple[int, ...] = ()
+    behind: int = 0
     room: int = field(default=sys.maxsize, compare=False)
     repetitions: Callable[[], Sequence[Repetition]] = field(default=tuple, compare=False)
 
@@ -63,6 +65,19 @@ class StepOutcome:
         return [count - 1 for count in self.emitted]
 
 
+@dataclass(frozen=True)
+class PrefillOutcome:
+    """How a chunk of prompts went that the draft has taken in.
+
+    Attributes:
+        positions: of all rows together, padding included.
+        draft_seconds: what the draft took for them.
+    """
+
+    positions: int
+    draft_seconds: float
+
+
 class Policy(Protocol):
     """Decides before each step what drafts, and learns from how it went. The text never depends on it.
 
@@ -82,8 +97,19 @@ class Policy(Protocol):
         """Learn how the step went that was chosen last."""
         ...
 
+    def expects_draft(self, coming: Running) -> bool:
+        """Whether the draft will soon be asked in a batch that is about to run.
 
-class FixedPolicy:
+        If not, its prompts are left to it until it is.
+        """
+        return True
+
+    def record_prefill(self, outcome: PrefillOutcome) -> None:
+        """Learn how a chunk of prompts went."""
+        return
+
+
+class FixedPolicy(Policy):
     """Always the same drafter, or always plain steps."""
 
     def __init__(self, drafter: Drafter | None):

@@ -64,7 +64,6 @@ class Batch:
         self.cache.insert(other.cache)
         if self.session is not None and other.session is not None:
             self.session.insert(other.session)
-            for part in other.pending.take(most=1):
-                self.pending.insert(*part)
+            self.pending.insert(other.pending)
         self.rows += other.rows
         self.root = torch.cat((self.root, other.root))

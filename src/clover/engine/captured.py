@@ -25,6 +25,7 @@ from clover.cache import KVCache, fixed_capacity, on_device, power_of_two
 from clover.drafting import BudgetDrafter, Drafter, RerankDrafter, StaticDrafter
 from clover.drafts.frontier_session import FrontierSession
 from clover.engine.batch import Batch
+from clover.engine.chunks import chunk_size
 from clover.errors import UserError
 from clover.fixed_cache import FixedCache
 from clover.sampling import Race
@@ -98,7 +99,8 @@ class CapturedSteps:
         if not isinstance(session, FrontierSession) or not captured:
             return None
         assert isinstance(drafter, StaticDrafter | BudgetDrafter | RerankDrafter)
-        *earlier, (hidden, next_tokens, counts) = pending.take(chunk, min(chunk, self._width))
+        size = chunk_size(chunk, len(batch.rows), batch.cache.length)
+        *earlier, (hidden, next_tokens, counts) = pending.take(size, min(size, self._width))
         for part in earlier:
             session.commit(*part)
         rows, sizes = len(counts), (row_size(batch), self._width)

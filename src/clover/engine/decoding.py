@@ -123,7 +123,9 @@ class Decoding:
         if self._joining is None:
             self._joining = self._first_prefill() if self._batch is None else self._next_prefill()
         if not self._joining.finished:
-            self._joining.advance()
+            outcome = self._joining.advance()
+            if outcome is not None:
+                self._engine.policy.record_prefill(outcome)
         if self._joining.finished:
             joining, self._joining = self._joining.batch, None
             if self._batch is None:
@@ -160,7 +162,13 @@ class Decoding:
 
     def _prefill(self, batch: Batch, done: int = 0) -> Prefill:
         engine = self._engine
-        return Prefill(batch, self._target, engine.hidden_state, engine.prefill_chunk, done)
+        # The next turn of a conversation goes on from what the draft has taken in.
+        drafts = (
+            batch.session is None
+            or self._prefix is not None
+            or engine.policy.expects_draft(self._coming(batch))
+        )
+        return Prefill(batch, self._target, engine.hidden_state, engine.prefill_chunk, done, drafts)
 
     def _new_batch(self, rows: list[Row], room: int, capacity: int) -> Batch:
         """Rows in new caches, which have room for more."""
@@ -182,17 +190,17 @@ class Decoding:
         sampler = Sampler([r.params for r in requests], prompts, target.vocab_size, target.device)
         root = torch.tensor([prompt[-1] for prompt in prompts], device=target.device)
         width = target.hidden_width(self._engine.hidden_state)
-        return sampler, root, Pending(room, width, target.dtype, target.device)
+        return sampler, root, Pending(root, room, width, target.dtype)
 
     # -- one decoding step -----------------------------------------------------------------------------------------
 
     def _decode(self, batch: Batch) -> list[StepEvent]:
         engine, target, clock, started = self._engine, self._target, self.clock, time.perf_counter()
         clock.steps += 1
-        running = self._running(batch)
+        running = self._running(batch.rows, batch.cache.length, batch.pending.behind)
         drafter = engine.policy.choose(running)
         asked = batch.session is not None and not (drafter is None or isinstance(drafter, Copier))
-        caught_up = batch.pending.behind if asked else 0
+        caught_up = running.behind if asked else 0
         drafted = clock.seconds["draft"]
         with clock.phase("draft"):
             tree = draft_tree(batch, drafter, target.position_limit, engine.prefill_chunk, engine.captured)
@@ -221,14 +229,24 @@ class Decoding:
         )
         return events
 
-    def _running(self, batch: Batch) -> Running:
-        rows, length = batch.rows, batch.cache.length
+    def _coming(self, joining: Batch) -> Running:
+        """The batch that there will be when these rows have joined, if the draft takes nothing in until then."""
+        rows, lengths = joining.rows, [len(row.request.prompt) - 1 for row in joining.rows]
+        behind = sum(lengths)
+        if self._batch is not None and self._batch.rows:
+            rows = [*self._batch.rows, *rows]
+            lengths.append(self._batch.cache.length)
+            behind += self._batch.pending.behind * len(self._batch.rows)
+        return self._running(rows, max(lengths), behind // len(rows))
+
+    def _running(self, rows: list[Row], length: int, behind: int) -> Running:
         closed = self._sealed and not self._waiting and self._joining is None
         return Running(
             batch_size=len(rows),
             context=length + 1,
             temperature=sum(row.request.params.temperature for row in rows) / len(rows),
             left=tuple(row.left for row in rows) if closed else (),
+            behind=behind,
             room=self._target.position_limit - length,
             repetitions=lambda: [row.repetition for row in rows],
         )

@@ -1,7 +1,7 @@
 """Positions that the target has run and the draft has not taken in yet.
 
-While a draft is used these are the positions of the last step. Plain steps add theirs behind them, so that the draft
-can catch up when it is used again.
+While a draft is used these are the positions of the last step. Plain steps add theirs behind them, and so do prompts
+that join them, so that the draft can catch up when it is used again.
 
 Shapes: B batch, A positions of one step, W width of the hidden states that the draft reads.
 """
@@ -20,19 +20,21 @@ class Pending:
     """A different number of positions in each row, in the order of the text.
 
     Args:
-        rows: there is room for so many.
+        root: Long [B], each row's last token. A row without positions looks like one of zeros before it.
+        room: rows that there is room for.
         width: W.
-        dtype, device: of the hidden states.
+        dtype: of the hidden states.
 
     Attributes:
         counts: positions of each row.
     """
 
-    def __init__(self, rows: int, width: int, dtype: torch.dtype, device: torch.device):
-        self._hidden = torch.zeros(rows, _FIRST, width, dtype=dtype, device=device)
-        self._next_tokens = torch.zeros(rows, _FIRST, dtype=torch.long, device=device)
-        self.counts: list[int] = []
-        self._latest: list[int] = []  # how many of them came last
+    def __init__(self, root: Tensor, room: int, width: int, dtype: torch.dtype):
+        self._hidden = torch.zeros(room, _FIRST, width, dtype=dtype, device=root.device)
+        self._next_tokens = root.new_zeros(room, _FIRST)
+        self._next_tokens[: len(root), 0] = root
+        self.counts = [0] * len(root)
+        self._latest = [0] * len(root)  # how many of them came last
 
     @property
     def behind(self) -> int:
@@ -92,18 +94,20 @@ class Pending:
         last = self.counts.pop()
         latest = self._latest.pop()
         if row != len(self.counts):
-            self._hidden[row, :last] = self._hidden[len(self.counts), :last]
-            self._next_tokens[row, :last] = self._next_tokens[len(self.counts), :last]
+            width = max(1, last)
+            self._hidden[row, :width] = self._hidden[len(self.counts), :width]
+            self._next_tokens[row, :width] = self._next_tokens[len(self.counts), :width]
             self.counts[row], self._latest[row] = last, latest
 
-    def insert(self, hidden: Tensor, next_tokens: Tensor, counts: Sequence[int]) -> None:
-        """Take in rows behind the own ones; the arguments are those of `append`."""
-        first, (rows, width) = len(self.counts), next_tokens.shape
+    def insert(self, other: Pending) -> None:
+        """Take in the rows of another batch, behind the own ones."""
+        first, rows = len(self.counts), len(other.counts)
+        width = max(1, *other.counts)
         self._make_room(width)
-        self._hidden[first : first + rows, :width] = hidden
-        self._next_tokens[first : first + rows, :width] = next_tokens
-        self.counts += counts
-        self._latest += counts
+        self._hidden[first : first + rows, :width] = other._hidden[:rows, :width]
+        self._next_tokens[first : first + rows, :width] = other._next_tokens[:rows, :width]
+        self.counts += other.counts
+        self._latest += other._latest
 
     def _places(self, starts: Sequence[int], width: int) -> tuple[Tensor, Tensor]:
         """Rows [B, 1] and places [B, width] from `starts` on; those behind the end are the last one."""

@@ -5,22 +5,22 @@ Shapes: B batch, T tokens of a chunk, W width of the hidden states that the draf
 
 from __future__ import annotations
 
+import time
+
 import torch
 from torch import Tensor
 
+from clover.drafting import PrefillOutcome
 from clover.engine.batch import Batch
+from clover.engine.chunks import chunk_size
 from clover.target import TargetModel
-
-_MOST_MASKED = 2**22  # entries of the mask of one chunk: a few MiB, whatever the context
-_MOST_TOKENS = 2048  # of one chunk, all rows together: more give no speed and take memory
-_FEWEST = 16  # tokens of a chunk per row
 
 
 class Prefill:
     """Runs all prompts of a batch but for their last tokens, chunk by chunk.
 
     The draft takes in all of that but the last position, so that every row has exactly one position left for it when
-    decoding starts; none if its prompt is a single token.
+    decoding starts; none if its prompt is a single token. Where it is not expected to be asked, all is left.
 
     Args:
         batch: rows that have not run yet.
@@ -28,37 +28,47 @@ class Prefill:
         hidden_state: kind of the hidden states that the draft reads.
         chunk: prompt tokens that are run at once per row; fewer of many rows and after a long text, which saves memory.
         done: tokens that the caches hold already.
+        drafts: whether the draft is expected to be asked.
     """
 
-    def __init__(self, batch: Batch, target: TargetModel, hidden_state: str, chunk: int, done: int = 0):
+    def __init__(
+        self,
+        batch: Batch,
+        target: TargetModel,
+        hidden_state: str,
+        chunk: int,
+        done: int = 0,
+        drafts: bool = True,
+    ):
         self.batch, self._target, self._hidden_state = batch, target, hidden_state
-        self._chunk, self._done = chunk, done
-        if batch.session is not None:
-            rows, width = len(batch.rows), target.hidden_width(hidden_state)
-            nothing = torch.zeros(rows, 1, width, dtype=target.dtype, device=target.device)
-            batch.pending.insert(nothing, batch.root.unsqueeze(1), [0] * rows)
+        self._chunk, self._done, self._drafts = chunk, done, drafts
 
     @property
     def finished(self) -> bool:
         """Whether the rows can decode."""
         return self._done >= max(self._lengths, default=0)
 
-    def advance(self) -> None:
-        """Run one chunk."""
+    def advance(self) -> PrefillOutcome | None:
+        """Run one chunk; says how it went where the draft took it in."""
         batch, start, lengths = self.batch, self._done, self._lengths
-        rows = len(batch.rows)
-        most = min(_MOST_MASKED // (rows * (batch.cache.length + self._chunk)), _MOST_TOKENS // rows)
-        size = min(self._chunk, max(lengths) - start, max(most, _FEWEST))
+        size = min(chunk_size(self._chunk, len(batch.rows), batch.cache.length), max(lengths) - start)
         text = [row.request.prompt[start : start + size + 1] for row in batch.rows]
         padded = [[*part, *[0] * (size + 1 - len(part))] for part in text]
         tokens = torch.tensor(padded, device=batch.root.device)
         hidden = self._run(tokens[:, :-1])
         batch.cache.commit([min(max(length - start, 0), size) for length in lengths])
-        if batch.session is not None:
-            paired = [min(max(length - 1 - start, 0), size) for length in lengths]
-            batch.session.commit(hidden, tokens[:, 1:], paired)
-            self._keep_last(hidden, [length - 1 - start for length in lengths])
         self._done = start + size
+        if batch.session is None:
+            return None
+        paired = [min(max(length - 1 - start, 0), size) for length in lengths]
+        outcome, started = None, time.perf_counter()
+        if self._drafts:
+            batch.session.commit(hidden, tokens[:, 1:], paired)
+            outcome = PrefillOutcome(len(lengths) * size, time.perf_counter() - started)
+        else:
+            batch.pending.append(hidden, tokens[:, 1:], paired)
+        self._keep_last(hidden, [length - 1 - start for length in lengths])
+        return outcome
 
     @property
     def _lengths(self) -> list[int]:

@@ -18,6 +18,7 @@ from clover.drafting import Copier, Drafter
 from clover.drafts import DraftSession
 from clover.engine.batch import Batch
 from clover.engine.captured import CapturedSteps
+from clover.engine.chunks import chunk_size
 from clover.sampling import Sampler
 from clover.target import TargetModel
 from clover.tree import TokenTree
@@ -88,7 +89,8 @@ def draft_tree(
 
 def catch_up(batch: Batch, session: DraftSession, chunk: int) -> Tensor:
     """Let the draft take in what is pending, in parts of `chunk` positions; its logits [B, V] after that."""
-    first, *others = (session.commit(*part) for part in batch.pending.take(chunk))
+    size = chunk_size(chunk, len(batch.rows), batch.cache.length)
+    first, *others = (session.commit(*part) for part in batch.pending.take(size))
     return others[-1] if others else first
 
 

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from random import Random
 
-from clover.drafting import Drafter, Running, StepOutcome
+from clover.drafting import Drafter, Policy, Running, StepOutcome
 from clover.drafts import DraftModel
 from clover.engine import Engine, PhaseClock, Request
 from clover.target import TargetModel
@@ -30,7 +30,7 @@ class Step:
         return self.outcome.seconds - self.outcome.draft_seconds - self.verify_seconds
 
 
-class Turns:
+class Turns(Policy):
     """A policy that lets drafters take turns, in an order that is drawn anew for each round, and notes the steps.
 
     Args:
