@@ -1,7 +1,8 @@
-# make demo    train nothing, download nothing: show plain decoding and Clover-2 side by side
-# make test    lint, types, import rules and all tests
-# make format  put the code in the project's format
-# make clean   remove .venv and caches
+# make demo         train nothing, download nothing: show plain decoding and Clover-2 side by side
+# make test         lint, types, import rules and the tests, in three minutes
+# make test-long    the tests that take longer: whole benchmarks, comparisons and the GPU lab in small, compiled steps
+# make format       put the code in the project's format
+# make clean        remove .venv and caches
 #
 # The first call sets up .venv with pip; PYTHON=python3.12 chooses the interpreter.
 
@@ -10,13 +11,16 @@ WORKERS ?= 2
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint format clean
+.PHONY: demo test test-long lint format clean
 
 demo: .venv/.installed
 	$(BIN)/clover demo
 
 test: lint
-	$(BIN)/pytest -n $(WORKERS)
+	$(BIN)/pytest -n $(WORKERS) -m "not long"
+
+test-long: .venv/.installed-dev
+	$(BIN)/pytest -n $(WORKERS) -m long
 
 lint: .venv/.installed-dev
 	$(BIN)/ruff check

@@ -15,6 +15,8 @@ from clover.bench.memory import MemoryJob, resident_peaks
 from clover.errors import UserError
 from tests.tiny import save_tiny_pair
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -20,6 +20,8 @@ from clover.compare.tables import Table, make_tables
 from clover.errors import UserError
 from tests.compare.conftest import heads, record
 
+pytestmark = pytest.mark.long
+
 EVIL = '<script>alert("x")</script> $x^2$ | `a` & more'
 
 

@@ -21,6 +21,8 @@ from clover.compare.training import Trained
 from clover.errors import UserError
 from clover.train.learner import Learner
 
+pytestmark = pytest.mark.long
+
 REAL_REPORT = run_module.write_report
 
 

@@ -26,6 +26,8 @@ from tests.engine.test_lossless import SETTINGS, requests_of, run, tokens_of
 from tests.engine.test_policy import MovedClock, ScriptedPolicy
 from tests.families import VOCAB, tiny_config, tiny_model
 
+pytestmark = pytest.mark.long
+
 BACKEND = "eager"
 TREE = "paths:0,1,00,000"
 NEW = 24

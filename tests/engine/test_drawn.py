@@ -104,6 +104,7 @@ def p_value(engine: Engine, params: SamplingParams, rows: int, length: int) -> f
     return float(chi2.sf(((counts - expected) ** 2 / expected).sum().item(), len(counts) - 1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tree", [DrawnTree(SMALL), SMALL], ids=["rule B", "rule A"])
 @pytest.mark.parametrize("factor", [-1.0, 1.0], ids=["bad draft", "draft equal to the target"])
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.5])

@@ -25,6 +25,8 @@ from clover.engine import engine as captured
 from clover.errors import UserError
 from clover.recipe.corpus import Corpus, Document
 
+pytestmark = pytest.mark.long
+
 TINY = replace(
     SMALL,
     target=Shape("trained", 2, 32, 48, 2, 1, 300, tied=True),
