@@ -156,6 +156,16 @@ class KVCache(Cache):
             mask = (slots < self._lengths_on_device[:, None])[:, None, None]
         return self.keys[layer, :, :, :length], self.values[layer, :, :, :length], mask
 
+    def last(self, layer: int, count: int) -> Tensor:
+        """Keys [B, Hkv, count, Dk] of each row's last positions between forwards, zeros before its first one."""
+        keys = self.keys[layer]
+        if self.uniform:
+            start = self.length - count
+            return pad(keys[:, :, max(start, 0) : self.length], (0, 0, max(-start, 0), 0))
+        places = self._lengths_on_device[:, None] + torch.arange(-count, 0, device=keys.device)
+        index = places.clamp(min=0)[:, None, :, None].expand(-1, keys.shape[1], -1, keys.shape[3])
+        return keys.gather(2, index) * (places >= 0)[:, None, :, None]
+
     def causal_mask(self, num_tokens: int) -> Tensor:
         """``attention_mask`` for N tokens of plain text in every row: Bool [B, 1, N, S']."""
         causal = torch.ones(num_tokens, num_tokens, dtype=torch.bool, device=self.keys.device).tril()

@@ -81,6 +81,10 @@ class FixedCache(KVCache):
         self._row_lengths = self._row_lengths + counts
 
     @property
+    def _lengths_on_device(self) -> Tensor:  # type: ignore[override]
+        return self._row_lengths
+
+    @property
     def keys(self) -> Tensor:  # type: ignore[override]
         return self._all_keys[:, : self.batch_size]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clover.drafts import Clover2Draft, load_draft, token_products
-from clover.drafts.layers import CosineAttention, RecurrentLayer
+from clover.drafts.layers import CosineAttention, RecurrentLayer, WindowLinear
 from clover.errors import UserError
 from clover.target import TargetModel
 from clover.target.decoder import final_norm, run_decoder
@@ -20,21 +20,23 @@ from tests.drafts.checks import check_drop, check_gradients, check_round_trip, c
 from tests.drafts.tree_walk import walk_everywhere
 from tests.families import HEADS, HIDDEN, VOCAB, tiny_model
 
+LAYERED: dict[str, object] = {"num_augmenting_layers": 1}
 OPTIONS: tuple[dict[str, object], ...] = (
     {},
+    {"first_decoder": "linear"},
     {"first_decoder": "attention"},
     {"projector_embedding": False},
     {"embedding": "input"},
-    {"num_augmenting_layers": 2},
-    {"num_augmenting_layers": 3},
+    {**LAYERED, "num_augmenting_layers": 1},
+    {**LAYERED, "num_augmenting_layers": 3},
     {"hidden_state": "pre_norm"},
     {"embedding_scale": 1.0},
-    {"start": "last_layer"},
+    {**LAYERED, "start": "last_layer", "num_augmenting_layers": 2},
     {"recurrent_attention": True},
-    {"recurrent_attention": True, "recurrent_layer": 0.0},
+    {**LAYERED, "recurrent_attention": True, "recurrent_layer": 0.0},
     {"recurrent_layer": 0.5},
-    {"recurrent_output": False},
-    {"recurrent_output": False, "recurrent_attention": True, "recurrent_layer": 0.0},
+    {**LAYERED, "recurrent_output": False},
+    {**LAYERED, "recurrent_output": False, "recurrent_attention": True, "recurrent_layer": 0.0},
 )
 
 
@@ -62,15 +64,21 @@ def attend(layer: CosineAttention | None, state: Tensor, embedding: Tensor) -> T
     return out
 
 
-def fold(draft: Clover2Draft, state: Tensor, embedding: Tensor) -> Tensor:
+def fold(draft: Clover2Draft, state: Tensor, embeddings: list[Tensor]) -> Tensor:
+    """The newest embedding is the first."""
     if isinstance(draft.fold, CosineAttention):
-        return attend(draft.fold, state, embedding)
+        return attend(draft.fold, state, embeddings[0])
     linear = draft.fold.linear
-    return linear.weight[:, :HIDDEN] @ state + linear.weight[:, HIDDEN:] @ embedding + linear.bias
+    folded = (
+        linear.weight[:, :HIDDEN] @ state + linear.weight[:, HIDDEN:] @ torch.cat(embeddings) + linear.bias
+    )
+    if isinstance(draft.fold, WindowLinear):
+        return F.rms_norm(folded, (HIDDEN,), draft.fold.norm.weight, eps=1e-6)
+    return folded
 
 
 def layer_step(layer: RecurrentLayer | None, state: Tensor, embedding: Tensor, text: Tensor) -> Tensor:
-    """R(s, e, s_<=t) head by head: [H], [H], [T, H] -> [H]."""
+    """R(s, e, text) head by head: [H], [H], [T, H] -> [H]."""
     if layer is None:
         return state
     normed = F.rms_norm(state, (HIDDEN,), layer.norm.weight, eps=1e-6)
@@ -91,12 +99,21 @@ def reference(
     """Logits of head 1, 2, … at the last position of a text, given the tokens drafted so far."""
     rows = target.embedding_weight if draft.config.embedding == "input" else target.lm_head_weight
     rows = rows * draft.config.embedding_scale
-    inputs = torch.stack([fold(draft, h, rows[x]) for h, x in zip(hidden, tokens[1:], strict=True)])
-    text = run_decoder(draft.augment, inputs[None])[0]
-    state = text[-1]
-    outputs = [draft.output_norm(draft.first_projector(state))]
+    windows = [[rows[x] for x in tokens[t + 1 : 0 : -1]] for t in range(len(hidden))]
+    if isinstance(draft.fold, WindowLinear):
+        windows = [[*known, *[torch.zeros_like(known[0])] * 2][:3] for known in windows]
+    else:
+        windows = [known[:1] for known in windows]
+    text = torch.stack([fold(draft, h, known) for h, known in zip(hidden, windows, strict=True)])
+    outputs, state = [], hidden[-1]
+    if draft.augment is None:
+        drafted = [tokens[-1], *drafted]
+    else:
+        text = run_decoder(draft.augment, text[None])[0]
+        state = text[-1]
+        outputs = [draft.output_norm(draft.first_projector(state))]
     for token in drafted:
-        state = outputs[-1] if draft.config.recurrent_output else state
+        state = outputs[-1] if draft.config.recurrent_output and outputs else state
         state = layer_step(draft.layer, attend(draft.recur, state, rows[token]), rows[token], text)
         both = torch.cat((state, rows[token])) if draft.config.projector_embedding else state
         outputs.append(draft.output_norm(draft.projector(both)))
@@ -165,7 +182,9 @@ def test_every_option_makes_another_draft() -> None:
 
 
 def test_a_configuration_from_before_the_options_says_the_same(tmp_path: Path) -> None:
-    target, draft = make(recurrent_layer=0.0, recurrent_attention=True, first_decoder="attention")
+    target, draft = make(
+        recurrent_layer=0.0, recurrent_attention=True, first_decoder="attention", num_augmenting_layers=2
+    )
     draft.save_pretrained(tmp_path)
     content = json.loads((tmp_path / "config.json").read_text())
     for option in (
@@ -204,20 +223,33 @@ def test_what_is_no_option_is_refused_by_name() -> None:
         Clover2Draft.from_target(target, embedding_scale=-1.0)
     with pytest.raises(UserError, match="without recurrent_attention it needs a recurrent_layer above 0"):
         Clover2Draft.from_target(target, recurrent_layer=0.0)
+    for options in ({"recurrent_output": False}, {"recurrent_layer": 0.0, "recurrent_attention": True}):
+        with pytest.raises(
+            UserError, match="without augmenting layers it needs recurrent_output and a recurr"
+        ):
+            Clover2Draft.from_target(target, **options)
+    with pytest.raises(UserError, match="no fewer than 0 augmenting layers"):
+        Clover2Draft.from_target(target, num_augmenting_layers=-1)
+    with pytest.raises(
+        UserError, match='with augmenting layers first_decoder must be "attention" or "linear"'
+    ):
+        Clover2Draft.from_target(target, num_augmenting_layers=1, first_decoder="window")
+    assert Clover2Draft.from_target(target, num_augmenting_layers=1).config.first_decoder == "linear"
     with pytest.raises(UserError, match="clover2: hidden_state is 'low_middle_high'"):
         Clover2Draft.from_target(target, hidden_state="low_middle_high")
 
 
 def test_starting_values_follow_the_target() -> None:
-    target, draft = make("qwen3", start="last_layer")
+    target, draft = make("qwen3", start="last_layer", num_augmenting_layers=2)
     last = target.layers[-1].state_dict()
     for layer in draft.augment.layers:
         assert all(torch.equal(layer.state_dict()[name], value) for name, value in last.items())
     assert torch.equal(draft.output_norm.weight, target.final_norm.weight)
-    fresh = Clover2Draft.from_target(target)
+    fresh = Clover2Draft.from_target(target, **LAYERED)
     assert torch.equal(final_norm(fresh.augment).weight, target.final_norm.weight)
+    assert torch.equal(Clover2Draft.from_target(target).output_norm.weight, target.final_norm.weight)
     assert fresh._embedding(torch.arange(VOCAB)).square().mean().item() == pytest.approx(1.0)
-    near = Clover2Draft.from_target(target, noise=0.0).to(target.dtype)
+    near = Clover2Draft.from_target(target, noise=0.0, first_decoder="linear").to(target.dtype)
     state, embedding = torch.randn(2, HIDDEN, dtype=target.dtype), torch.randn(2, HIDDEN, dtype=target.dtype)
     assert torch.equal(near.fold(state, embedding), state)
     plain = Clover2Draft.from_target(target, noise=0.0, first_decoder="linear", projector_embedding=False)
@@ -274,7 +306,7 @@ def test_another_target_is_refused_by_the_field_that_differs(
 
 
 def test_damaged_drafts_get_one_clear_line(tmp_path: Path) -> None:
-    target, draft = make()
+    target, draft = make(**LAYERED)
     with pytest.raises(UserError, match="no draft at"):
         load_draft(tmp_path / "nothing", target)
     draft.save_pretrained(tmp_path)

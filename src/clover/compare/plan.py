@@ -64,7 +64,7 @@ class Draft:
         """What decides its weights, but for the text and the batches; the names are left out, defaults written out."""
         return {
             "system": self.kind,
-            "options": {**SYSTEMS[self.kind].new_options, **self.options},
+            "options": SYSTEMS[self.kind].options_of_new(self.options),
             "loss": self.loss and asdict(self.loss),
             "budget": self.budget and [self.budget.steps, self.budget.minutes],
             "learning_rate": self.method.learning_rate,

@@ -182,7 +182,7 @@ class DraftModel(PreTrainedModel):
         Raises:
             UserError: there is no such field, or its value is of the wrong type or out of range.
         """
-        options = {**cls.new_options, **options}
+        options = cls.options_of_new(options)
         check_options(cast(Any, cls.config_class), options)
         described = {key: value for key, value in target.config.to_dict().items() if key != "_name_or_path"}
         config = cast(Any, cls.config_class)(target_config=described, **options)
@@ -190,6 +190,11 @@ class DraftModel(PreTrainedModel):
         draft.to(device=target.device, dtype=torch.promote_types(target.dtype, torch.float32))
         draft.start_from(target)
         return draft.bind(target)
+
+    @classmethod
+    def options_of_new(cls, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Options of a new draft: those asked for, and `new_options` for the others."""
+        return {**cls.new_options, **asked}
 
     def start_from(self, target: TargetModel) -> None:
         """Set the starting values that depend on the target's weights."""

@@ -42,8 +42,9 @@ class RecurrentLayer(nn.Module):
         n = Norm(s)
         s + Wo [softmax(q kᵀ / √d) v ; silu(gate) · up]    with q, gate, up = W [n ; e]
 
-    e is the token's embedding; k and v are of the augmented states of the committed text. They are computed once per
-    committed position and are the same for all nodes of a tree, so that a growing tree needs no cache along its paths.
+    e is the token's embedding; k and v are of the committed text: of its states behind the augmenting layers, or before
+    them where there are none. They are computed once per committed position and are the same for all nodes of a tree,
+    so that a growing tree needs no cache along its paths.
     Attention and MLP read one product and write one, as in GPT-J. Starts as the exact identity: Wo = 0.
 
     Shapes: B batch, P states, A committed positions, S slots, H hidden, I width of the MLP, D = H / heads.
@@ -65,7 +66,7 @@ class RecurrentLayer(nn.Module):
         return KVCache(1, batch_size, self.num_heads, width, width, capacity, weight.dtype, weight.device)
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values, each [B, heads, A, D], of augmented states [B, A, H]."""
+        """Keys and values, each [B, heads, A, D], of the committed text's states [B, A, H]."""
         keys, values = self._heads(self.key_value(states)).chunk(2, dim=1)
         return keys, values
 
@@ -113,6 +114,30 @@ class ConcatLinear(nn.Module):
     def forward(self, state: Tensor, embedding: Tensor) -> Tensor:
         """States [..., H] and token embeddings [..., H] to states [..., H]."""
         return self.linear(torch.cat((state, embedding), dim=-1))
+
+
+class WindowLinear(nn.Module):
+    """A normed linear layer on a state and the newest tokens, [h_t ; E[x_{t+1}] ; E[x_t] ; E[x_{t-1}]].
+
+    Starts as the normed state, plus zero-mean noise of standard deviation `noise` on the linear layer.
+    """
+
+    earlier = 2  # tokens before the newest one
+
+    def __init__(self, hidden_size: int, noise: float):
+        super().__init__()
+        self.linear = identity_linear((2 + self.earlier) * hidden_size, hidden_size, noise)
+        self.norm = nn.RMSNorm(hidden_size, eps=1e-6)
+
+    def forward(self, states: Tensor, embeddings: Tensor, earlier: Tensor) -> Tensor:
+        """States and embeddings of the tokens after them, both [B, A, H], to [B, A, H].
+
+        Args:
+            earlier: [B, 2, H] embeddings of the tokens before the first of these; zeros for none.
+        """
+        count, tokens = embeddings.shape[1], torch.cat((earlier, embeddings), dim=1)
+        shifted = [tokens[:, start : start + count] for start in range(self.earlier, -1, -1)]
+        return self.norm(self.linear(torch.cat((states, *shifted), dim=-1)))
 
 
 class ResidualBlock(nn.Module):
