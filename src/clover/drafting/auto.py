@@ -202,8 +202,9 @@ class AutoPolicy(Policy):
         per_token = {
             name: costs[name] / self._acceptance.tokens(name) for name in size.names if name in costs
         }
+        catch_up = self._catch_up_per_token
         for name in per_token.keys() - {PLAIN}:
-            per_token[name] += self._catch_up_per_token
+            per_token[name] += catch_up
         best = min(per_token, key=per_token.__getitem__)
         if size.leader not in per_token:
             return best
