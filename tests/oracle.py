@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from random import Random
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
+from clover.engine import Generation, Request
 from clover.target import TargetModel
 
 
@@ -42,6 +44,13 @@ class OracleDraft:
         logits = torch.empty(len(order))
         logits[torch.tensor(order)] = -torch.arange(len(order), dtype=torch.float32)
         return logits
+
+
+def texts_of_rows(requests: Sequence[Request], generations: Sequence[Generation]) -> list[list[int]]:
+    """Prompts and what followed, in the order of a batch that starts with all of them: longest prompt first."""
+    texts = zip(requests, generations, strict=True)
+    ordered = sorted(texts, key=lambda text: -len(text[0].prompt))
+    return [[*request.prompt, *generation.tokens] for request, generation in ordered]
 
 
 class OracleSession:

@@ -172,6 +172,21 @@ def test_drop_moves_the_last_row_and_crop_shortens() -> None:
     assert cache.batch_size == 0 and cache.length == 0 and cache.uniform
 
 
+def test_the_first_rows_run_alone_and_the_others_keep_their_text() -> None:
+    cache = small_cache(capacity=4)
+    write(cache, 3)
+    cache.commit([3, 3, 2])
+    with cache.first_rows(2):
+        write(cache, 2, label=50.0)
+        assert cache.capacity == 8 and cache.uniform and cache.positions(1).tolist() == [[3], [3]]
+        cache.commit([2, 1])
+    assert cache.lengths == [5, 4, 2]
+    assert texts_in(cache) == [[0, 1, 2, 50, 51], [100, 101, 102, 150], [200, 201]]
+    with pytest.raises(RuntimeError), cache.first_rows(1):
+        raise RuntimeError
+    assert cache.batch_size == 3
+
+
 @pytest.mark.parametrize("num_layers", [1, 6])
 def test_insert_copies_the_text_of_the_new_rows_alone(num_layers: int) -> None:
     cache, other = small_cache(4, num_layers), small_cache(2, num_layers, capacity=3)

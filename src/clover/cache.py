@@ -11,7 +11,8 @@ move what is kept once, for all layers together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,8 +20,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import Cache
 
+from clover.storage import enlarged, fixed_capacity, gathered, on_device, zeros
+
 _MOST_ADDED = 1024  # slots that growth adds at once, at most: what is not needed stays small
-_LEAST_FIXED = 256  # slots of a cache for forwards of fixed shape
 
 
 class KVCache(Cache):
@@ -56,10 +58,11 @@ class KVCache(Cache):
         self.layers = []
         self.num_layers = num_layers
         slots = (num_layers, batch_size, num_kv_heads, max(capacity, 1))
-        self._all_keys = _zeros((*slots, key_dim), dtype, device)
-        self._all_values = _zeros((*slots, value_dim), dtype, device)
+        self._all_keys = zeros((*slots, key_dim), dtype, device)
+        self._all_values = zeros((*slots, value_dim), dtype, device)
         self._no_layers = [False] * num_layers
         self._fixed = False  # whether the capacity is one of few sizes
+        self._aside: list[int] = []  # lengths of the last rows, while only the first ones are held
         self._hold([0] * batch_size)
 
     # -- one forward ---------------------------------------------------------------------------------------------
@@ -237,6 +240,17 @@ class KVCache(Cache):
         self.keys[:, first:, :, :length] = other.keys[..., :length, :]
         self.values[:, first:, :, :length] = other.values[..., :length, :]
 
+    @contextmanager
+    def first_rows(self, rows: int) -> Iterator[None]:
+        """Hold no other rows inside the block: the others have no part in its forwards."""
+        self._aside = self.lengths[rows:]
+        self._hold(self.lengths[:rows])
+        try:
+            yield
+        finally:
+            lengths, self._aside = [*self.lengths, *self._aside], []
+            self._hold(lengths)
+
     # -- facts ---------------------------------------------------------------------------------------------------
 
     @property
@@ -325,9 +339,10 @@ class KVCache(Cache):
         self._close()
 
     def _grow(self, capacity: int) -> None:
-        rows, capacity = self.batch_size, fixed_capacity(capacity) if self._fixed else capacity
-        self._all_keys = _enlarged(self._all_keys, capacity, rows)
-        self._all_values = _enlarged(self._all_values, capacity, rows)
+        rows = self.batch_size + len(self._aside)
+        capacity = fixed_capacity(capacity) if self._fixed else capacity
+        self._all_keys = enlarged(self._all_keys, capacity, rows)
+        self._all_values = enlarged(self._all_values, capacity, rows)
         self._hold(self.lengths)
 
     def _first_to_move(self, path: Tensor, counts: Sequence[int]) -> int:
@@ -349,51 +364,10 @@ class KVCache(Cache):
         if self.uniform:
             sources = nodes + self.length
             for storage in (self.keys, self.values):
-                storage.narrow(3, self.length + offset, width).copy_(_gathered(storage, sources))
+                storage.narrow(3, self.length + offset, width).copy_(gathered(storage, sources))
             return
         sources = nodes + (self._lengths_on_device[:, None] if self._in_place else self._start)
         rows = torch.arange(self.batch_size, device=device)[:, None]
         targets = self.positions(offset + width)[:, offset:]
         for storage in (self.keys, self.values):
             storage[:, rows, :, targets] = storage[:, rows, :, sources]
-
-
-def on_device(numbers: Sequence[int], device: torch.device) -> Tensor:
-    """Numbers as Long [n] on a device, by a transfer for which the host need not wait."""
-    pinned = device.type == "cuda"
-    return torch.tensor(numbers, dtype=torch.long, pin_memory=pinned).to(device, non_blocking=pinned)
-
-
-def fixed_capacity(slots: int) -> int:
-    """Slots of a cache for forwards of fixed shape that has room for `slots`: a power of two, 256 at least.
-
-    >>> fixed_capacity(7), fixed_capacity(256), fixed_capacity(257)
-    (256, 256, 512)
-    """
-    return power_of_two(max(slots, _LEAST_FIXED))
-
-
-def power_of_two(count: int) -> int:
-    """The smallest that is no less than a number above 0."""
-    return 1 << (count - 1).bit_length()
-
-
-def _gathered(storage: Tensor, sources: Tensor) -> Tensor:
-    """Slots ``sources`` [B, A] of ``storage`` [L, B, Hkv, S, D] as a new [L, B, Hkv, A, D]."""
-    if sources.shape[0] == 1:
-        return storage.index_select(3, sources[0])
-    rows = torch.arange(sources.shape[0], device=sources.device)[:, None]
-    return storage[:, rows, :, sources].permute(2, 0, 3, 1, 4)
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> Tensor:
-    """Zeros, since a hidden slot still enters 0 * value; usable inside and outside of inference mode."""
-    with torch.inference_mode(False):
-        return torch.zeros(shape, dtype=dtype, device=device)
-
-
-def _enlarged(storage: Tensor, capacity: int, rows: int) -> Tensor:
-    """More slots. Of the first rows all slots are copied, scratch too: a tree may be growing in it."""
-    larger = _zeros((*storage.shape[:3], capacity, storage.shape[4]), storage.dtype, storage.device)
-    larger[:, :rows, :, : storage.shape[3]] = storage[:, :rows]
-    return larger

@@ -171,6 +171,23 @@ def test_short_prompts_join_together(target: TargetModel, monkeypatch: pytest.Mo
     assert watched.shapes[2:] == [(1, 1), (4, 1)]
 
 
+def test_prompts_that_have_ended_are_not_run_on(target: TargetModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    import clover.engine.prefill as module
+
+    requests = [Request(tuple(range(3, 3 + n)), 3, eos=()) for n in (6, 30, 21, 1, 20)]
+    for padding, expected in (
+        (0, [(4, 5), (3, 14), (2, 1), (1, 9)]),
+        (1, [(4, 5), (3, 15), (1, 9)]),
+        (30, [(4, 20), (1, 9)]),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setitem(module._PADDING, "cpu", padding)
+            watched = Watched(target, patch)
+            found = run(Engine(target), requests)
+        assert watched.shapes == [*expected, (5, 1), (5, 1), (5, 1)]
+        assert [one.tokens for one in found] == [run(Engine(target), [one])[0].tokens for one in requests]
+
+
 def test_a_bad_request_is_refused_alone_and_at_once(
     target: TargetModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,21 +220,24 @@ def test_a_cancelled_row_makes_room_at_once(target: TargetModel) -> None:
     assert decoding.idle and decoding.step() == []
 
 
-def test_a_row_can_be_cancelled_while_its_prompt_runs(target: TargetModel) -> None:
+@pytest.mark.parametrize("lengths", [(17, 18, 19), (6, 19, 12, 18, 2)])
+def test_a_row_can_be_cancelled_while_its_prompt_runs(target: TargetModel, lengths: Sequence[int]) -> None:
     engine = engine_of(target, "clover2", "chain:2")
-    for before in (0, 1):
-        decoding = engine.open(3)
-        requests = [Request(tuple(range(3, 20 + i)), 5, eos=()) for i in range(3)]
+    requests = [Request(tuple(range(3, 3 + n)), 5, eos=()) for n in lengths]
+    for before, steps in ((0, 1), (1, 1), (0, 3)):
+        decoding = engine.open(len(requests))
         for request in requests[:before]:
             decoding.add(request)
             while not decoding.running:
                 decoding.step()
         for request in requests[before:]:
             decoding.add(request)
-        decoding.step()
+        for _ in range(steps):
+            assert len(decoding.step()) == before
         decoding.cancel(1)
         found = {event.index: event.generation.tokens for event in drain(decoding) if event.generation}
-        assert found == {i: run(engine, [requests[i]])[0].tokens for i in (0, 2)}
+        others = [i for i in range(len(requests)) if i != 1]
+        assert found == {i: run(engine, [requests[i]])[0].tokens for i in others}
 
 
 def test_a_batch_goes_on_after_it_was_idle(target: TargetModel) -> None:

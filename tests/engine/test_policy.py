@@ -138,7 +138,7 @@ def test_the_draft_takes_in_every_position_once_and_in_order(
     expects: bool,
 ) -> None:
     draft = SYSTEMS["clover2"].from_target(target).to(target.dtype).eval()
-    requests = [Request((3, *range(5, 8 + 4 * i)), 30, eos=()) for i in range(rows)]
+    requests = [Request((3, *range(5, 8 + 4 * i)), 30, eos=()) for i in reversed(range(rows))]
     policy = ScriptedPolicy(random_choices(draft, TREES, 3, others), [expects])
     seen = Committed(draft, monkeypatch)
     generations = run(Engine(target, draft, prefill_chunk=4, policy=policy), requests)

@@ -18,7 +18,7 @@ from clover.target import TargetModel
 from clover.tree import Tree, parse_tree
 from tests.engine.test_lossless import requests_of, run, tokens_of
 from tests.families import tiny_model
-from tests.oracle import OracleDraft
+from tests.oracle import OracleDraft, texts_of_rows
 
 FIXED = (
     "chain:4",
@@ -87,7 +87,7 @@ def test_a_draft_that_is_often_right_gives_the_tokens_of_plain_decoding(family: 
         (requests_of(1, SETTINGS), requests_of(4, SETTINGS), requests_of(4, [GREEDY]))
     ):
         expected = run(Engine(target), batch)
-        texts = [[*r.prompt, *g.tokens] for r, g in zip(batch, expected, strict=True)]
+        texts = texts_of_rows(batch, expected)
         for tree in (*FIXED[2:], *(DRAWN if number == 2 else ())):
             found = run(oracle_engine(target, texts, parse_tree(tree)), batch)
             assert tokens_of(found) == tokens_of(expected), tree

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clover.cache import KVCache, fixed_capacity, on_device, power_of_two
+from clover.cache import KVCache
 from clover.drafting import BudgetDrafter, Drafter, RerankDrafter, StaticDrafter
 from clover.drafts.frontier_session import FrontierSession
 from clover.engine.batch import Batch
@@ -30,6 +30,7 @@ from clover.errors import UserError
 from clover.fixed_cache import FixedCache
 from clover.sampling import Race
 from clover.sampling.numbers import most_probable
+from clover.storage import fixed_capacity, on_device, power_of_two
 from clover.target import TargetModel
 from clover.target.decoder import DecoderStack
 from clover.target.support import check_fixed_shapes

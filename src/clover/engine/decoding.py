@@ -141,6 +141,7 @@ class Decoding:
             done = prefix.crop(rows[0].request.prompt)
             batch = Batch(rows, prefix.cache, prefix.session, *self._state(rows, self.max_rows))
             return self._prefill(batch, done)
+        rows.sort(key=_longest_first)
         engine, context = self._engine, self._target.context_length
         every = [row.request for row in (*rows, *self._waiting)]
         longest = max(len(request.prompt) + min(request.max_new_tokens, _ROOM) for request in every)
@@ -157,7 +158,8 @@ class Decoding:
             if longest * (len(rows) + 1) > self._engine.prefill_chunk:
                 break
             rows.append(self._waiting.popleft())
-        capacity = max(len(row.request.prompt) for row in rows)
+        rows.sort(key=_longest_first)
+        capacity = len(rows[0].request.prompt)
         return self._prefill(self._new_batch(rows, len(rows), capacity))
 
     def _prefill(self, batch: Batch, done: int = 0) -> Prefill:
@@ -269,3 +271,7 @@ class Decoding:
         """Give the memory of a batch back that has no rows left and gets none."""
         if not self.running and self._joining is None:
             self._batch = None
+
+
+def _longest_first(row: Row) -> int:
+    return -len(row.request.prompt)

@@ -6,24 +6,33 @@ Shapes: B batch, T tokens of a chunk, W width of the hidden states that the draf
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from clover.drafting import PrefillOutcome
+from clover.drafts import DraftSession
 from clover.engine.batch import Batch
-from clover.engine.chunks import chunk_size
+from clover.engine.chunks import chunk_size, padded_size
 from clover.target import TargetModel
+
+# Positions that a chunk may give up to save a forward: as many as take about as long as one that reads the weights.
+_PADDING = defaultdict(lambda: 256, cpu=64)
 
 
 class Prefill:
     """Runs all prompts of a batch but for their last tokens, chunk by chunk.
 
+    A row whose prompt has ended has no part in later chunks, and a chunk ends where one ends: prompts of different
+    lengths take hardly more than as many tokens of one length.
+
     The draft takes in all of that but the last position, so that every row has exactly one position left for it when
     decoding starts; none if its prompt is a single token. Where it is not expected to be asked, all is left.
 
     Args:
-        batch: rows that have not run yet.
+        batch: rows that have not run yet, longest prompt first.
         target: runs them.
         hidden_state: kind of the hidden states that the draft reads.
         chunk: prompt tokens that are run at once per row; fewer of many rows and after a long text, which saves memory.
@@ -50,24 +59,35 @@ class Prefill:
 
     def advance(self) -> PrefillOutcome | None:
         """Run one chunk; says how it went where the draft took it in."""
-        batch, start, lengths = self.batch, self._done, self._lengths
-        size = min(chunk_size(self._chunk, len(batch.rows), batch.cache.length), max(lengths) - start)
+        batch, start = self.batch, self._done
+        left = [max(length - start, 0) for length in self._lengths]
+        while not left[-1]:
+            left.pop()
+        size = padded_size(left, chunk_size(self._chunk, len(left), start), _PADDING[batch.root.device.type])
         text = [row.request.prompt[start : start + size + 1] for row in batch.rows]
         padded = [[*part, *[0] * (size + 1 - len(part))] for part in text]
         tokens = torch.tensor(padded, device=batch.root.device)
-        hidden = self._run(tokens[:, :-1])
-        batch.cache.commit([min(max(length - start, 0), size) for length in lengths])
+        with batch.cache.first_rows(len(left)):
+            hidden = self._run(tokens[: len(left), :-1])
+            batch.cache.commit([min(count, size) for count in left])
         self._done = start + size
-        if batch.session is None:
-            return None
-        paired = [min(max(length - 1 - start, 0), size) for length in lengths]
+        return None if batch.session is None else self._leave(batch.session, hidden, tokens[:, 1:])
+
+    def _leave(self, session: DraftSession, hidden: Tensor, next_tokens: Tensor) -> PrefillOutcome | None:
+        """Give the draft what a chunk found: hidden states [R, T, W] of the R rows that ran, next tokens [B, T]."""
+        batch, (rows, size) = self.batch, next_tokens.shape
+        hidden = pad(hidden, (0, 0, 0, 0, 0, rows - len(hidden)))
+        last = [
+            length - 1 - (self._done - size) for length in self._lengths
+        ]  # each row's, from this chunk's start
+        paired = [min(max(place, 0), size) for place in last]
         outcome, started = None, time.perf_counter()
         if self._drafts:
-            batch.session.commit(hidden, tokens[:, 1:], paired)
-            outcome = PrefillOutcome(len(lengths) * size, time.perf_counter() - started)
+            session.commit(hidden, next_tokens, paired)
+            outcome = PrefillOutcome(rows * size, time.perf_counter() - started)
         else:
-            batch.pending.append(hidden, tokens[:, 1:], paired)
-        self._keep_last(hidden, [length - 1 - start for length in lengths])
+            batch.pending.append(hidden, next_tokens, paired)
+        self._keep_last(hidden, last)
         return outcome
 
     @property
