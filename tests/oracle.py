@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from random import Random
 from types import SimpleNamespace
@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from clover.engine import Generation, Request
 from clover.target import TargetModel
 
 
@@ -46,11 +45,10 @@ class OracleDraft:
         return logits
 
 
-def texts_of_rows(requests: Sequence[Request], generations: Sequence[Generation]) -> list[list[int]]:
+def texts_of_rows(prompts: Iterable[Sequence[int]], new: Iterable[Sequence[int]]) -> list[list[int]]:
     """Prompts and what followed, in the order of a batch that starts with all of them: longest prompt first."""
-    texts = zip(requests, generations, strict=True)
-    ordered = sorted(texts, key=lambda text: -len(text[0].prompt))
-    return [[*request.prompt, *generation.tokens] for request, generation in ordered]
+    ordered = sorted(zip(prompts, new, strict=True), key=lambda text: -len(text[0]))
+    return [[*prompt, *tokens] for prompt, tokens in ordered]
 
 
 class OracleSession:

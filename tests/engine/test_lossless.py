@@ -89,7 +89,7 @@ def test_plain_decoding_is_what_the_model_itself_says(target: TargetModel) -> No
 def test_every_tree_gives_the_tokens_of_plain_decoding(target: TargetModel, batch: int) -> None:
     requests = requests_of(batch, SETTINGS)
     plain = run(Engine(target, prefill_chunk=4), requests)
-    texts = texts_of_rows(requests, plain)
+    texts = texts_of_rows((r.prompt for r in requests), tokens_of(plain))
     for number, (name, capacity) in enumerate(product(SHAPES, (None, 1))):
         draft = OracleDraft(target, texts, spread=number % 3)
         engine = Engine(target, draft, SHAPES[name], prefill_chunk=4, capacity=capacity)  # type: ignore[arg-type]
@@ -113,7 +113,7 @@ def test_float32_gives_the_tokens_of_plain_decoding() -> None:
     target = TargetModel(tiny_model("llama", torch.float32))
     requests = requests_of(8, SETTINGS, new_tokens=60)
     plain = run(Engine(target), requests)
-    texts = texts_of_rows(requests, plain)
+    texts = texts_of_rows((r.prompt for r in requests), tokens_of(plain))
     for shape in SHAPES.values():
         found = run(Engine(target, OracleDraft(target, texts), shape), requests)  # type: ignore[arg-type]
         assert tokens_of(found) == tokens_of(plain)
@@ -152,7 +152,7 @@ def test_no_draft_token_is_placed_beyond_a_rotary_switch() -> None:
     target = TargetModel(tiny_model("phi3", config=config))
     requests = [Request((3 + i, 9, 4, 7, 11, 30, 8, 5, 21, 6, 13, 17), 20, eos=()) for i in range(3)]
     plain = run(Engine(target), requests)
-    texts = texts_of_rows(requests, plain)
+    texts = texts_of_rows((r.prompt for r in requests), tokens_of(plain))
     found = run(Engine(target, OracleDraft(target, texts), CLOVER2_TREE), requests)  # type: ignore[arg-type]
     assert tokens_of(found) == tokens_of(plain)
     with pytest.raises(UserError, match="rotary"):

@@ -87,7 +87,7 @@ def test_a_draft_that_is_often_right_gives_the_tokens_of_plain_decoding(family: 
         (requests_of(1, SETTINGS), requests_of(4, SETTINGS), requests_of(4, [GREEDY]))
     ):
         expected = run(Engine(target), batch)
-        texts = texts_of_rows(batch, expected)
+        texts = texts_of_rows((r.prompt for r in batch), tokens_of(expected))
         for tree in (*FIXED[2:], *(DRAWN if number == 2 else ())):
             found = run(oracle_engine(target, texts, parse_tree(tree)), batch)
             assert tokens_of(found) == tokens_of(expected), tree

@@ -18,7 +18,7 @@ from clover.target import TargetModel
 from clover.tree import TreeShape
 from tests.data.tokenizers import make_tokenizer
 from tests.families import tiny_model
-from tests.oracle import OracleDraft
+from tests.oracle import OracleDraft, texts_of_rows
 
 PROMPTS = [
     TaskPrompt("a", (5, 6, 7), "file, line 1"),
@@ -38,7 +38,7 @@ def plain(target: TargetModel, prompts: list[TaskPrompt], temperature: float = 0
 
 
 def oracle_engine(target: TargetModel, continuations: list[Continuation], spread: int, depth: int) -> Engine:
-    texts = [[*one.prompt.tokens, *one.tokens] for one in continuations]
+    texts = texts_of_rows(*zip(*((one.prompt.tokens, one.tokens) for one in continuations), strict=True))
     draft = OracleDraft(target, texts, spread)
     return Engine(target, draft, TreeShape.chain(depth))  # type: ignore[arg-type]
 
