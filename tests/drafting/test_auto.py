@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import mean
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from clover.drafting import ConfidentDrafter, make_policy
 from clover.drafting.auto import AutoPolicy, Candidate
 from clover.drafting.policy import PrefillOutcome, Running, StepOutcome
-from clover.drafting.tuning import PLAIN, Choice, Tuning
+from clover.drafting.tuning import PLAIN, Choice, TextDifficulty, Tuning
 from clover.errors import UserError
 from clover.tree import CLOVER2_TREE
 from tests.drafting.scripted import ScriptedDraft, fake_target, random_opinion
@@ -234,8 +235,8 @@ def test_tuned_trees_are_chosen_between_per_batch_size() -> None:
 
 
 def test_what_harder_text_may_want_is_always_considered() -> None:
-    """A chain that ends early, and a tree of half the depth, however much slower on the text that was tuned on."""
-    static = ("chain:4", "chain:3", "chain:5", "eagle2:4:3:2", "chain:2")
+    """A chain that ends early, and trees of half and a quarter of the depth, however slow on the text of the tuning."""
+    static = ("chain:4", "chain:3", "chain:5", "eagle2:4:3:2", "chain:2", "eagle2:2:2:1", "chain:1")
     found = tuning(
         *(Choice(1, tree, 200.0 - place, 3.0, 0.015) for place, tree in enumerate(static)),
         Choice(1, "chain:5:0.1", 150.0, 3.0, 0.020, 4.5),
@@ -243,14 +244,25 @@ def test_what_harder_text_may_want_is_always_considered() -> None:
         Choice(1, PLAIN, 100.0, 1.0, 0.010),
     )
     policy = make_policy(scripted_draft(), found)
-    assert list(policy._drafters) == ["chain:4", "chain:5:0.1", "eagle2:4:3:2"]
+    assert list(policy._drafters) == ["chain:4", "chain:5:0.1", "eagle2:4:3:2", "eagle2:2:2:1"]
     assert policy._acceptance.stretch("chain:5:0.1", 7) == pytest.approx(2.0)
     assert policy._acceptance.stretch("chain:4", 7) == 1.0
     assert list(make_policy(scripted_draft(), found, True)._drafters) == [
         "chain:4",
         "eagle2:4:3:2",
-        "chain:3",
+        "eagle2:2:2:1",
     ]
+
+
+def test_a_batch_starts_with_what_is_known_of_its_temperature() -> None:
+    """Plain steps, and prompts that the draft does not take in, where text so warm is too hard."""
+    choices = Choice(8, "chain:4", 600.0, 3.0, 0.040), Choice(8, PLAIN, 400.0, 1.0, 0.020)
+    found = replace(tuning(*choices), difficulties=(TextDifficulty(0.0, 1.0), TextDifficulty(1.0, 3.0)))
+    for temperature, expected in ((0.0, "chain:4"), (1.0, PLAIN)):
+        policy, rows = make_policy(scripted_draft(), found, copies=False), Running(8, 10, temperature)
+        assert policy.expects_draft(rows) is (expected != PLAIN)
+        policy.choose(rows)
+        assert policy.leader == expected
 
 
 def test_where_a_chain_that_ends_early_is_the_best_a_fixed_tree_is_considered_too() -> None:

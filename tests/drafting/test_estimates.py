@@ -45,6 +45,19 @@ def test_what_is_believed_holds_until_something_is_seen() -> None:
     assert found == pytest.approx([2.25, 4.0, 1.0])
 
 
+def test_texts_of_each_temperature_start_at_a_difficulty_of_their_own() -> None:
+    estimate = AcceptanceEstimate(KNOWN, 10.0, lambda temperature: 1.0 + 2 * temperature)
+    hazard = hazard_of(3.0, 8)
+    for temperature, difficulty in ((0.0, 1.0), (1.0, 3.0), (0.5, 2.0)):
+        estimate.enter(temperature)
+        assert estimate.tokens("large") == pytest.approx(1 + accepted_of(difficulty * hazard, 8), rel=1e-6)
+    for _ in range(200):
+        estimate.observe("large", [3] * 4, 0)
+    assert estimate.tokens("large") == pytest.approx(4.0, rel=0.1), "what is seen outweighs what was presumed"
+    estimate.enter(1.0)
+    assert estimate.tokens("large") == pytest.approx(1 + accepted_of(3.0 * hazard, 8), rel=1e-6)
+
+
 @pytest.mark.parametrize(("difficulty", "rows"), [(0.3, 16), (1.0, 1), (2.5, 1), (2.5, 16), (12.0, 4)])
 def test_one_candidate_tells_how_deep_and_shallow_trees_do(difficulty: float, rows: int) -> None:
     """From the steps of either the tokens of both, without a bias: the mean of 3,000 steps is within 4 %."""

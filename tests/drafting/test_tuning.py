@@ -9,6 +9,7 @@ from clover.drafting.calibration import Calibration
 from clover.drafting.tuning import (
     Choice,
     DraftCost,
+    TextDifficulty,
     Tuning,
     TuningFile,
     VerifyCost,
@@ -37,6 +38,7 @@ TUNING = Tuning(
         Choice(8, "chain:9:0.1", 390.0, 3.0, 0.06, 5.25),
     ),
     calibration=Calibration((1.5,), (0.1,)),
+    difficulties=(TextDifficulty(1.0, 2.5), TextDifficulty(0.0, 1.0)),
 )
 
 
@@ -70,6 +72,13 @@ def test_choices_are_those_of_the_nearest_batch_size():
     assert TUNING.batch_sizes == (1, 8)
     assert TUNING.choices_for(1) == TUNING.choices_for(2) == TUNING.choices[:2]
     assert TUNING.choices_for(3) == TUNING.choices_for(64) == TUNING.choices[2:]
+
+
+def test_difficulties_lie_between_those_that_were_measured():
+    found = [TUNING.difficulty_at(temperature) for temperature in (0.0, 0.4, 1.0, 3.0)]
+    assert found == pytest.approx([1.0, 1.6, 2.5, 2.5])
+    alone = replace(TUNING, difficulties=(TextDifficulty(0.7, 1.2),))
+    assert alone.difficulty_at(0.0) == alone.difficulty_at(2.0) == 1.2
 
 
 def test_a_target_is_told_by_its_sizes():
@@ -141,6 +150,11 @@ def test_verify_costs_between_sizes_contexts_and_batch_sizes():
         (("entries", 0, "choices", 0, "tokens_per_second"), -5.0),
         (("entries", 0, "calibration"), {"slopes": [float("nan")], "offsets": [0]}),
         (("entries", 0, "calibration"), 7),
+        (("entries", 0, "difficulties"), 7),
+        (("entries", 0, "difficulties", 0, "temperature"), -1.0),
+        (("entries", 0, "difficulties", 0, "temperature"), 0.0),
+        (("entries", 0, "difficulties", 0, "ratio"), float("inf")),
+        (("entries", 0, "difficulties", 1), {"temperature": None, "ratio": 1.0}),
     ],
 )
 def test_hostile_values_are_refused_in_one_line(file: Path, place: tuple, value: object, monkeypatch):
@@ -158,13 +172,21 @@ def test_hostile_values_are_refused_in_one_line(file: Path, place: tuple, value:
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize("name", [*vars(TUNING)])
+@pytest.mark.parametrize("name", [name for name in vars(TUNING) if name != "difficulties"])
 def test_nothing_may_be_missing(file: Path, name: str):
     obj = json.loads(file.read_text())
     del obj["entries"][0][name]
     file.write_text(json.dumps(obj))
     with pytest.raises(UserError, match=f"'{name}' is missing"):
         read_tuning(file)
+
+
+def test_a_file_of_before_difficulties_were_measured_is_read(file: Path):
+    obj = json.loads(file.read_text())
+    del obj["entries"][0]["difficulties"]
+    file.write_text(json.dumps(obj))
+    (found,) = read_tuning(file).entries
+    assert found == replace(TUNING, difficulties=()) and found.difficulty_at(0.8) == 1.0
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"entries": []}', "[" * 100_000, "\0", '{"a": ' * 50_000])

@@ -102,6 +102,7 @@ class AutoPolicy(Policy):
             plain step. Where no size has any, all are considered, and measured first.
         weight: rows times steps that speak for the candidates' accepted tokens.
         copies: tokens that a step may copy.
+        difficulty: of texts of a temperature, before any was seen.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class AutoPolicy(Policy):
         costs: Mapping[int, Mapping[str, float]] | None = None,
         weight: float = 8.0,
         copies: Sequence[int] = LENGTHS,
+        difficulty: Callable[[float], float] = lambda temperature: 1.0,
     ):
         assert candidates, "without a draft there is nothing to choose"
         self._drafters = {candidate.name: candidate.drafter for candidate in candidates}
@@ -119,7 +121,7 @@ class AutoPolicy(Policy):
         self.max_depth = max(drafter.max_depth for drafter in every)
         self._known = (PLAIN, *self._drafters)
         known = {c.name: Believed(max(c.accepted, 0.05), c.drafter.max_depth, c.depth) for c in candidates}
-        self._acceptance = AcceptanceEstimate(known, weight)
+        self._acceptance = AcceptanceEstimate(known, weight, difficulty)
         self._sizes = {
             _group(size): _Size(
                 CostEstimate(known, _TUNED_STEPS),
@@ -199,9 +201,8 @@ class AutoPolicy(Policy):
         """The leader, unless another known candidate is faster by the margin."""
         if not costs:
             return PLAIN
-        per_token = {
-            name: costs[name] / self._acceptance.tokens(name) for name in size.names if name in costs
-        }
+        known = (name for name in size.names if name in costs)
+        per_token = {name: costs[name] / self._acceptance.tokens(name) for name in known}
         catch_up = self._catch_up_per_token
         for name in per_token.keys() - {PLAIN}:
             per_token[name] += catch_up
@@ -299,9 +300,8 @@ class AutoPolicy(Policy):
         """What a candidate of unknown cost may cost: as much per node as the dearest known one, or other `of` them."""
         costs = size.costs.relative
         plain = costs.get(PLAIN, min(costs.values()))
-        slopes = [
-            (cost - plain) / (self._nodes(other) - 1) for other, cost in costs.items() if other != PLAIN
-        ]
+        drafted = ((cost, self._nodes(other) - 1) for other, cost in costs.items() if other != PLAIN)
+        slopes = [(cost - plain) / tokens for cost, tokens in drafted]
         return plain + of([_SLOPE * plain, *slopes]) * (self._nodes(name) - 1)
 
     @property

@@ -131,9 +131,15 @@ class AcceptanceEstimate:
     Args:
         candidates: what is believed of each.
         weight: rows times steps that speak for the accepted tokens.
+        difficulty: what is presumed of texts of a temperature before any was seen.
     """
 
-    def __init__(self, candidates: Mapping[str, Believed], weight: float):
+    def __init__(
+        self,
+        candidates: Mapping[str, Believed],
+        weight: float,
+        difficulty: Callable[[float], float] = lambda temperature: 1.0,
+    ):
         self._paths: dict[str, _Path] = {}
         for name, one in candidates.items():
             depth = min(max(one.depth or one.most_depth, 1.0), float(one.most_depth))
@@ -142,6 +148,7 @@ class AcceptanceEstimate:
             hazards = _Endings(ended, ended / hazard)
             self._paths[name] = _Path(depth, one.most_depth, one.depth is not None, hazards, weight)
         self._presumed = fmean(path.hazard.ended / path.weight for path in self._paths.values())
+        self._presumed_difficulty = difficulty
         self._difficulties: dict[int, _Difficulty] = {}
         self.enter(0.0)
 
@@ -149,7 +156,8 @@ class AcceptanceEstimate:
         """Go on with texts of this temperature, the mean of the rows."""
         at = temperature_class(temperature)
         if at not in self._difficulties:
-            self._difficulties[at] = _Difficulty(_Endings(self._presumed, self._presumed))
+            ended = self._presumed * self._presumed_difficulty(temperature)
+            self._difficulties[at] = _Difficulty(_Endings(ended, self._presumed))
         self._difficulty = self._difficulties[at]
 
     def tokens(self, name: str) -> float:

@@ -71,6 +71,19 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class TextDifficulty:
+    """How hard text of a temperature is for the draft.
+
+    Args:
+        ratio: how often the target takes another token than the draft's (its hazard, see `AcceptanceEstimate`), over
+            how often it does on the text that the choices were measured on.
+    """
+
+    temperature: float
+    ratio: float
+
+
+@dataclass(frozen=True)
 class Tuning:
     """One entry: everything that was measured on one device in one dtype.
 
@@ -82,6 +95,7 @@ class Tuning:
         verify, draft: costs, in any order.
         choices: all candidates, the best first within each batch size.
         calibration: of the draft's probabilities; None when there was too little to fit it on.
+        difficulties: of text at several temperatures, in any order; none in files of earlier versions.
     """
 
     device: str
@@ -95,6 +109,7 @@ class Tuning:
     draft: tuple[DraftCost, ...]
     choices: tuple[Choice, ...]
     calibration: Calibration | None
+    difficulties: tuple[TextDifficulty, ...] = ()
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
@@ -105,6 +120,13 @@ class Tuning:
         """The candidates of the nearest batch size that was measured, by ratio; the best first."""
         nearest = _nearest(self.batch_sizes, batch_size)
         return tuple(choice for choice in self.choices if choice.batch_size == nearest)
+
+    def difficulty_at(self, temperature: float) -> float:
+        """How hard text is at a temperature, between those that were measured; 1 where none was."""
+        points = sorted((one.temperature, one.ratio) for one in self.difficulties)
+        if not points:
+            return 1.0
+        return on_line(points, min(max(temperature, points[0][0]), points[-1][0]))
 
 
 @dataclass(frozen=True)
@@ -215,7 +237,7 @@ def write_entry(path: str | os.PathLike[str], tuning: Tuning) -> None:
 
 def _to_json(tuning: Tuning) -> dict[str, Any]:
     values = {name.name: getattr(tuning, name.name) for name in fields(tuning)}
-    for name in ("verify", "draft", "choices"):
+    for name in ("verify", "draft", "choices", "difficulties"):
         values[name] = [asdict(one) for one in values[name]]
     values["calibration"] = None if tuning.calibration is None else tuning.calibration.to_json()
     return values
@@ -234,7 +256,10 @@ def _entry(values: Any) -> Tuning:
         draft=_all(values["draft"], "draft", _draft_cost),
         choices=_all(values["choices"], "choices", _choice),
         calibration=None if values["calibration"] is None else Calibration.from_json(values["calibration"]),
+        difficulties=_all(values.get("difficulties", []), "difficulties", _difficulty),
     )
+    if len({one.temperature for one in found.difficulties}) < len(found.difficulties):
+        raise ValueError("difficulties has a temperature twice")
     if not found.choices:
         raise ValueError("an entry has no choices")
     return found
@@ -259,6 +284,12 @@ def _choice(values: dict[str, Any]) -> Choice:
         mean_nodes=None if nodes is None else _positive(nodes, "mean_nodes"),
         **numbers,
     )
+
+
+def _difficulty(values: dict[str, Any]) -> TextDifficulty:
+    greedy = values["temperature"] == 0
+    temperature = 0.0 if greedy else _positive(values["temperature"], "temperature")
+    return TextDifficulty(temperature, _positive(values["ratio"], "ratio"))
 
 
 def _all(values: Any, name: str, parse: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:

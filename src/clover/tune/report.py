@@ -95,6 +95,7 @@ class TuneReport:
         return {
             **{name: getattr(self, name) for name in names},
             **{name: getattr(tuning, name) for name in places},
+            "difficulties": [asdict(one) for one in tuning.difficulties],
             "verify": [asdict(cost) for cost in tuning.verify],
             "draft_costs": [asdict(cost) for cost in tuning.draft],
             "batch_sizes": [

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from clover import assets
 from clover.drafting.calibration import Calibration
-from clover.drafting.tuning import PLAIN, Tuning, target_fingerprint, write_entry
+from clover.drafting.tuning import PLAIN, TextDifficulty, Tuning, target_fingerprint, write_entry
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Request
 from clover.errors import UserError
@@ -27,6 +27,7 @@ from clover.sampling import SamplingParams
 from clover.target import TargetModel
 from clover.tree import TreeShape, static_spec
 from clover.tune.costs import FEW_SIZES, CostModel, StepCosts, measure_costs, probe_trees
+from clover.tune.difficulties import measure_difficulties
 from clover.tune.kept import Kept, kept_path
 from clover.tune.options import TuneOptions
 from clover.tune.picture import save_picture
@@ -47,11 +48,12 @@ from clover.tune.table import print_report
 from clover.tune.texts import Text, write_texts
 from clover.tune.trials import Trial, make_batches, try_trees
 
-_TEXTS, _RANKS, _BATCH_SIZE = 1200, 800, 2000  # parts of the work, for the progress
+_TEXTS, _RANKS, _DIFFICULTIES, _BATCH_SIZE = 1200, 800, 200, 2000  # parts of the work, for the progress
 _COSTS_SHARE = 0.35  # of the time of a batch size
 _REPEATS, _ROUNDS = 9, 5
 _BATCHES = 8  # of one text each, in a trial
 _WRITTEN_TOGETHER = 8
+_SHALLOW_PARTS = (2, 4)  # of the depth of the best static tree
 _FAR, _FARTHEST = 8, 1024  # the second context: so many times the first, and at most so many tokens
 
 
@@ -104,10 +106,11 @@ class _Tuner:
     def report(self) -> TuneReport:
         """Measure everything that was not kept."""
         options = self.options
-        self.progress.begin(_TEXTS + _RANKS + _BATCH_SIZE * len(options.batch_sizes))
+        self.progress.begin(_TEXTS + _RANKS + _DIFFICULTIES + _BATCH_SIZE * len(options.batch_sizes))
         texts = self._texts()
         ranking = self._ranking(texts)
         calibration, reliability = _calibrate(ranking)
+        difficulties = self._difficulties()
         tried, costs = self._try_all(texts, ranking, calibration)
         tuning = Tuning(
             device=self.target.device.type,
@@ -121,6 +124,7 @@ class _Tuner:
             draft=tuple(chain.from_iterable(one.draft for one in costs)),
             choices=tuple(one.trial.choice() for some in tried.values() for one in some),
             calibration=calibration,
+            difficulties=difficulties,
         )
         return TuneReport(
             command=options.command,
@@ -168,6 +172,20 @@ class _Tuner:
         return rank_texts(
             self.target, self.draft, texts, self.depth, _WRITTEN_TOGETHER, _Share(self.progress, _RANKS)
         )
+
+    def _difficulties(self) -> tuple[TextDifficulty, ...]:
+        self.progress.say("how hard text of other temperatures is")
+        advance = _Share(self.progress, _DIFFICULTIES)
+
+        def measure() -> list[list[float]]:
+            found = measure_difficulties(
+                self.target, self.draft, self.requests, self.options.temperature, self.depth, advance
+            )
+            return [[one.temperature, one.ratio] for one in found]
+
+        found = self.kept.get("difficulties", measure)
+        advance(1.0)
+        return tuple(TextDifficulty(*pair) for pair in found)
 
     # -- one batch size ------------------------------------------------------------------------------------------------
 
@@ -222,8 +240,8 @@ class _Tuner:
         plain = size / model.plain_step()
         least = break_even(model, self.depth, max(best.tokens_per_second, plain))
         trees = [PLAIN, *(one.candidate.spec for one in promising), static_spec(self.own_tree)]
-        # Harder text than that which is tuned on wants shallower trees: `auto` is to know what one costs.
-        trees.append(f"chain:{(best.candidate.shape.max_depth + 1) // 2}")
+        # Harder text than that which is tuned on wants shallower trees: `auto` is to know what they cost.
+        trees += [f"chain:{-(-best.candidate.shape.max_depth // part)}" for part in _SHALLOW_PARTS]
         trees += rules_worth_trying(best.candidate.shape, size, self.depth, least)
         return list(dict.fromkeys(trees))
 
