@@ -77,9 +77,8 @@ class Prefill:
         """Give the draft what a chunk found: hidden states [R, T, W] of the R rows that ran, next tokens [B, T]."""
         batch, (rows, size) = self.batch, next_tokens.shape
         hidden = pad(hidden, (0, 0, 0, 0, 0, rows - len(hidden)))
-        last = [
-            length - 1 - (self._done - size) for length in self._lengths
-        ]  # each row's, from this chunk's start
+        start = self._done - size
+        last = [length - 1 - start for length in self._lengths]
         paired = [min(max(place, 0), size) for place in last]
         outcome, started = None, time.perf_counter()
         if self._drafts:
