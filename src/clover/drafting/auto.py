@@ -183,7 +183,7 @@ class AutoPolicy(Policy):
     def _consider(self, running: Running) -> None:
         """Judge by what these rows are like."""
         self._running = running
-        self._acceptance.enter(running.temperature)
+        self._acceptance.enter(running.temperature, running.rows or range(running.batch_size))
 
     def _size(self, group: int) -> _Size:
         """The knowledge about a batch size; what is known of the nearest other one where there is none."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from clover.drafting.estimates import temperature_class
+from clover.drafting.difficulty import temperature_class
 from clover.drafting.policy import Running
 from clover.drafting.repetition import SHORTEST_MATCH, Copier, Repetition
 from clover.drafting.tuning import PLAIN

@@ -10,23 +10,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, expm1, sqrt
+from math import exp, expm1
 from statistics import fmean, median_low
 
+from clover.drafting.difficulty import LEAST_HAZARD, MOST_HAZARD, DifficultyEstimate, Endings
 from clover.drafting.tuning import PLAIN
 
 _KEPT_CATCH_UPS, _FEWEST_POSITIONS = 5, 64  # measurements that a median is taken over, and positions of one
 _KEPT = 9  # steps that a median is taken over: four slow ones in a row do not move it
 _GUESSED = 3  # steps that a guess counts for
-_WINDOW = 16  # steps of one row over which a text's difficulty is averaged
-_SHORTEST_WINDOW = 4
 _LONGEST_MEMORY = 400.0  # rows times steps that a candidate's hazard is averaged over
-_LEAST_HAZARD, _MOST_HAZARD = 0.001, 8.0
 # 1 were right if all tokens of a text were equally likely and no chain ended at its longest; measured (docs/auto.md).
 _SHORTENING = 0.3
 _LENGTH_SHARE = 1 / 16  # what one step says of how long its chains are here
 _MOST_LENGTH = 4.0  # times as long as expected, or as short
-_CLASSES, _HIGHEST = 2, 2.0  # texts are told apart by their temperature, in classes of a half, up to 2
 
 
 def accepted_of(hazard: float, depth: float) -> float:
@@ -40,29 +37,11 @@ def accepted_of(hazard: float, depth: float) -> float:
 
 def hazard_of(accepted: float, depth: float) -> float:
     """The hazard per token at which `accepted_of` says `accepted`, between 0.001 and 8."""
-    low, high = _LEAST_HAZARD, _MOST_HAZARD
+    low, high = LEAST_HAZARD, MOST_HAZARD
     for _ in range(40):
         middle = (low + high) / 2
         low, high = (middle, high) if accepted_of(middle, depth) > accepted else (low, middle)
     return low
-
-
-def temperature_class(temperature: float) -> int:
-    """Which texts are about alike: those of one half of a unit of temperature."""
-    return round(_CLASSES * min(temperature, _HIGHEST))
-
-
-@dataclass
-class _Endings:
-    """Paths that ended before their tree did, over the hazard that they had been exposed to; both sums or means."""
-
-    ended: float
-    exposed: float
-
-    @property
-    def ratio(self) -> float:
-        """Above 0, also after so many paths without an end that their weighted mean has become 0."""
-        return max(self.ended / self.exposed, _LEAST_HAZARD)
 
 
 @dataclass
@@ -79,7 +58,7 @@ class _Path:
     depth: float
     most: int
     varies: bool
-    hazard: _Endings
+    hazard: Endings
     weight: float
     length: float = 1.0
 
@@ -93,14 +72,6 @@ class _Path:
         if self.varies and depth > 0:
             length = self.length * (depth / self.depth_at(difficulty)) ** _LENGTH_SHARE
             self.length = min(max(length, 1 / _MOST_LENGTH), _MOST_LENGTH)
-
-
-@dataclass
-class _Difficulty:
-    """What multiplies all hazards in the present text, and the observations it is from, one for what is presumed."""
-
-    hazard: _Endings
-    seen: int = 1
 
 
 @dataclass(frozen=True)
@@ -124,9 +95,7 @@ class AcceptanceEstimate:
     A path ends at each token with the candidate's hazard times the difficulty: so a deep tree loses more on a hard text
     than a shallow one, unless it ends the sooner where the draft is unsure. Either factor is the number of paths that
     ended over the hazard that they were exposed to, the likeliest value for paths that may also reach the end of their
-    tree. For the difficulty both are exponentially weighted means, over about 16 steps of one row, over fewer of
-    several. After plain steps, of which it learns nothing, the next observations count as much as the first ones did.
-    Texts of different temperatures have difficulties of their own.
+    tree. `DifficultyEstimate` says what is averaged over for the difficulty.
 
     Args:
         candidates: what is believed of each.
@@ -145,27 +114,21 @@ class AcceptanceEstimate:
             depth = min(max(one.depth or one.most_depth, 1.0), float(one.most_depth))
             hazard = hazard_of(one.accepted, depth)
             ended = weight * -expm1(-hazard * depth)
-            hazards = _Endings(ended, ended / hazard)
+            hazards = Endings(ended, ended / hazard)
             self._paths[name] = _Path(depth, one.most_depth, one.depth is not None, hazards, weight)
-        self._presumed = fmean(path.hazard.ended / path.weight for path in self._paths.values())
-        self._presumed_difficulty = difficulty
-        self._difficulties: dict[int, _Difficulty] = {}
-        self.enter(0.0)
+        exposed = fmean(path.hazard.ended / path.weight for path in self._paths.values())
+        self._difficulty = DifficultyEstimate(exposed, difficulty)
 
-    def enter(self, temperature: float) -> None:
-        """Go on with texts of this temperature, the mean of the rows."""
-        at = temperature_class(temperature)
-        if at not in self._difficulties:
-            ended = self._presumed * self._presumed_difficulty(temperature)
-            self._difficulties[at] = _Difficulty(_Endings(ended, self._presumed))
-        self._difficulty = self._difficulties[at]
+    def enter(self, temperature: float, rows: Sequence[int]) -> None:
+        """Go on with these rows, of this temperature in the mean; each is known by a number that no other row has."""
+        self._difficulty.enter(temperature, rows)
 
     def tokens(self, name: str) -> float:
         """Expected tokens per row and step, the bonus token included; 1 for plain steps."""
         path = self._paths.get(name)
         if path is None:
             return 1.0
-        return 1.0 + accepted_of(self._hazard(path), path.depth_at(self._difficulty.hazard.ratio))
+        return 1.0 + accepted_of(self._hazard(path), path.depth_at(self._difficulty.ratio))
 
     def stretch(self, name: str, depth: int | None = None) -> float:
         """How deep a candidate's trees are, over how deep they are on a text of difficulty 1.
@@ -176,7 +139,7 @@ class AcceptanceEstimate:
         path = self._paths.get(name)
         if path is None or not path.varies:
             return 1.0
-        return (path.depth_at(self._difficulty.hazard.ratio) if depth is None else depth) / path.depth
+        return (path.depth_at(self._difficulty.ratio) if depth is None else depth) / path.depth
 
     def observe(self, name: str, accepted: Sequence[int], depth: int) -> None:
         """Learn the text's difficulty from a step.
@@ -185,43 +148,41 @@ class AcceptanceEstimate:
             accepted: draft tokens of each row.
             depth: of the trees, where it varies.
         """
-        path, text, rows = self._paths[name], self._difficulty, len(accepted)
-        window = max(_WINDOW / sqrt(rows), _SHORTEST_WINDOW)
-        share = max(1 / window, 1 / (text.seen + 1))
-        ended, tokens = self._endings(path, accepted, depth)
-        text.hazard.ended += share * (ended / rows - text.hazard.ended)
-        text.hazard.exposed += share * (tokens / rows * path.hazard.ratio - text.hazard.exposed)
-        text.seen += 1
-        path.learn_length(depth, text.hazard.ratio)
+        path = self._paths[name]
+        endings = [self._ending(path, count, depth) for count in accepted]
+        hazard = path.hazard.ratio
+        self._difficulty.observe([ended for ended, _ in endings], [tokens * hazard for _, tokens in endings])
+        path.learn_length(depth, self._difficulty.ratio)
 
     def compare(self, name: str, accepted: Sequence[int], depth: int) -> None:
         """Learn a candidate's hazard from a step, by the difficulty that another one's steps have given."""
         path = self._paths[name]
-        ended, tokens = self._endings(path, accepted, depth)
+        endings = [self._ending(path, count, depth) for count in accepted]
+        ended, tokens = (sum(values) for values in zip(*endings, strict=True))
         weight = path.weight + len(accepted)
         kept = min(1.0, _LONGEST_MEMORY / weight)
         path.hazard.ended = kept * (path.hazard.ended + ended)
-        path.hazard.exposed = kept * (path.hazard.exposed + tokens * self._difficulty.hazard.ratio)
+        path.hazard.exposed = kept * (path.hazard.exposed + tokens * self._difficulty.ratio)
         path.weight = kept * weight
-        path.learn_length(depth, self._difficulty.hazard.ratio)
+        path.learn_length(depth, self._difficulty.ratio)
 
     def fade(self) -> None:
         """What was seen is old now: more than another observation or two it shall not outweigh."""
-        self._difficulty.seen = min(self._difficulty.seen, 1)
+        self._difficulty.fade()
 
     def _hazard(self, path: _Path) -> float:
-        hazard = path.hazard.ratio * self._difficulty.hazard.ratio
-        return min(max(hazard, _LEAST_HAZARD), _MOST_HAZARD)
+        hazard = path.hazard.ratio * self._difficulty.ratio
+        return min(max(hazard, LEAST_HAZARD), MOST_HAZARD)
 
-    def _endings(self, path: _Path, accepted: Sequence[int], depth: int) -> tuple[float, float]:
-        """Rows whose path ended, and tokens they were exposed for: the one that was not accepted counts in part.
+    def _ending(self, path: _Path, accepted: int, depth: int) -> tuple[float, float]:
+        """Whether a row's path ended, and tokens it was exposed for: the one that was not accepted counts in part.
 
         A constant hazard ends a path within a token, on average after 1/h − 1/(eʰ − 1) of it.
         """
+        if accepted >= (depth if path.varies else path.most):
+            return 0.0, accepted
         hazard = self._hazard(path)
-        last = depth if path.varies else path.most
-        ended = sum(count < last for count in accepted)
-        return ended, sum(accepted) + ended * (1 / hazard - 1 / expm1(hazard))
+        return 1.0, accepted + 1 / hazard - 1 / expm1(hazard)
 
 
 class _Median:

@@ -23,6 +23,7 @@ class Running:
             empty if others may.
         behind: positions that the draft has to take in beyond the last step's if it is asked, in the row that has most.
         room: positions that the longest row may still take.
+        rows: a number of each row, which no other row of the process has; empty where nobody gave any.
         repetitions: gives each row's text and where its end stood before, if anyone wants to know.
     """
 
@@ -32,6 +33,7 @@ class Running:
     left: tuple[int, ...] = ()
     behind: int = 0
     room: int = field(default=sys.maxsize, compare=False)
+    rows: tuple[int, ...] = field(default=(), compare=False)
     repetitions: Callable[[], Sequence[Repetition]] = field(default=tuple, compare=False)
 
 

@@ -250,6 +250,7 @@ class Decoding:
             left=tuple(row.left for row in rows) if closed else (),
             behind=behind,
             room=self._target.position_limit - length,
+            rows=tuple(row.serial for row in rows),
             repetitions=lambda: [row.repetition for row in rows],
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import Any
 
@@ -9,6 +10,8 @@ from clover.drafting import Repetition
 from clover.engine.requests import FinishReason, Generation, Request, StepEvent
 from clover.engine.text import Detokenizer
 from clover.metrics import Acceptance
+
+_serials = itertools.count()
 
 
 class Row:
@@ -20,6 +23,9 @@ class Row:
         limit: tokens that the context leaves room for.
         eos: tokens that end the text where the request names none.
         tokenizer: for the text; None when the target has none.
+
+    Attributes:
+        serial: a number that no other row of the process has.
     """
 
     def __init__(
@@ -31,6 +37,7 @@ class Row:
         tokenizer: Any | None,
     ):
         self.index, self.request, self.limit = index, request, limit
+        self.serial = next(_serials)
         self.eos = eos if request.eos is None else request.eos
         self.tokens: list[int] = []
         self.acceptance = Acceptance()
