@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-import clover.cache
+import clover.storage
 from clover.cache import KVCache
 from clover.drafting import make_drafter, make_policy
 from clover.drafts import DraftModel
@@ -178,7 +178,7 @@ def test_graphs_are_as_many_as_sizes_and_storage_stays_where_it_is(
     target: TargetModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lengths and texts make no new graph; each capacity makes one for the draft and one for the target."""
-    monkeypatch.setattr(clover.cache, "_LEAST_FIXED", 64)
+    monkeypatch.setattr(clover.storage, "_LEAST_FIXED", 64)
     engine = Engine(target, make_draft("clover2", target), parse_tree("chain:3"), compile=BACKEND)
     captured: Any = engine.captured
     running, grown, grow = [], [], KVCache._grow
