@@ -175,32 +175,31 @@ def test_greedy_rows_leave_a_drafts_logits_as_they_are():
     assert sampler.perturbed(logits, 0) is logits
 
 
-def test_the_numbers_of_a_step_are_hashed_once(monkeypatch):
-    """Draft and verification share them, and no step hashes for depths that it has no use for, whatever came before."""
+def test_a_step_hashes_what_no_step_before_it_has(monkeypatch):
+    """Draft and verification share the numbers, and the next step those of positions that were not reached."""
     hashed = []
 
     def counted(*arguments):
-        hashed.append(gumbels(*arguments))
-        return hashed[-1]
+        numbers = gumbels(*arguments)
+        hashed.append(numbers.numel() // 300)
+        return numbers
 
-    monkeypatch.setattr("clover.sampling.sampler.gumbels", counted)
+    monkeypatch.setattr("clover.sampling.choices.gumbels", counted)
     sampler, logits, tree, _ = case(SETTINGS)
+    sampling = sum(not params.greedy for params in SETTINGS)
     rows = torch.ones(len(SETTINGS), dtype=torch.long)
-    for before in (tree.max_depth, 20, 0):
-        sampler.expect(before)
-        sampler.gumbels(before)
-        sampler.commit(tree.tokens[:, :1], rows)
-        hashed.clear()
+    every = tree.max_depth + 1
+    for new, gained in ((every, 1), (1, 2), (2, 0), (0, every + 2), (every, 0)):
         sampler.expect(tree.max_depth)
         for depth in range(tree.max_depth):
             sampler.perturbed(logits[:, :2], depth)
         sampler.choose(logits, tree)
-        sampler.commit(tree.tokens[:, :1], rows)
-        assert [numbers.shape for numbers in hashed] == [(len(SETTINGS), tree.max_depth + 1, 300)]
+        assert sum(hashed) == new * sampling
+        hashed.clear()
+        sampler.commit(tree.tokens[:, :1].expand(-1, gained), gained * rows)
     sampler, logits, _, _ = case(SETTINGS)
-    hashed.clear()
     sampler.choose(logits[:, :1], TokenTree.root_only(tree.tokens[:, :1]))
-    assert [numbers.shape for numbers in hashed] == [(len(SETTINGS), 1, 300)]
+    assert sum(hashed) == sampling
 
 
 def test_a_row_chooses_alike_in_every_company():

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
+import clover.sampling.choices
 import clover.tree.tokens
 from clover.drafting import make_drafter
 from clover.sampling import Sampler, SamplingParams
@@ -30,6 +31,7 @@ def test_trees_grow_and_are_verified_without_a_question(text: str, monkeypatch: 
         clover.tree.tokens._shape_tensors.__wrapped__
     )  # tensors without data must not outlive this test
     monkeypatch.setattr(clover.tree.tokens, "_shape_tensors", uncached)
+    monkeypatch.setattr(clover.sampling.choices, "_KEPT_ON", "nothing")  # what a CPU does, which may ask
     draft = ScriptedDraft(fake_target(VOCAB), lambda _: torch.zeros(VOCAB))
     params = [SamplingParams(), SamplingParams(temperature=0.8, repetition_penalty=1.2)]
     with FakeTensorMode():

@@ -6,7 +6,10 @@ depends on which others were asked for, and all are the same in every batch and 
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
+
+_BLOCK = 1 << 16  # numbers that a CPU hashes at once: their states stay in its cache
 
 # The constants of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014), as signed
 # 64-bit integers: products of int64 tensors wrap around.
@@ -33,7 +36,7 @@ def uniforms(seeds: Tensor, *counters: Tensor | int) -> Tensor:
     state = _mixed(seeds + _STEP)
     for counter in counters:
         state = _mixed(state + _scaled(counter))
-    return _shifted(state, 12).double().add_(0.5).mul_(2.0**-52)
+    return _uniform(state)
 
 
 def gumbels(seeds: Tensor, *counters: Tensor | int) -> Tensor:
@@ -48,7 +51,24 @@ def gumbels(seeds: Tensor, *counters: Tensor | int) -> Tensor:
         float32 between -3.7 and 36.8, of the broadcast shape. The logarithms are taken in float64, which keeps the
         upper end, where u is next to 1; they may differ between devices in the last digit of float32.
     """
-    return uniforms(seeds, *counters).log_().neg_().log_().neg_().float()
+    state = seeds + _STEP
+    for counter in counters:
+        state = _mixed(state) + _scaled(counter)
+    if state.device.type != "cpu":
+        return _gumbel(state)
+    numbers = torch.empty(state.shape)
+    for block, into in zip(state.reshape(-1).split(_BLOCK), numbers.view(-1).split(_BLOCK), strict=True):
+        into.copy_(_gumbel(block))
+    return numbers
+
+
+def _gumbel(state: Tensor) -> Tensor:
+    """From states before their last mixing, which changes them."""
+    return _uniform(_mixed(state)).log_().neg_().log_().neg_()
+
+
+def _uniform(state: Tensor) -> Tensor:
+    return _shifted(state, 12).double().add_(0.5).mul_(2.0**-52)
 
 
 def _scaled(counter: Tensor | int) -> Tensor | int:

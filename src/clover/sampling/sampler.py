@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from clover.sampling.choices import CHOICE, ChoiceNumbers
 from clover.sampling.numbers import gumbels, most_probable, uniforms
 from clover.sampling.params import SamplingParams
 from clover.sampling.warpers import Warpers, column
 from clover.tree import TokenTree
 
-# What a hashed number is for.
-_DRAW, _TEST, _CHOICE = 0, 1, 2
+_DRAW, _TEST = 0, 1  # what a hashed number is for; another is `CHOICE`
 
 
 @dataclass(frozen=True)
@@ -88,14 +88,14 @@ class Sampler:
         self._configure(params)
         self._positions = torch.zeros(len(params), dtype=torch.long, device=self._device)
         self._seen = self._seen_in(prompts).to(self._device)
-        self._gumbels: Tensor | None = None  # of this step, as far as it has asked for them
-        self._of_tokens: Tensor | None = None  # of this step, for the tokens that a draft proposes from
+        self._choices: ChoiceNumbers | None = None  # of the whole vocabulary
+        self._draft_choices: ChoiceNumbers | None = None  # of the tokens that a draft proposes from
         self._depths = 1  # how many depths are hashed at once
 
     def _configure(self, params: Sequence[SamplingParams]) -> None:
         """Set what depends on the parameters alone; None stands for a processor that no row needs."""
         self._params = tuple(params)
-        greedy = [row.greedy for row in params]
+        self._rows_greedy = greedy = [row.greedy for row in params]
         self._any_greedy, self.any_sampled = any(greedy), not all(greedy)
         self._greedy = torch.tensor(greedy, dtype=torch.bool, device=self._device).view(-1, 1)
         self._penalty = column([row.repetition_penalty for row in params], 1.0, self._device)
@@ -192,9 +192,9 @@ class Sampler:
         """What `perturbed` needs for nodes at the first `depths` depths; `tokens` as there."""
         if not self.any_sampled:
             return Race(self._draft_temperatures, None)
-        deepest = self._gumbels_of(tokens, depths - 1)  # first: the others are hashed with it
-        others = [self._gumbels_of(tokens, depth) for depth in range(depths - 1)]
-        return Race(self._draft_temperatures, torch.cat([*others, deepest], dim=1))
+        self.expect(depths - 1)
+        numbers = [self._gumbels_of(tokens, depth) for depth in range(depths)]
+        return Race(self._draft_temperatures, torch.cat(numbers, dim=1))
 
     def draft_probs(self, logits: Tensor) -> Tensor:
         """Turn a draft's logits [B, P, V'] into the distributions that `draw` draws from, float64 [B, P, V'].
@@ -239,21 +239,18 @@ class Sampler:
     def gumbels(self, max_depth: int) -> Tensor:
         """Return the numbers by which the tokens after nodes of depths 0 to D are chosen, float32 [B, D + 1, V].
 
-        A number serves all nodes of its depth; those of greedy rows are 0. Hashed once in a step, unless more depths
-        are asked for than were expected.
+        A number serves all nodes of its depth; those of greedy rows are 0.
         """
-        if self._gumbels is None or self._gumbels.shape[1] <= max_depth:
-            self._gumbels = self._hashed(torch.arange(self._vocab_size, device=self._device), max_depth)
-        return self._gumbels[:, : max_depth + 1]
+        depths = torch.arange(max_depth + 1, device=self._device).unsqueeze(0)
+        return self._prepared(max_depth).of_nodes(depths)
 
-    def _hashed(self, tokens: Tensor, max_depth: int) -> Tensor:
-        """The numbers of tokens Long [V'] at all depths that are hashed at once, float32 [B, D + 1, V']."""
-        self._depths = max(self._depths, max_depth + 1)
-        positions = self._positions.unsqueeze(1) + torch.arange(self._depths, device=self._device)
-        return self._greedy_zero(gumbels(self._seeds[:, None, None], _CHOICE, positions.unsqueeze(2), tokens))
-
-    def _greedy_zero(self, numbers: Tensor) -> Tensor:
-        return numbers.masked_fill_(self._greedy.unsqueeze(2), 0.0) if self._any_greedy else numbers
+    def _prepared(self, max_depth: int) -> ChoiceNumbers:
+        """The numbers of the whole vocabulary, ready down to this depth or as deep as trees may be."""
+        if self._choices is None:
+            tokens = torch.arange(self._vocab_size, device=self._device)
+            self._choices = ChoiceNumbers(self._seeds, self._rows_greedy, tokens)
+        self._choices.prepare(self._positions, max(self._depths, max_depth + 1))
+        return self._choices
 
     def _gumbels_of(self, tokens: Tensor | None, depth: int) -> Tensor:
         """The numbers at one depth, [B, 1, V'] for tokens Long [V'], [B, 1, V] if they are None.
@@ -261,25 +258,22 @@ class Sampler:
         Where the target's own choice needs those of all tokens, these are taken from there; else only they are hashed.
         """
         if tokens is None:
-            return self.gumbels(depth)[:, depth : depth + 1]
-        if self._of_tokens is None or self._of_tokens.shape[1] <= depth:
-            if self._warpers.narrow:
-                self._of_tokens = self._hashed(tokens, depth)
-            else:
-                self._of_tokens = self.gumbels(max(depth, self._depths - 1))[..., tokens]
-        return self._of_tokens[:, depth : depth + 1]
+            return self._prepared(depth).of_depth(depth)
+        if not self._warpers.narrow:
+            return self._prepared(depth).of_depth(depth)[..., tokens]
+        if self._draft_choices is None or self._draft_choices.tokens is not tokens:
+            self._draft_choices = ChoiceNumbers(self._seeds, self._rows_greedy, tokens)
+        self._draft_choices.prepare(self._positions, max(self._depths, depth + 1))
+        return self._draft_choices.of_depth(depth)
 
     def _gumbels_at(self, tree: TokenTree, tokens: Tensor | None) -> Tensor:
         """The numbers of each node, [B, N, W] for `tokens`, [B, N, V] if they are None."""
         fewer = tokens is not None and tokens[0].numel() < self._vocab_size * (tree.max_depth + 1)
-        if tokens is not None and fewer and self._gumbels is None:
+        if tokens is not None and fewer and not (self._choices is not None and self._choices.ready):
             positions = (self._positions.unsqueeze(1) + tree.depths).unsqueeze(2)
-            return self._greedy_zero(gumbels(self._seeds[:, None, None], _CHOICE, positions, tokens))
-        numbers = self.gumbels(tree.max_depth)
-        rows = torch.arange(len(numbers), device=self._device).unsqueeze(1)
-        if tokens is None:
-            return numbers[rows, tree.depths]
-        return numbers[rows.unsqueeze(2), tree.depths.unsqueeze(2), tokens]
+            numbers = gumbels(self._seeds[:, None, None], CHOICE, positions, tokens)
+            return numbers.masked_fill_(self._greedy.unsqueeze(2), 0.0) if self._any_greedy else numbers
+        return self._prepared(tree.max_depth).of_nodes(tree.depths, tokens)
 
     def commit(self, tokens: Tensor, counts: Tensor) -> None:
         """Append new tokens to the text of each row.
@@ -288,7 +282,9 @@ class Sampler:
             tokens: Long [B, A], padded at the end with any token ids.
             counts: Long [B]; how many of them count, 0 to A.
         """
-        self._positions, self._gumbels, self._of_tokens = self._positions + counts, None, None
+        self._positions = self._positions + counts
+        for choices in self._hashed:
+            choices.advance()
         if self._penalty is not None:
             padding = torch.arange(tokens.shape[1], device=tokens.device) >= counts.unsqueeze(1)
             self._seen = self._seen.scatter(1, tokens.masked_fill(padding, self._vocab_size), True)
@@ -298,14 +294,20 @@ class Sampler:
         self._configure([self._params[row] for row in rows])
         index = torch.tensor(rows, dtype=torch.long, device=self._device)
         self._positions, self._seen = self._positions[index], self._seen[index]
-        self._gumbels = self._of_tokens = None
+        for choices in self._hashed:
+            choices.select(rows, self._seeds, self._rows_greedy)
 
     def insert(self, other: Sampler) -> None:
         """Take in the rows of another sampler of the same vocabulary and device, behind the own ones."""
         self._configure([*self._params, *other._params])
         self._positions = torch.cat((self._positions, other._positions))
         self._seen = torch.cat((self._seen, other._seen))
-        self._gumbels = self._of_tokens = None
+        for choices in self._hashed:
+            choices.insert(self._seeds, self._rows_greedy)
+
+    @property
+    def _hashed(self) -> list[ChoiceNumbers]:
+        return [choices for choices in (self._choices, self._draft_choices) if choices is not None]
 
     def _scores(self, logits: Tensor, tree: TokenTree) -> Tensor:
         """Apply what greedy rows need too: bias, repetition penalty, bans."""

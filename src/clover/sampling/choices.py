@@ -1,0 +1,121 @@
+"""The random numbers by which rows choose their next tokens.
+
+Shapes: B batch, N tree nodes, V tokens, R positions that a row has numbers of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from clover.sampling.numbers import gumbels
+
+CHOICE = 2  # what these numbers are for, among all that are hashed from a row's seed
+_KEPT_ON = "cpu"  # the type of device on which they are kept
+
+
+class ChoiceNumbers:
+    """Standard Gumbel numbers of some tokens at the next positions of each row; those of greedy rows are 0.
+
+    On a CPU, where hashing takes longer than much else of a step, the numbers of positions that a row has not reached
+    are kept: a tree that is deeper than its accepted path costs no more than the path. Elsewhere all are hashed in each
+    step, for how far the rows have come the host would have to ask.
+
+    Args:
+        seeds: Long [B].
+        greedy: of each row, whether it is.
+        tokens: Long [V].
+    """
+
+    def __init__(self, seeds: Tensor, greedy: Sequence[bool], tokens: Tensor):
+        self.tokens, self._keeps = tokens, tokens.device.type == _KEPT_ON
+        self._set_rows(seeds, greedy)
+        self._ends = [0] * len(greedy)  # the first position of each row that is not hashed, if they are kept
+        self._numbers = torch.zeros(len(seeds), 0, len(tokens), device=tokens.device)  # [B, R, V]
+        self.advance()
+
+    def _set_rows(self, seeds: Tensor, greedy: Sequence[bool]) -> None:
+        self._seeds, self._greedy = seeds, greedy
+        self._zeros = torch.tensor(greedy, device=seeds.device)[:, None, None] if any(greedy) else None
+
+    def advance(self) -> None:
+        """A step has ended: positions are others now."""
+        self.ready = 0  # depths whose numbers are there in this step
+        self._slots = torch.zeros_like(self._seeds)  # where those of depth 0 are
+        self._together: int | None = 0  # the same, if it is one place for all rows
+
+    def prepare(self, positions: Tensor, depths: int) -> None:
+        """Hash what is not there yet.
+
+        Args:
+            positions: Long [B], of the next token of each row.
+            depths: for so many tokens from there on.
+        """
+        if depths <= self.ready:
+            return
+        if self._keeps:
+            self._hash_missing(positions, depths)
+        else:
+            ahead = torch.arange(depths, device=positions.device)
+            at = (positions.unsqueeze(1) + ahead).unsqueeze(2)
+            numbers = gumbels(self._seeds[:, None, None], CHOICE, at, self.tokens)
+            self._numbers = numbers if self._zeros is None else numbers.masked_fill_(self._zeros, 0.0)
+        self.ready = depths
+
+    def _hash_missing(self, positions: Tensor, depths: int) -> None:
+        starts = positions.tolist()
+        if depths > self._numbers.shape[1]:
+            self._numbers = self._numbers.new_zeros(len(starts), depths, len(self.tokens))
+            self._ends = [0] * len(starts)
+        room = self._numbers.shape[1]
+        rows = zip(starts, self._ends, self._greedy, strict=True)
+        missing = [
+            (row, position)
+            for row, (start, end, greedy) in enumerate(rows)
+            if not greedy
+            for position in range(max(start, end), start + depths)
+        ]
+        if missing:
+            row, at = torch.tensor(missing).T
+            self._numbers[row, at % room] = gumbels(self._seeds[row, None], CHOICE, at[:, None], self.tokens)
+        self._ends = [max(end, start + depths) for start, end in zip(starts, self._ends, strict=True)]
+        self._slots = positions % room
+        first = {start % room for start in starts}
+        self._together = first.pop() if len(first) == 1 else None
+
+    def of_depth(self, depth: int) -> Tensor:
+        """Those that are prepared for the tokens after nodes at a depth, float32 [B, 1, V]."""
+        if self._together is not None:
+            slot = (self._together + depth) % self._numbers.shape[1]
+            return self._numbers[:, slot : slot + 1]
+        return self.of_nodes(torch.full_like(self._slots, depth).unsqueeze(1))
+
+    def of_nodes(self, depths: Tensor, index: Tensor | None = None) -> Tensor:
+        """Those that are prepared for nodes at depths Long [B, N] or [1, N], float32 [B, N, V].
+
+        Args:
+            index: Long [B, N, W], of which tokens; all when left out.
+        """
+        rows = torch.arange(len(self._slots), device=depths.device).unsqueeze(1)
+        slots = (self._slots.unsqueeze(1) + depths) % self._numbers.shape[1]
+        if index is None:
+            return self._numbers[rows, slots]
+        return self._numbers[rows.unsqueeze(2), slots.unsqueeze(2), index]
+
+    def select(self, rows: Sequence[int], seeds: Tensor, greedy: Sequence[bool]) -> None:
+        """Keep these rows, in this order, whose seeds and greediness are given anew."""
+        self._numbers = self._numbers[torch.tensor(rows, dtype=torch.long, device=seeds.device)]
+        self._ends = [self._ends[row] for row in rows]
+        self._set_rows(seeds, greedy)
+        self.advance()
+
+    def insert(self, seeds: Tensor, greedy: Sequence[bool]) -> None:
+        """Go on with more rows behind the own ones; seeds and greediness are those of all."""
+        more = len(seeds) - len(self._ends)
+        room, size = self._numbers.shape[1:]
+        self._numbers = torch.cat((self._numbers, self._numbers.new_zeros(more, room, size)))
+        self._ends += [0] * more
+        self._set_rows(seeds, greedy)
+        self.advance()
