@@ -16,6 +16,7 @@ from clover.drafting.tuning import (
     on_line,
     read_tuning,
     target_fingerprint,
+    text_at,
     verify_seconds,
     write_entry,
 )
@@ -38,7 +39,7 @@ TUNING = Tuning(
         Choice(8, "chain:9:0.1", 390.0, 3.0, 0.06, 5.25),
     ),
     calibration=Calibration((1.5,), (0.1,)),
-    difficulties=(TextDifficulty(1.0, 2.5), TextDifficulty(0.0, 1.0)),
+    difficulties=(TextDifficulty(1.0, 2.5, 0.1), TextDifficulty(0.0, 1.0, 1.1)),
 )
 
 
@@ -74,11 +75,12 @@ def test_choices_are_those_of_the_nearest_batch_size():
     assert TUNING.choices_for(3) == TUNING.choices_for(64) == TUNING.choices[2:]
 
 
-def test_difficulties_lie_between_those_that_were_measured():
-    found = [TUNING.difficulty_at(temperature) for temperature in (0.0, 0.4, 1.0, 3.0)]
-    assert found == pytest.approx([1.0, 1.6, 2.5, 2.5])
-    alone = replace(TUNING, difficulties=(TextDifficulty(0.7, 1.2),))
-    assert alone.difficulty_at(0.0) == alone.difficulty_at(2.0) == 1.2
+def test_texts_lie_between_those_that_were_measured():
+    found = [text_at(TUNING.difficulties, temperature) for temperature in (0.0, 0.4, 1.0, 3.0)]
+    assert [text.ratio for text in found] == pytest.approx([1.0, 1.6, 2.5, 2.5])
+    assert [text.spread for text in found] == pytest.approx([1.1, 0.7, 0.1, 0.1])
+    alone = (TextDifficulty(0.7, 1.2, 0.3),)
+    assert text_at(alone, 0.0) == text_at(alone, 2.0) == alone[0]
 
 
 def test_a_target_is_told_by_its_sizes():
@@ -154,6 +156,8 @@ def test_verify_costs_between_sizes_contexts_and_batch_sizes():
         (("entries", 0, "difficulties", 0, "temperature"), -1.0),
         (("entries", 0, "difficulties", 0, "temperature"), 0.0),
         (("entries", 0, "difficulties", 0, "ratio"), float("inf")),
+        (("entries", 0, "difficulties", 0, "spread"), -0.1),
+        (("entries", 0, "difficulties", 0, "spread"), 1e9),
         (("entries", 0, "difficulties", 1), {"temperature": None, "ratio": 1.0}),
     ],
 )
@@ -186,7 +190,17 @@ def test_a_file_of_before_difficulties_were_measured_is_read(file: Path):
     del obj["entries"][0]["difficulties"]
     file.write_text(json.dumps(obj))
     (found,) = read_tuning(file).entries
-    assert found == replace(TUNING, difficulties=()) and found.difficulty_at(0.8) == 1.0
+    assert found == replace(TUNING, difficulties=())
+    assert text_at(found.difficulties, 0.8) == TextDifficulty(0.8, 1.0)
+
+
+def test_a_file_of_before_spreads_were_measured_is_read(file: Path):
+    obj = json.loads(file.read_text())
+    for one in obj["entries"][0]["difficulties"]:
+        del one["spread"]
+    file.write_text(json.dumps(obj))
+    (found,) = read_tuning(file).entries
+    assert found.difficulties == tuple(replace(one, spread=0.0) for one in TUNING.difficulties)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"entries": []}', "[" * 100_000, "\0", '{"a": ' * 50_000])

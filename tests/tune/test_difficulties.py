@@ -8,7 +8,7 @@ from operator import add
 
 import pytest
 
-from clover.drafting.estimates import hazard_of
+from clover.drafting.hazards import fit
 from clover.drafts import Clover2Draft, DraftModel
 from clover.drafts.lookup import LookupDraft
 from clover.engine import Engine, Request
@@ -35,8 +35,10 @@ def test_hazards_are_those_of_the_prompts_one_by_one(system: str, temperature: f
     draft = kind.from_target(target).to(target.dtype).eval()
     shares: list[float] = []
     found = measure_difficulties(target, draft, REQUESTS, temperature, 4, shares.append)
-    hazards = [hazard_alone(target, draft, one.temperature) for one in found]
-    assert [one.temperature for one in found] == sorted({0.0, 1.0, temperature})
+    alone = [fitted_alone(target, draft, one.temperature) for one in found]
+    hazards = [hazard for hazard, _ in alone]
+    assert [one.temperature for one in found] == sorted({0.0, 0.5, 1.0, temperature})
+    assert [one.spread for one in found] == [spread for _, spread in alone]
     own = hazards[[one.temperature for one in found].index(temperature)]
     assert [one.ratio for one in found] == pytest.approx([hazard / own for hazard in hazards])
     assert shares == sorted(shares) and shares[-1] == 1.0
@@ -44,11 +46,11 @@ def test_hazards_are_those_of_the_prompts_one_by_one(system: str, temperature: f
         assert len({one.ratio for one in found}) == len(found), "repetitions are what it drafts"
 
 
-def hazard_alone(target: TargetModel, draft: DraftModel, temperature: float) -> float:
+def fitted_alone(target: TargetModel, draft: DraftModel, temperature: float) -> tuple[float, float]:
     """By chains of 4."""
     engine, found = Engine(target, draft, TreeShape.chain(4)), list[Acceptance]()
     for request in REQUESTS[:COUNTED]:
         params = replace(request.params, temperature=temperature)
         new = min(request.max_new_tokens, LONGEST)
         found.append(run(engine, [replace(request, max_new_tokens=new, params=params)])[0].acceptance)
-    return hazard_of(reduce(add, found, Acceptance()).tau - 1, 4)
+    return fit(reduce(add, found, Acceptance()).histogram, 4)

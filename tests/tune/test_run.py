@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from clover.drafting import make_drafter
-from clover.drafting.tuning import PLAIN, read_tuning, target_fingerprint
+from clover.drafting.tuning import PLAIN, read_tuning, target_fingerprint, text_at
 from clover.drafts import load_draft
 from clover.errors import UserError
 from clover.target import TargetModel
@@ -95,8 +95,8 @@ def test_a_tuning_from_prompts_to_file(tuned: Tuned) -> None:
     assert {cost.nodes for cost in entry.verify} >= {1, 2, 9, 33}
     assert all(isinstance(parse_tree(cost.tree), TreeShape) for cost in entry.draft)
     assert "at temperature 1" in out
-    assert [one.temperature for one in entry.difficulties] == [0.0, 1.0]
-    assert entry.difficulty_at(0.0) == 1.0
+    assert [one.temperature for one in entry.difficulties] == [0.0, 0.5, 1.0]
+    assert text_at(entry.difficulties, 0.0).ratio == 1.0
     assert "plain decoding" in out and f"wrote {options.output}" in out.replace("\n", " ")
     assert max(map(len, out.splitlines())) <= 100 + len(str(folder))
     assert (folder / "found.svg").read_text().startswith("<?xml")
@@ -113,7 +113,7 @@ def test_the_json_file_holds_what_was_foretold_and_measured(tuned: Tuned) -> Non
             assert (row["predicted_tau"] is None) == (not static or row["tree"] == PLAIN)
             assert 0 < row["ideal_share"] <= 1.0 and 0 <= row["draft_share"] < 1
             assert row["tokens_per_second"] == one.trial.speed
-    assert [one["temperature"] for one in found["difficulties"]] == [0.0, 1.0]
+    assert [one["temperature"] for one in found["difficulties"]] == [0.0, 0.5, 1.0]
     errors = found["reliability"]["errors"]
     assert len(errors) == 2 and all(0 <= error <= 1 for error in errors)
 

@@ -6,8 +6,8 @@ docs/auto.md says how well it does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import inf, log2
+from dataclasses import dataclass
+from math import inf
 from statistics import fmean, median_low
 
 from clover.drafting.base import Drafter
@@ -15,8 +15,9 @@ from clover.drafting.copying import LENGTHS, Copying, copier_name
 from clover.drafting.estimates import AcceptanceEstimate, Believed, CatchUpEstimate, CostEstimate
 from clover.drafting.policy import Policy, PrefillOutcome, Running, StepOutcome
 from clover.drafting.repetition import Copier
+from clover.drafting.sizes import Size, Trial, size_group
 from clover.drafting.tail import lag, surplus
-from clover.drafting.tuning import PLAIN
+from clover.drafting.tuning import PLAIN, TextDifficulty
 
 _MARGIN = 1.03  # a change must promise that much
 _NEAR = 1.6  # times as fast as plain steps: an error of the tuning could hide that these are faster
@@ -24,7 +25,6 @@ _PLAIN_SHARE, _SHARE = 0.006, 0.01  # of the time may be lost by trials; less wh
 # Steps' worth of time that may be lost at the start, less where costs are known beforehand, and that may be saved up.
 _FIRST_CREDIT, _TUNED_FIRST_CREDIT, _MOST_CREDIT = 4.0, 0.5, 12.0
 _TRIAL, _LONGEST_TRIAL, _PLAIN_TRIAL = 4, 24, 3  # steps
-_SHORTEST_WAIT, _LONGEST_WAIT = 24, 192  # steps between trials of the same candidate
 # Steps that costs known beforehand, and those taken from another batch size, count for.
 _TUNED_STEPS, _GUESSED_STEPS = 3, 2
 _SLOPE = 0.1  # guess: what a node costs, in plain steps
@@ -47,36 +47,6 @@ class Candidate:
     drafter: Drafter
     accepted: float
     depth: float | None = None
-
-
-@dataclass
-class _Trial:
-    """Steps of a candidate that is not the best, to learn what it is worth now."""
-
-    name: str
-    left: int
-    steps: list[StepOutcome] = field(default_factory=list)
-
-    @property
-    def emitted(self) -> float:
-        """Tokens per row."""
-        return sum(fmean(step.emitted) for step in self.steps)
-
-
-@dataclass
-class _Size:
-    """What is known of batches of about one size; waits are steps until a candidate may be tried again.
-
-    Where costs are tuned, the scales of all sizes are the same.
-    """
-
-    costs: CostEstimate
-    names: tuple[str, ...]  # of the candidates that are considered
-    tuned: bool = False
-    plain_tried: bool = False
-    leader: str = PLAIN
-    pauses: dict[str, int] = field(default_factory=dict)
-    due: dict[str, int] = field(default_factory=dict)
 
 
 class AutoPolicy(Policy):
@@ -102,7 +72,7 @@ class AutoPolicy(Policy):
             plain step. Where no size has any, all are considered, and measured first.
         weight: rows times steps that speak for the candidates' accepted tokens.
         copies: tokens that a step may copy.
-        difficulty: of texts of a temperature, before any was seen.
+        difficulties: of texts, before any was seen.
     """
 
     def __init__(
@@ -111,7 +81,7 @@ class AutoPolicy(Policy):
         costs: Mapping[int, Mapping[str, float]] | None = None,
         weight: float = 8.0,
         copies: Sequence[int] = LENGTHS,
-        difficulty: Callable[[float], float] = lambda temperature: 1.0,
+        difficulties: Sequence[TextDifficulty] = (),
     ):
         assert candidates, "without a draft there is nothing to choose"
         self._drafters = {candidate.name: candidate.drafter for candidate in candidates}
@@ -121,9 +91,9 @@ class AutoPolicy(Policy):
         self.max_depth = max(drafter.max_depth for drafter in every)
         self._known = (PLAIN, *self._drafters)
         known = {c.name: Believed(max(c.accepted, 0.05), c.drafter.max_depth, c.depth) for c in candidates}
-        self._acceptance = AcceptanceEstimate(known, weight, difficulty)
+        self._acceptance = AcceptanceEstimate(known, weight, difficulties)
         self._sizes = {
-            _group(size): _Size(
+            size_group(size): Size(
                 CostEstimate(known, _TUNED_STEPS),
                 (PLAIN, *(name for name in known if name in self._drafters)),
                 tuned=True,
@@ -131,13 +101,12 @@ class AutoPolicy(Policy):
             for size, known in (costs or {}).items()
         }
         self._group = -1
-        self._step = 0
         self._first_credit = _TUNED_FIRST_CREDIT if costs else _FIRST_CREDIT
         self._credit: float | None = None  # seconds
         self._pace: float | None = None  # seconds of late per unit of the costs' scale
         self._running = Running(1, 0)
         self._catch_ups = CatchUpEstimate()
-        self._trial: _Trial | None = None
+        self._trial: Trial | None = None
 
     # -- the choice ------------------------------------------------------------------------------------------------
 
@@ -146,13 +115,13 @@ class AutoPolicy(Policy):
         self._copying.enter(running)
         costs = self._costs(size)
         if self._trial is None:
-            self._lead(size, self._best(size, costs))
+            size.lead(self._best(size, costs))
             self._trial = self._next_trial(size, costs)
         return self._copier(size, costs, running.room) or self._drafters.get(self._name(size))
 
     def expects_draft(self, coming: Running) -> bool:
         """Where nobody knows yet what is best the draft is expected; else it must be worth its share of the prompts."""
-        size = self._size(_group(coming.batch_size))
+        size = self._size(size_group(coming.batch_size))
         self._consider(coming)
         costs = self._costs(size)
         return PLAIN not in costs or len(costs) == 1 or self._best(size, costs) != PLAIN
@@ -162,20 +131,14 @@ class AutoPolicy(Policy):
         """Name of what is held for the best at the present batch size."""
         return self._sizes[self._group].leader if self._group in self._sizes else PLAIN
 
-    def _lead(self, size: _Size, best: str) -> None:
-        """Let the best one lead. What led until now is soon tried again."""
-        if best != size.leader:
-            size.pauses[size.leader], size.due[size.leader] = _SHORTEST_WAIT, self._step + _SHORTEST_WAIT
-        size.leader = best
-
-    def _name(self, size: _Size) -> str:
+    def _name(self, size: Size) -> str:
         return size.leader if self._trial is None else self._trial.name
 
-    def _enter(self, running: Running) -> _Size:
-        group = _group(running.batch_size)
-        size = self._size(group)
-        if group != self._group:
-            self._trial, self._group = None, group
+    def _enter(self, running: Running) -> Size:
+        at = size_group(running.batch_size)
+        size = self._size(at)
+        if at != self._group:
+            self._trial, self._group = None, at
             size.costs.interrupt()
         self._consider(running)
         return size
@@ -185,19 +148,19 @@ class AutoPolicy(Policy):
         self._running = running
         self._acceptance.enter(running.temperature, running.rows or range(running.batch_size))
 
-    def _size(self, group: int) -> _Size:
+    def _size(self, group: int) -> Size:
         """The knowledge about a batch size; what is known of the nearest other one where there is none."""
         if group not in self._sizes:
             self._sizes[group] = self._like_nearest(group)
         return self._sizes[group]
 
-    def _like_nearest(self, group: int) -> _Size:
+    def _like_nearest(self, group: int) -> Size:
         if not self._sizes:
-            return _Size(CostEstimate({}, _GUESSED_STEPS), self._known)
+            return Size(CostEstimate({}, _GUESSED_STEPS), self._known)
         known = self._sizes[min(self._sizes, key=lambda other: (abs(other - group), other))]
-        return _Size(CostEstimate(known.costs.relative, _GUESSED_STEPS), known.names, leader=known.leader)
+        return Size(CostEstimate(known.costs.relative, _GUESSED_STEPS), known.names, leader=known.leader)
 
-    def _best(self, size: _Size, costs: Mapping[str, float]) -> str:
+    def _best(self, size: Size, costs: Mapping[str, float]) -> str:
         """The leader, unless another known candidate is faster by the margin."""
         if not costs:
             return PLAIN
@@ -211,13 +174,13 @@ class AutoPolicy(Policy):
             return best
         return best if _MARGIN * per_token[best] < per_token[size.leader] else size.leader
 
-    def _costs(self, size: _Size) -> dict[str, float]:
+    def _costs(self, size: Size) -> dict[str, float]:
         """Of a step of each known candidate on the present text, and of the tail it leads to; only ratios count."""
         costs = size.costs.steps(self._acceptance.stretch).items()
         emitted = {name: (cost, self._acceptance.tokens(name)) for name, cost in costs if name in self._known}
         return self._with_tail(size, emitted)
 
-    def _with_tail(self, size: _Size, steps: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    def _with_tail(self, size: Size, steps: Mapping[str, tuple[float, float]]) -> dict[str, float]:
         """Costs of steps, from what they cost themselves and the tokens that each row has of them."""
         left = self._running.left
         alone = self._alone(size) if left else 0.0
@@ -230,7 +193,7 @@ class AutoPolicy(Policy):
 
     # -- copies ----------------------------------------------------------------------------------------------------
 
-    def _copier(self, size: _Size, costs: Mapping[str, float], room: int) -> Copier | None:
+    def _copier(self, size: Size, costs: Mapping[str, float], room: int) -> Copier | None:
         """What makes this step's copies, if they are worth more than the leader."""
         if not (self._copying.repeats and size.leader in costs and PLAIN in costs):
             return None
@@ -246,7 +209,7 @@ class AutoPolicy(Policy):
             return None
         return self._copying.copiers[best]
 
-    def _alone(self, size: _Size) -> float:
+    def _alone(self, size: Size) -> float:
         """What a token costs where a single row is left, on the scale of a larger batch; 0 where that is not known."""
         single = self._sizes.get(0)
         if single is None or single is size or not (size.tuned and single.tuned):
@@ -256,7 +219,7 @@ class AutoPolicy(Policy):
 
     # -- trials ----------------------------------------------------------------------------------------------------
 
-    def _next_trial(self, size: _Size, costs: Mapping[str, float]) -> _Trial | None:
+    def _next_trial(self, size: Size, costs: Mapping[str, float]) -> Trial | None:
         """The first of the trials in order that the credit pays for, once the machine's speed is known."""
         if self._credit is None or not size.costs.paced:
             return None
@@ -267,36 +230,36 @@ class AutoPolicy(Policy):
             if self._expected_loss(size, costs, name, steps) <= self._credit:
                 long = PLAIN not in (name, size.leader)
                 long = long and self._expected_loss(size, costs, name, _LONGEST_TRIAL) <= self._credit / 2
-                return _Trial(name, _LONGEST_TRIAL if long else steps)
+                return Trial(name, _LONGEST_TRIAL if long else steps)
         return None
 
-    def _plain_is_due(self, size: _Size, costs: Mapping[str, float]) -> bool:
+    def _plain_is_due(self, size: Size, costs: Mapping[str, float]) -> bool:
         """Whether the credit is saved up for plain steps: not tried yet, and so near that their cost matters most."""
         if size.plain_tried or PLAIN not in costs or size.leader == PLAIN:
             return False
         return self._acceptance.tokens(size.leader) / costs[size.leader] < _NEAR / costs[PLAIN]
 
-    def _in_order(self, size: _Size, costs: Mapping[str, float]) -> list[str]:
+    def _in_order(self, size: Size, costs: Mapping[str, float]) -> list[str]:
         """What to try: what costs nobody knows, smallest first; plain steps, to know when to fall back; the fastest."""
         unknown = sorted((name for name in size.names if name not in costs), key=self._nodes)
         others = [name for name in size.names if name in costs and name != size.leader]
         others.sort(key=lambda name: (name != PLAIN, -self._acceptance.tokens(name) / costs[name]))
         if size.leader == PLAIN:
             others = others[:1]
-        return unknown + [name for name in others if size.due.get(name, 0) <= self._step]
+        return unknown + [name for name in others if size.is_due(name)]
 
     def _nodes(self, name: str) -> int:
         drafter = self._drafters.get(name) or self._copying.copiers.get(name)
         return 1 if drafter is None else drafter.max_nodes
 
-    def _expected_loss(self, size: _Size, costs: Mapping[str, float], name: str, steps: int) -> float:
+    def _expected_loss(self, size: Size, costs: Mapping[str, float], name: str, steps: int) -> float:
         """Seconds that a trial takes longer than the leader takes for as many tokens."""
         per_token = costs[size.leader] / self._acceptance.tokens(size.leader)
         step = costs[name] if name in costs else self._guess(size, name)
         catch_up = 0.0 if name == PLAIN else self._catch_up
         return steps * size.costs.pace * (step - per_token * self._acceptance.tokens(name)) + catch_up
 
-    def _guess(self, size: _Size, name: str, of: Callable[[list[float]], float] = max) -> float:
+    def _guess(self, size: Size, name: str, of: Callable[[list[float]], float] = max) -> float:
         """What a candidate of unknown cost may cost: as much per node as the dearest known one, or other `of` them."""
         costs = size.costs.relative
         plain = costs.get(PLAIN, min(costs.values()))
@@ -319,7 +282,7 @@ class AutoPolicy(Policy):
 
     def record(self, outcome: StepOutcome) -> None:
         size = self._sizes[self._group]
-        self._step += 1
+        size.steps += 1
         credit = self._first_credit * outcome.seconds if self._credit is None else self._credit
         most = _MOST_CREDIT * outcome.seconds + self._catch_up
         share = _PLAIN_SHARE if size.leader == PLAIN else _SHARE
@@ -338,7 +301,7 @@ class AutoPolicy(Policy):
     def record_prefill(self, outcome: PrefillOutcome) -> None:
         self._catch_ups.observe(outcome.positions, outcome.draft_seconds)
 
-    def _learn_from_leader(self, size: _Size, outcome: StepOutcome) -> None:
+    def _learn_from_leader(self, size: Size, outcome: StepOutcome) -> None:
         name = self._name(size)
         if outcome.caught_up <= _FEW:
             size.costs.observe(name, outcome.seconds, self._stretch(name, outcome))
@@ -347,12 +310,12 @@ class AutoPolicy(Policy):
         else:
             self._acceptance.observe(name, outcome.accepted, outcome.nodes - 1)
 
-    def _learn_from_copies(self, size: _Size, copier: Copier, outcome: StepOutcome) -> None:
+    def _learn_from_copies(self, size: Size, copier: Copier, outcome: StepOutcome) -> None:
         """What they cost; what they are worth, the texts tell."""
         if size.costs.paced:
             size.costs.compare(copier_name(copier.max_depth), [(outcome.seconds, 1.0)])
 
-    def _learn_from_trial(self, size: _Size, trial: _Trial, outcome: StepOutcome) -> None:
+    def _learn_from_trial(self, size: Size, trial: Trial, outcome: StepOutcome) -> None:
         trial.left -= 1
         trial.steps.append(outcome)
         if trial.name != PLAIN:
@@ -365,7 +328,7 @@ class AutoPolicy(Policy):
     def _stretch(self, name: str, outcome: StepOutcome) -> float:
         return self._acceptance.stretch(name, outcome.nodes - 1)
 
-    def _hopeless(self, size: _Size, trial: _Trial) -> bool:
+    def _hopeless(self, size: Size, trial: Trial) -> bool:
         """Whether two steps have already shown that the text is nothing for a draft; only asked in plain decoding."""
         if size.leader != PLAIN or len(trial.steps) < 2:
             return False
@@ -375,9 +338,8 @@ class AutoPolicy(Policy):
         needed = costs[trial.name] / costs[PLAIN] - 1
         return trial.emitted / len(trial.steps) - 1 < needed / 2
 
-    def _finish(self, size: _Size, trial: _Trial) -> None:
+    def _finish(self, size: Size, trial: Trial) -> None:
         """Learn what the candidate costs, pay for the trial, and say when the next one may be."""
-        size.plain_tried = size.plain_tried or trial.name == PLAIN
         # The first step in another shape is often slower than those that follow.
         clean = [step for step in trial.steps if not step.caught_up][-3:] or trial.steps[-3:]
         size.costs.compare(trial.name, [(step.seconds, self._stretch(trial.name, step)) for step in clean])
@@ -390,11 +352,4 @@ class AutoPolicy(Policy):
         lost = size.costs.pace * (len(trial.steps) * costs[trial.name] - instead)
         if self._credit is not None:
             self._credit -= max(lost + self._catch_ups.seconds * positions, 0.0)
-        won = self._best(size, costs) == trial.name
-        pause = _SHORTEST_WAIT if won else min(2 * size.pauses.get(trial.name, _SHORTEST_WAIT), _LONGEST_WAIT)
-        size.pauses[trial.name], size.due[trial.name] = pause, self._step + pause
-
-
-def _group(batch_size: int) -> int:
-    """Batch sizes of one group are about alike: 1, 2, 3 to 5, 6 to 11, 12 to 22 and so on."""
-    return round(log2(batch_size))
+        size.end_trial(trial.name, won=self._best(size, costs) == trial.name)

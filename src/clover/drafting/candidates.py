@@ -49,7 +49,7 @@ def make_policy(
     costs = {size: {c.tree: c.step_seconds for c in choices} for size, choices in best.items()}
     for size, known in costs.items():
         known.update(_copy_costs(tuning, size, known.get(PLAIN), lengths))
-    return AutoPolicy(candidates, costs, _TUNED_WEIGHT, lengths, tuning.difficulty_at)
+    return AutoPolicy(candidates, costs, _TUNED_WEIGHT, lengths, tuning.difficulties)
 
 
 def _copy_costs(tuning: Tuning, size: int, plain: float | None, lengths: Sequence[int]) -> dict[str, float]:

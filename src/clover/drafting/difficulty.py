@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean
 
-LEAST_HAZARD, MOST_HAZARD = 0.001, 8.0
+from clover.drafting.hazards import LEAST_HAZARD
+
 _WINDOW, _SHORTEST_WINDOW = (
     16,
     4,

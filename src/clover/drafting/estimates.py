@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, expm1
 from statistics import fmean, median_low
 
-from clover.drafting.difficulty import LEAST_HAZARD, MOST_HAZARD, DifficultyEstimate, Endings
-from clover.drafting.tuning import PLAIN
+from clover.drafting.difficulty import DifficultyEstimate, Endings
+from clover.drafting.hazards import LEAST_HAZARD, MOST_HAZARD, accepted_of, exposure, hazard_of, survival
+from clover.drafting.tuning import PLAIN, TextDifficulty, text_at
 
 _KEPT_CATCH_UPS, _FEWEST_POSITIONS = 5, 64  # measurements that a median is taken over, and positions of one
 _KEPT = 9  # steps that a median is taken over: four slow ones in a row do not move it
@@ -23,25 +23,10 @@ _LONGEST_MEMORY = 400.0  # rows times steps that a candidate's hazard is average
 # 1 were right if all tokens of a text were equally likely and no chain ended at its longest; measured (docs/auto.md).
 _SHORTENING = 0.3
 _LENGTH_SHARE = 1 / 16  # what one step says of how long its chains are here
+_FIXED_SHARE = (
+    0.1  # of what a drafted step takes beyond a plain one, whatever its depth; measured (docs/auto.md)
+)
 _MOST_LENGTH = 4.0  # times as long as expected, or as short
-
-
-def accepted_of(hazard: float, depth: float) -> float:
-    """Tokens accepted on average, where each of `depth` tokens is with a chance of exp(-hazard), if all before it are.
-
-    >>> round(accepted_of(0.6931, 3), 3)  # 1/2 + 1/4 + 1/8
-    0.875
-    """
-    return exp(-hazard) * expm1(-hazard * depth) / expm1(-hazard)
-
-
-def hazard_of(accepted: float, depth: float) -> float:
-    """The hazard per token at which `accepted_of` says `accepted`, between 0.001 and 8."""
-    low, high = LEAST_HAZARD, MOST_HAZARD
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if accepted_of(middle, depth) > accepted else (low, middle)
-    return low
 
 
 @dataclass
@@ -100,35 +85,38 @@ class AcceptanceEstimate:
     Args:
         candidates: what is believed of each.
         weight: rows times steps that speak for the accepted tokens.
-        difficulty: what is presumed of texts of a temperature before any was seen.
+        difficulties: what is presumed of texts before any was seen.
     """
 
     def __init__(
         self,
         candidates: Mapping[str, Believed],
         weight: float,
-        difficulty: Callable[[float], float] = lambda temperature: 1.0,
+        difficulties: Sequence[TextDifficulty] = (),
     ):
+        self._difficulties = tuple(difficulties)
+        self._spread = usual = next((one.spread for one in difficulties if one.ratio == 1), 0.0)
         self._paths: dict[str, _Path] = {}
         for name, one in candidates.items():
             depth = min(max(one.depth or one.most_depth, 1.0), float(one.most_depth))
-            hazard = hazard_of(one.accepted, depth)
-            ended = weight * -expm1(-hazard * depth)
+            hazard = hazard_of(one.accepted, depth, usual)
+            ended = weight * (1 - survival(hazard, depth, usual))
             hazards = Endings(ended, ended / hazard)
             self._paths[name] = _Path(depth, one.most_depth, one.depth is not None, hazards, weight)
         exposed = fmean(path.hazard.ended / path.weight for path in self._paths.values())
-        self._difficulty = DifficultyEstimate(exposed, difficulty)
+        self._difficulty = DifficultyEstimate(exposed, lambda at: text_at(self._difficulties, at).ratio)
 
     def enter(self, temperature: float, rows: Sequence[int]) -> None:
         """Go on with these rows, of this temperature in the mean; each is known by a number that no other row has."""
         self._difficulty.enter(temperature, rows)
+        self._spread = text_at(self._difficulties, temperature).spread
 
     def tokens(self, name: str) -> float:
         """Expected tokens per row and step, the bonus token included; 1 for plain steps."""
         path = self._paths.get(name)
         if path is None:
             return 1.0
-        return 1.0 + accepted_of(self._hazard(path), path.depth_at(self._difficulty.ratio))
+        return 1.0 + accepted_of(self._hazard(path), path.depth_at(self._difficulty.ratio), self._spread)
 
     def stretch(self, name: str, depth: int | None = None) -> float:
         """How deep a candidate's trees are, over how deep they are on a text of difficulty 1.
@@ -175,14 +163,9 @@ class AcceptanceEstimate:
         return min(max(hazard, LEAST_HAZARD), MOST_HAZARD)
 
     def _ending(self, path: _Path, accepted: int, depth: int) -> tuple[float, float]:
-        """Whether a row's path ended, and tokens it was exposed for: the one that was not accepted counts in part.
-
-        A constant hazard ends a path within a token, on average after 1/h − 1/(eʰ − 1) of it.
-        """
-        if accepted >= (depth if path.varies else path.most):
-            return 0.0, accepted
-        hazard = self._hazard(path)
-        return 1.0, accepted + 1 / hazard - 1 / expm1(hazard)
+        """Whether a row's path ended before its tree did, and the tokens that it was exposed for."""
+        ended = accepted < (depth if path.varies else path.most)
+        return float(ended), exposure(self._hazard(path), accepted, self._spread, ended)
 
 
 class _Median:
@@ -206,8 +189,8 @@ class _Median:
 class CostEstimate:
     """Seconds per step of each candidate, of batches of about one size.
 
-    Medians, since other processes make single steps slow, and never any fast. Where a candidate's depth varies, what a
-    step takes beyond a plain one goes with it: `stretch` is its depth over the usual one.
+    Medians, since other processes make single steps slow, and never any fast. Where a candidate's depth varies, most of
+    what a step takes beyond a plain one goes with it: `stretch` is its depth over the usual one.
 
     Args:
         seconds: what is known already, on a machine as fast as it was then; "none" is a plain step.
@@ -248,13 +231,15 @@ class CostEstimate:
         usual = self.relative
         if (plain := usual.get(PLAIN)) is None:
             return usual
-        return {name: plain + stretch(name) * (seconds - plain) for name, seconds in usual.items()}
+        return {
+            name: plain + _lengthened(stretch(name)) * (seconds - plain) for name, seconds in usual.items()
+        }
 
     def step(self, name: str, stretch: float) -> float:
         """What a step of a known candidate costs on the scale of `relative`."""
         usual = self._relative[name].value
         plain = self._plain(usual)
-        return plain + stretch * (usual - plain)
+        return plain + _lengthened(stretch) * (usual - plain)
 
     def compare(self, name: str, steps: Iterable[tuple[float, float]]) -> None:
         """Learn from a trial's steps what a candidate costs, by the speed that another one's steps have given.
@@ -265,7 +250,7 @@ class CostEstimate:
         for seconds, stretch in steps:
             value = seconds / self.pace
             plain = self._plain(value)
-            self._relative.setdefault(name, _Median()).append(plain + (value - plain) / stretch)
+            self._relative.setdefault(name, _Median()).append(plain + (value - plain) / _lengthened(stretch))
 
     def interrupt(self) -> None:
         """The speed of late is not that of the steps to come."""
@@ -273,6 +258,11 @@ class CostEstimate:
 
     def _plain(self, otherwise: float) -> float:
         return self._relative[PLAIN].value if PLAIN in self._relative else otherwise
+
+
+def _lengthened(stretch: float) -> float:
+    """How much more a step of other depth takes beyond a plain one."""
+    return _FIXED_SHARE + (1 - _FIXED_SHARE) * stretch
 
 
 class CatchUpEstimate:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from clover.drafting.calibration import Calibration
+from clover.drafting.hazards import MOST_SPREAD
 from clover.errors import UserError
 from clover.files import read_json, write_json
 from clover.tree import parse_tree
@@ -76,11 +77,13 @@ class TextDifficulty:
 
     Args:
         ratio: how often the target takes another token than the draft's (its hazard, see `AcceptanceEstimate`), over
-            how often it does on the text that the choices were measured on.
+            how often it does on the text that the choices were measured on: 1 for this one.
+        spread: how much that varies within a text (`clover.drafting.hazards`); 0 in files of earlier versions.
     """
 
     temperature: float
     ratio: float
+    spread: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -120,13 +123,6 @@ class Tuning:
         """The candidates of the nearest batch size that was measured, by ratio; the best first."""
         nearest = _nearest(self.batch_sizes, batch_size)
         return tuple(choice for choice in self.choices if choice.batch_size == nearest)
-
-    def difficulty_at(self, temperature: float) -> float:
-        """How hard text is at a temperature, between those that were measured; 1 where none was."""
-        points = sorted((one.temperature, one.ratio) for one in self.difficulties)
-        if not points:
-            return 1.0
-        return on_line(points, min(max(temperature, points[0][0]), points[-1][0]))
 
 
 @dataclass(frozen=True)
@@ -179,6 +175,16 @@ def verify_seconds(costs: Iterable[VerifyCost], batch_size: int, nodes: int, con
         nearby = min(points, key=lambda point: (abs(point[0] - nodes), point[0]))
         growth.append((float(at), nearby[1] / on_line(sorted(curves[full]), nearby[0])))
     return base * max(on_line(growth, context), 0.0)
+
+
+def text_at(difficulties: Sequence[TextDifficulty], temperature: float) -> TextDifficulty:
+    """How hard text is at a temperature, between those that were measured; the usual one where none was."""
+    known = sorted(difficulties, key=lambda one: one.temperature)
+    if not known:
+        return TextDifficulty(temperature, 1.0)
+    at = min(max(temperature, known[0].temperature), known[-1].temperature)
+    ratio = on_line([(one.temperature, one.ratio) for one in known], at)
+    return TextDifficulty(at, ratio, on_line([(one.temperature, one.spread) for one in known], at))
 
 
 def _nearest(sizes: Iterable[int], batch_size: int) -> int:
@@ -289,7 +295,11 @@ def _choice(values: dict[str, Any]) -> Choice:
 def _difficulty(values: dict[str, Any]) -> TextDifficulty:
     greedy = values["temperature"] == 0
     temperature = 0.0 if greedy else _positive(values["temperature"], "temperature")
-    return TextDifficulty(temperature, _positive(values["ratio"], "ratio"))
+    spread = values.get("spread", 0.0)
+    spread = 0.0 if spread == 0 else _positive(spread, "spread")
+    if spread > MOST_SPREAD:
+        raise ValueError(f"spread must be at most {MOST_SPREAD:g}, not {spread:g}")
+    return TextDifficulty(temperature, _positive(values["ratio"], "ratio"), spread)
 
 
 def _all(values: Any, name: str, parse: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:

@@ -12,7 +12,7 @@ from functools import reduce
 from operator import add
 
 from clover.drafting import make_fixed_policy
-from clover.drafting.estimates import hazard_of
+from clover.drafting.hazards import fit
 from clover.drafting.tuning import TextDifficulty
 from clover.drafts import DraftModel
 from clover.engine import Engine, Request
@@ -21,7 +21,7 @@ from clover.metrics import Acceptance
 from clover.target import TargetModel
 from clover.tree import TreeShape
 
-_TEMPERATURES = (0.0, 1.0)
+_TEMPERATURES = (0.0, 0.5, 1.0)
 _PROMPTS, _TOGETHER, _TOKENS = 16, 8, 64  # as many texts, so many at once, of at most so many new tokens
 _DEEPEST = 8  # tokens of the chains that they are judged by
 
@@ -34,7 +34,7 @@ def measure_difficulties(
     depth: int,
     progress: Callable[[float], None] = lambda share: None,
 ) -> tuple[TextDifficulty, ...]:
-    """Decode the same prompts greedily, at temperature 1, and at the one that is tuned for.
+    """Decode the same prompts greedily, at temperatures 0.5 and 1, and at the one that is tuned for.
 
     Args:
         requests: what the draft is tuned on.
@@ -48,12 +48,13 @@ def measure_difficulties(
     chain = TreeShape.chain(min(depth, _DEEPEST))
     engine = Engine(target, draft, policy=make_fixed_policy(draft, chain))
     temperatures = sorted({*_TEMPERATURES, temperature})
-    hazards: dict[float, float] = {}
+    found: dict[float, tuple[float, float]] = {}  # hazard and spread
     for done, value in enumerate(temperatures):
         acceptance = _acceptance(engine, [_at(one, value) for one in requests[:_PROMPTS]])
-        hazards[value] = hazard_of(acceptance.tau - 1, chain.max_depth)
+        found[value] = fit(acceptance.histogram, chain.max_depth)
         progress((done + 1) / len(temperatures))
-    return tuple(TextDifficulty(value, hazards[value] / hazards[temperature]) for value in temperatures)
+    usual, _ = found[temperature]
+    return tuple(TextDifficulty(value, hazard / usual, spread) for value, (hazard, spread) in found.items())
 
 
 def _at(request: Request, temperature: float) -> Request:
