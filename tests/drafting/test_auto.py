@@ -236,7 +236,7 @@ def test_tuned_trees_are_chosen_between_per_batch_size() -> None:
 
 
 def test_what_harder_text_may_want_is_always_considered() -> None:
-    """A chain that ends early, and trees of half and a quarter of the depth, however slow on the text of the tuning."""
+    """A chain that ends early, one of half the depth, and the shallowest, however slow on the text of the tuning."""
     static = ("chain:4", "chain:3", "chain:5", "eagle2:4:3:2", "chain:2", "eagle2:2:2:1", "chain:1")
     found = tuning(
         *(Choice(1, tree, 200.0 - place, 3.0, 0.015) for place, tree in enumerate(static)),
@@ -280,7 +280,7 @@ def test_for_want_of_others_the_next_best_trees_are_considered() -> None:
         *(Choice(1, tree, 200.0, 3.0, 0.015) for tree in ("chain:4", "budget:4", "chain:5", "chain:3")),
         Choice(1, PLAIN, 100.0, 1.0, 0.010),
     )
-    assert list(make_policy(scripted_draft(), found)._drafters) == ["chain:4", "budget:4", "chain:5"]
+    assert list(make_policy(scripted_draft(), found)._drafters) == ["chain:4", "chain:3", "budget:4"]
     early_only = tuning(Choice(1, "chain:5:0.1", 150.0, 3.0, 0.020), Choice(1, PLAIN, 100.0, 1.0, 0.010))
     draft = scripted_draft()
     draft.config.tree_shape = CLOVER2_TREE

@@ -2,19 +2,21 @@
 
 import io
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from clover.drafting import make_drafter
-from clover.drafting.tuning import PLAIN, read_tuning, target_fingerprint, text_at
+from clover.drafting.tuning import PLAIN, TextDifficulty, read_tuning, target_fingerprint, text_at
 from clover.drafts import load_draft
 from clover.errors import UserError
 from clover.target import TargetModel
 from clover.tree import TreeShape, parse_tree
 from clover.tune import TuneOptions, TuneReport, run, run_tune
+from clover.tune.difficulties import measure_difficulties
 from clover.tune.kept import kept_path
 from tests.tiny import save_tiny_pair
 
@@ -54,6 +56,7 @@ class Tuned:
     report: TuneReport
     out: str
     folder: Path
+    texts: tuple[TextDifficulty, ...]
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +65,19 @@ def tuned(pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     folder = tmp_path_factory.mktemp("tuned")
     options = make_options(pair, folder)
     options = TuneOptions(**vars(options) | {"json": folder / "found.json", "picture": folder / "found.svg"})
+    texts: list[TextDifficulty] = []
+
+    def watched(*arguments: Any) -> tuple[TextDifficulty, ...]:
+        texts.extend(
+            replace(one, spread=0.25 * (1 - one.temperature)) for one in measure_difficulties(*arguments)
+        )
+        return tuple(texts)
+
     with pytest.MonkeyPatch.context() as patch:
         make_quick(patch)
+        patch.setattr(run, "measure_difficulties", watched)
         report, out = tune(options)
-    return Tuned(options, report, out, folder)
+    return Tuned(options, report, out, folder, tuple(texts))
 
 
 def tune(options: TuneOptions) -> tuple[TuneReport, str]:
@@ -96,7 +108,7 @@ def test_a_tuning_from_prompts_to_file(tuned: Tuned) -> None:
     assert all(isinstance(parse_tree(cost.tree), TreeShape) for cost in entry.draft)
     assert "at temperature 1" in out
     assert [one.temperature for one in entry.difficulties] == [0.0, 0.5, 1.0]
-    assert text_at(entry.difficulties, 0.0).ratio == 1.0
+    assert entry.difficulties == tuned.texts and text_at(entry.difficulties, 0.0).ratio == 1.0
     assert "plain decoding" in out and f"wrote {options.output}" in out.replace("\n", " ")
     assert max(map(len, out.splitlines())) <= 100 + len(str(folder))
     assert (folder / "found.svg").read_text().startswith("<?xml")

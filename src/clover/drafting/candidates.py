@@ -15,7 +15,7 @@ from clover.tree import BudgetTree, ConfidentChain, RerankTree, SharedTree, Tree
 _CHAIN = "chain:8:0.15"  # of an untuned draft
 _COMPILED_LENGTHS = (15,)
 _LEAST_CONSIDERED = 3  # tuned trees per batch size, besides plain steps
-_SHALLOW = (0.5, 0.25)  # of the depth of the best tree: what harder text may want
+_SHALLOW = 0.5  # of the depth of the best tree: what harder text may want
 _TUNED_WEIGHT = 200.0  # rows times steps that a tuned acceptance counts for
 
 
@@ -26,7 +26,7 @@ def make_policy(
 
     Args:
         tuning: what was measured of the draft on this machine: of each batch size the best tree of fixed shape, the
-            best chain that ends early, and the best trees of half and a quarter of the depth, which harder text may
+            best chain that ends early, the best tree of half the depth, and the shallowest, which harder text may
             want. Without it the draft's own tree, a chain that ends early, and four nodes of Clover-1's rule are
             measured.
         compiled: leave chains that end early out, for each of their lengths would have to be compiled, and let copies
@@ -77,7 +77,7 @@ def _tuned_candidate(
 
 
 def _worth_considering(choices: Sequence[Choice], compiled: bool) -> list[Choice]:
-    """The best tree of fixed shape, that ends early, of half and a quarter of the depth (or others); plain steps.
+    """The best tree of fixed shape, that ends early, of half the depth, and the shallowest (or others); plain steps.
 
     Trials of a tuning hardly tell the first two apart, and other text may want the other one.
     """
@@ -86,8 +86,8 @@ def _worth_considering(choices: Sequence[Choice], compiled: bool) -> list[Choice
     good = [c for c in choices if c.tree in trees and not (compiled and c.tree in ending)]
     fixed, early = ([c for c in good if (c.tree in ending) is ends] for ends in (False, True))
     wanted = [*good[:1], *fixed[:1], *early[:1]]
-    for share in _SHALLOW:
-        wanted += [c for c in good if _depth(trees[c.tree]) <= share * _depth(trees[good[0].tree])][:1]
+    wanted += [c for c in good if _depth(trees[c.tree]) <= _SHALLOW * _depth(trees[good[0].tree])][:1]
+    wanted += sorted(good, key=lambda choice: _depth(trees[choice.tree]))[:1]
     considered = list(dict.fromkeys(wanted))
     others = [choice for choice in good if choice not in considered]
     considered += others[: max(_LEAST_CONSIDERED - len(considered), 0)]

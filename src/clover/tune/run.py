@@ -181,11 +181,11 @@ class _Tuner:
             found = measure_difficulties(
                 self.target, self.draft, self.requests, self.options.temperature, self.depth, advance
             )
-            return [[one.temperature, one.ratio] for one in found]
+            return [[one.temperature, one.ratio, one.spread] for one in found]
 
         found = self.kept.get("difficulties", measure)
         advance(1.0)
-        return tuple(TextDifficulty(*pair) for pair in found)
+        return tuple(TextDifficulty(*values) for values in found)
 
     # -- one batch size ------------------------------------------------------------------------------------------------
 
