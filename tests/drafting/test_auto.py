@@ -236,7 +236,7 @@ def test_tuned_trees_are_chosen_between_per_batch_size() -> None:
 
 
 def test_what_harder_text_may_want_is_always_considered() -> None:
-    """A chain that ends early, one of half the depth, and the shallowest, however slow on the text of the tuning."""
+    """A chain that ends early, half the depth, the shallowest, all chains, however slow on the text of the tuning."""
     static = ("chain:4", "chain:3", "chain:5", "eagle2:4:3:2", "chain:2", "eagle2:2:2:1", "chain:1")
     found = tuning(
         *(Choice(1, tree, 200.0 - place, 3.0, 0.015) for place, tree in enumerate(static)),
@@ -245,7 +245,8 @@ def test_what_harder_text_may_want_is_always_considered() -> None:
         Choice(1, PLAIN, 100.0, 1.0, 0.010),
     )
     policy = make_policy(scripted_draft(), found)
-    assert list(policy._drafters) == ["chain:4", "chain:5:0.1", "eagle2:4:3:2", "eagle2:2:2:1"]
+    others = ["chain:3", "chain:5", "chain:2", "chain:1"]
+    assert list(policy._drafters) == ["chain:4", "chain:5:0.1", "eagle2:4:3:2", "eagle2:2:2:1", *others]
     assert policy._acceptance.stretch("chain:5:0.1", 7) == pytest.approx(2.0)
     assert policy._acceptance.stretch("chain:4", 7) == 1.0
     assert list(make_policy(scripted_draft(), found, True)._drafters) == [
@@ -272,15 +273,19 @@ def test_where_a_chain_that_ends_early_is_the_best_a_fixed_tree_is_considered_to
         *(Choice(2, tree, 200.0 - place, 3.0, 0.015) for place, tree in enumerate(trees)),
         Choice(2, PLAIN, 100.0, 1.0, 0.010),
     )
-    assert list(make_policy(scripted_draft(), found)._drafters) == ["chain:5:0.2", "chain:4", "chain:2"]
+    for compiled, expected in (
+        (False, ["chain:5:0.2", "chain:4", "chain:2", "chain:3"]),
+        (True, ["chain:4", "chain:2"]),
+    ):
+        assert list(make_policy(scripted_draft(), found, compiled)._drafters)[: len(expected)] == expected
 
 
 def test_for_want_of_others_the_next_best_trees_are_considered() -> None:
     found = tuning(
-        *(Choice(1, tree, 200.0, 3.0, 0.015) for tree in ("chain:4", "budget:4", "chain:5", "chain:3")),
+        *(Choice(1, tree, 200.0, 3.0, 0.015) for tree in ("chain:4", "budget:4", "eagle2:4:3:5", "budget:5")),
         Choice(1, PLAIN, 100.0, 1.0, 0.010),
     )
-    assert list(make_policy(scripted_draft(), found)._drafters) == ["chain:4", "chain:3", "budget:4"]
+    assert list(make_policy(scripted_draft(), found)._drafters) == ["chain:4", "budget:4", "eagle2:4:3:5"]
     early_only = tuning(Choice(1, "chain:5:0.1", 150.0, 3.0, 0.020), Choice(1, PLAIN, 100.0, 1.0, 0.010))
     draft = scripted_draft()
     draft.config.tree_shape = CLOVER2_TREE

@@ -26,11 +26,11 @@ def make_policy(
 
     Args:
         tuning: what was measured of the draft on this machine: of each batch size the best tree of fixed shape, the
-            best chain that ends early, the best tree of half the depth, and the shallowest, which harder text may
-            want. Without it the draft's own tree, a chain that ends early, and four nodes of Clover-1's rule are
-            measured.
-        compiled: leave chains that end early out, for each of their lengths would have to be compiled, and let copies
-            have one length.
+            best chain that ends early, all chains of fixed length, the best tree of half the depth, and the
+            shallowest, which harder text may want. Without it the draft's own tree, a chain that ends early, and four
+            nodes of Clover-1's rule are measured.
+        compiled: leave chains that end early out, for each of their lengths would have to be compiled, and chains
+            that are not among the others; let copies have one length.
         copies: whether steps may copy where a text repeats itself.
 
     Raises:
@@ -77,9 +77,9 @@ def _tuned_candidate(
 
 
 def _worth_considering(choices: Sequence[Choice], compiled: bool) -> list[Choice]:
-    """The best tree of fixed shape, that ends early, of half the depth, and the shallowest (or others); plain steps.
+    """The best tree of fixed shape, that ends early, of half the depth, the shallowest, chains; others; plain steps.
 
-    Trials of a tuning hardly tell the first two apart, and other text may want the other one.
+    Trials of a tuning hardly tell the first two apart, and other text may want the other one, or another depth.
     """
     trees = {c.tree: parse_tree(c.tree) for c in choices if c.tree != PLAIN}
     ending = {name for name, tree in trees.items() if isinstance(tree, ConfidentChain)}
@@ -88,10 +88,16 @@ def _worth_considering(choices: Sequence[Choice], compiled: bool) -> list[Choice
     wanted = [*good[:1], *fixed[:1], *early[:1]]
     wanted += [c for c in good if _depth(trees[c.tree]) <= _SHALLOW * _depth(trees[good[0].tree])][:1]
     wanted += sorted(good, key=lambda choice: _depth(trees[choice.tree]))[:1]
+    if not compiled:  # there each would be captured
+        wanted += [c for c in good if _is_chain(trees[c.tree])]
     considered = list(dict.fromkeys(wanted))
     others = [choice for choice in good if choice not in considered]
     considered += others[: max(_LEAST_CONSIDERED - len(considered), 0)]
     return [*considered, *(c for c in choices if c.tree == PLAIN)]
+
+
+def _is_chain(tree: Tree) -> bool:
+    return isinstance(tree, TreeShape) and tree == TreeShape.chain(tree.max_depth)
 
 
 def _depth(tree: Tree) -> float:
