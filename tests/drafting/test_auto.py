@@ -172,7 +172,7 @@ def test_prompts_wait_for_a_draft_that_would_not_win_back_what_they_take() -> No
     assert policy.expects_draft(short), "nobody knows yet what it takes"
     for _ in range(8):
         step(policy, names, 1.4, 2, rows=4)
-    for positions in (10, 1000):  # few positions say nothing
+    for positions in (10, 1000, 1000):  # few positions say nothing
         policy.record_prefill(PrefillOutcome(positions, 10.0))
     for coming, expected in ((short, False), (long, True)):
         assert policy.expects_draft(coming) is expected
@@ -184,7 +184,8 @@ def test_a_trial_pays_for_what_the_draft_takes_in() -> None:
     """Its four steps lose two plain ones, which are earned in some 300; 400 positions of four rows take 3.2 more."""
     for behind, fewest, most in ((0, 150, 350), (400, 700, 1000)):
         policy, names = one_candidate(costs={4: {PLAIN: 1.0, "chain:2": 2.5}}, weight=200.0)
-        policy.record_prefill(PrefillOutcome(1000, 2.0))
+        for _ in range(2):
+            policy.record_prefill(PrefillOutcome(1000, 2.0))
         chosen = []
         while "chain:2" not in chosen:
             drafter = policy.choose(Running(4, 500, behind=behind))

@@ -105,18 +105,26 @@ class AcceptanceEstimate:
             self._paths[name] = _Path(depth, one.most_depth, one.depth is not None, hazards, weight)
         exposed = fmean(path.hazard.ended / path.weight for path in self._paths.values())
         self._difficulty = DifficultyEstimate(exposed, lambda at: text_at(self._difficulties, at).ratio)
+        self._temperature: float | None = None
+        self._tokens: dict[
+            str, float
+        ] = {}  # as long as nothing changes: each step asks for the same many times
 
     def enter(self, temperature: float, rows: Sequence[int]) -> None:
         """Go on with these rows, of this temperature in the mean; each is known by a number that no other row has."""
+        before = self._difficulty.ratio
         self._difficulty.enter(temperature, rows)
-        self._spread = text_at(self._difficulties, temperature).spread
+        if temperature != self._temperature:
+            self._temperature, self._spread = temperature, text_at(self._difficulties, temperature).spread
+            self._tokens.clear()
+        elif self._difficulty.ratio != before:
+            self._tokens.clear()
 
     def tokens(self, name: str) -> float:
         """Expected tokens per row and step, the bonus token included; 1 for plain steps."""
-        path = self._paths.get(name)
-        if path is None:
-            return 1.0
-        return 1.0 + accepted_of(self._hazard(path), path.depth_at(self._difficulty.ratio), self._spread)
+        if name not in self._tokens:
+            self._tokens[name] = self._expected(name)
+        return self._tokens[name]
 
     def stretch(self, name: str, depth: int | None = None) -> float:
         """How deep a candidate's trees are, over how deep they are on a text of difficulty 1.
@@ -141,6 +149,7 @@ class AcceptanceEstimate:
         hazard = path.hazard.ratio
         self._difficulty.observe([ended for ended, _ in endings], [tokens * hazard for _, tokens in endings])
         path.learn_length(depth, self._difficulty.ratio)
+        self._tokens.clear()
 
     def compare(self, name: str, accepted: Sequence[int], depth: int) -> None:
         """Learn a candidate's hazard from a step, by the difficulty that another one's steps have given."""
@@ -153,10 +162,17 @@ class AcceptanceEstimate:
         path.hazard.exposed = kept * (path.hazard.exposed + tokens * self._difficulty.ratio)
         path.weight = kept * weight
         path.learn_length(depth, self._difficulty.ratio)
+        self._tokens.clear()
 
     def fade(self) -> None:
         """What was seen is old now: more than another observation or two it shall not outweigh."""
         self._difficulty.fade()
+
+    def _expected(self, name: str) -> float:
+        path = self._paths.get(name)
+        if path is None:
+            return 1.0
+        return 1.0 + accepted_of(self._hazard(path), path.depth_at(self._difficulty.ratio), self._spread)
 
     def _hazard(self, path: _Path) -> float:
         hazard = path.hazard.ratio * self._difficulty.ratio
@@ -268,7 +284,7 @@ def _lengthened(stretch: float) -> float:
 class CatchUpEstimate:
     """What the draft takes for each position of a row that it has not taken in.
 
-    The lower median of the last few measurements, 0 before the first one.
+    The lower median of the last few measurements; 0 before the second one, for anything may have slowed the first.
     """
 
     def __init__(self):
@@ -276,7 +292,7 @@ class CatchUpEstimate:
 
     @property
     def seconds(self) -> float:
-        return median_low(self._seconds) if self._seconds else 0.0
+        return median_low(self._seconds) if len(self._seconds) > 1 else 0.0
 
     def observe(self, positions: int, seconds: float) -> None:
         """Learn from what `positions` of all rows together took; few of them say nothing."""

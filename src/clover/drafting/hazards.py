@@ -9,8 +9,7 @@ Survival models know this as frailty (Vaupel, Manton and Stallard 1979).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
-from math import exp, inf, log
+from math import exp, expm1, inf, log
 
 LEAST_HAZARD, MOST_HAZARD = 0.001, 8.0
 MOST_SPREAD = 2.0
@@ -29,7 +28,6 @@ def survival(hazard: float, depth: float, spread: float) -> float:
     return (1 + spread * hazard * depth) ** (-1 / spread)
 
 
-@lru_cache(maxsize=512)  # each step asks for the same several times
 def accepted_of(hazard: float, depth: float, spread: float = 0.0) -> float:
     """Tokens accepted on average of a path of `depth` tokens, of the last of which there may be a part.
 
@@ -38,7 +36,13 @@ def accepted_of(hazard: float, depth: float, spread: float = 0.0) -> float:
     """
     whole = int(depth)
     rest = (depth - whole) * survival(hazard, whole + 1, spread)
-    return sum(survival(hazard, token, spread) for token in range(1, whole + 1)) + rest
+    if spread < _LEAST_SPREAD:
+        return -expm1(-hazard * whole) / expm1(hazard) + rest
+    each, power = (
+        spread * hazard,
+        -1 / spread,
+    )  # a sum of survivals, without a call for each: every step asks for it
+    return sum([(1 + each * token) ** power for token in range(1, whole + 1)]) + rest
 
 
 def hazard_of(accepted: float, depth: float, spread: float = 0.0) -> float:
