@@ -33,7 +33,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make_quick(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(run, "_REPEATS", 2)
-    patch.setattr(run, "_ROUNDS", 1)
+    patch.setattr(run, "_TRIAL_REPEATS", 3)
 
 
 @pytest.fixture

@@ -119,6 +119,10 @@ class CostModel:
         passed = verify_seconds(self.costs.verify, self.costs.batch_size, nodes, self.costs.context)
         return self.draft(shape) + passed + self._other
 
+    def by_nodes(self, nodes: int) -> float:
+        """Seconds of a step with a chain of so many nodes, root included; 1 is a plain step."""
+        return self.step(TreeShape.chain(nodes - 1)) if nodes > 1 else self.plain_step()
+
 
 def least_squares(features: Sequence[Sequence[float]], values: Sequence[float]) -> list[float]:
     """The weights, none below 0, with the least squared error; the best of all choices of weights that are 0.

@@ -55,7 +55,7 @@ class Tried:
             "speedup": self.speedup,
             "ideal_share": self.ideal_share,
             "draft_share": self.draft_share,
-            "rounds": trial.rounds,
+            "timed_steps": trial.timed,
             "predicted_tau": None if predicted is None else predicted.candidate.tau,
             "predicted_tokens_per_second": None if predicted is None else predicted.tokens_per_second,
             "predicted_speedup": None if predicted is None else predicted.speedup,

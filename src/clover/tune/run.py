@@ -6,6 +6,7 @@ import datetime
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import partial
 from itertools import chain, cycle, islice
 from statistics import median
 from typing import Any
@@ -50,7 +51,7 @@ from clover.tune.trials import Trial, make_batches, try_trees
 
 _TEXTS, _RANKS, _DIFFICULTIES, _BATCH_SIZE = 1200, 800, 200, 2000  # parts of the work, for the progress
 _COSTS_SHARE = 0.35  # of the time of a batch size
-_REPEATS, _ROUNDS = 9, 5
+_REPEATS, _TRIAL_REPEATS = 9, 25  # steps that are timed
 _BATCHES = 8  # of one text each, in a trial
 _WRITTEN_TOGETHER = 8
 _SHALLOW_PARTS = (2, 4)  # of the depth of the best static tree
@@ -204,8 +205,7 @@ class _Tuner:
             costs.append(self._costs(size, probes, texts, known, left))
             model = CostModel(costs[-1])
             predictions = predict(model, candidates)
-            trees = self._trees(model, predictions)
-            tried[size] = join(self._trials(size, trees, texts, calibration, left), predictions)
+            tried[size] = join(self._trials(model, predictions, texts, calibration, left), predictions)
         return tried, costs
 
     def _costs(
@@ -218,7 +218,7 @@ class _Tuner:
     ) -> StepCosts:
         self.progress.say(f"batch size {size}, costs")
         advance = _Share(self.progress, _BATCH_SIZE * _COSTS_SHARE)
-        enough = self._time(_COSTS_SHARE / left)
+        enough = partial(self._time(_COSTS_SHARE / left), 1.0)
 
         def measure() -> dict[str, Any]:
             near, far = _contexts(self.target, self.draft, texts)
@@ -247,30 +247,41 @@ class _Tuner:
 
     def _trials(
         self,
-        size: int,
-        trees: list[str],
+        model: CostModel,
+        predictions: list[Prediction],
         texts: Sequence[Text],
         calibration: Calibration | None,
         left: int,
     ) -> list[Trial]:
+        size, trees = model.costs.batch_size, self._trees(model, predictions)
         self.progress.say(f"batch size {size}, trials")
         advance = _Share(self.progress, _BATCH_SIZE * (1 - _COSTS_SHARE))
         enough = self._time(1 / left)
 
         def measure() -> list[dict[str, Any]]:
             batches = make_batches(texts, size, max(_BATCHES // size, 1))
-            trials = try_trees(self.target, self.draft, trees, batches, calibration, _ROUNDS, enough, advance)
+            trials = try_trees(
+                self.target,
+                self.draft,
+                trees,
+                batches,
+                calibration,
+                model.by_nodes,
+                _TRIAL_REPEATS,
+                enough,
+                advance,
+            )
             return [trial.to_json() for trial in trials]
 
         found = [Trial(**values) for values in self.kept.get(f"trials {size}", measure)]
         advance(1.0)
         return found
 
-    def _time(self, share: float) -> Callable[[], bool]:
-        """Tells when a share of the time that is left is over."""
+    def _time(self, share: float) -> Callable[[float], bool]:
+        """Tells when a part of this share of the time that is left is over."""
         now = time.monotonic()
         left = max(self.started + 60 * self.options.max_minutes - now, 0.0)
-        return lambda: time.monotonic() > now + share * left
+        return lambda part: time.monotonic() > now + part * share * left
 
 
 class _Share:

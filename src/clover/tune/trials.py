@@ -1,13 +1,17 @@
-"""The candidates really run: batch after batch of the user's prompts, all candidates in turn on each.
+"""The candidates really run: every one decodes batches of the user's prompts, and then all take turns at each step.
 
-Only steps in which all rows run count, so a figure is that of its batch size; prefill is left out. Of a batch that was
-decoded several times the median of its seconds counts.
+What a candidate has accepted is counted where it decodes whole batches by itself. Seconds from there would not compare:
+minutes lie between the first candidate and the last, and the machine may have had other things to do in some of them.
+So what a step takes is measured where all candidates take turns from step to step within one run.
+
+Only steps in which all rows run count, so a figure is that of its batch size; prefill is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from statistics import fmean, median
 from typing import Any
 
@@ -23,7 +27,9 @@ from clover.tune.texts import Text
 from clover.tune.watch import Step, watch
 
 _WARM_UP_TOKENS = 8
-_HOPELESS = 0.85  # of the fastest after the first round: what is slower is not run again
+_DECODING = 0.6  # of the time, for whole batches
+_FEWEST = 3  # steps of each candidate that are timed, however little time there is
+_SHORTEST_RUN = 64  # new tokens of a run in which steps are timed
 
 
 @dataclass(frozen=True)
@@ -34,8 +40,8 @@ class Trial:
         nodes: per row, root included, of the largest tree that was grown.
         mean_nodes: of all trees.
         tokens, steps: of one decoding of all batches; tokens of all rows, the bonus token included.
-        seconds, draft_seconds, verify_seconds: for these steps.
-        rounds: how often all batches were decoded.
+        seconds, draft_seconds, verify_seconds: for these steps, if each takes what it takes in turn with the others'.
+        timed: steps in turn.
     """
 
     tree: str
@@ -47,7 +53,7 @@ class Trial:
     seconds: float
     draft_seconds: float
     verify_seconds: float
-    rounds: int
+    timed: int
 
     @property
     def speed(self) -> float:
@@ -75,8 +81,8 @@ def make_batches(texts: Sequence[Text], batch_size: int, most: int) -> list[list
     Where there are fewer prompts than rows, prompts stand in several rows.
     """
     ordered = sorted(texts, key=lambda text: -len(text.new))
-    count = min(max(len(ordered) // batch_size, 1), most)
-    rows = [ordered[number % len(ordered)] for number in range(count * batch_size)]
+    batches = min(max(len(ordered) // batch_size, 1), most)
+    rows = [ordered[number % len(ordered)] for number in range(batches * batch_size)]
     requests = [Request(text.prompt, max(len(text.new), 1), text.params) for text in rows]
     return [requests[at : at + batch_size] for at in range(0, len(requests), batch_size)]
 
@@ -87,52 +93,70 @@ def try_trees(
     trees: Sequence[str],
     batches: Sequence[Sequence[Request]],
     calibration: Calibration | None,
-    rounds: int,
-    enough: Callable[[], bool],
+    expected: Callable[[int], float],
+    repeats: int,
+    enough: Callable[[float], bool],
     progress: Callable[[float], None] = lambda share: None,
 ) -> list[Trial]:
-    """Decode all batches with every tree, fastest first in the result.
+    """Decode the batches with every tree, and time their steps in turn; fastest first in the result.
 
     Args:
         trees: "none" is plain decoding with the target alone.
         calibration: that the trees will have when they are used.
-        rounds: how often at most.
-        enough: asked after each batch; True ends the trial.
+        expected: seconds of a step by the nodes of its tree, of which only ratios count.
+        repeats: steps of each tree that are timed.
+        enough: whether this share of the time is over; at least one batch is decoded, and a few steps are timed.
         progress: called with the share that is done, 0 … 1.
     """
     runners = [_Runner(target, draft, tree, calibration) for tree in trees]
     for runner in runners:
         runner.warm_up(batches[0])
-    running = list(runners)
-    turns = [(number, batch) for number in range(rounds) for batch in range(len(batches))]
-    for turn, (number, batch) in enumerate(turns):
-        for runner in take_turns(running, turn):
-            runner.decode(batch, batches[batch], turn)
-        progress((turn + 1) / len(turns))
-        if enough():
+    for turn, batch in enumerate(batches):
+        for runner in take_turns(runners, turn):
+            runner.decode(batch)
+        progress(_DECODING * (turn + 1) / len(batches))
+        if enough(_DECODING):
             break
-        if (number, batch) == (0, len(batches) - 1):
-            running = _promising(runners)
-    return sorted((runner.trial() for runner in runners), key=lambda trial: -trial.speed)
+    fewest = 0
+    for turn in count():
+        fewest = _time(runners, batches[turn % len(batches)], turn)
+        progress(_DECODING + (1 - _DECODING) * min(fewest / repeats, 1.0))
+        if fewest >= repeats or (fewest >= _FEWEST and enough(1.0)):
+            break
+    return sorted((runner.trial(expected) for runner in runners), key=lambda trial: -trial.speed)
 
 
-def _promising(runners: Sequence[_Runner]) -> list[_Runner]:
-    fastest = max(runner.trial().speed for runner in runners)
-    return [r for r in runners if r.tree == PLAIN or r.trial().speed > _HOPELESS * fastest]
+def _time(runners: Sequence[_Runner], batch: Sequence[Request], seed: int) -> int:
+    """Let all take turns along the texts of a batch, and say how many steps of each were timed so far at least."""
+    target, draft = runners[0].target, runners[0].draft
+    requests = []
+    for one in batch:
+        most = max(one.max_new_tokens, min(_SHORTEST_RUN, target.context_length - len(one.prompt)))
+        requests.append(replace(one, max_new_tokens=most, eos=()))
+    for runner, steps in zip(
+        runners, watch(target, draft, [one.drafter for one in runners], requests, seed), strict=True
+    ):
+        runner.timed += steps
+    return min(len(runner.timed) for runner in runners)
 
 
 @dataclass
 class _Runner:
-    """One tree: decodes batches and keeps what its steps took, per batch and round.
+    """One tree: decodes batches and keeps its steps.
 
     On a GPU a phase's time is known only where the device is waited for, which a run of its own does (`waited`).
+
+    Attributes:
+        decoded: steps of whole batches.
+        timed: steps in turn with those of the others.
     """
 
     target: TargetModel
     draft: DraftModel
     tree: str
     calibration: Calibration | None
-    done: dict[int, list[list[Step]]] = field(default_factory=dict)
+    decoded: list[Step] = field(default_factory=list)
+    timed: list[Step] = field(default_factory=list)
     waited: list[Step] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -141,24 +165,23 @@ class _Runner:
             self.drafter = make_drafter(self.draft, parse_tree(self.tree), self.calibration)
 
     def warm_up(self, batch: Sequence[Request]) -> None:
-        short = [Request(r.prompt, min(r.max_new_tokens, _WARM_UP_TOKENS), r.params) for r in batch]
-        self._watch(short, 0)
+        self._watch([replace(one, max_new_tokens=min(one.max_new_tokens, _WARM_UP_TOKENS)) for one in batch])
 
-    def decode(self, number: int, batch: Sequence[Request], seed: int) -> None:
-        self.done.setdefault(number, []).append(self._watch(batch, seed))
+    def decode(self, batch: Sequence[Request]) -> None:
+        self.decoded += self._watch(batch)
         if self.target.device.type == "cuda" and not self.waited:
-            self.waited = self._watch(batch, seed, synchronize=True)
+            self.waited = self._watch(batch, synchronize=True)
 
-    def _watch(self, batch: Sequence[Request], seed: int, synchronize: bool = False) -> list[Step]:
+    def _watch(self, batch: Sequence[Request], synchronize: bool = False) -> list[Step]:
         draft = None if self.drafter is None else self.draft
-        (steps,) = watch(self.target, draft, [self.drafter], batch, seed, synchronize)
+        (steps,) = watch(self.target, draft, [self.drafter], batch, synchronize=synchronize)
         return steps
 
-    def trial(self) -> Trial:
-        batches = [rounds for rounds in self.done.values() if rounds[0]]
-        steps = [step.outcome for rounds in batches for step in rounds[0]]
-        seconds = sum(median(map(_seconds, rounds)) for rounds in batches)
-        timed = self.waited or [step for rounds in batches for run in rounds for step in run]
+    def trial(self, expected: Callable[[int], float]) -> Trial:
+        steps = [step.outcome for step in self.decoded]
+        seconds = self._pace(expected) * sum(expected(step.nodes) for step in steps)
+        split = self.waited or self.decoded
+        whole = sum(step.outcome.seconds for step in split)
         return Trial(
             tree=self.tree,
             batch_size=steps[0].batch_size,
@@ -167,11 +190,13 @@ class _Runner:
             tokens=sum(sum(step.emitted) for step in steps),
             steps=len(steps),
             seconds=seconds,
-            draft_seconds=seconds * sum(step.outcome.draft_seconds for step in timed) / _seconds(timed),
-            verify_seconds=seconds * sum(step.verify_seconds for step in timed) / _seconds(timed),
-            rounds=min(map(len, batches)),
+            draft_seconds=seconds * sum(step.outcome.draft_seconds for step in split) / whole,
+            verify_seconds=seconds * sum(step.verify_seconds for step in split) / whole,
+            timed=len(self.timed),
         )
 
-
-def _seconds(steps: Sequence[Step]) -> float:
-    return sum(step.outcome.seconds for step in steps)
+    def _pace(self, expected: Callable[[int], float]) -> float:
+        """Seconds in turn over those expected: trees that vary in depth are not as deep there as in whole batches."""
+        # After a plain step the draft has more to take in than it has when it drafts at every step.
+        usual = [step for step in self.timed if not step.outcome.caught_up] or self.timed
+        return median(step.outcome.seconds / expected(step.outcome.nodes) for step in usual)
