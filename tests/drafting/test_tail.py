@@ -8,18 +8,23 @@ from statistics import fmean
 
 import pytest
 
-from clover.drafting.tail import lag, surplus
+from clover.drafting.tail import Tail
 
 
 def test_a_row_alone_and_rows_that_go_in_step_have_no_lag() -> None:
-    assert lag([80], 3.0) == 0.0
-    assert lag([80] * 16, 1.0) == 0.0
-    assert lag([10, 20, 30], 1.0) == pytest.approx(0.5)
+    assert Tail([80]).lag(3.0) == 0.0
+    assert Tail([80] * 16).lag(1.0) == 0.0
+    assert Tail([10, 20, 30]).lag(1.0) == pytest.approx(0.5)
 
 
 def test_it_grows_with_the_rows_with_what_drafting_adds_and_towards_the_end() -> None:
-    assert lag([80] * 4, 3.0) < lag([80] * 16, 3.0) < lag([80] * 16, 5.0) < lag([20] * 16, 5.0)
-    assert lag([80] * 4, 3.0) < lag([80, 80, 80, 120], 3.0)
+    assert (
+        Tail([80] * 4).lag(3.0)
+        < Tail([80] * 16).lag(3.0)
+        < Tail([80] * 16).lag(5.0)
+        < Tail([20] * 16).lag(5.0)
+    )
+    assert Tail([80] * 4).lag(3.0) < Tail([80, 80, 80, 120]).lag(3.0)
 
 
 def steps_of(tokens: int, depth: int, hazard: float, rng: random.Random) -> int:
@@ -45,7 +50,7 @@ def test_it_is_about_what_batches_show(rows: int, depth: int, hazard: float) -> 
     batches = [[steps_of(80, depth, hazard, rng) for _ in range(rows)] for _ in range(150)]
     shown = fmean(max(steps) / fmean(steps) - 1 for steps in batches)
     emitted = 80 / fmean(fmean(steps) for steps in batches)
-    assert lag([80] * rows, emitted) == pytest.approx(shown, rel=0.4)
+    assert Tail([80] * rows).lag(emitted) == pytest.approx(shown, rel=0.4)
 
 
 @pytest.mark.parametrize(("depth", "hazard"), [(5, 0.25), (8, 0.12), (3, 0.4)])
@@ -58,5 +63,5 @@ def test_rows_need_more_steps_than_their_mean_step_says(tokens: int, depth: int,
         steps, written = run_row(400, depth, difficulty, rng)
         emitted.append(written / steps)
     shown = fmean(needed) * fmean(emitted) / tokens - 1
-    assert surplus([tokens] * 8, fmean(emitted)) == pytest.approx(shown, rel=0.4)
-    assert surplus([tokens] * 8, 1.0) == 0.0
+    assert Tail([tokens] * 8).surplus(fmean(emitted)) == pytest.approx(shown, rel=0.4)
+    assert Tail([tokens] * 8).surplus(1.0) == 0.0

@@ -16,7 +16,7 @@ from clover.drafting.estimates import AcceptanceEstimate, Believed, CatchUpEstim
 from clover.drafting.policy import Policy, PrefillOutcome, Running, StepOutcome
 from clover.drafting.repetition import Copier
 from clover.drafting.sizes import Size, Trial, size_group
-from clover.drafting.tail import lag, surplus
+from clover.drafting.tail import Tail
 from clover.drafting.tuning import PLAIN, TextDifficulty
 
 _MARGIN = 1.03  # a change must promise that much
@@ -105,6 +105,7 @@ class AutoPolicy(Policy):
         self._credit: float | None = None  # seconds
         self._pace: float | None = None  # seconds of late per unit of the costs' scale
         self._running = Running(1, 0)
+        self._lone: str | None = None  # what is fastest for a single row, as long as the rows are the same
         self._catch_ups = CatchUpEstimate()
         self._trial: Trial | None = None
 
@@ -145,6 +146,8 @@ class AutoPolicy(Policy):
 
     def _consider(self, running: Running) -> None:
         """Judge by what these rows are like."""
+        if running.rows != self._running.rows:
+            self._lone = None
         self._running = running
         self._acceptance.enter(running.temperature, running.rows or range(running.batch_size))
 
@@ -186,8 +189,9 @@ class AutoPolicy(Policy):
         alone = self._alone(size) if left else 0.0
         if not alone:
             return {name: cost for name, (cost, _) in steps.items()}
+        tail = Tail(left)
         return {
-            name: cost * (1 + surplus(left, emitted)) + alone * emitted * lag(left, emitted)
+            name: cost * (1 + tail.surplus(emitted)) + alone * emitted * tail.lag(emitted)
             for name, (cost, emitted) in steps.items()
         }
 
@@ -214,8 +218,11 @@ class AutoPolicy(Policy):
         single = self._sizes.get(0)
         if single is None or single is size or not (size.tuned and single.tuned):
             return 0.0
-        costs = single.costs.steps(self._acceptance.stretch)
-        return min(cost / self._acceptance.tokens(name) for name, cost in costs.items())
+        if self._lone is None:
+            costs = single.costs.steps(self._acceptance.stretch)
+            self._lone = min(costs, key=lambda name: costs[name] / self._acceptance.tokens(name))
+        cost = single.costs.step(self._lone, self._acceptance.stretch(self._lone))
+        return cost / self._acceptance.tokens(self._lone)
 
     # -- trials ----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from statistics import fmean
 
 from clover.drafting.hazards import LEAST_HAZARD
 
@@ -67,7 +66,7 @@ class _Class:
     def ratio(self) -> float:
         """Of the rows that run, as if they were one."""
         hazards = [text.hazard for text in self.rows.values()]
-        return Endings(fmean(one.ended for one in hazards), fmean(one.exposed for one in hazards)).ratio
+        return Endings(sum([one.ended for one in hazards]), sum([one.exposed for one in hazards])).ratio
 
     def _new(self) -> _Text:
         mean = Endings(self._all.ended / self._steps, self._all.exposed / self._steps)
@@ -81,11 +80,8 @@ class _Class:
         window = max(_WINDOW / sqrt(len(self.rows)), _SHORTEST_WINDOW)
         for text, own_ended, own_exposed in zip(self.rows.values(), ended, exposed, strict=True):
             share = max(1 / window, 1 / (text.seen + 1))
-            hazard = text.hazard
-            text.hazard = Endings(
-                hazard.ended + share * (own_ended - hazard.ended),
-                hazard.exposed + share * (own_exposed - hazard.exposed),
-            )
+            text.hazard.ended += share * (own_ended - text.hazard.ended)
+            text.hazard.exposed += share * (own_exposed - text.hazard.exposed)
             text.seen += 1
 
 

@@ -145,7 +145,7 @@ class AcceptanceEstimate:
             depth: of the trees, where it varies.
         """
         path = self._paths[name]
-        endings = [self._ending(path, count, depth) for count in accepted]
+        endings = self._endings(path, accepted, depth)
         hazard = path.hazard.ratio
         self._difficulty.observe([ended for ended, _ in endings], [tokens * hazard for _, tokens in endings])
         path.learn_length(depth, self._difficulty.ratio)
@@ -154,7 +154,7 @@ class AcceptanceEstimate:
     def compare(self, name: str, accepted: Sequence[int], depth: int) -> None:
         """Learn a candidate's hazard from a step, by the difficulty that another one's steps have given."""
         path = self._paths[name]
-        endings = [self._ending(path, count, depth) for count in accepted]
+        endings = self._endings(path, accepted, depth)
         ended, tokens = (sum(values) for values in zip(*endings, strict=True))
         weight = path.weight + len(accepted)
         kept = min(1.0, _LONGEST_MEMORY / weight)
@@ -178,10 +178,14 @@ class AcceptanceEstimate:
         hazard = path.hazard.ratio * self._difficulty.ratio
         return min(max(hazard, LEAST_HAZARD), MOST_HAZARD)
 
-    def _ending(self, path: _Path, accepted: int, depth: int) -> tuple[float, float]:
-        """Whether a row's path ended before its tree did, and the tokens that it was exposed for."""
-        ended = accepted < (depth if path.varies else path.most)
-        return float(ended), exposure(self._hazard(path), accepted, self._spread, ended)
+    def _endings(self, path: _Path, accepted: Sequence[int], depth: int) -> list[tuple[float, float]]:
+        """Whether each row's path ended before its tree did, and the tokens that it was exposed for."""
+        hazard, most = self._hazard(path), depth if path.varies else path.most
+        known = {
+            count: (float(count < most), exposure(hazard, count, self._spread, count < most))
+            for count in set(accepted)
+        }
+        return [known[count] for count in accepted]
 
 
 class _Median:

@@ -17,6 +17,8 @@ from clover.tree import TokenTree, TreeShape
 
 SHORTEST_MATCH = 3  # tokens that have to stand in both places
 _LONGEST_MATCH = 64  # further tokens in both places are not counted
+_TOKEN_BITS = 24  # of a token in the number that stands for an n-gram
+_NGRAM = (1 << SHORTEST_MATCH * _TOKEN_BITS) - 1
 
 
 class Repetition:
@@ -36,23 +38,28 @@ class Repetition:
         self.text: list[int] = []
         self.length = 0
         self.judged: list[tuple[int, bool]] = []
-        self._places: dict[tuple[int, ...], int] = {}  # n-gram -> place after it, the last one
+        self._places: dict[int, int] = {}  # n-gram -> place after it, the last one
+        self._ngram = 0  # that the text ends with
         self._next = 0  # place of the token that a copy starts with
         self.extend(prompt)
         self.judged.clear()
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Take in what the text goes on with."""
+        text, places, following, length = self.text, self._places, self._next, self.length
         for token in tokens:
-            right = self.length > 0 and self.text[self._next] == token
-            if self.length:
-                self.judged.append((self.length, right))
-            self.text.append(token)
-            before = self._found()
+            right = length > 0 and text[following] == token
+            if length:
+                self.judged.append((length, right))
+            text.append(token)
+            self._ngram = (self._ngram << _TOKEN_BITS | token) & _NGRAM
+            before = places.get(self._ngram, 0)
+            places[self._ngram] = len(text)
             if right:
-                self._next, self.length = self._next + 1, min(self.length + 1, _LONGEST_MATCH)
+                following, length = following + 1, min(length + 1, _LONGEST_MATCH)
             else:
-                self._next, self.length = before, self._match(before)
+                following, length = before, self._match(before)
+        self._next, self.length = following, length
 
     def copy(self, count: int) -> list[int]:
         """The `count` tokens that followed, none where there is no such place.
@@ -66,13 +73,6 @@ class Repetition:
         while found and len(found) < count:
             found += found[: count - len(found)]
         return found
-
-    def _found(self) -> int:
-        """The last place after the n-gram that the text now ends with, 0 if none; from now on that is the end."""
-        ngram = tuple(self.text[-SHORTEST_MATCH:])
-        before = self._places.get(ngram, 0)
-        self._places[ngram] = len(self.text)
-        return before
 
     def _match(self, place: int) -> int:
         """How many tokens before a place are those at the end, given that the n-grams are; 0 for the start."""

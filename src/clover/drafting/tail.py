@@ -14,27 +14,37 @@ from statistics import NormalDist, fmean
 _ROWS, _STEPS = 0.2, 1.2
 
 
-def lag(left: Sequence[int], tokens: float) -> float:
-    """How much more the slowest row has before it than the mean one, over what the mean one has; 0 for one row.
+class Tail:
+    """What is still to come of a batch.
 
     Args:
         left: tokens that each row may still emit.
-        tokens: that a step emits per row on average, the bonus token included; plain steps emit one.
     """
-    mean = fmean(left)
-    spread = _highest(len(left)) * (1 - 1 / tokens) * sqrt(_ROWS**2 + _STEPS * tokens / mean)
-    return hypot(max(left) / mean - 1, spread)
 
+    def __init__(self, left: Sequence[int]):
+        self._mean = fmean(left)
+        self._longest = max(left) / self._mean - 1
+        self._slowest = _highest(len(left))
 
-def surplus(left: Sequence[int], tokens: float) -> float:
-    """How many more steps the mean row needs than its tokens over those of a mean step, relative; 0 for plain steps.
+    def lag(self, tokens: float) -> float:
+        """How much more the slowest row has before it than the mean one, over what the mean one has; 0 for one row.
 
-    A row whose text is hard takes more steps than one as easy saves, and the last step of each row goes beyond its end.
+        Args:
+            tokens: that a step emits per row on average, the bonus token included; plain steps emit one.
+        """
+        spread = self._slowest * (1 - 1 / tokens) * sqrt(_ROWS**2 + _STEPS * tokens / self._mean)
+        return hypot(self._longest, spread)
 
-    Args:
-        left, tokens: as for `lag`.
-    """
-    return (1 - 1 / tokens) * _ROWS**2 + (tokens - 1) / (2 * fmean(left))
+    def surplus(self, tokens: float) -> float:
+        """How many more steps the mean row needs than its tokens over those of a mean step; 0 for plain steps.
+
+        A row whose text is hard takes more steps than one as easy saves, and the last step of each row goes beyond its
+        end.
+
+        Args:
+            tokens: as for `lag`.
+        """
+        return (1 - 1 / tokens) * _ROWS**2 + (tokens - 1) / (2 * self._mean)
 
 
 @cache
