@@ -117,9 +117,9 @@ def test_time_that_is_over_ends_a_trial_after_a_batch_and_a_few_steps(
     shares, asked = list[float](), list[float]()
     options = {"repeats": 30, "enough": lambda share: bool(asked.append(share)) or True}
     scripted(monkeypatch, target, script, progress=shares.append, **options)
-    assert sorted(script.decoded) == ["chain:1", PLAIN] and len(script.runs) == 3
+    assert sorted(script.decoded) == ["chain:1", PLAIN] and len(script.runs) == 9
     assert asked == [0.6, 1.0]
-    assert shares == pytest.approx([0.3, 0.6 + 0.4 / 30, 0.6 + 0.8 / 30, 0.6 + 1.2 / 30])
+    assert shares == pytest.approx([0.3, *(0.6 + 0.4 * steps / 30 for steps in range(1, 10))])
 
 
 def test_trees_are_really_run(target: TargetModel) -> None:

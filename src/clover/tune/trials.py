@@ -28,7 +28,7 @@ from clover.tune.watch import Step, watch
 
 _WARM_UP_TOKENS = 8
 _DECODING = 0.6  # of the time, for whole batches
-_FEWEST = 3  # steps of each candidate that are timed, however little time there is
+_FEWEST = 9  # steps of each candidate that are timed, however little time there is
 _SHORTEST_RUN = 64  # new tokens of a run in which steps are timed
 
 
