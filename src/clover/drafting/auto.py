@@ -56,8 +56,9 @@ class AutoPolicy(Policy):
     all (`CostEstimate`, `AcceptanceEstimate`). The leader changes when another is expected to be 3 % faster. A trial
     is a few steps of another candidate: first of one of unknown cost, then of plain steps, else of the fastest that is
     due. What trials lose is paid from a credit that grows by 1 % of the time, 0.6 % where plain steps lead, and a
-    candidate that has lost waits twice as long as before. While plain steps lead, one trial tells all: the text is as
-    good for the other trees.
+    candidate that has lost waits twice as long as before. In a batch the candidate and the leader take turns, so that
+    rows that change meanwhile do not speak for one of them. While plain steps lead, one trial tells all: the text is
+    as good for the other trees.
 
     What the draft takes in after plain steps is no part of a candidate's cost: those steps are left out of it, and
     counted as the trial's. While plain steps lead prompts are left to it, too, and it does not take over from them
@@ -133,7 +134,7 @@ class AutoPolicy(Policy):
         return self._sizes[self._group].leader if self._group in self._sizes else PLAIN
 
     def _name(self, size: Size) -> str:
-        return size.leader if self._trial is None else self._trial.name
+        return size.leader if self._trial is None or self._trial.rests else self._trial.name
 
     def _enter(self, running: Running) -> Size:
         at = size_group(running.batch_size)
@@ -298,8 +299,10 @@ class AutoPolicy(Policy):
             return  # the end of the context leaves no room for a tree
         if isinstance(outcome.drafter, Copier):
             self._learn_from_copies(size, outcome.drafter, outcome)
-        elif self._trial is None:
+        elif self._trial is None or self._trial.rests:
             self._learn_from_leader(size, outcome)
+            if self._trial is not None:
+                self._trial.rests = False
         else:
             self._learn_from_trial(size, self._trial, outcome)
         if size.costs.paced:
@@ -325,6 +328,7 @@ class AutoPolicy(Policy):
     def _learn_from_trial(self, size: Size, trial: Trial, outcome: StepOutcome) -> None:
         trial.left -= 1
         trial.steps.append(outcome)
+        trial.rests = outcome.batch_size > 1 and PLAIN not in (trial.name, size.leader)
         if trial.name != PLAIN:
             learn = self._acceptance.observe if size.leader == PLAIN else self._acceptance.compare
             learn(trial.name, outcome.accepted, outcome.nodes - 1)

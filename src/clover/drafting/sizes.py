@@ -22,10 +22,16 @@ def size_group(batch_size: int) -> int:
 
 @dataclass
 class Trial:
-    """Steps of a candidate that is not the best, to learn what it is worth now."""
+    """Steps of a candidate that is not the best, to learn what it is worth now.
+
+    Attributes:
+        left: steps that are still to come.
+        rests: whether the next step is the leader's.
+    """
 
     name: str
     left: int
+    rests: bool = False
     steps: list[StepOutcome] = field(default_factory=list)
 
     @property
