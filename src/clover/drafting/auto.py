@@ -133,8 +133,13 @@ class AutoPolicy(Policy):
         """Name of what is held for the best at the present batch size."""
         return self._sizes[self._group].leader if self._group in self._sizes else PLAIN
 
+    @property
+    def _trying(self) -> Trial | None:
+        """The trial, if the next step is one of its own."""
+        return None if self._trial is None or self._trial.rests else self._trial
+
     def _name(self, size: Size) -> str:
-        return size.leader if self._trial is None or self._trial.rests else self._trial.name
+        return size.leader if self._trying is None else self._trying.name
 
     def _enter(self, running: Running) -> Size:
         at = size_group(running.batch_size)
@@ -299,12 +304,12 @@ class AutoPolicy(Policy):
             return  # the end of the context leaves no room for a tree
         if isinstance(outcome.drafter, Copier):
             self._learn_from_copies(size, outcome.drafter, outcome)
-        elif self._trial is None or self._trial.rests:
+        elif self._trying is not None:
+            self._learn_from_trial(size, self._trying, outcome)
+        else:
             self._learn_from_leader(size, outcome)
             if self._trial is not None:
                 self._trial.rests = False
-        else:
-            self._learn_from_trial(size, self._trial, outcome)
         if size.costs.paced:
             self._pace = size.costs.pace
 
