@@ -194,7 +194,7 @@ def test_text_that_cannot_be_written_names_the_file(tmp_path: Path) -> None:
         ("", "run.json is not valid JSON"),
         ("[" * 100_000, "run.json is not valid JSON"),
         (json.dumps([1]), "run.json must hold a JSON object, not a list"),
-        (b"\xff\xfe\x00", "run.json is not valid JSON"),
+        (b"\xff\xfe\x00", "run.json is not valid UTF-8"),
     ],
 )
 def test_bad_json_is_named(tmp_path: Path, content: str | bytes | None, message: str) -> None:

@@ -1,17 +1,22 @@
-"""Write files whole or not at all, and read JSON with errors that name the file."""
+"""Write files whole or not at all; read text and JSON of bounded size, and check it, with errors that name the file."""
 
 import errno
 import json
+import math
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from clover.errors import UserError
+from clover.errors import UserError, one_line
+
+T = TypeVar("T")
+MAX_BYTES = 16 * 2**20  # of a file that is read as a whole, unless the caller says otherwise
 
 _EXPLAINED = {
     errno.ENOSPC: "the disk is full; free some space and try again",
@@ -141,22 +146,149 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a JSON file that holds an object.
+def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
+    """Read a UTF-8 text file of bounded size; a byte order mark is dropped.
 
     Raises:
-        UserError: the file is missing or unreadable, is not JSON, or holds something other than an object.
+        UserError: the file is missing, unreadable, larger than ``max_bytes``, or not UTF-8.
     """
     name = os.fspath(path)
     try:
-        obj = json.loads(Path(path).read_text(encoding="utf-8"))
+        with open(path, "rb") as file:
+            content = file.read(max_bytes + 1)
     except OSError as error:
-        raise UserError(f"cannot read {name}: {explain(error.errno or 0)}") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{name} is not valid JSON: {error}") from error
+        raise UserError(f"cannot read {name}: {explain(error.errno or errno.EIO)}") from error
+    except ValueError as error:  # a zero byte in the name
+        raise UserError(f"cannot read {name!r}: {error}") from error
+    if len(content) > max_bytes:
+        raise UserError(f"{name} is larger than {max_bytes / 2**20:g} MiB; that is too large for what it is")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name} is not valid UTF-8 text (byte {error.start}: {error.reason})") from error
+
+
+def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> dict[str, Any]:
+    """Read a JSON file that holds an object.
+
+    Raises:
+        UserError: the file cannot be read (see ``read_text``), is not JSON (see ``parse_json``), or holds
+            something other than an object.
+    """
+    obj = parse_json(read_text(path, max_bytes), os.fspath(path))
     if not isinstance(obj, dict):
-        raise UserError(f"{name} must hold a JSON object, not a {type(obj).__name__}")
+        raise UserError(f"{os.fspath(path)} must hold a JSON object, not a {type(obj).__name__}")
     return obj
+
+
+def read_model(path: str | os.PathLike[str], kind: type[T], max_bytes: int = MAX_BYTES) -> T:
+    """Read a JSON file and make it a ``kind`` (see ``validated``).
+
+    Raises:
+        UserError: the file cannot be read, is not JSON, or does not hold what ``kind`` asks for.
+    """
+    return validated(kind, parse_json(read_text(path, max_bytes), os.fspath(path)), os.fspath(path))
+
+
+def parse_json(text: str, source: str) -> Any:
+    """Parse strict JSON: no NaN or infinity, no integer beyond 64 bits, no name twice, no half characters.
+
+    Args:
+        source: what the error names: a file, or a file and a line.
+
+    Raises:
+        UserError: the text is not such JSON, or is nested too deeply.
+    """
+    try:
+        obj = json.loads(
+            text,
+            parse_int=_parse_int,
+            parse_float=_parse_float,
+            parse_constant=_parse_float,
+            object_pairs_hook=_unique,
+        )
+        if "\\ud" in text.lower():
+            json.dumps(obj, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise UserError(f"{source} is not valid JSON: it is nested too deeply") from error
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{source} is not valid JSON: it holds half a character (a lone surrogate)"
+        ) from error
+    except ValueError as error:
+        raise UserError(f"{source} is not valid JSON: {one_line(error)}") from error
+    return obj
+
+
+def validated(kind: type[T], obj: Any, source: str) -> T:
+    """Make an object of a pydantic model or a dataclass from what was read; types are strict.
+
+    "5" is no 5, True is no 1, 5 is a float too, a list may become a tuple. Fields that ``kind`` does not name are
+    ignored, unless its pydantic configuration forbids them.
+
+    Args:
+        kind: a pydantic model, a dataclass, or a type made of them such as ``tuple[Point, ...]``.
+        obj: what JSON can hold.
+        source: what the error names, usually the file.
+
+    Raises:
+        UserError: a field is missing, has another type, or is refused by ``kind``. One line: source, field,
+            what stands there, and what must.
+    """
+    from pydantic import ValidationError
+
+    try:
+        return _adapter(kind).validate_json(json.dumps(obj, allow_nan=False), strict=True)
+    except ValidationError as error:
+        raise UserError(f"{source}: {_describe(error.errors(include_url=False)[0])}") from error
+    except RecursionError as error:
+        raise UserError(f"{source} is nested too deeply") from error
+    except (TypeError, ValueError) as error:  # a date of TOML, NaN
+        raise UserError(f"{source} cannot be used: {one_line(error)}") from error
+
+
+@lru_cache(maxsize=64)
+def _adapter(kind: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def _describe(error: Mapping[str, Any]) -> str:
+    """The first problem that pydantic found, as "field is …; it must be …"."""
+    place = ".".join(map(str, error["loc"])) or "the whole"
+    if error["type"] == "missing":
+        return f"{place} is missing"
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"{place} is unknown"
+    if error["type"] in ("value_error", "assertion_error"):
+        return one_line(error["ctx"]["error"])
+    found = repr(error["input"])
+    found = found if len(found) <= 60 else found[:57] + "..."
+    wanted = error["msg"].replace("Input should be", "it must be")
+    return one_line(ValueError(f"{place} is {found}; {wanted}"))
+
+
+def _parse_int(digits: str) -> int:
+    value = int(digits)
+    if not -(2**63) <= value < 2**64:
+        raise ValueError(f"the number {digits[:20]}… does not fit 64 bits")
+    return value
+
+
+def _parse_float(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"{digits[:20]} is not a finite number")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the name {max(names, key=names.count)!r} stands twice in one object")
+    return found
 
 
 def _give_default_mode(directory: Path) -> None:
