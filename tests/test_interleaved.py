@@ -54,5 +54,8 @@ def test_a_run_is_what_the_engine_wrote() -> None:
     assert plain.texts == drafted.texts and len(plain.texts) == 3
     assert plain.tokens == sum(map(len, plain.texts)) == plain.acceptance.emitted
     assert plain.acceptance.tau == 1.0 <= drafted.acceptance.tau
+    assert [sum(row, ()) for row in drafted.steps] == list(drafted.texts)
+    assert [one.emitted for one in drafted.acceptances] == [len(text) for text in drafted.texts]
+    assert sum(drafted.acceptances, Acceptance()) == drafted.acceptance
     assert plain.clock.steps == max(map(len, plain.texts))
     assert 0 < plain.clock.decoding_seconds < plain.seconds

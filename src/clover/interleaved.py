@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import chain
 from operator import add
 from typing import TypeVar
 
@@ -32,12 +33,16 @@ class Run:
         seconds: for all of it, prefill included.
         acceptance: of all rows.
         clock: where the time went.
+        acceptances, steps: of each row its acceptance, and the new tokens of each decoding step; empty where the
+            method does not tell them.
     """
 
     texts: tuple[tuple[int, ...], ...]
     seconds: float
     acceptance: Acceptance
     clock: PhaseClock
+    acceptances: tuple[Acceptance, ...] = ()
+    steps: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -110,17 +115,24 @@ def take_turns(methods: list[T], turn: int) -> list[T]:
 def decode(engine: Engine, batch: Sequence[Request], synchronize: bool = False) -> Run:
     """Decode a batch once; `synchronize` waits for a GPU after each phase, see `PhaseClock`."""
     clock = PhaseClock(synchronize)
-    texts: list[list[int]] = [[] for _ in batch]
-    acceptance = Acceptance()
+    steps: list[list[tuple[int, ...]]] = [[] for _ in batch]
+    acceptances = [Acceptance() for _ in batch]
     wait_for(engine.target.device)
     started = time.perf_counter()
     for event in engine.run(batch, clock):
-        texts[event.index] += event.tokens
+        steps[event.index].append(event.tokens)
         if event.generation is not None:
-            acceptance += event.generation.acceptance
+            acceptances[event.index] = event.generation.acceptance
     wait_for(engine.target.device)
     seconds = time.perf_counter() - started
-    return Run(tuple(map(tuple, texts)), seconds, acceptance, clock)
+    return Run(
+        texts=tuple(tuple(chain(*row)) for row in steps),
+        seconds=seconds,
+        acceptance=reduce(add, acceptances, Acceptance()),
+        clock=clock,
+        acceptances=tuple(acceptances),
+        steps=tuple(map(tuple, steps)),
+    )
 
 
 def speed(runs: Sequence[Run]) -> float:
