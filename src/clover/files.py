@@ -262,7 +262,8 @@ def _describe(error: Mapping[str, Any]) -> str:
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{place} is unknown"
     if error["type"] in ("value_error", "assertion_error"):
-        return one_line(error["ctx"]["error"])
+        problem = one_line(error["ctx"]["error"])
+        return f"{place}: {problem}" if error["loc"] else problem
     found = repr(error["input"])
     found = found if len(found) <= 60 else found[:57] + "..."
     wanted = error["msg"].replace("Input should be", "it must be")
