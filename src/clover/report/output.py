@@ -1,0 +1,156 @@
+"""A report as a whole, and where it goes: terminal, JSON, picture, Markdown, one HTML page."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from rich.console import Console
+from rich.text import Text
+
+from clover.errors import UserError
+from clover.files import check_output_file, write_text
+from clover.report.card import card, grid
+from clover.report.figure import Picture, check_picture, inline_svg, save_picture
+from clover.report.provenance import Provenance
+from clover.report.table import Table, escape_markdown
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a command found.
+
+    Args:
+        title: a headline in words.
+        provenance: where it came from; None where results of several origins are joined.
+        facts: the lines of the card: what was measured, on what.
+        tables: in their order.
+        pictures: the first is the one that `picture` of `publish` saves.
+        data: for JSON; a dict becomes one object, a list one object per line. Each gets the provenance.
+        notes: lines below the tables: what the columns mean, what was left out.
+    """
+
+    title: str
+    provenance: Provenance | None
+    facts: Sequence[tuple[str, str]]
+    tables: Sequence[Table]
+    pictures: Sequence[Picture] = ()
+    data: dict[str, Any] | list[dict[str, Any]] = field(default_factory=dict)
+    notes: Sequence[tuple[str, str]] = ()
+
+    @property
+    def all_facts(self) -> list[tuple[str, str]]:
+        """Those of the run, then those of its provenance."""
+        return [*self.facts, *(self.provenance.facts if self.provenance else ())]
+
+    def json(self) -> str:
+        """One JSON object, or one per line. A number that is none (NaN) is an error."""
+        origin = {"provenance": asdict(self.provenance)} if self.provenance else {}
+        options: Any = {"ensure_ascii": False, "allow_nan": False}
+        if isinstance(self.data, dict):
+            return json.dumps(self.data | origin, **options) + "\n"
+        return "".join(json.dumps(one | origin, **options) + "\n" for one in self.data)
+
+    def markdown(self, pictures: Sequence[str] = ()) -> str:
+        """The report as Markdown, with links to these picture files."""
+        lines = [f"# {escape_markdown(self.title)}", ""]
+        lines += [f"- {escape_markdown(label)}: {escape_markdown(text)}" for label, text in self.all_facts]
+        captions = [picture.caption for picture in self.pictures]
+        links = [f"![{name}]({file})\n" for name, file in zip(captions, pictures, strict=False)]
+        notes = [f"- {escape_markdown(label)}: {escape_markdown(text)}" for label, text in self.notes]
+        return "\n".join([*lines, "", *links, *(table.markdown() for table in self.tables), *notes, ""])
+
+    def html(self) -> str:
+        """The report as one page that needs no other file. What comes from results is escaped."""
+        figures = [(picture.caption, inline_svg(picture.draw)) for picture in self.pictures]
+        return _template().render(report=self, figures=figures)
+
+    def print(self, console: Console) -> None:
+        """Print card, tables and notes."""
+        console.print()
+        console.print(card(self.title, self.all_facts))
+        for table in self.tables:
+            console.print()
+            if table.title:
+                console.print(Text(table.title, "bold"))
+            if table.note:
+                console.print(Text(table.note, "dim"))
+            console.print(table.rich(console.width))
+        if self.notes:
+            console.print()
+            console.print(grid(self.notes))
+        console.print()
+
+
+def standard_output() -> Console:
+    """A console on standard output; a log in an old encoding gets "?" for τ rather than an error."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    return Console()
+
+
+def check_outputs(json: Path | None = None, picture: Path | None = None, html: Path | None = None) -> None:
+    """Say before the work what `publish` would say after it.
+
+    Raises:
+        UserError: a file cannot be written, or its name has the wrong ending.
+    """
+    if html is not None and html.suffix.lower() != ".html":
+        raise UserError(f"the page {html} must end in .html")
+    for path in (json, html):
+        if path is not None and path != Path("-"):
+            check_output_file(path)
+    if picture is not None:
+        check_picture(picture)
+
+
+def publish(
+    report: Report,
+    console: Console | None = None,
+    json: Path | None = None,
+    picture: Path | None = None,
+    html: Path | None = None,
+) -> None:
+    """Print a report and write what is asked for, each file whole or not at all.
+
+    Args:
+        console: standard output when left out.
+        json: a file, or "-" to end standard output with the JSON line.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
+    console = console or standard_output()
+    report.print(console)
+    written = []
+    if json is not None and json != Path("-"):
+        write_text(json, report.json())
+        written.append(json)
+    if picture is not None:
+        save_picture(report.pictures[0].draw, picture)
+        written.append(picture)
+    if html is not None:
+        write_text(html, report.html())
+        written.append(html)
+    for path in written:
+        say(console, f"wrote {path}")
+    if json == Path("-"):
+        say(console, report.json().rstrip("\n"))
+
+
+def say(console: Console, line: str) -> None:
+    """Print a line as it is: no markup, no colours, not broken."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    source = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+    return jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(source)

@@ -1,0 +1,123 @@
+"""How far long work has come: a bar with the time left on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich import progress as rich_progress
+from rich.console import Console
+from rich.text import Text
+from typing_extensions import Self
+
+from clover.report.words import duration
+
+
+class Progress:
+    """Counts work that is done, of a total; use it as a context manager, which an interrupt leaves cleanly.
+
+    The time left is reckoned from the mean speed since `begin`. Where there is no terminal, a thread prints a line
+    after `first_line` seconds and then every `lines_every`, whether or not the work has told anything meanwhile.
+
+    Args:
+        console: where it is shown; standard error when left out.
+        first_line, lines_every: seconds.
+    """
+
+    def __init__(self, console: Console | None = None, first_line: float = 8.0, lines_every: float = 20.0):
+        self.console = console or Console(stderr=True)
+        self.total, self.done = 0.0, 0.0
+        self._doing, self._began, self._started_at = "starting", time.monotonic(), 0.0
+        self._waits = first_line, lines_every
+        columns = (rich_progress.BarColumn(bar_width=24), rich_progress.TaskProgressColumn(), _Line(self))
+        self._bar = rich_progress.Progress(*columns, console=self.console, transient=True)
+        self._task = self._bar.add_task("", total=None)
+        self._stop = threading.Event()
+
+    def __enter__(self) -> Self:
+        """Show the bar, or start to print lines."""
+        self._stop = threading.Event()
+        if self.console.is_terminal and not self.console.is_dumb_terminal:
+            self._bar.start()
+        else:
+            threading.Thread(target=self._print_lines, args=(self._stop,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Take the bar away."""
+        if self._bar.live.is_started:
+            self._bar.stop()
+        self._stop.set()
+
+    def say(self, doing: str) -> None:
+        """Tell what is being done from now on."""
+        self._doing = doing
+
+    def begin(self, total: float, done: float = 0.0) -> None:
+        """Start the clock, with so much to do; `done` of it was done before, by an earlier run."""
+        self.total, self._began, self._started_at = total, time.monotonic(), done
+        self.reach(done)
+
+    def advance(self, amount: float = 1.0) -> None:
+        """Count so much more as done."""
+        self.reach(self.done + amount)
+
+    def reach(self, done: float, doing: str | None = None) -> None:
+        """So much is done by now; `doing`, if given, is as for `say`."""
+        self.done = min(done, self.total)
+        self._doing = self._doing if doing is None else doing
+        self._bar.update(self._task, total=self.total or None, completed=self.done)
+
+    def part(self, amount: float, doing: str | None = None) -> Callable[[float], None]:
+        """Begin a part of the work; returns what is called with the share of it that is done, 0 … 1."""
+        start = self.done
+        self.reach(start, doing)
+        return lambda share: self.reach(start + share * amount)
+
+    def log(self, line: str) -> None:
+        """Print a line that stays, above the bar."""
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Show nothing while the block runs, which shows something of its own."""
+        self.__exit__()
+        try:
+            yield
+        finally:
+            self.__enter__()
+
+    @property
+    def line(self) -> str:
+        """What is being done, and the time left once some is done.
+
+        >>> progress = Progress()
+        >>> progress.say("batch size 4")
+        >>> progress.line
+        'batch size 4'
+        """
+        if self.done <= self._started_at:
+            return self._doing
+        gone = time.monotonic() - self._began
+        left = gone * (self.total - self.done) / (self.done - self._started_at)
+        return f"{self._doing}, {duration(left)} left"
+
+    def _print_lines(self, stop: threading.Event) -> None:
+        wait, later = self._waits
+        while not stop.wait(wait):
+            share = f"{self.done / self.total:4.0%}  " if self.total else ""
+            self.log(f"{share}{self.line}")
+            wait = later
+
+
+class _Line(rich_progress.ProgressColumn):
+    """The line beside the bar; made anew whenever the bar is drawn, so that the time left goes on."""
+
+    def __init__(self, progress: Progress):
+        super().__init__()
+        self.progress = progress
+
+    def render(self, task: rich_progress.Task) -> Text:
+        return Text(self.progress.line)

@@ -1,0 +1,143 @@
+"""Where a result came from: machine, versions, revision, command, date."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import os
+import platform
+import shlex
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What is needed to find a result again.
+
+    Args:
+        command: the command line that chooses the same options.
+        machine: the GPU's name, or the CPU's with the number of threads.
+        device: "cpu" or "cuda".
+        dtype: "float32", "bfloat16", …
+        threads: of PyTorch.
+        versions: of Clover, PyTorch, transformers and Python.
+        revision: of Clover's source code, "-dirty" where files differ; None without a checkout.
+        date: ISO 8601, UTC, to the second.
+    """
+
+    command: str
+    machine: str
+    device: str
+    dtype: str
+    threads: int
+    versions: dict[str, str]
+    revision: str | None
+    date: str
+
+    @classmethod
+    def here(cls, command: str, device: torch.device, dtype: torch.dtype) -> Provenance:
+        """That of what this process does on `device` now."""
+        now = datetime.datetime.now(datetime.timezone.utc)
+        return cls(
+            command=command,
+            machine=machine(device),
+            device=device.type,
+            dtype=str(dtype).removeprefix("torch."),
+            threads=torch.get_num_threads(),
+            versions=versions(),
+            revision=revision(),
+            date=now.isoformat(timespec="seconds"),
+        )
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """The lines of a card."""
+        return [
+            ("device", f"{self.device}, {self.dtype} ({self.machine})"),
+            ("versions", f"{self._versions}, revision {self.revision or 'unknown'}"),
+            ("command", f"{self.command}   ({self.date[:16].replace('T', ' ')} UTC)"),
+        ]
+
+    @property
+    def line(self) -> str:
+        """The foot of a picture."""
+        return f"{self.date[:10]}   {self.device}, {self.dtype} ({self.machine})   {self._versions}"
+
+    @property
+    def _versions(self) -> str:
+        return ", ".join(f"{name} {version}" for name, version in self.versions.items())
+
+
+def versions() -> dict[str, str]:
+    """Versions of Clover, PyTorch, transformers and Python."""
+    return {
+        "clover": importlib.import_module("clover").__version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def revision(package: Path = Path(__file__).parents[1]) -> str | None:
+    """The git revision of the checkout that a package is part of, "-dirty" where files differ; None without one."""
+    # An environment may lie inside another project's checkout: only one that holds the package's own file counts.
+    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    return _git(package, "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12")
+
+
+def machine(device: torch.device) -> str:
+    """The GPU's name, or the CPU's and the number of threads."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"{_cpu_name()}, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def command_line(name: str, options: Any, files: str = "", renamed: Mapping[str, str] | None = None) -> str:
+    """The command line that chooses the same options.
+
+    Args:
+        name: of the command.
+        options: a dataclass whose fields are named like the flags; those at their defaults are left out.
+        files: the field that holds the command's argument or arguments, if it takes any.
+        renamed: fields whose flags have another name.
+    """
+    given = getattr(options, files) if files else None
+    words = ["clover", name, *(given if isinstance(given, tuple) else [given] if given else [])]
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if field.name == files or value == field.default:
+            continue
+        flag = "--" + (renamed or {}).get(field.name, field.name).replace("_", "-")
+        for one in value if isinstance(value, tuple) else (value,):
+            words += [flag] if one is True else [flag, str(one)]
+    return shlex.join(map(str, words))
+
+
+def _git(directory: Path, *arguments: str) -> str | None:
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # looking must not write the index
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(directory), *arguments],
+            capture_output=True, text=True, check=True, timeout=20, env=environment,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

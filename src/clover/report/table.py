@@ -1,0 +1,88 @@
+"""A table of text: described once, shown on a terminal, as Markdown, or on an HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich import table as rich_table
+from rich.cells import cell_len
+from rich.text import Text
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text below their columns' names. "–" stands for what does not apply.
+
+    Args:
+        title: of the table; "" for none.
+        columns: a name may be broken by a newline.
+        rows: each as long as `columns`.
+        note: a sentence below the title.
+        words: so many columns hold words and start at the left; the others hold numbers and end at the right.
+        strong: numbers of the rows that stand out.
+        sections: numbers of the rows before which a line is drawn.
+        optional: columns that a terminal too narrow for all leaves out, the last of them first.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+    words: int = 1
+    strong: Collection[int] = ()
+    sections: Collection[int] = ()
+    optional: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        assert all(len(row) == len(self.columns) for row in self.rows), self.title
+
+    def rich(self, width: int) -> rich_table.Table:
+        """The table for a terminal of so many columns."""
+        kept = self._kept(width)
+        shown = rich_table.Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
+        for at in kept:
+            words = at < self.words
+            shown.add_column(
+                self.columns[at], justify="left" if words else "right", vertical="bottom",
+                no_wrap=not words, overflow="fold" if words else "ellipsis",
+            )  # fmt: skip
+        for number, row in enumerate(self.rows):
+            if number in self.sections:
+                shown.add_section()
+            cells = [Text(row[at]) for at in kept]
+            shown.add_row(*cells, style="bold green" if number in self.strong else "")
+        return shown
+
+    def markdown(self) -> str:
+        """The table as Markdown; marks in the text are escaped."""
+        lines = [self.columns, *self.rows]
+        body = ["| " + " | ".join(map(escape_markdown, line)) + " |" for line in lines]
+        body.insert(1, "|" + "---|" * self.words + "---:|" * (len(self.columns) - self.words))
+        title = [f"## {escape_markdown(self.title)}", ""] if self.title else []
+        note = [escape_markdown(self.note), ""] if self.note else []
+        return "\n".join([*title, *note, *body, ""])
+
+    def _kept(self, width: int) -> list[int]:
+        kept, optional = list(range(len(self.columns))), list(self.optional)
+        while optional and sum(self._widths[at] + 3 for at in kept) > width + 3:
+            kept.remove(list(self.columns).index(optional.pop()))
+        return kept
+
+    @property
+    def _widths(self) -> list[int]:
+        parts = zip(self.columns, *self.rows, strict=True)
+        return [max(cell_len(line) for cell in part for line in cell.split("\n")) for part in parts]
+
+
+def escape_markdown(text: str) -> str:
+    r"""Text that Markdown shows as it is, on one line.
+
+    >>> escape_markdown("a|b *c* <d>")
+    'a\\|b \\*c\\* &lt;d&gt;'
+    """
+    text = " ".join(text.split()).replace("\\", "\\\\")
+    for mark in "|*_`[]":
+        text = text.replace(mark, "\\" + mark)
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,79 @@
+"""Numbers, durations and names as people read them."""
+
+from __future__ import annotations
+
+SYSTEMS = {
+    "plain": "plain decoding",
+    "transformers": "transformers' generate",
+    "clover1": "Clover-1 (paper)",
+    "clover2": "Clover-2 (paper)",
+    "recall": "Recall (ours)",
+    "medusa": "Medusa",
+    "eagle": "EAGLE-1",
+    "eagle3": "EAGLE-3",
+    "hydra": "Hydra",
+    "lookup": "prompt lookup",
+}
+
+
+def system_name(system: str) -> str:
+    """What a draft system, or another way to decode, is called in reports; other names stay as they are."""
+    return SYSTEMS.get(system, system)
+
+
+def percent(share: float | None, digits: int = 0) -> str:
+    """A share in percent, "–" without one.
+
+    >>> percent(0.734), percent(0.734, 1), percent(None)
+    ('73 %', '73.4 %', '–')
+    """
+    return "–" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def times(factor: float | None) -> str:
+    """A factor, "–" without one.
+
+    >>> times(2.5), times(None)
+    ('2.50×', '–')
+    """
+    return "–" if factor is None else f"{factor:.2f}×"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people.
+
+    >>> duration(3.2), duration(75), duration(7300)
+    ('3 s', '1:15 min', '2:01 h')
+    """
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02d} min"
+    return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
+
+
+def count(number: float) -> str:
+    """A large number for people.
+
+    >>> count(950), count(31_400), count(3_140_000), count(2.5e9)
+    ('950', '31.4 k', '3.1 M', '2.5 G')
+    """
+    for unit, name in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if number >= unit:
+            return f"{number / unit:.1f}".removesuffix(".0") + name
+    return f"{number:.0f}"
+
+
+def mode(temperature: float) -> str:
+    """How the tokens are chosen.
+
+    >>> mode(0.0), mode(0.8)
+    ('greedy', 'sampled at T = 0.8')
+    """
+    return "greedy" if temperature == 0 else f"sampled at T = {temperature:g}"
+
+
+def shortened(name: str, length: int = 52) -> str:
+    """Each line of a name, cut where it is too long."""
+    return "\n".join(line if len(line) <= length else line[: length - 1] + "…" for line in name.split("\n"))

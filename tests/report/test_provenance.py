@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+import clover
+from clover.report.provenance import Provenance, command_line, machine, revision, versions
+
+
+@dataclass(frozen=True)
+class Options:
+    files: tuple[str, ...] = ()
+    batch_sizes: tuple[int, ...] = (1,)
+    quiet: bool = False
+    json: Path | None = None
+
+
+def test_here() -> None:
+    found = Provenance.here("clover work", torch.device("cpu"), torch.bfloat16)
+    assert (found.device, found.dtype, found.threads) == ("cpu", "bfloat16", torch.get_num_threads())
+    assert found.versions == versions() and found.versions["clover"] == clover.__version__
+    assert found.machine == machine(torch.device("cpu"))
+    assert found.line.startswith(found.date[:10])
+    assert dict(found.facts)["command"].startswith("clover work")
+
+
+def test_command_line() -> None:
+    options = Options(("a b",), (1, 4), quiet=True, json=Path("x.json"))
+    expected = "clover work 'a b' --batch-size 1 --batch-size 4 --quiet --json x.json"
+    assert command_line("work", options, "files", {"batch_sizes": "batch-size"}) == expected
+    assert command_line("work", Options(), "files") == "clover work"
+
+
+def test_revision_of_a_checkout(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", "-C", str(tmp_path), *identity, *arguments], check=True, capture_output=True)
+
+    assert revision(tmp_path) is None
+    file = tmp_path / "__init__.py"
+    file.write_text("")
+    git("init")
+    assert revision(tmp_path) is None  # a checkout, but not of this package
+    git("add", ".")
+    git("commit", "-m", "first")
+    clean = revision(tmp_path)
+    assert clean is not None and len(clean) >= 12 and not clean.endswith("-dirty")
+    file.write_text("x = 1\n")
+    assert revision(tmp_path) == f"{clean}-dirty"
