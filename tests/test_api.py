@@ -95,8 +95,8 @@ def test_a_tuning_beside_the_draft_is_used_where_it_fits(pair: tuple[Path, Path]
     draft = shutil.copytree(pair[1], tmp_path / "draft")
     target = TargetModel.load(pair[0])
     for fingerprint, fits in (("another", False), (target_fingerprint(target.config), True)):
-        choices = (Choice(1, "chain:2", 90.0, 1.9, 0.02), Choice(1, "none", 50.0, 1.0, 0.02))
-        found = Tuning("cpu", "float32", "", 1, "", {}, fingerprint, (), (), choices, None)
+        choices = (Choice(1, "chain:2", 1.9, 0.02, 90.0), Choice(1, "plain", 1.0, 0.02, 50.0))
+        found = Tuning("cpu", "float32", "", 1, "", {}, fingerprint, (), choices)
         write_entry(draft / "tuning.json", found)
         assert find_tuning(draft, target) == (found if fits else None)
     policy = clover.load(target, draft).engine.policy
@@ -104,9 +104,8 @@ def test_a_tuning_beside_the_draft_is_used_where_it_fits(pair: tuple[Path, Path]
     assert policy.choose(Running(1, 10)) is not None and policy.leader == "chain:2"
     (draft / "tuning.json").write_text("{}")
     assert clover.load(target, draft, tree="chain:3").engine.policy.max_nodes == 4, "it does not matter here"
-    for choice in ({}, {"tree": "shared:2"}, {"tree": "chain:5:0.1"}):
-        with pytest.raises(UserError, match="clover tune"):
-            clover.load(target, draft, **choice)
+    with pytest.raises(UserError, match="clover tune"):
+        clover.load(target, draft)
 
 
 def test_stop_strings_end_the_text(model: Clover) -> None:

@@ -15,7 +15,7 @@ from typing import Any, overload
 import torch
 
 from clover import assets
-from clover.drafting import Policy, asks_how_likely, make_fixed_policy, make_policy
+from clover.drafting import FixedPolicy, Policy, make_drafter, make_policy
 from clover.drafting.tuning import FILE_NAME, Tuning, read_tuning, target_fingerprint
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Generation, PrefixCache, Request
@@ -52,9 +52,8 @@ def load(
             decodes without a draft. The text is the same.
         tree: always this one: "clover2" (25 nodes), "medusa" (63 nodes), "chain:5", "chain:12:0.06" (ends where
             the draft is unsure), a JSON file with rank paths, "budget:4" (Clover-1's dynamic tree), "eagle2:60" (expand
-            and re-rank), "shared:4" (one budget for the whole batch) or "drawn:clover2" (children drawn from the
-            draft); or an object of `clover.tree`. See `clover.tree.parse_tree`. When left out `method` decides; "draft"
-            takes the draft's own tree.
+            and re-rank) or "drawn:clover2" (children drawn from the draft); or an object of `clover.tree`. See
+            `clover.tree.parse_tree`. When left out `method` decides; "draft" takes the draft's own tree.
         plain: short for method="plain".
         dtype: "float32", "bfloat16", …; float32 on a CPU and bfloat16 on a GPU when left out.
         device: "cpu", "cuda", …; a GPU when there is one.
@@ -110,9 +109,9 @@ def policy_of(
     Raises:
         UserError: the tuning is damaged, or a tree is deeper than the draft goes.
     """
-    matters = not fixed or asks_how_likely(tree)
-    tuning = find_tuning(place, draft.target) if place is not None and matters else None
-    return make_fixed_policy(draft, tree, tuning) if fixed else make_policy(draft, tuning, compiled)
+    if fixed:
+        return FixedPolicy(make_drafter(draft, tree))
+    return make_policy(draft, None if place is None else find_tuning(place, draft.target), compiled)
 
 
 def find_tuning(draft: str | os.PathLike[str], target: TargetModel) -> Tuning | None:

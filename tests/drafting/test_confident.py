@@ -8,7 +8,7 @@ from statistics import fmean
 import pytest
 import torch
 
-from clover.drafting import Calibration, ConfidentDrafter
+from clover.drafting import ConfidentDrafter
 from clover.tree import ConfidentChain, TokenTree
 from tests.drafting.scripted import (
     SAMPLED,
@@ -22,42 +22,35 @@ from tests.drafting.scripted import (
 )
 
 VOCAB, DEPTHS = 12, 6
-CALIBRATION = Calibration((0.3, 2.0), (0.5, -1.5))
 Opinion = Callable[[Text], torch.Tensor]
 
 
-def slow_chains(
-    opinions: list[Opinion], chain: ConfidentChain, calibration: Calibration | None = None
-) -> list[list[int]]:
+def slow_chains(opinions: list[Opinion], chain: ConfidentChain) -> list[list[int]]:
     texts = [[row] for row in range(len(opinions))]
     joint = [1.0] * len(opinions)
-    for depth in range(1, min(chain.depth, DEPTHS) + 1):
+    for _ in range(min(chain.depth, DEPTHS)):
         for row, opinion in enumerate(opinions):
             probs = opinion(tuple(texts[row])).double().softmax(-1).nan_to_num(0.0)
             token = int(probs.argmax())
-            believed = probs if calibration is None else calibration.apply(probs, depth)
-            joint[row] *= float(believed[token])
+            joint[row] *= float(probs[token])
             texts[row].append(token)
         if fmean(joint) < chain.least:
             break
     return [text[1:] for text in texts]
 
 
-def drafted(
-    draft: ScriptedDraft, chain: ConfidentChain, rows: int, calibration: Calibration | None = None
-) -> TokenTree:
-    return grown(ConfidentDrafter(draft, chain, calibration), draft, rows)  # type: ignore[arg-type]
+def drafted(draft: ScriptedDraft, chain: ConfidentChain, rows: int) -> TokenTree:
+    return grown(ConfidentDrafter(draft, chain), draft, rows)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("calibration", [None, CALIBRATION], ids=["as they are", "calibrated"])
 @pytest.mark.parametrize("rows", [1, 3])
-def test_chains_are_those_of_the_rule(rows: int, calibration: Calibration | None) -> None:
+def test_chains_are_those_of_the_rule(rows: int) -> None:
     lengths = set()
     for seed in range(12):
         draft = ScriptedDraft(fake_target(VOCAB), random_opinion(VOCAB, False, seed), max_depth=DEPTHS)
         for chain in (ConfidentChain(4, 0.05), ConfidentChain(9, 0.01), ConfidentChain(9, 0.3)):
-            found = drafted(draft, chain, rows, calibration)
-            expected = slow_chains([draft.opinion] * rows, chain, calibration)
+            found = drafted(draft, chain, rows)
+            expected = slow_chains([draft.opinion] * rows, chain)
             assert found.tokens[:, 1:].tolist() == expected
             nodes = found.tokens.shape[1]
             assert found.parents.tolist() == [list(range(-1, nodes - 1))] * rows

@@ -127,8 +127,8 @@ def test_costs_of_copies_are_guessed_and_then_learned() -> None:
 
 def test_a_tuning_tells_what_copies_cost() -> None:
     verify = tuple(VerifyCost(1, nodes, 100, 0.01 + 0.001 * nodes) for nodes in (1, 9, 33))
-    choices = (Choice(1, "chain:2", 90.0, 1.9, 0.02), Choice(1, PLAIN, 50.0, 1.0, 0.022))
-    found = Tuning("cpu", "float32", "", 1, "", {}, "", verify, (), choices, None)
+    choices = (Choice(1, "chain:2", 1.9, 0.02, 90.0), Choice(1, PLAIN, 1.0, 0.022, 50.0))
+    found = Tuning("cpu", "float32", "", 1, "", {}, "", verify, choices)
     made = make_policy(scripted_draft(), found)
     costs = made._sizes[0].costs.relative
     assert costs["copy:15"] == pytest.approx(0.022 * 0.026 / 0.011)

@@ -25,7 +25,7 @@ class Session:
         return torch.randn(*tokens.shape, VOCAB)
 
 
-@pytest.mark.parametrize("text", ["clover2", "budget:4", "eagle2:20", "shared:3", "drawn:clover2"])
+@pytest.mark.parametrize("text", ["clover2", "budget:4", "eagle2:20", "drawn:clover2"])
 def test_trees_grow_and_are_verified_without_a_question(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     uncached = (
         clover.tree.tokens._shape_tensors.__wrapped__

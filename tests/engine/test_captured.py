@@ -93,7 +93,7 @@ def test_dynamic_trees_are_captured(target: TargetModel, tree: str) -> None:
 
 @pytest.mark.parametrize(
     ("system", "tree"),
-    [("clover2", "shared:3"), ("clover2", "chain:3:0.5"), ("clover2", "drawn:chain:2"), ("lookup", "")],
+    [("clover2", "chain:3:0.5"), ("clover2", "drawn:chain:2"), ("lookup", "")],
 )
 def test_what_is_not_captured_runs_beside_the_compiled_target(
     target: TargetModel, system: str, tree: str

@@ -28,7 +28,6 @@ FIXED = (
     "budget:12:0.95",
     "eagle2:60",
     "eagle2:8:3:4",
-    "shared:3",
     "chain:9:0.05",
 )
 DRAWN = ("drawn:chain:4", "drawn:clover2")

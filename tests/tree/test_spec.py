@@ -10,7 +10,6 @@ from clover.tree import (
     ConfidentChain,
     DrawnTree,
     RerankTree,
-    SharedTree,
     TreeShape,
     parse_tree,
     static_spec,
@@ -40,8 +39,6 @@ def test_parse_tree_reads_rules():
     assert parse_tree("eagle2:60:4") == RerankTree(60, 4, 6)
     assert parse_tree("eagle2:9:3:2") == RerankTree(9, 3, 2)
     assert parse_tree("chain:10:0.25") == ConfidentChain(10, 0.25)
-    assert parse_tree("shared:3") == SharedTree(3, 6)
-    assert parse_tree("shared:12:2") == SharedTree(12, 2)
     assert parse_tree("drawn:clover2") == DrawnTree(CLOVER2_TREE)
     assert parse_tree("drawn:chain:4") == DrawnTree(TreeShape.chain(4))
 
@@ -72,7 +69,7 @@ def test_parse_tree_reads_rules():
             "paths:99999.",
         ),
         *("chain:4:", "chain:4:0", "chain:4:1", "chain:4:-1", "chain:4:nan", "chain:0:0.1", "chain:4:0.1:2"),
-        *("shared", "shared:", "shared:0", "shared:4:0", "shared:4:5:6", "shared:x", "drawn:shared:3"),
+        *("shared", "shared:", "shared:3", "shared:12:2"),
         *("drawn:", "drawn:budget:4", "drawn:drawn:chain:2", "drawn:oak"),
     ],
 )

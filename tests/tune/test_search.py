@@ -28,13 +28,12 @@ def test_neighbours_are_tried_once() -> None:
     assert [one.candidate.shape.budget for one in tried] == [10, 5, 2]
 
 
-def test_rules_are_about_as_large_and_share_only_where_there_are_rows_to_share() -> None:
+def test_rules_are_about_as_large() -> None:
     best = TreeShape.from_paths([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 0, 1]])
     ends = ["chain:6:0.1", "chain:6:0.05"]
     assert rules_worth_trying(best, 1, 6, 0.1) == ["budget:8", "eagle2:8:3:3", "eagle2:4:3:3", *ends]
-    assert rules_worth_trying(best, 4, 6, 0.1)[3:] == ["shared:8:3", "shared:4:3", *ends]
     one = TreeShape.chain(1)
-    assert rules_worth_trying(one, 4, 1, 0.1) == ["budget:1", "eagle2:1:3:1", "shared:1:1"]
+    assert rules_worth_trying(one, 4, 1, 0.1) == ["budget:1", "eagle2:1:3:1"]
     for rule in rules_worth_trying(best, 4, 6, 1 / 3):
         parse_tree(rule)
 

@@ -66,7 +66,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, target: TargetModel, script: Scrip
     draft = Clover2Draft.from_target(target, num_heads=3)
     options = {"expected": float, "repeats": 3, "enough": lambda share: False} | options
     batches = make_batches([text(number, 5) for number in range(4)], 2, most=2)
-    return try_trees(target, draft, list(script.nodes), batches, None, **options)
+    return try_trees(target, draft, list(script.nodes), batches, **options)
 
 
 def test_steps_cost_what_they_take_in_turn(target: TargetModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +81,7 @@ def test_steps_cost_what_they_take_in_turn(target: TargetModel, monkeypatch: pyt
     found = scripted(monkeypatch, target, script)
     assert [trial.tree for trial in found] == ["chain:3", "chain:2", PLAIN]
     first = found[0]
-    assert first.choice() == Choice(2, "chain:3", pytest.approx(6 / 1.9), 3.0, pytest.approx(1.9), 4.0)
+    assert first.choice() == Choice(2, "chain:3", 3.0, pytest.approx(1.9), pytest.approx(6 / 1.9))
     assert (first.tokens, first.steps, first.nodes, first.timed) == (12, 2, 4, 3)
     assert first.seconds == pytest.approx(3.8), "two batches were decoded"
     assert (first.draft_seconds, first.verify_seconds) == pytest.approx((3.8 / 4, 3.8 / 2))
@@ -125,8 +125,8 @@ def test_time_that_is_over_ends_a_trial_after_a_batch_and_a_few_steps(
 def test_trees_are_really_run(target: TargetModel) -> None:
     draft = Clover2Draft.from_target(target, num_heads=3).eval()
     texts = [Text((3, 4, number), (0,) * 12) for number in range(2)]
-    trees = [PLAIN, "chain:2", "paths:0,1,00", "budget:3", "eagle2:4:2", "shared:2", "chain:3:0.1"]
-    found = try_trees(target, draft, trees, make_batches(texts, 2, 1), None, float, 2, lambda share: False)
+    trees = [PLAIN, "chain:2", "paths:0,1,00", "budget:3", "eagle2:4:2", "chain:3:0.1"]
+    found = try_trees(target, draft, trees, make_batches(texts, 2, 1), float, 2, lambda share: False)
     assert sorted(trial.tree for trial in found) == sorted(trees)
     assert [trial.speed for trial in found] == sorted((trial.speed for trial in found), reverse=True)
     for trial in found:

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import AutoModelForCausalLM
 
-from clover.drafting import make_fixed_policy, make_policy
+from clover.drafting import make_policy
 from clover.drafting.tuning import Tuning
 from clover.drafts import DraftModel
 from clover.engine import Engine
@@ -110,7 +110,7 @@ def _engine(
     if name == AUTO:
         return Engine(target, draft, policy=make_policy(draft, tuning, bool(compile)), compile=compile)
     tree = None if name == OWN_TREE else parse_tree(name)
-    return Engine(target, draft, policy=make_fixed_policy(draft, tree, tuning), compile=compile)
+    return Engine(target, draft, tree, compile=compile)
 
 
 def load_assistant(name: str, target: TargetModel, trust_remote_code: bool) -> Any:

@@ -55,8 +55,8 @@ Tree = Annotated[
         metavar="TREE",
         rich_help_panel=_DECODING,
         help="Token tree to verify: clover2 (25 nodes), medusa (63), chain:5, chain:12:0.06 (ends where the "
-        "draft is unsure), a JSON file with a list of rank paths, budget:4 (Clover-1), eagle2:60 (re-ranked), shared:4 "
-        "(one budget for the batch), or drawn:clover2 (drawn from the draft). Left out: what --method says.",
+        "draft is unsure), a JSON file with a list of rank paths, budget:4 (Clover-1), eagle2:60 (re-ranked), "
+        "or drawn:clover2 (drawn from the draft). Left out: what --method says.",
     ),
 ]
 Method = Annotated[

@@ -30,7 +30,7 @@ Output = Annotated[
 ]
 Picture = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Draw calibration and speed-ups: .png, .pdf or .svg."),
+    typer.Option(metavar="FILE", help="Draw the speed-ups: .png, .pdf or .svg."),
 ]
 
 

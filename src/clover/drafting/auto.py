@@ -17,7 +17,7 @@ from clover.drafting.policy import Policy, PrefillOutcome, Running, StepOutcome
 from clover.drafting.repetition import Copier
 from clover.drafting.sizes import Size, Trial, size_group
 from clover.drafting.tail import Tail
-from clover.drafting.tuning import PLAIN, TextDifficulty
+from clover.drafting.tuning import PLAIN
 
 _MARGIN = 1.03  # a change must promise that much
 _NEAR = 1.6  # times as fast as plain steps: an error of the tuning could hide that these are faster
@@ -69,11 +69,10 @@ class AutoPolicy(Policy):
 
     Args:
         candidates: plain steps need not be among them, they always are.
-        costs: per batch size, seconds per step by name, of those worth considering there and of copies; "none" is a
+        costs: per batch size, seconds per step by name, of those worth considering there and of copies; "plain" is a
             plain step. Where no size has any, all are considered, and measured first.
         weight: rows times steps that speak for the candidates' accepted tokens.
         copies: tokens that a step may copy.
-        difficulties: of texts, before any was seen.
     """
 
     def __init__(
@@ -82,7 +81,6 @@ class AutoPolicy(Policy):
         costs: Mapping[int, Mapping[str, float]] | None = None,
         weight: float = 8.0,
         copies: Sequence[int] = LENGTHS,
-        difficulties: Sequence[TextDifficulty] = (),
     ):
         assert candidates, "without a draft there is nothing to choose"
         self._drafters = {candidate.name: candidate.drafter for candidate in candidates}
@@ -92,7 +90,7 @@ class AutoPolicy(Policy):
         self.max_depth = max(drafter.max_depth for drafter in every)
         self._known = (PLAIN, *self._drafters)
         known = {c.name: Believed(max(c.accepted, 0.05), c.drafter.max_depth, c.depth) for c in candidates}
-        self._acceptance = AcceptanceEstimate(known, weight, difficulties)
+        self._acceptance = AcceptanceEstimate(known, weight)
         self._sizes = {
             size_group(size): Size(
                 CostEstimate(known, _TUNED_STEPS),

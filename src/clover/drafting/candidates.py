@@ -5,12 +5,11 @@ from math import inf, log2
 from statistics import fmean
 
 from clover.drafting.auto import AutoPolicy, Candidate
-from clover.drafting.calibration import Calibration
 from clover.drafting.copying import LENGTHS, copier_name
 from clover.drafting.making import make_drafter
 from clover.drafting.tuning import PLAIN, Choice, Tuning, verify_seconds
 from clover.drafts import DraftModel
-from clover.tree import BudgetTree, ConfidentChain, RerankTree, SharedTree, Tree, TreeShape, parse_tree
+from clover.tree import BudgetTree, ConfidentChain, RerankTree, Tree, TreeShape, parse_tree
 
 _CHAIN = "chain:8:0.15"  # of an untuned draft
 _COMPILED_LENGTHS = (15,)
@@ -43,13 +42,13 @@ def make_policy(
     found: dict[str, list[Choice]] = {}
     for choice in (choice for choices in best.values() for choice in choices if choice.tree != PLAIN):
         found.setdefault(choice.tree, []).append(choice)
-    candidates = [_tuned_candidate(draft, choices, tuning.calibration) for choices in found.values()]
+    candidates = [_tuned_candidate(draft, choices) for choices in found.values()]
     if not candidates:
         return AutoPolicy(_default_candidates(draft, compiled), copies=lengths)
     costs = {size: {c.tree: c.step_seconds for c in choices} for size, choices in best.items()}
     for size, known in costs.items():
         known.update(_copy_costs(tuning, size, known.get(PLAIN), lengths))
-    return AutoPolicy(candidates, costs, _TUNED_WEIGHT, lengths, tuning.difficulties)
+    return AutoPolicy(candidates, costs, _TUNED_WEIGHT, lengths)
 
 
 def _copy_costs(tuning: Tuning, size: int, plain: float | None, lengths: Sequence[int]) -> dict[str, float]:
@@ -62,18 +61,10 @@ def _copy_costs(tuning: Tuning, size: int, plain: float | None, lengths: Sequenc
     return {copier_name(length): plain * max(seconds / single, 1.0) for length, seconds in passes.items()}
 
 
-def _tuned_candidate(
-    draft: DraftModel, choices: Sequence[Choice], calibration: Calibration | None
-) -> Candidate:
+def _tuned_candidate(draft: DraftModel, choices: Sequence[Choice]) -> Candidate:
     """What was measured of one tree, at several batch sizes, taken together."""
-    tree = parse_tree(choices[0].tree)
-    depths = [choice.mean_nodes - 1 for choice in choices if choice.mean_nodes is not None]
-    return Candidate(
-        name=choices[0].tree,
-        drafter=make_drafter(draft, tree, calibration),
-        accepted=fmean(choice.tau for choice in choices) - 1,
-        depth=fmean(depths) if depths and isinstance(tree, ConfidentChain) else None,
-    )
+    drafter = make_drafter(draft, parse_tree(choices[0].tree))
+    return Candidate(choices[0].tree, drafter, fmean(choice.tau for choice in choices) - 1)
 
 
 def _worth_considering(choices: Sequence[Choice], compiled: bool) -> list[Choice]:
@@ -105,7 +96,7 @@ def _depth(tree: Tree) -> float:
     match tree:
         case TreeShape():
             return tree.max_depth
-        case ConfidentChain() | RerankTree() | SharedTree():
+        case ConfidentChain() | RerankTree():
             return tree.depth
     return inf
 

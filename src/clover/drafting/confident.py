@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from clover.drafting.best import log_probabilities
-from clover.drafting.calibration import Calibration
 from clover.drafts import DraftModel, DraftSession
 from clover.drafts.vocabulary import target_tokens
 from clover.sampling import Sampler
@@ -24,14 +23,13 @@ from clover.tree import ConfidentChain, TokenTree, TreeShape
 class ConfidentDrafter:
     """Drafts one token after another until their joint probability, as the mean of the rows, is below the least.
 
-    Probabilities are the draft's own, each calibrated if a calibration is given. In sampled rows they are taken at the
-    row's temperature, after the numbers by which the target will choose are added to the logits
-    (`Sampler.perturbed`). All rows of a batch get as many tokens. The host has to know when to end, so it waits for
-    the device once per depth.
+    Probabilities are the draft's own. In sampled rows they are taken at the row's temperature, after the numbers by
+    which the target will choose are added to the logits (`Sampler.perturbed`). All rows of a batch get as many tokens.
+    The host has to know when to end, so it waits for the device once per depth.
     """
 
-    def __init__(self, draft: DraftModel, tree: ConfidentChain, calibration: Calibration | None = None):
-        self.least, self.calibration, self.d2t = tree.least, calibration, draft.d2t
+    def __init__(self, draft: DraftModel, tree: ConfidentChain):
+        self.least, self.d2t = tree.least, draft.d2t
         self.max_depth = min(draft.max_depth, tree.depth)
         self.max_nodes = 1 + self.max_depth
         self._shapes = [TreeShape.chain(depth) for depth in range(1, self.max_depth + 1)]
@@ -46,13 +44,8 @@ class ConfidentDrafter:
             tokens.append(target_tokens(self.d2t, found.indices))
             if shape.max_depth == self.max_depth:
                 break
-            joint = joint * self._believed(log_probabilities(found.values, scores)[:, 0], shape.max_depth)
+            joint = joint * log_probabilities(found.values, scores)[:, 0].exp()
             if float(joint.mean()) < self.least:
                 break
             output = session.advance(slots, tokens[-1])
         return TokenTree.from_shape(self._shapes[len(tokens) - 2], torch.cat(tokens, dim=1))
-
-    def _believed(self, log_probs: Tensor, depth: int) -> Tensor:
-        """What log-probabilities [B] of tokens at a depth count for, as probabilities."""
-        chances = log_probs.exp()
-        return chances if self.calibration is None else self.calibration.apply(chances, depth)

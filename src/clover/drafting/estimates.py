@@ -14,7 +14,7 @@ from statistics import fmean, median_low
 
 from clover.drafting.difficulty import DifficultyEstimate, Endings
 from clover.drafting.hazards import LEAST_HAZARD, MOST_HAZARD, accepted_of, exposure, hazard_of, survival
-from clover.drafting.tuning import PLAIN, TextDifficulty, text_at
+from clover.drafting.tuning import PLAIN
 
 _KEPT_CATCH_UPS, _FEWEST_POSITIONS = 5, 64  # measurements that a median is taken over, and positions of one
 _KEPT = 9  # steps that a median is taken over: four slow ones in a row do not move it
@@ -85,17 +85,14 @@ class AcceptanceEstimate:
     Args:
         candidates: what is believed of each.
         weight: rows times steps that speak for the accepted tokens.
-        difficulties: what is presumed of texts before any was seen.
     """
 
     def __init__(
         self,
         candidates: Mapping[str, Believed],
         weight: float,
-        difficulties: Sequence[TextDifficulty] = (),
     ):
-        self._difficulties = tuple(difficulties)
-        self._spread = usual = next((one.spread for one in difficulties if one.ratio == 1), 0.0)
+        self._spread = usual = 0.0
         self._paths: dict[str, _Path] = {}
         for name, one in candidates.items():
             depth = min(max(one.depth or one.most_depth, 1.0), float(one.most_depth))
@@ -104,7 +101,7 @@ class AcceptanceEstimate:
             hazards = Endings(ended, ended / hazard)
             self._paths[name] = _Path(depth, one.most_depth, one.depth is not None, hazards, weight)
         exposed = fmean(path.hazard.ended / path.weight for path in self._paths.values())
-        self._difficulty = DifficultyEstimate(exposed, lambda at: text_at(self._difficulties, at).ratio)
+        self._difficulty = DifficultyEstimate(exposed, lambda at: 1.0)
         self._temperature: float | None = None
         self._tokens: dict[
             str, float
@@ -115,7 +112,7 @@ class AcceptanceEstimate:
         before = self._difficulty.ratio
         self._difficulty.enter(temperature, rows)
         if temperature != self._temperature:
-            self._temperature, self._spread = temperature, text_at(self._difficulties, temperature).spread
+            self._temperature = temperature
             self._tokens.clear()
         elif self._difficulty.ratio != before:
             self._tokens.clear()
@@ -213,7 +210,7 @@ class CostEstimate:
     what a step takes beyond a plain one goes with it: `stretch` is its depth over the usual one.
 
     Args:
-        seconds: what is known already, on a machine as fast as it was then; "none" is a plain step.
+        seconds: what is known already, on a machine as fast as it was then; "plain" is a plain step.
         weight: steps that speak for it, at most 9.
     """
 

@@ -36,7 +36,7 @@ class RerankDrafter:
         parent_of = torch.zeros_like(root).unsqueeze(1)  # where the frontier is among all nodes
         tokens, parents, values, first = [root.unsqueeze(1)], [parent_of], [scores], 1
         for depth in range(1, self.max_depth + 1):
-            found, indices = self._children(sampler.perturbed(output, depth - 1, self.d2t), scores, depth)
+            found, indices = self._children(sampler.perturbed(output, depth - 1, self.d2t), scores)
             children = target_tokens(self.d2t, indices)
             width = found.shape[1] // output.shape[1]
             tokens.append(children)
@@ -48,24 +48,18 @@ class RerankDrafter:
                 parent_of, first = first + places, first + found.shape[1]
         return self._reranked(torch.cat(tokens, 1), torch.cat(parents, 1), torch.cat(values, 1))
 
-    def _children(self, logits: Tensor, scores: Tensor, depth: int) -> tuple[Tensor, Tensor]:
+    def _children(self, logits: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
         """The best children of each frontier node.
 
         Args:
             logits: [B, P, V].
             scores: float64 [B, P], log-probability of the path to each node.
-            depth: of the children.
 
         Returns:
             log-probabilities of the paths float64 [B, P * K], and indices Long [B, P * K].
         """
         found, indices = likeliest(logits, self.beam)
-        found = self._believed(found, depth)
         return (scores.unsqueeze(2) + found).flatten(1), indices.flatten(1)
-
-    def _believed(self, log_probs: Tensor, depth: int) -> Tensor:
-        """What the draft's log-probabilities [B, P, K] of nodes at a depth count for: what they say."""
-        return log_probs
 
     def _reranked(self, tokens: Tensor, parents: Tensor, values: Tensor) -> TokenTree:
         """The root and the best candidates; tokens, parents Long [B, C], values float64 [B, C]."""

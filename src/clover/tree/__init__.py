@@ -1,7 +1,7 @@
 """Token trees: which draft tokens the target model verifies together in one forward pass.
 
 A `TreeShape` is a plan that is the same at every step (who is whose parent, which candidate sits where); a
-`BudgetTree`, `RerankTree`, `SharedTree`, `ConfidentChain` or `DrawnTree` says by which rule each step's tree is grown;
+`BudgetTree`, `RerankTree`, `ConfidentChain` or `DrawnTree` says by which rule each step's tree is grown;
 a `TokenTree` is one step's tree with its tokens, for a batch. Node 0 is the root, the last committed token; every other
 node comes after its parent.
 """
@@ -14,7 +14,6 @@ from clover.tree.spec import (
     ConfidentChain,
     DrawnTree,
     RerankTree,
-    SharedTree,
     Tree,
     parse_tree,
     static_spec,
@@ -27,7 +26,6 @@ __all__ = [
     "Level",
     "BudgetTree",
     "RerankTree",
-    "SharedTree",
     "ConfidentChain",
     "DrawnTree",
     "CLOVER2_TREE",

@@ -60,27 +60,6 @@ class RerankTree:
 
 
 @dataclass(frozen=True)
-class SharedTree:
-    """One budget for the whole batch: the candidates of all rows compete for it, so rows get trees of several sizes.
-
-    Attributes:
-        budget: draft tokens per row and step on average, root excluded. No row gets more than twice as many, or
-            six where that is more.
-        depth: of the trees; no deeper than the draft goes.
-
-    Raises:
-        UserError: a value is out of range.
-    """
-
-    budget: int = 4
-    depth: int = 6
-
-    def __post_init__(self) -> None:
-        _check_count("a shared tree's number of nodes", self.budget)
-        _check_count("a shared tree's depth", self.depth)
-
-
-@dataclass(frozen=True)
 class ConfidentChain:
     """A chain that is ended at each step where the draft is no longer confident that it is accepted so far.
 
@@ -125,7 +104,7 @@ class DrawnTree:
             )
 
 
-Tree = TreeShape | BudgetTree | RerankTree | SharedTree | ConfidentChain | DrawnTree
+Tree = TreeShape | BudgetTree | RerankTree | ConfidentChain | DrawnTree
 
 
 def _shape(paths: str) -> TreeShape:
@@ -146,7 +125,7 @@ MEDUSA_TREE = _shape(
 
 _NAMED = {"clover2": CLOVER2_TREE, "medusa": MEDUSA_TREE}
 _WANTED = (
-    "give clover2, medusa, chain:5, chain:10:0.1, budget:4, eagle2:60, shared:4, drawn:clover2, or a JSON file with a "
+    "give clover2, medusa, chain:5, chain:10:0.1, budget:4, eagle2:60, drawn:clover2, or a JSON file with a "
     "list of rank paths such as [[0], [1], [0, 0]]"
 )
 
@@ -157,9 +136,8 @@ def parse_tree(text: str) -> Tree:
     Args:
         text: "clover2" (25 nodes), "medusa" (63 nodes), "chain:K" (K tokens in a row), "chain:K:LEAST" (see
             `ConfidentChain`), "budget:B" or "budget:B:MASS" (see `BudgetTree`), "eagle2:N", "eagle2:N:BEAM" or
-            "eagle2:N:BEAM:DEPTH" (see `RerankTree`), "shared:N" or "shared:N:DEPTH" (see `SharedTree`), "drawn:TREE"
-            with a static tree (see `DrawnTree`), "paths:0,1,00" (rank paths, see `static_spec`), or the path of a JSON
-            list of rank paths.
+            "eagle2:N:BEAM:DEPTH" (see `RerankTree`), "drawn:TREE" with a static tree (see `DrawnTree`),
+            "paths:0,1,00" (rank paths, see `static_spec`), or the path of a JSON list of rank paths.
 
     Raises:
         UserError: it is none of these, or the file does not hold a tree.
@@ -188,13 +166,11 @@ def parse_tree(text: str) -> Tree:
             return BudgetTree(_count(text, values[0]), *(_number(text, value) for value in values[1:]))
         case "eagle2" if len(values) <= 3:
             return RerankTree(*(_count(text, value) for value in values))
-        case "shared" if len(values) <= 2:
-            return SharedTree(*(_count(text, value) for value in values))
         case "drawn":
             return _drawn(text, given)
         case "paths":
             return TreeShape.from_paths(_ranks(text, path) for path in given.split(","))
-        case "chain" | "budget" | "eagle2" | "shared":
+        case "chain" | "budget" | "eagle2":
             raise UserError(f"tree {_shortened(text)} has more parts than {kind} takes; {_WANTED}")
     return TreeShape.from_paths(_read_paths(Path(text)))
 

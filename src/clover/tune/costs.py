@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from clover.drafting import make_drafter
-from clover.drafting.tuning import PLAIN, DraftCost, VerifyCost, verify_seconds
+from clover.drafting.tuning import PLAIN, VerifyCost, verify_seconds
 from clover.drafts import DraftModel
 from clover.engine import Request
 from clover.target import TargetModel
@@ -28,6 +28,14 @@ FEW_SIZES = (9, 33)  # measured at a second context too
 _EVERY_DEPTH = 6  # up to which there is a chain of each
 _WARM_UP = 1  # first steps of each tree that do not count
 _SHORTEST_RUN = 64  # new tokens
+
+
+@dataclass(frozen=True)
+class DraftCost:
+    """Seconds that drafting `tree` takes per step, what the draft takes in before it included."""
+
+    tree: str
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -78,7 +86,7 @@ class StepCosts:
         for tree in self.trees:
             if tree.tree != PLAIN:
                 found.setdefault(tree.tree, []).append(tree.draft)
-        return tuple(DraftCost(self.batch_size, tree, median(seconds)) for tree, seconds in found.items())
+        return tuple(DraftCost(tree, median(seconds)) for tree, seconds in found.items())
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""

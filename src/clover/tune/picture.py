@@ -1,4 +1,4 @@
-"""The tuning as one picture: the draft's probabilities against what came, and speeds foretold against measured ones."""
+"""The tuning as one picture: speeds foretold against measured ones."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from matplotlib.figure import Figure
 
 from clover import pictures
 from clover.evaluate.report import SYSTEM_LABELS
-from clover.pictures import FAINT, GREEN, GRID
-from clover.tune.reliability import Bin
+from clover.pictures import FAINT, GRID
 from clover.tune.report import Tried, TuneReport, tree_label
 
-_BEFORE = "#c9803a"
 _COLOURS = ("#2f9e60", "#3b6fb6", "#c9803a", "#8b5fb0", "#b6483b", "#4a9ba8", "#c2569b", "#6b7684")
-_LEAST, _MOST = 12.0, 300.0  # area of a dot, by the candidates in its bin
 
 
 def save_picture(report: TuneReport, path: str | os.PathLike[str]) -> None:
@@ -30,12 +27,9 @@ def save_picture(report: TuneReport, path: str | os.PathLike[str]) -> None:
 def draw(report: TuneReport) -> Figure:
     """The picture as a matplotlib figure, 12 by 6.4 inches."""
     figure = Figure(figsize=(12, 6.4))
-    reliability, speeds = figure.subplots(
-        1, 2, gridspec_kw={"left": 0.06, "right": 0.97, "top": 0.76, "bottom": 0.17, "wspace": 0.18}
-    )
+    speeds = figure.subplots(gridspec_kw={"left": 0.06, "right": 0.97, "top": 0.76, "bottom": 0.17})
     figure.text(0.03, 0.925, _headline(report), fontsize=19, fontweight="bold")
     figure.text(0.03, 0.873, _subline(report), fontsize=10.5, color=FAINT)
-    _draw_reliability(reliability, report)
     _draw_speeds(speeds, report)
     tuning = report.tuning
     versions = ", ".join(f"{name} {version}" for name, version in tuning.versions.items())
@@ -54,30 +48,6 @@ def _subline(report: TuneReport) -> str:
         f"draft {report.draft[-40:]}; {report.prompts} prompts, {report.new_tokens:,} new tokens, "
         f"temperature {report.temperature:g}"
     )
-
-
-def _draw_reliability(axes: Any, report: TuneReport) -> None:
-    """Predicted probability against observed share; the diagonal is a draft that is always right about itself."""
-    _finish(axes, "What the draft says, and what comes")
-    axes.plot([0, 1], [0, 1], color=FAINT, linewidth=1, linestyle=":")
-    axes.set_xlim(0, 1)
-    axes.set_ylim(0, 1)
-    axes.set_xlabel("predicted probability of a candidate", color=FAINT)
-    axes.set_ylabel("share that was the target's token", color=FAINT)
-    if report.reliability is None:
-        return
-    before, after = report.reliability.errors
-    _draw_bins(axes, report.reliability.before, _BEFORE, f"as drafted, error {100 * before:.1f} %")
-    _draw_bins(axes, report.reliability.after, GREEN, f"calibrated, error {100 * after:.1f} %")
-    axes.legend(frameon=False, loc="upper left", fontsize=9.5)
-
-
-def _draw_bins(axes: Any, bins: tuple[Bin, ...], colour: str, label: str) -> None:
-    most = max(bin.count for bin in bins)
-    areas = [_LEAST + (_MOST - _LEAST) * (bin.count / most) ** 0.5 for bin in bins]
-    predicted, observed = [bin.predicted for bin in bins], [bin.observed for bin in bins]
-    axes.plot(predicted, observed, "-", color=colour, linewidth=1.6, label=label)
-    axes.scatter(predicted, observed, areas, color=colour, alpha=0.75, edgecolors="white")
 
 
 def _draw_speeds(axes: Any, report: TuneReport) -> None:

@@ -8,7 +8,7 @@ pass over the texts tells what every static tree would have accepted, at every s
 
 In sampled texts ranks are those of the race by which the target chooses, as trees are grown (`Sampler.perturbed`).
 
-Shapes: B texts of a batch, T longest text, K candidates, V vocabulary.
+Shapes: B texts of a batch, T longest text, V vocabulary.
 """
 
 from __future__ import annotations
@@ -35,17 +35,9 @@ class Ranking:
 
     Args:
         paths: per text and new token, the rank path there.
-        probabilities: float64 [n], of the draft's best candidates wherever the path to them is right.
-        depths: Long [n], of these candidates, from 1.
-        accepted: Bool [n], whether the candidate is the token that comes.
-        texts: Long [n], which text it stands in.
     """
 
     paths: tuple[tuple[RankPath, ...], ...]
-    probabilities: Tensor
-    depths: Tensor
-    accepted: Tensor
-    texts: Tensor
 
     @property
     def positions(self) -> int:
@@ -55,22 +47,11 @@ class Ranking:
 
 @dataclass(frozen=True)
 class _Place:
-    """The candidates of one depth after one position of a batch: ranks Long [B], probabilities float64 [B, K]."""
+    """One depth after one position of a batch: ranks Long [B]."""
 
     at: int
     head: int
     ranks: Tensor
-    best: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class _Guess:
-    """One candidate of the draft after a right path, in text number `text`."""
-
-    probability: float
-    depth: int
-    accepted: bool
-    text: int
 
 
 @dataclass(frozen=True)
@@ -90,11 +71,6 @@ class _Own:
     def rank(self) -> int:
         return int(self.place.ranks[self.row])
 
-    def guesses(self, text: int) -> Iterator[_Guess]:
-        for rank, probability in enumerate(self.place.best[self.row].tolist()):
-            if probability > 0:
-                yield _Guess(probability, self.place.head + 1, rank == self.rank, text)
-
 
 def rank_texts(
     target: TargetModel,
@@ -111,7 +87,6 @@ def rank_texts(
         progress: called after each batch with the share of the texts that are done.
     """
     found: dict[int, tuple[RankPath, ...]] = {}
-    guesses: list[_Guess] = []
     # Prompts of about one length together: all rows of a batch are forced from where the shortest prompt ends.
     order = sorted(range(len(texts)), key=lambda number: len(texts[number].prompt))
     for start in range(0, len(order), batch_size):
@@ -123,15 +98,8 @@ def rank_texts(
                 one for one in own if one.number >= 0 and one.number + one.place.head < len(texts[number].new)
             ]
             found[number] = _rank_paths(len(texts[number].new), own)
-            guesses += [guess for one in own for guess in one.guesses(number)]
         progress(len(found) / len(texts))
-    return Ranking(
-        paths=tuple(found[number] for number in range(len(texts))),
-        probabilities=torch.tensor([guess.probability for guess in guesses], dtype=torch.float64),
-        depths=torch.tensor([guess.depth for guess in guesses], dtype=torch.long),
-        accepted=torch.tensor([guess.accepted for guess in guesses], dtype=torch.bool),
-        texts=torch.tensor([guess.text for guess in guesses], dtype=torch.long),
-    )
+    return Ranking(tuple(found[number] for number in range(len(texts))))
 
 
 def _rank_paths(count: int, places: Sequence[_Own]) -> tuple[RankPath, ...]:
@@ -166,5 +134,4 @@ def _places(target: TargetModel, draft: DraftModel, texts: Sequence[Text], depth
             # The sampler counts the new tokens of each row: token t + 1 is one, where the prompt does not hold it.
             sampler.commit(tokens[:, at + 1 : at + 2], (at + 1 >= prompts).long())
         scores = sampler.perturbed(logits.unsqueeze(1), head)[:, 0]
-        best = scores.double().softmax(-1).topk(min(WIDTH, scores.shape[1])).values
-        yield _Place(at, head, rank_of(scores, tokens[:, at + head + 2]).cpu(), best.cpu())
+        yield _Place(at, head, rank_of(scores, tokens[:, at + head + 2]).cpu())

@@ -8,7 +8,6 @@ from typing import Any
 from clover.drafting.tuning import PLAIN, Tuning
 from clover.provenance import revision
 from clover.tree import parse_tree
-from clover.tune.reliability import Reliability
 from clover.tune.search import Prediction
 from clover.tune.trials import Trial
 
@@ -71,7 +70,6 @@ class TuneReport:
         system: the draft's model type.
         prompts, new_tokens: what acceptance was counted on.
         tried: per batch size, the fastest candidate first.
-        reliability: the draft's probabilities before and after calibration; None where nothing was drafted.
         revision: of the checkout that Clover ran from, None without one.
     """
 
@@ -84,7 +82,6 @@ class TuneReport:
     seconds: float
     tuning: Tuning
     tried: dict[int, tuple[Tried, ...]]
-    reliability: Reliability | None
     revision: str | None = field(default_factory=revision)
 
     def to_dict(self) -> dict[str, Any]:
@@ -95,14 +92,11 @@ class TuneReport:
         return {
             **{name: getattr(self, name) for name in names},
             **{name: getattr(tuning, name) for name in places},
-            "difficulties": [asdict(one) for one in tuning.difficulties],
             "verify": [asdict(cost) for cost in tuning.verify],
-            "draft_costs": [asdict(cost) for cost in tuning.draft],
             "batch_sizes": [
                 {"batch_size": size, "tried": [one.to_dict() for one in tried]}
                 for size, tried in self.tried.items()
             ],
-            "reliability": None if self.reliability is None else self.reliability.to_dict(),
         }
 
 
@@ -116,7 +110,7 @@ def join(trials: list[Trial], predictions: list[Prediction]) -> tuple[Tried, ...
 def tree_label(tree: str) -> str:
     """A tree for people; long lists of paths as nodes per depth.
 
-    >>> tree_label("none"), tree_label("chain:3"), tree_label("paths:0,1,00,01,000")
+    >>> tree_label("plain"), tree_label("chain:3"), tree_label("paths:0,1,00,01,000")
     ('plain decoding', 'chain:3', 'static 2+2+1')
     """
     if not tree.startswith("paths:"):

@@ -15,8 +15,7 @@ import torch
 from rich.console import Console
 
 from clover import assets
-from clover.drafting.calibration import Calibration
-from clover.drafting.tuning import PLAIN, TextDifficulty, Tuning, target_fingerprint, write_entry
+from clover.drafting.tuning import PLAIN, Tuning, target_fingerprint, write_entry
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Request
 from clover.errors import UserError
@@ -28,12 +27,10 @@ from clover.sampling import SamplingParams
 from clover.target import TargetModel
 from clover.tree import TreeShape, static_spec
 from clover.tune.costs import FEW_SIZES, CostModel, StepCosts, measure_costs, probe_trees
-from clover.tune.difficulties import measure_difficulties
 from clover.tune.kept import Kept, kept_path
 from clover.tune.options import TuneOptions
 from clover.tune.picture import save_picture
 from clover.tune.ranks import Ranking, rank_texts
-from clover.tune.reliability import Reliability, compare_calibration
 from clover.tune.report import Tried, TuneReport, join
 from clover.tune.search import (
     MOST_DEPTHS,
@@ -49,7 +46,7 @@ from clover.tune.table import print_report
 from clover.tune.texts import Text, write_texts
 from clover.tune.trials import Trial, make_batches, try_trees
 
-_TEXTS, _RANKS, _DIFFICULTIES, _BATCH_SIZE = 1200, 800, 200, 2000  # parts of the work, for the progress
+_TEXTS, _RANKS, _BATCH_SIZE = 1200, 800, 2000  # parts of the work, for the progress
 _COSTS_SHARE = 0.35  # of the time of a batch size
 _REPEATS, _TRIAL_REPEATS = 9, 25  # steps that are timed
 _BATCHES = 8  # of one text each, in a trial
@@ -107,12 +104,10 @@ class _Tuner:
     def report(self) -> TuneReport:
         """Measure everything that was not kept."""
         options = self.options
-        self.progress.begin(_TEXTS + _RANKS + _DIFFICULTIES + _BATCH_SIZE * len(options.batch_sizes))
+        self.progress.begin(_TEXTS + _RANKS + _BATCH_SIZE * len(options.batch_sizes))
         texts = self._texts()
         ranking = self._ranking(texts)
-        calibration, reliability = _calibrate(ranking)
-        difficulties = self._difficulties()
-        tried, costs = self._try_all(texts, ranking, calibration)
+        tried, costs = self._try_all(texts, ranking)
         tuning = Tuning(
             device=self.target.device.type,
             dtype=str(self.target.dtype).removeprefix("torch."),
@@ -122,10 +117,7 @@ class _Tuner:
             versions=versions(),
             target=target_fingerprint(self.target.config),
             verify=tuple(chain.from_iterable(one.verify for one in costs)),
-            draft=tuple(chain.from_iterable(one.draft for one in costs)),
             choices=tuple(one.trial.choice() for some in tried.values() for one in some),
-            calibration=calibration,
-            difficulties=difficulties,
         )
         return TuneReport(
             command=options.command,
@@ -137,7 +129,6 @@ class _Tuner:
             seconds=time.monotonic() - self.started,
             tuning=tuning,
             tried=tried,
-            reliability=reliability,
         )
 
     def _conditions(self) -> dict[str, Any]:
@@ -174,24 +165,10 @@ class _Tuner:
             self.target, self.draft, texts, self.depth, _WRITTEN_TOGETHER, _Share(self.progress, _RANKS)
         )
 
-    def _difficulties(self) -> tuple[TextDifficulty, ...]:
-        self.progress.say("how hard text of other temperatures is")
-        advance = _Share(self.progress, _DIFFICULTIES)
-
-        def measure() -> list[list[float]]:
-            found = measure_difficulties(
-                self.target, self.draft, self.requests, self.options.temperature, self.depth, advance
-            )
-            return [[one.temperature, one.ratio, one.spread] for one in found]
-
-        found = self.kept.get("difficulties", measure)
-        advance(1.0)
-        return tuple(TextDifficulty(*values) for values in found)
-
     # -- one batch size ------------------------------------------------------------------------------------------------
 
     def _try_all(
-        self, texts: Sequence[Text], ranking: Ranking, calibration: Calibration | None
+        self, texts: Sequence[Text], ranking: Ranking
     ) -> tuple[dict[int, tuple[Tried, ...]], list[StepCosts]]:
         candidates = best_candidates(ranking.paths, MOST_NODES, self.depth)
         if all(one.shape != self.own_tree for one in candidates):
@@ -205,7 +182,7 @@ class _Tuner:
             costs.append(self._costs(size, probes, texts, known, left))
             model = CostModel(costs[-1])
             predictions = predict(model, candidates)
-            tried[size] = join(self._trials(model, predictions, texts, calibration, left), predictions)
+            tried[size] = join(self._trials(model, predictions, texts, left), predictions)
         return tried, costs
 
     def _costs(
@@ -250,7 +227,6 @@ class _Tuner:
         model: CostModel,
         predictions: list[Prediction],
         texts: Sequence[Text],
-        calibration: Calibration | None,
         left: int,
     ) -> list[Trial]:
         size, trees = model.costs.batch_size, self._trees(model, predictions)
@@ -265,7 +241,6 @@ class _Tuner:
                 self.draft,
                 trees,
                 batches,
-                calibration,
                 model.by_nodes,
                 _TRIAL_REPEATS,
                 enough,
@@ -326,21 +301,6 @@ def _requests(options: TuneOptions, target: TargetModel) -> list[Request]:
             f"{target.context_length}; lower --max-new-tokens or give shorter prompts"
         )
     return requests
-
-
-def _calibrate(ranking: Ranking) -> tuple[Calibration | None, Reliability | None]:
-    """Fitted on all texts, and judged on each half of them by the fit on the other half."""
-    before, depths, accepted = ranking.probabilities, ranking.depths, ranking.accepted
-    after = torch.zeros_like(before)
-    try:
-        for half in (0, 1):
-            fitted_on = ranking.texts % 2 == half
-            fit = Calibration.fit(before[fitted_on], depths[fitted_on], accepted[fitted_on])
-            after[~fitted_on] = fit.apply(before[~fitted_on], depths[~fitted_on])
-        calibration = Calibration.fit(before, depths, accepted)
-    except UserError:  # too little was drafted
-        return None, None
-    return calibration, compare_calibration(before, after, depths, accepted)
 
 
 def _contexts(target: TargetModel, draft: DraftModel, texts: Sequence[Text]) -> tuple[int, int]:

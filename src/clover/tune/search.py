@@ -66,7 +66,6 @@ def rules_worth_trying(best: TreeShape, batch_size: int, depth: int, least: floa
     """
     sizes = dict.fromkeys((best.budget, max(best.budget // 2, 1)))
     rules = [f"budget:{best.budget}", *(f"eagle2:{size}:{_BEAM}:{best.max_depth}" for size in sizes)]
-    rules += [f"shared:{size}:{best.max_depth}" for size in sizes if batch_size > 1]
     # The draft has always seen one token less than it would have to know to end in time: so a lower bound, too.
     return rules + ([f"chain:{depth}:{bound:.2g}" for bound in (least, least / 2)] if depth > 1 else [])
 

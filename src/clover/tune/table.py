@@ -37,16 +37,6 @@ def _card(report: TuneReport) -> Table:
         f"{report.prompts} prompts, {report.new_tokens:,} new tokens, temperature {report.temperature:g}"
     )
     grid.add_row("acceptance on", Text(written))
-    harder = [
-        f"{one.ratio:.2f} at temperature {one.temperature:g}"
-        for one in tuning.difficulties
-        if one.temperature != report.temperature
-    ]
-    if harder:
-        grid.add_row("other text, as hard", ", ".join(harder))
-    if report.reliability is not None:
-        before, after = report.reliability.errors
-        grid.add_row("calibration error", f"{100 * before:.1f} % before, {100 * after:.1f} % after")
     grid.add_row("time", f"{report.seconds:.0f} s")
     return grid
 

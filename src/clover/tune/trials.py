@@ -16,7 +16,6 @@ from statistics import fmean, median
 from typing import Any
 
 from clover.drafting import Drafter, make_drafter
-from clover.drafting.calibration import Calibration
 from clover.drafting.tuning import PLAIN, Choice
 from clover.drafts import DraftModel
 from clover.engine import Request
@@ -68,7 +67,7 @@ class Trial:
     def choice(self) -> Choice:
         """As it is saved."""
         seconds = self.seconds / self.steps
-        return Choice(self.batch_size, self.tree, self.speed, self.tau, seconds, self.mean_nodes)
+        return Choice(self.batch_size, self.tree, self.tau, seconds, self.speed)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -92,7 +91,6 @@ def try_trees(
     draft: DraftModel,
     trees: Sequence[str],
     batches: Sequence[Sequence[Request]],
-    calibration: Calibration | None,
     expected: Callable[[int], float],
     repeats: int,
     enough: Callable[[float], bool],
@@ -101,14 +99,13 @@ def try_trees(
     """Decode the batches with every tree, and time their steps in turn; fastest first in the result.
 
     Args:
-        trees: "none" is plain decoding with the target alone.
-        calibration: that the trees will have when they are used.
+        trees: "plain" is plain decoding with the target alone.
         expected: seconds of a step by the nodes of its tree, of which only ratios count.
         repeats: steps of each tree that are timed.
         enough: whether this share of the time is over; at least one batch is decoded, and a few steps are timed.
         progress: called with the share that is done, 0 … 1.
     """
-    runners = [_Runner(target, draft, tree, calibration) for tree in trees]
+    runners = [_Runner(target, draft, tree) for tree in trees]
     for runner in runners:
         runner.warm_up(batches[0])
     for turn, batch in enumerate(batches):
@@ -154,7 +151,6 @@ class _Runner:
     target: TargetModel
     draft: DraftModel
     tree: str
-    calibration: Calibration | None
     decoded: list[Step] = field(default_factory=list)
     timed: list[Step] = field(default_factory=list)
     waited: list[Step] = field(default_factory=list)
@@ -162,7 +158,7 @@ class _Runner:
     def __post_init__(self) -> None:
         self.drafter: Drafter | None = None
         if self.tree != PLAIN:
-            self.drafter = make_drafter(self.draft, parse_tree(self.tree), self.calibration)
+            self.drafter = make_drafter(self.draft, parse_tree(self.tree))
 
     def warm_up(self, batch: Sequence[Request]) -> None:
         self._watch([replace(one, max_new_tokens=min(one.max_new_tokens, _WARM_UP_TOKENS)) for one in batch])
