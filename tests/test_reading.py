@@ -50,7 +50,7 @@ def test_what_fits_is_made(tmp_path: Path) -> None:
         ({"size": None}, r"size is None; it must be"),
         ({"points": [{"x": 1}, {"y": 2}]}, r"points.1.x is missing"),
         ({"points": [{"x": 1, "y": "z"}]}, r"points.0.y is 'z'; it must be a valid number"),
-        ({"points": [{"x": 13}]}, r"a.json: x is 13; it must be another number"),
+        ({"points": [{"x": 13}]}, r"a.json: points.0: x is 13; it must be another number"),
         ({"points": {}}, r"points is \{\}; it must be"),
         ({"points": [[1]]}, r"points.0 is \[1\]; it must be"),
         ({"format": "drawing-2"}, r"format is 'drawing-2'; it must be 'drawing-1'"),

@@ -71,10 +71,10 @@ def test_a_text_ends_before_the_first_turn_that_does_not_fit(target: TargetModel
 
 
 def test_the_name_follows_the_target_the_texts_and_the_options(target: TargetModel) -> None:
-    samples = [sample([3, 4, 5, 6], [1] * 4)]
+    samples = "a1"
     name = written_name(target, samples, CONFIG)
     assert written_name(TargetModel(tiny_model("llama")), samples, CONFIG) != name  # it has ends of texts
-    assert written_name(target, [sample([3, 4, 5, 7], [1] * 4)], CONFIG) != name
+    assert written_name(target, "a2", CONFIG) != name
     for change in ({"max_length": 25}, {"prompt_tokens": 5}, {"temperatures": (1.0,)}, {"seed": 1}):
         assert written_name(target, samples, replace(CONFIG, **change)) != name
     assert written_name(target, samples, replace(CONFIG, batch_size=1, max_minutes=2.0)) == name
@@ -98,9 +98,20 @@ def test_an_interrupted_run_goes_on_where_it_stopped(target: TargetModel, tmp_pa
     assert path.read_text() == (tmp_path / "whole.jsonl").read_text()
 
 
-def test_foreign_files_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"text": "x"}', "tokens is missing"),
+        ("not json", "Invalid JSON"),
+        ('{"tokens": [1, 2], "loss_mask": [1]}', "differ in length"),
+        ('{"tokens": [1, "2"], "loss_mask": [1, 1]}', "tokens.1 is '2'; it must be a valid integer"),
+        ('{"tokens": [4294967296], "loss_mask": [1]}', "tokens.0 is 4294967296; it must be less than"),
+        ('{"tokens": [NaN], "loss_mask": [1]}', "tokens.0 is nan"),
+        ('{"tokens": ' + "[" * 9999, "Invalid JSON"),
+    ],
+)
+def test_foreign_files_are_refused(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "w.jsonl"
-    for content in ('{"text": "x"}\n', "not json\n", '{"tokens": [1, 2], "loss_mask": [1]}\n'):
-        path.write_text(content)
-        with pytest.raises(UserError, match="regenerated"):
-            read_regenerated(path)
+    path.write_text('{"tokens": [1], "loss_mask": [1]}\n' + content + "\n")
+    with pytest.raises(UserError, match=f"w.jsonl, line 2, .*{message}"):
+        read_regenerated(path)

@@ -12,18 +12,17 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from clover.data import Sample
+from clover.data import Batches, Sample
 from clover.drafts import Clover2Draft, load_draft
 from clover.drafts.medusa import MedusaDraft
 from clover.errors import UserError
 from clover.losses import LossConfig
 from clover.target import TargetModel
 from clover.train import TrainConfig, TrainResult, train
-from clover.train import loop as loop_module
 from clover.train.learner import Learner
 from clover.train.optimizers import make_optimizers
-from clover.train.progress import Log, Reporter, describe, stop_requests
-from clover.train.schedule import Budget, make_budget, rate
+from clover.train.progress import Log, describe, stop_requests
+from clover.train.schedule import rate, spent
 from tests.families import VOCAB, tiny_model
 
 
@@ -113,7 +112,7 @@ def test_the_draft_learns_and_is_written_with_its_record(config, target, samples
     torch.testing.assert_close(loaded.train_outputs(hidden, tokens), draft.train_outputs(hidden, tokens))
     start = Learner(config, target, make_draft(target), 1.0)
     trained = Learner(config, target, draft, 1.0)
-    batches = loop_module.Batches(samples, 24, 120, seed=5).epoch()
+    batches = list(Batches(samples, 24, 120, seed=5).epoch())
     before, after = (learner.summary(learner.measure(batches)) for learner in (start, trained))
     assert after["loss"] < 0.97 * before["loss"]
 
@@ -210,8 +209,8 @@ def test_likely_tokens_only_and_pre_norm_states(config, target, samples) -> None
 def test_accumulated_batches_give_the_gradient_of_one_large_batch(config, target, samples) -> None:
     config = replace(config, weight_decay=0.0, optimizer="adamw")
     one, two = (Learner(config, target, make_draft(target), 1.0) for _ in range(2))
-    small = loop_module.Batches(samples[:6], 24, 48, seed=0).epoch()
-    large = loop_module.Batches(samples[:6], 24, 10_000, seed=0).epoch()
+    small = list(Batches(samples[:6], 24, 48, seed=0).epoch())
+    large = list(Batches(samples[:6], 24, 10_000, seed=0).epoch())
     assert len(small) > len(large) == 1
     merged, whole = one.step(small, 1.0), two.step(large, 1.0)
     assert merged.positions.tolist() == whole.positions.tolist()
@@ -255,38 +254,37 @@ def test_impossible_options_are_named(options: dict[str, Any], message: str) -> 
         TrainConfig(output="x", **options)
 
 
-def test_the_schedule_follows_the_bound_that_is_nearer() -> None:
-    budget = Budget(max_steps=100, max_seconds=60.0)
-    assert budget.spent(50, 6.0) == 0.5
-    assert budget.spent(10, 30.0) == 0.5
-    assert budget.spent(10, 90.0) == 1.0
-    config = TrainConfig(output="x", epochs=2.5, accumulation=4)
-    assert make_budget(config, batches_per_epoch=100) == Budget(63, None)
-    assert make_budget(replace(config, max_minutes=2.0), 100) == Budget(None, 120.0)
+def test_the_bound_that_is_nearer_counts() -> None:
+    config = TrainConfig(output="x", max_steps=100, max_minutes=1.0, epochs=2.5)
+    assert spent(config, 50, 6.0, 0.1) == 0.5
+    assert spent(config, 10, 30.0, 0.1) == 0.5
+    assert spent(config, 10, 90.0, 0.1) == 1.0
+    assert spent(replace(config, max_steps=None), 1000, 30.0, 9.0) == 0.5
+    assert spent(replace(config, max_steps=None, max_minutes=None), 1000, 999.0, 1.0) == 0.4
+
+
+def test_epochs_bound_a_run(config, target, samples) -> None:
+    config = replace(config, max_steps=None, epochs=1.5, validation_share=0.0)
+    result = run(config, target, samples)
+    windows = [n for s in samples for n in [len(s.tokens[:24]), len(s.tokens[24:])] if n > 2]
+    assert sum(windows) < result.tokens < 2 * sum(windows)
+    assert result.validation is None
 
 
 def test_learning_rates() -> None:
     config = TrainConfig(output="x", warm_up=0.1, decay=0.5)
     shares = (0.0, 0.05, 0.2, 0.5, 0.75, 1.0)
-    assert [round(rate(s, config), 2) for s in shares] == [0.01, 0.51, 1.0, 1.0, 0.5, 0.0]
+    assert [round(rate(config, s, 0), 2) for s in shares] == [0.01, 0.51, 1.0, 1.0, 0.5, 0.0]
     cosine = replace(config, schedule="cosine")
-    assert [round(rate(s, cosine), 2) for s in shares] == [0.01, 0.51, 0.9, 0.5, 0.15, 0.0]
-    assert rate(0.0, replace(config, warm_up=0.0, decay=0.0)) == 1.0
+    assert [round(rate(cosine, s, 0), 2) for s in shares] == [0.01, 0.51, 0.9, 0.5, 0.15, 0.0]
+    assert rate(replace(config, warm_up=0.0, decay=0.0), 0.0, 0) == 1.0
+    steps = replace(config, warm_up_steps=20, decay=0.0)
+    assert [rate(steps, 0.0, step) for step in (0, 9, 19, 99)] == [0.05, 0.5, 1.0, 1.0]
 
 
-def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clover.train.progress._LINE_EVERY_SECONDS", -1.0)
+def test_an_entry_is_described_in_one_line() -> None:
     entry = {"step": 30, "loss": 2.5, "accuracy": [0.5, 0.25], "seconds": 61.0, "tokens_per_second": 1234.0}
-    line = "step 30  loss 2.500  accuracy 0.50 0.25  1,234 tokens/s  1:01 left"
-    assert describe(entry, 0.5) == line
-    console = quiet()
-    with Reporter(console) as reporter:
-        reporter.show(entry, 0.5)
-    assert console.file.getvalue() == line + "\n"
-    console = Console(file=StringIO(), width=200, force_terminal=True)
-    with Reporter(console) as reporter:
-        reporter.show(entry, 0.5)
-    assert "1:01 left" in console.file.getvalue()
+    assert describe(entry) == "step 30  loss 2.500  accuracy 0.50 0.25  1,234 tokens/s"
 
 
 @pytest.fixture

@@ -9,20 +9,24 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 
-from clover.data import Sample, fingerprint
+from clover.data import Sample
 from clover.engine import Engine, Request
 from clover.errors import UserError
-from clover.files import written
+from clover.files import read_text, validated_json, write_text, written
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
 
 _WEIGHTS_LOOKED_AT = 4096  # of each tensor
+_MAX_BYTES = 2**33
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,18 @@ class RegenerateConfig:
 
 
 @dataclass(frozen=True)
+class _Written:
+    """A line of the file."""
+
+    tokens: list[Annotated[int, Field(ge=0, lt=2**31)]]
+    loss_mask: list[Literal[0, 1]]
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) != len(self.loss_mask):
+            raise ValueError("tokens and loss_mask differ in length")
+
+
+@dataclass(frozen=True)
 class _Part:
     """Alternating parts of a text: what stands there, and what the target writes after it."""
 
@@ -54,10 +70,13 @@ class _Part:
     written: int
 
 
-def written_name(target: TargetModel, samples: Sequence[Sample], config: RegenerateConfig) -> str:
+def written_name(target: TargetModel, fingerprint: str, config: RegenerateConfig) -> str:
     """A hash of all that decides what is written: the target, the texts, and the options that change an answer.
 
     Of every tensor of the target only an even share is read, so that this takes seconds for a large model too.
+
+    Args:
+        fingerprint: of the texts.
 
     Returns:
         12 hexadecimal digits.
@@ -72,13 +91,13 @@ def written_name(target: TargetModel, samples: Sequence[Sample], config: Regener
         some = tensor.flatten()[:: max(1, tensor.numel() // _WEIGHTS_LOOKED_AT)]
         whole.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         whole.update(some.cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    whole.update(fingerprint(samples).encode())
+    whole.update(fingerprint.encode())
     return whole.hexdigest()
 
 
 def regenerate(
     target: TargetModel,
-    samples: Sequence[Sample],
+    samples: Iterable[Sample],
     config: RegenerateConfig,
     path: Path,
     progress: Callable[[int, int], None] = lambda texts, tokens: None,
@@ -92,10 +111,11 @@ def regenerate(
     started = time.monotonic()
     engine = Engine(target)
     tokens = sum(int(sample.loss_mask.sum()) for sample in done)
-    for at in range(len(done), len(samples), config.batch_size):
+    to_do = islice(samples, len(done), None)
+    while batch := list(islice(to_do, config.batch_size)):
         if config.max_minutes is not None and time.monotonic() - started > config.max_minutes * 60:
             break
-        fresh = _rewrite(engine, samples[at : at + config.batch_size], config, at)
+        fresh = _rewrite(engine, batch, config, len(done))
         with written(path), path.open("a", encoding="utf-8") as file:
             for sample in fresh:
                 row = {"tokens": sample.tokens.tolist(), "loss_mask": sample.loss_mask.int().tolist()}
@@ -117,23 +137,16 @@ def read_regenerated(path: Path) -> list[Sample]:
         UserError: the file cannot be read or is not of this kind.
     """
     samples = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        for line in lines:
-            if line.endswith("\n"):
-                row = json.loads(line)
-                tokens = torch.tensor(row["tokens"], dtype=torch.int32)
-                mask = torch.tensor(row["loss_mask"], dtype=torch.bool)
-                if tokens.shape != mask.shape or tokens.ndim != 1:
-                    raise ValueError("tokens and loss_mask differ in length")
-                samples.append(Sample(tokens, mask))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path} does not hold regenerated texts ({error}); delete it to start again"
-        ) from error
+    lines = read_text(path, _MAX_BYTES).splitlines(keepends=True)
+    for number, line in enumerate(lines, start=1):
+        if line.endswith("\n"):
+            row = validated_json(
+                _Written, line, f"{path}, line {number}, which --regenerate did not write so"
+            )
+            mask = torch.tensor(row.loss_mask, dtype=torch.bool)
+            samples.append(Sample(torch.tensor(row.tokens, dtype=torch.int32), mask))
     if len(lines) != len(samples):
-        with written(path):
-            path.write_text("".join(lines[: len(samples)]), encoding="utf-8")
+        write_text(path, "".join(lines[: len(samples)]))
     return samples
 
 

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from clover.data import Batches, Sample, fingerprint, split_samples
+from clover.data import Batches, Position, Sample, batching, fingerprint, held_out, split_samples
+from clover.data.texts import SampleTexts
 from clover.errors import UserError
 
 
@@ -41,29 +42,56 @@ def test_batches_are_right_padded_and_within_bounds(samples: list[Sample]) -> No
     assert padding < 0.05 * total
 
 
-def test_a_batch_depends_on_samples_seed_and_number_alone(samples: list[Sample]) -> None:
-    def batch(number: int, seed: int, fresh: Batches | None = None) -> list[list[int]]:
-        return (fresh or Batches(samples, 40, 200, seed))[number].tokens.tolist()
-
-    walked = Batches(samples, 40, 200, seed=1)
-    per_epoch = walked.epoch_length()
-    numbers = [0, 5, per_epoch, 3 * per_epoch + 2]
-    assert [batch(n, 1, walked) for n in numbers] == [batch(n, 1) for n in reversed(numbers)][::-1]
-    assert batch(0, 1) != batch(0, 2)
-    assert batch(0, 1, walked) != batch(walked.epoch_length(), 1, walked)
+def tokens_at(batches: Batches, position: Position, count: int = 1) -> list[list[list[int]]]:
+    batches.position = position
+    return [next(batches).tokens.tolist() for _ in range(count)]
 
 
-def test_epochs_follow_one_another(samples: list[Sample]) -> None:
+def test_what_comes_at_a_position_depends_on_samples_and_seed_alone(samples: list[Sample]) -> None:
+    walked, places = Batches(samples, 40, 200, seed=1), []
+    seen = []
+    for _ in range(100):
+        places.append(walked.position)
+        seen.append(next(walked).tokens.tolist())
+    assert walked.position.epoch >= 2
+    for i in (70, 0, 30):
+        assert tokens_at(Batches(samples, 40, 200, seed=1), places[i], 20) == seen[i : i + 20]
+    assert tokens_at(Batches(samples, 40, 200, seed=2), Position()) != seen[:1]
+    assert tokens_at(walked, Position(epoch=1)) != seen[:1]
+
+
+def test_epochs_follow_one_another_and_are_counted(
+    samples: list[Sample], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching, "_BLOCK_TEXTS", 30)
     batches = Batches(samples, 40, 200, seed=1)
-    numbers = range(batches.epoch_length(0) + batches.epoch_length(1))
-    walked = [batches[n].tokens.tolist() for n in numbers]
-    assert walked == [b.tokens.tolist() for b in batches.epoch(0) + batches.epoch(1)]
+    expected = [b.tokens.tolist() for epoch in (0, 1) for b in batches.epoch(epoch)]
+    passes = []
+    for tokens in expected:
+        passes.append(batches.epochs)
+        assert next(batches).tokens.tolist() == tokens
+    assert passes == sorted(passes) and len(set(passes)) == len(passes)
+    assert (passes[0], batches.epochs) == (0.0, 2.0)
+
+
+def test_texts_are_loaded_block_by_block(samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = []
+    monkeypatch.setattr(SampleTexts, "load", lambda self, row: (loaded.append(row), self.samples[row])[1])
+    monkeypatch.setattr(batching, "_BLOCK_TEXTS", 10)
+    next(Batches(samples, 40, 200, seed=1))
+    assert len(loaded) <= 20
+
+
+def test_a_side_takes_its_texts_alone(samples: list[Sample]) -> None:
+    held = held_out(0.2)
+    batches = Batches(samples, 100, 200, seed=0, side=held).epoch()
+    starts = {int(row[0]) // 100 for batch in batches for row in batch.tokens}
+    assert starts == {i for i, s in enumerate(samples) if held(s)}
 
 
 def test_windows_without_a_token_to_learn_are_left_out() -> None:
     batches = Batches([sample(20, learnt_from=12), sample(10, start=100, learnt_from=9)], 10, 10, seed=0)
-    starts = sorted(int(batches[n].tokens[0, 0]) for n in range(batches.epoch_length()))
-    assert starts == [10, 100]
+    assert sorted(int(batch.tokens[0, 0]) for batch in batches.epoch()) == [10, 100]
 
 
 @pytest.mark.parametrize(("max_length", "batch_tokens"), [(2, 10), (11, 10)])
@@ -74,7 +102,9 @@ def test_impossible_sizes_are_refused(max_length: int, batch_tokens: int) -> Non
 
 def test_texts_that_are_too_short_are_refused() -> None:
     with pytest.raises(UserError, match="no text is long enough"):
-        Batches([sample(2), sample(9, learnt_from=9)], 10, 10, seed=0)
+        next(Batches([sample(2), sample(9, learnt_from=9)], 10, 10, seed=0))
+    with pytest.raises(UserError, match="no text is long enough"):
+        next(Batches([], 10, 10, seed=0))
 
 
 def test_the_split_is_by_content(samples: list[Sample]) -> None:

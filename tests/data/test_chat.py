@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from clover.data import Record, Sample, TemplateRefused, encode_prompt, encode_record, read_samples
+from clover.data import Record, Sample, TemplateRefused, encode_prompt, encode_records, read_samples
 from clover.errors import UserError
 from tests.data import tokenizers
 from tests.data.tokenizers import make_tokenizer
@@ -27,7 +27,7 @@ def learnt(sample: Sample, tokenizer: Any) -> list[str]:
 
 def test_marked_templates_say_themselves_what_is_learnt() -> None:
     tokenizer = make_tokenizer(tokenizers.MARKED)
-    (sample,) = encode_record(CONVERSATION, tokenizer)
+    (sample,) = encode_records([CONVERSATION], tokenizer)
     assert learnt(sample, tokenizer) == ["hello é 世</s>", " yes</s>"]
     assert sample.tokens.tolist().count(tokenizer.bos_token_id) == 1
 
@@ -36,7 +36,7 @@ def test_marked_templates_say_themselves_what_is_learnt() -> None:
 def test_unmarked_templates_are_compared_turn_by_turn(stop: str | None) -> None:
     tokenizer = make_tokenizer(tokenizers.CHATML)
     stops = [tokenizer.convert_tokens_to_ids(stop)] if stop else []
-    (sample,) = encode_record(CONVERSATION, tokenizer, stops)
+    (sample,) = encode_records([CONVERSATION], tokenizer, stops)
     end = "<|im_end|>" if stop else "<|im_end|>\n"
     assert learnt(sample, tokenizer) == ["hello é 世" + end, " yes" + end]
     whole = tokenizer.apply_chat_template(list(CONVERSATION.messages), return_dict=False)
@@ -46,7 +46,7 @@ def test_unmarked_templates_are_compared_turn_by_turn(stop: str | None) -> None:
 def test_the_prompt_is_the_beginning_of_the_sample() -> None:
     for template in (tokenizers.MARKED, tokenizers.CHATML, None):
         tokenizer = make_tokenizer(template)
-        (sample,) = encode_record(Record("x", messages=(QUESTION, ANSWER)), tokenizer)
+        (sample,) = encode_records([Record("x", messages=(QUESTION, ANSWER))], tokenizer)
         prompt = encode_prompt([QUESTION], tokenizer)
         assert sample.tokens[: len(prompt)].tolist() == prompt
         assert sample.loss_mask[len(prompt) - 1 : len(prompt) + 1].tolist() == [False, True]
@@ -55,7 +55,7 @@ def test_the_prompt_is_the_beginning_of_the_sample() -> None:
 def test_templates_that_rewrite_earlier_turns_give_a_sample_per_turn() -> None:
     tokenizer = make_tokenizer(tokenizers.STRIPS_THINKING)
     thinking = {"role": "assistant", "content": "<think>sat</think>no"}
-    samples = encode_record(Record("x", messages=(QUESTION, thinking, AGAIN, LAST)), tokenizer)
+    samples = encode_records([Record("x", messages=(QUESTION, thinking, AGAIN, LAST))], tokenizer)
     assert [learnt(sample, tokenizer) for sample in samples] == [
         ["<think>sat</think>no<|im_end|>\n"],
         ["<think></think> yes<|im_end|>\n"],
@@ -65,7 +65,7 @@ def test_templates_that_rewrite_earlier_turns_give_a_sample_per_turn() -> None:
 
 def test_an_opening_that_finished_answers_do_not_have_is_left_out() -> None:
     tokenizer = make_tokenizer(tokenizers.OPENS_THINKING)
-    samples = encode_record(CONVERSATION, tokenizer)
+    samples = encode_records([CONVERSATION], tokenizer)
     assert [learnt(sample, tokenizer) for sample in samples] == [["hello é 世</s>"], [" yes</s>"]]
 
 
@@ -73,13 +73,13 @@ def test_a_template_in_which_answers_cannot_be_found_is_named() -> None:
     tokenizer = make_tokenizer(tokenizers.COUNTS_TURNS)
     tokenizer.name_or_path = "org/model"
     with pytest.raises(UserError, match=r"here: the chat template of org/model \(\"\{\{ messages"):
-        encode_record(CONVERSATION, tokenizer)
+        encode_records([CONVERSATION], tokenizer)
 
 
 def test_without_a_template_the_plain_format_is_used() -> None:
     tokenizer = make_tokenizer()
     system = {"role": "system", "content": "the mat"}
-    (sample,) = encode_record(Record("x", messages=(system, QUESTION, ANSWER)), tokenizer)
+    (sample,) = encode_records([Record("x", messages=(system, QUESTION, ANSWER))], tokenizer)
     text = "<s>the mat\n\nUser: the cat?\n\nAssistant: hello é 世</s>\n\n"
     assert tokenizer.decode(sample.tokens) == text
     assert learnt(sample, tokenizer) == [" hello é 世</s>"]
@@ -88,18 +88,18 @@ def test_without_a_template_the_plain_format_is_used() -> None:
 @pytest.mark.parametrize("adds_bos", [True, False])
 def test_all_of_plain_text_is_learnt_and_ends_on_the_end_of_text(adds_bos: bool) -> None:
     tokenizer = make_tokenizer(tokenizers.CHATML, adds_bos)
-    (sample,) = encode_record(Record("x", completion="the cat"), tokenizer)
+    (sample,) = encode_records([Record("x", completion="the cat")], tokenizer)
     assert tokenizer.decode(sample.tokens) == "<s>" * adds_bos + "the cat</s>"
     assert sample.loss_mask.all()
-    (sample,) = encode_record(Record("x", completion="the cat</s>"), tokenizer)
+    (sample,) = encode_records([Record("x", completion="the cat</s>")], tokenizer)
     assert sample.tokens.tolist().count(tokenizer.eos_token_id) == 1
 
 
 def test_only_the_completion_of_a_prompt_is_learnt() -> None:
     tokenizer = make_tokenizer()
-    (sample,) = encode_record(Record("x", prompt="the cat", completion=" sat"), tokenizer)
+    (sample,) = encode_records([Record("x", prompt="the cat", completion=" sat")], tokenizer)
     assert learnt(sample, tokenizer) == [" sat</s>"]
-    (sample,) = encode_record(Record("x", prompt="the cat"), tokenizer)
+    (sample,) = encode_records([Record("x", prompt="the cat")], tokenizer)
     assert learnt(sample, tokenizer) == []
 
 
@@ -114,9 +114,9 @@ class Slow:
     def __init__(self, width: int) -> None:
         self.width, self.inner = width, make_tokenizer(self.chat_template)
 
-    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
-        pieces = [text[i : i + self.width] for i in range(0, len(text), self.width)]
-        return {"input_ids": [int.from_bytes(piece.encode(), "big") for piece in pieces]}
+    def __call__(self, texts: list[str], **_: Any) -> dict[str, list[list[int]]]:
+        cut = [[text[i : i + self.width] for i in range(0, len(text), self.width)] for text in texts]
+        return {"input_ids": [[int.from_bytes(piece.encode(), "big") for piece in pieces] for pieces in cut]}
 
     def get_chat_template(self) -> str:
         return self.chat_template
@@ -129,12 +129,12 @@ def test_tokenizers_without_offsets_are_compared_by_token_prefixes() -> None:
     record = Record(
         "x", messages=({"role": "user", "content": "abc"}, {"role": "assistant", "content": "de"})
     )
-    (sample,) = encode_record(record, Slow(1))
+    (sample,) = encode_records([record], Slow(1))
     assert sample.loss_mask.tolist() == [False] * 6 + [True] * 3
-    (sample,) = encode_record(record, Slow(3))
+    (sample,) = encode_records([record], Slow(3))
     assert sample.loss_mask.tolist() == [False] * 2 + [True]
     with pytest.raises(UserError, match="use a fast tokenizer"):
-        encode_record(record, Slow(4))
+        encode_records([record], Slow(4))
 
 
 def write(path: Path, *messages: Any) -> Path:

@@ -144,7 +144,7 @@ DEEP = "[" * 200_000
         ("a.jsonl", b'{"text": "a"}\n\xff\xfe', "line 2 is not valid UTF-8"),
         ("a.txt", b"\x89PNG\r\n", "a.txt is not valid UTF-8"),
         ("a.txt", b"a\0b", "a.txt is not text: it holds zero bytes"),
-        ("a.jsonl", b'{"text": "\\ud800"}', "line 1: the text holds half a character"),
+        ("a.jsonl", b'{"text": "\\ud800"}', "line 1: text holds half a character"),
         ("a.parquet", b"PAR1 nonsense PAR1", "a.parquet is not a readable parquet file"),
         ("a.parquet", b"", "a.parquet is not a readable parquet file"),
     ],
@@ -176,3 +176,26 @@ def test_what_is_not_a_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "a.parquet").write_bytes(b"")
     with pytest.raises(UserError, match="needs pyarrow: pip install"):
         list(read_records([tmp_path / "a.parquet"]))
+
+
+def test_a_long_text_is_read_in_pieces_that_end_with_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(formats, "_PIECE_BYTES", 20)
+    path, text = tmp_path / "a.txt", "".join(f"line {i} é\n" for i in range(9)) + "x" * 50 + "\nthe end"
+    path.write_text(text)
+    records = list(read_records([path]))
+    assert "".join(record.completion for record in records) == text
+    assert all(record.completion.endswith("\n") for record in records[:-1])
+    assert [record.where for record in records[:2]] == [f"{path}, from line 1", f"{path}, from line 3"]
+    assert max(len(record.completion.encode()) for record in records[:4]) <= 20
+
+
+def test_only_the_records_asked_for_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'  \n{{"text": "{i}"}}\nbroken\n' for i in range(100)))
+    rows = formats.open_rows(path)
+    assert rows.count == 200
+    assert rows.read(2 * 70) == (f"{path}, line 212", {"text": "70"})
+    with pytest.raises(UserError, match=r"line 213 is not valid JSON"):
+        rows.read(2 * 70 + 1)

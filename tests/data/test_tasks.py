@@ -148,7 +148,7 @@ def test_only_prompts_within_the_limit_are_tokenized(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl", b"", "holds no prompts"),
+        ("a.jsonl", b"", "holds no records"),
         ("a.jsonl", b"{", "line 1 is not valid JSON"),
         ("a.jsonl", b"[1]\n", "must be a JSON object"),
         ("a.jsonl", b'{"answer": "x"}\n', "no field that can be used"),

@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from clover.data import Sample
+from clover.data import Batches, Sample
 from clover.drafts import DraftModel, load_draft
 from clover.losses import LossConfig
 from clover.target import TargetModel
 from clover.train import TrainConfig, train
 from clover.train.learner import Learner
-from clover.train.loop import Batches
 from tests.families import VOCAB, tiny_model
 
 
@@ -46,4 +45,4 @@ def measured(
     config: TrainConfig, target: TargetModel, texts: list[Sample], draft: DraftModel
 ) -> dict[str, Any]:
     learner = Learner(config, target, draft, scale=1.0)
-    return learner.summary(learner.measure(Batches(texts, 16, 800, seed=0).epoch()))
+    return learner.summary(learner.measure(list(Batches(texts, 16, 800, seed=0).epoch())))

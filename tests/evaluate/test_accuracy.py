@@ -231,7 +231,7 @@ def test_shares_and_json() -> None:
 def sampled(request: pytest.FixtureRequest) -> Callable[[], list[Batch]]:
     start = 4 if request.param == "prompt" else 0
     sample = Sample(torch.arange(3, 23, dtype=torch.int32), torch.arange(20) >= start)
-    return lambda: Batches([sample], 20, 20, seed=0).epoch()
+    return lambda: list(Batches([sample], 20, 20, seed=0).epoch())
 
 
 def test_batches_of_training_are_taken(sampled: Callable[[], list[Batch]]) -> None:

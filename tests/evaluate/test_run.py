@@ -73,7 +73,7 @@ def test_texts_are_measured_as_they_are_and_give_the_prompts(
     tokenizer, draft = model.target.tokenizer, model.engine.draft
     assert tokenizer is not None and draft is not None
     samples = read_samples([texts], tokenizer, model.target.eos_token_ids).samples[:2]
-    expected = measure_heads(model.target, draft, Batches(samples, 128, 1024, seed=1).epoch())
+    expected = measure_heads(model.target, draft, list(Batches(samples, 128, 1024, seed=1).epoch()))
     assert report.heads.to_dict() == expected.to_dict()
     assert report.texts == f"2 texts as written in {texts}"
     assert report.prompts == 2

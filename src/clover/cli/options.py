@@ -1,129 +1,96 @@
 """What several commands share: options, each with its one name, type and help text, and exit codes."""
 
+import sys
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 USER_ERROR, INTERRUPTED = 2, 130  # exit codes
 
-_MODELS, _DECODING, _SAMPLING = "Models", "Decoding", "Sampling"
+
+def panel(name: str | None = None) -> Callable[..., Any]:
+    """Return what makes options of a panel of the help: of the help text, names where they differ, and the rest."""
+
+    def option(help_text: str, *names: str, **settings: Any) -> Any:
+        return typer.Option(*names, help=help_text, rich_help_panel=name, **settings)
+
+    return option
+
+
+_other, _models, _decoding, _sampling = panel(), panel("Models"), panel("Decoding"), panel("Sampling")
 
 Target = Annotated[
     str | None,
-    typer.Option(
+    _models(
+        "Target model: a directory or a name on the Hugging Face hub. Left out: the embedded one.",
         metavar="NAME|DIR",
-        rich_help_panel=_MODELS,
-        help="Target model: a directory or a name on the Hugging Face hub. Left out: the embedded one.",
     ),
 ]
 Draft = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME|DIR",
-        rich_help_panel=_MODELS,
-        help="Draft trained for the target: a directory, a name on the hub, or lookup (n-grams, nothing to train). "
+    _models(
+        "Draft trained for the target: a directory, a name on the hub, or lookup (n-grams, nothing to train). "
         "Left out, with --target left out too: the embedded one.",
+        metavar="NAME|DIR",
     ),
 ]
 Dtype = Annotated[
     str | None,
-    typer.Option(
+    _models(
+        "float32, bfloat16, float16 or float64. Left out: float32 on a CPU, bfloat16 on a GPU.",
         metavar="DTYPE",
-        rich_help_panel=_MODELS,
-        help="float32, bfloat16, float16 or float64. Left out: float32 on a CPU, bfloat16 on a GPU.",
     ),
 ]
 Device = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DEVICE",
-        rich_help_panel=_MODELS,
-        help="cpu, cuda, cuda:1, … Left out: a GPU where there is one.",
-    ),
+    str | None, _models("cpu, cuda, cuda:1, … Left out: a GPU where there is one.", metavar="DEVICE")
 ]
-TrustRemoteCode = Annotated[
-    bool,
-    typer.Option(
-        "--trust-remote-code", rich_help_panel=_MODELS, help="Run model code that the hub delivers."
-    ),
-]
+TrustRemoteCode = Annotated[bool, _models("Run model code that the hub delivers.", "--trust-remote-code")]
 
 Tree = Annotated[
     str | None,
-    typer.Option(
-        metavar="TREE",
-        rich_help_panel=_DECODING,
-        help="Token tree to verify: clover2 (25 nodes), medusa (63), chain:5, chain:12:0.06 (ends where the "
+    _decoding(
+        "Token tree to verify: clover2 (25 nodes), medusa (63), chain:5, chain:12:0.06 (ends where the "
         "draft is unsure), a JSON file with a list of rank paths, budget:4 (Clover-1), eagle2:60 (re-ranked), "
         "or drawn:clover2 (drawn from the draft). Left out: what --method says.",
+        metavar="TREE",
     ),
 ]
 Method = Annotated[
     Literal["auto", "draft", "plain"],
-    typer.Option(
-        rich_help_panel=_DECODING,
-        help="auto chooses between trees, and none, while it runs, by what pays (see clover tune); draft always grows "
-        "the same tree, which --tree also asks for; plain decodes with the target alone.",
+    _decoding(
+        "auto chooses between trees, and none, while it runs, by what pays (see clover tune); draft always grows "
+        "the same tree, which --tree also asks for; plain decodes with the target alone."
     ),
 ]
-Plain = Annotated[
-    bool, typer.Option("--plain", rich_help_panel=_DECODING, help="Short for --method plain, the baseline.")
-]
+Plain = Annotated[bool, _decoding("Short for --method plain, the baseline.", "--plain")]
 Compile = Annotated[
     bool,
-    typer.Option(
+    _decoding(
+        "Let torch.compile have the decoding steps, on a GPU with CUDA graphs. The first steps then take minutes.",
         "--compile",
-        rich_help_panel=_DECODING,
-        help="Let torch.compile have the decoding steps, on a GPU with CUDA graphs. The first steps then take minutes.",
     ),
 ]
-MaxNewTokens = Annotated[
-    int,
-    typer.Option(metavar="N", min=1, rich_help_panel=_DECODING, help="Most tokens to generate per prompt."),
-]
+MaxNewTokens = Annotated[int, _decoding("Most tokens to generate per prompt.", metavar="N", min=1)]
 Stop = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="TEXT", rich_help_panel=_DECODING, help="Stop before this text; may be given several times."
-    ),
+    list[str] | None, _decoding("Stop before this text; may be given several times.", metavar="TEXT")
 ]
 
-Temperature = Annotated[
-    float,
-    typer.Option(metavar="T", rich_help_panel=_SAMPLING, help="0 decodes greedily; 1 samples as trained."),
-]
-TopK = Annotated[
-    int,
-    typer.Option(
-        metavar="K", rich_help_panel=_SAMPLING, help="Sample from the K likeliest tokens; 0 is all."
-    ),
-]
-TopP = Annotated[
-    float,
-    typer.Option(
-        metavar="P", rich_help_panel=_SAMPLING, help="Sample from the likeliest tokens that sum to P."
-    ),
-]
-MinP = Annotated[
-    float,
-    typer.Option(
-        metavar="P", rich_help_panel=_SAMPLING, help="Drop tokens less likely than P times the likeliest one."
-    ),
-]
-RepetitionPenalty = Annotated[
-    float,
-    typer.Option(metavar="R", rich_help_panel=_SAMPLING, help="Above 1: seen tokens become less likely."),
-]
+Temperature = Annotated[float, _sampling("0 decodes greedily; 1 samples as trained.", metavar="T")]
+TopK = Annotated[int, _sampling("Sample from the K likeliest tokens; 0 is all.", metavar="K")]
+TopP = Annotated[float, _sampling("Sample from the likeliest tokens that sum to P.", metavar="P")]
+MinP = Annotated[float, _sampling("Drop tokens less likely than P times the likeliest one.", metavar="P")]
+RepetitionPenalty = Annotated[float, _sampling("Above 1: seen tokens become less likely.", metavar="R")]
 Seed = Annotated[
-    int, typer.Option(metavar="N", rich_help_panel=_SAMPLING, help="The same seed draws the same text.")
+    int, _sampling("The same seed draws the same text.", metavar="N", min=-(2**63), max=2**63 - 1)
 ]
 
 Output = Annotated[
-    Path, typer.Option(metavar="DIR", help="Directory to write; it appears, whole, when the work is done.")
+    Path, _other("Directory to write; it appears, whole, when the work is done.", metavar="DIR")
 ]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures as JSON.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the output directory if it exists.")]
+Json = Annotated[Path | None, _other("Write the figures as JSON.", "--json", metavar="FILE")]
+Overwrite = Annotated[bool, _other("Replace the output directory if it exists.", "--overwrite")]
 
 
 def hide_loading_bars() -> None:
@@ -131,3 +98,9 @@ def hide_loading_bars() -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+
+
+def tell_left_out(problems: Collection[str]) -> None:
+    """Say how many texts could not be used, and why the first could not."""
+    if problems:
+        print(f"left out {len(problems)} texts; the first: {next(iter(problems))}", file=sys.stderr)

@@ -4,7 +4,6 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from glob import escape
 from pathlib import Path
@@ -13,144 +12,106 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clover.cli import options
+from clover.cli.options import panel
 from clover.errors import UserError
 from clover.files import check_output_directory, read_json, write_json
 
 if TYPE_CHECKING:
-    from clover.data import Sample
+    from clover.data import FileTexts, Sample
     from clover.drafts import LossConfig
     from clover.regenerate import RegenerateConfig
     from clover.target import TargetModel
     from clover.train import TrainConfig, TrainResult
 
-_BOUNDS, _TRAINING = "How long", "Training"
 _DTYPES = {"bfloat16": "bf16", "float32": "fp32"}
 _SECONDS = ".seconds.json"  # ends the name of the file that says how long the written texts took
 
+_given, _bound, _training = panel(), panel("How long"), panel("Training")
 Data = Annotated[
     list[str],
-    typer.Option(
-        metavar="FILE...", help="Training texts: .txt, .jsonl, .json or .parquet; several may follow."
-    ),
+    _given("Training texts: .txt, .jsonl, .json or .parquet; several may follow.", metavar="FILE..."),
 ]
 MoreData = Annotated[list[str] | None, typer.Argument(metavar="FILE", help="More files of --data.")]
 Regenerate = Annotated[
     bool,
-    typer.Option(
-        "--regenerate", help="First let the target write the answers itself, in place of the data's."
-    ),
+    _given("First let the target write the answers itself, in place of the data's.", "--regenerate"),
 ]
 RegenerateMinutes = Annotated[
     float | None,
-    typer.Option(
+    _given(
+        "Stop writing after this time and train on the texts there are; --max-minutes counts from then on.",
         metavar="M",
         min=0,
-        help="Stop writing after this time and train on the texts there are; --max-minutes counts from then on.",
     ),
 ]
 BatchSize = Annotated[
     int | None,
-    typer.Option(metavar="N", min=1, help="Texts that --regenerate writes together; less takes less memory."),
+    _given("Texts that --regenerate writes together; less takes less memory.", metavar="N", min=1),
 ]
 Resume = Annotated[
-    bool,
-    typer.Option("--resume", help="Go on with the interrupted writing or training of this output directory."),
+    bool, _given("Go on with the interrupted writing or training of this output directory.", "--resume")
 ]
-MaxSteps = Annotated[int | None, typer.Option(metavar="N", rich_help_panel=_BOUNDS, help="Optimizer steps.")]
+MaxSteps = Annotated[int | None, _bound("Optimizer steps.", metavar="N")]
 MaxMinutes = Annotated[
     float | None,
-    typer.Option(
+    _bound(
+        "Minutes of training alone; --regenerate comes before it and is bounded by --regenerate-minutes.",
         metavar="M",
-        rich_help_panel=_BOUNDS,
-        help="Minutes of training alone; --regenerate comes before it and is bounded by --regenerate-minutes.",
     ),
 ]
-Epochs = Annotated[
-    float,
-    typer.Option(metavar="N", rich_help_panel=_BOUNDS, help="Passes over the data if neither is given."),
-]
-MaxLength = Annotated[
-    int, typer.Option(metavar="N", rich_help_panel=_TRAINING, help="Longest text, in tokens.")
-]
-BatchTokens = Annotated[
-    int,
-    typer.Option(
-        metavar="N", rich_help_panel=_TRAINING, help="Tokens of a forward pass; less takes less memory."
-    ),
-]
-Accumulation = Annotated[
-    int, typer.Option(metavar="N", rich_help_panel=_TRAINING, help="Forward passes per optimizer step.")
-]
+Epochs = Annotated[float, _bound("Passes over the data if neither is given.", metavar="N")]
+MaxLength = Annotated[int, _training("Longest text, in tokens.", metavar="N")]
+BatchTokens = Annotated[int, _training("Tokens of a forward pass; less takes less memory.", metavar="N")]
+Accumulation = Annotated[int, _training("Forward passes per optimizer step.", metavar="N")]
 Optimizer = Annotated[
     str,
-    typer.Option(
+    _training(
+        "muon (AdamW for what is no matrix), which learns more from the same text, or adamw, as in the paper.",
         metavar="NAME",
-        rich_help_panel=_TRAINING,
-        help="muon (AdamW for what is no matrix), which learns more from the same text, or adamw, as in the paper.",
     ),
 ]
-LearningRate = Annotated[float, typer.Option("--lr", rich_help_panel=_TRAINING, help="Peak learning rate.")]
+LearningRate = Annotated[float, _training("Peak learning rate.", "--lr")]
 HiddenState = Annotated[
     str | None,
-    typer.Option(
+    _training(
+        "Hidden states to read: post_norm, pre_norm or low_middle_high. Left out: the system's own choice.",
         metavar="KIND",
-        rich_help_panel=_TRAINING,
-        help="Hidden states to read: post_norm, pre_norm or low_middle_high. Left out: the system's own choice.",
     ),
 ]
 System = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        rich_help_panel=_TRAINING,
-        help="Draft system: clover2, clover1, medusa, eagle, eagle3 or hydra.",
-    ),
+    str, _training("Draft system: clover2, clover1, medusa, eagle, eagle3 or hydra.", metavar="NAME")
 ]
 DraftOption = Annotated[
     list[str] | None,
-    typer.Option(
+    _training(
+        "A field of the system's configuration, such as num_augmenting_layers=1; may be given several times.",
         "--set",
         metavar="FIELD=VALUE",
-        rich_help_panel=_TRAINING,
-        help="A field of the system's configuration, such as num_augmenting_layers=1; may be given several times.",
     ),
 ]
 Loss = Annotated[
     str,
-    typer.Option(
-        metavar="NAME",
-        rich_help_panel=_TRAINING,
-        help="default, what the system learns best by; distillation, the same for all systems; or paper, that of the "
+    _training(
+        "default, what the system learns best by; distillation, the same for all systems; or paper, that of the "
         "system's own paper.",
+        metavar="NAME",
     ),
 ]
-Heads = Annotated[
-    int | None,
-    typer.Option(metavar="N", rich_help_panel=_TRAINING, help="Heads of the draft: tokens it looks ahead."),
-]
+Heads = Annotated[int | None, _training("Heads of the draft: tokens it looks ahead.", metavar="N")]
 RegressionWeight = Annotated[
     float | None,
-    typer.Option(
-        metavar="W",
-        min=0,
-        rich_help_panel=_TRAINING,
-        help="Weight of the loss that draws hidden states to the target's.",
-    ),
+    _training("Weight of the loss that draws hidden states to the target's.", metavar="W", min=0),
 ]
 LikelyTokensOnly = Annotated[
     bool | None,
-    typer.Option(
-        "--likely-tokens-only",
-        rich_help_panel=_TRAINING,
-        help="Learn only where the text is one that the target itself might have written.",
+    _training(
+        "Learn only where the text is one that the target itself might have written.", "--likely-tokens-only"
     ),
 ]
 Dtype = Annotated[
     str | None,
-    typer.Option(
-        metavar="DTYPE",
-        rich_help_panel=_TRAINING,
-        help="bfloat16 (bf16) or float32 (fp32). Left out: bfloat16 on a GPU, float32 on a CPU.",
+    _training(
+        "bfloat16 (bf16) or float32 (fp32). Left out: bfloat16 on a GPU, float32 on a CPU.", metavar="DTYPE"
     ),
 ]
 
@@ -186,7 +147,9 @@ def train(
     seed: options.Seed = 0,
 ) -> None:
     """Train a draft for a target that stays as it is."""
+    from clover.assets import TARGET
     from clover.regenerate import RegenerateConfig
+    from clover.target import TargetModel
     from clover.train import TrainConfig
 
     chosen: dict[str, Any] = {"output": str(output), "target": target or "embedded", "seed": seed}
@@ -194,20 +157,27 @@ def train(
     chosen |= {"max_steps": max_steps, "max_minutes": max_minutes, "epochs": epochs, "max_length": max_length}
     chosen |= {"batch_tokens": batch_tokens, "accumulation": accumulation, "optimizer": optimizer}
     chosen |= {"system": system, "draft": _draft_options(draft_option, hidden_state, heads)}
-    weights = _given(regression_weight=regression_weight, likely_tokens_only=likely_tokens_only)
+    weights = _present(regression_weight=regression_weight, likely_tokens_only=likely_tokens_only)
     config = TrainConfig(**chosen, loss=_loss(loss, system, weights))
     check_output_directory(output, overwrite)
     resume_training = _check_resume(config, regenerate, resume, overwrite)
     options.hide_loading_bars()
-    model = _load_target(target, dtype, device, trust_remote_code)
-    given = _given(max_minutes=regenerate_minutes, batch_size=batch_size)
-    rules = RegenerateConfig(max_length=max_length, seed=seed, **given) if regenerate else None
-    samples, seconds = _texts(model, config, rules, resume, resume_training)
-    config = replace(config, writing_seconds=seconds)
-    _report(config, _train(model, samples, config, resume_training, overwrite))
+    model = TargetModel.load(
+        target or str(TARGET), dtype=dtype, device=device, trust_remote_code=trust_remote_code
+    )
+    texts = _open_texts(model, config, regenerate)
+    learnt: FileTexts | list[Sample] = texts
+    if regenerate:
+        given = _present(max_minutes=regenerate_minutes, batch_size=batch_size)
+        rules = RegenerateConfig(max_length=max_length, seed=seed, **given)
+        learnt, seconds = _write_anew(model, texts, config, rules, resume, resume_training)
+        config = replace(config, writing_seconds=seconds)
+    result = _train(model, learnt, config, resume_training, overwrite)
+    options.tell_left_out(texts.problems.values())
+    _report(config, result)
 
 
-def _given(**values: Any) -> dict[str, Any]:
+def _present(**values: Any) -> dict[str, Any]:
     """What the user gave; the rest keeps the default it has where it is used."""
     return {name: value for name, value in values.items() if value is not None}
 
@@ -221,9 +191,9 @@ def _draft_options(given: list[str] | None, hidden_state: str | None, heads: int
             raise UserError(f"--set {text!r} must be FIELD=VALUE, such as num_augmenting_layers=1")
         try:
             found[name] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             found[name] = value
-    return found | _given(hidden_state=hidden_state, num_heads=heads)
+    return found | _present(hidden_state=hidden_state, num_heads=heads)
 
 
 def _loss(name: str, system: str, weights: dict[str, Any]) -> "LossConfig":
@@ -249,63 +219,33 @@ def _check_resume(config: "TrainConfig", regenerate: bool, resume: bool, overwri
     return resume
 
 
-def _load_target(
-    name: str | None, dtype: str | None, device: str | None, trust_remote_code: bool
-) -> "TargetModel":
-    from clover.assets import TARGET
-    from clover.target import TargetModel
-
-    return TargetModel.load(
-        name or str(TARGET), dtype=dtype, device=device, trust_remote_code=trust_remote_code
-    )
-
-
-def _read_samples(target: "TargetModel", config: "TrainConfig", stand_ins: bool) -> "Sequence[Sample]":
-    from clover.data import read_samples
+def _open_texts(target: "TargetModel", config: "TrainConfig", stand_ins: bool) -> "FileTexts":
+    from clover.data import FileTexts
 
     if target.tokenizer is None:
         raise UserError(f"the target {config.target} has no tokenizer, which training texts need")
-    texts = read_samples(config.data, target.tokenizer, target.eos_token_ids, stand_ins=stand_ins)
-    if texts.skipped:
-        print(f"left out {texts.skipped} texts; the first: {texts.first_problem}", file=sys.stderr)
-    return texts.samples
-
-
-def _texts(
-    target: "TargetModel",
-    config: "TrainConfig",
-    rules: "RegenerateConfig | None",
-    resume: bool,
-    training: bool,
-) -> "tuple[Sequence[Sample], float]":
-    """The texts to learn from: those of the data, or with `rules` what the target writes in their place.
-
-    Returns:
-        the texts, and the seconds that writing them took.
-    """
-    samples = _read_samples(target, config, rules is not None)
-    return (samples, 0.0) if rules is None else _write_anew(target, samples, config, rules, resume, training)
+    return FileTexts(config.data, target.tokenizer, target.eos_token_ids, stand_ins)
 
 
 def _write_anew(
     target: "TargetModel",
-    samples: "Sequence[Sample]",
+    texts: "FileTexts",
     config: "TrainConfig",
     rules: "RegenerateConfig",
     resume: bool,
     training: bool,
-) -> "tuple[Sequence[Sample], float]":
+) -> "tuple[list[Sample], float]":
     """Let the target write the answers into a file beside the output; a file that is there is continued.
 
     Returns:
         the texts, and the seconds that were spent on writing them, interrupted runs included.
     """
-    from rich.console import Console
-
     from clover.regenerate import read_regenerated, regenerate, written_name
+    from clover.report.progress import Progress
 
     # So named, a run with another target, other data or other options never takes this one's answers.
-    path = Path(f"{config.output.rstrip('/')}.{written_name(target, samples, rules)}.regenerated.jsonl")
+    name = written_name(target, texts.fingerprint, rules)
+    path = Path(f"{config.output.rstrip('/')}.{name}.regenerated.jsonl")
     if resume and not path.exists():
         raise UserError(
             f"there is nothing to resume: {path} does not exist; resume with the same target, data and options"
@@ -316,14 +256,18 @@ def _write_anew(
     before, started = _writing_seconds(path), time.monotonic()
     if path.exists():
         print(f"goes on from the texts in {path}; delete it to write all anew", file=sys.stderr)
-    with Console(stderr=True).status("the target writes …") as status:
+    with Progress() as progress:
+        progress.say("the target writes")
+        progress.begin(1.0)
 
-        def show(texts: int, tokens: int) -> None:
-            status.update(f"the target writes: {texts} of {len(samples)} texts, {tokens:,} tokens")
-            write_json(path.with_suffix(_SECONDS), {"seconds": before + time.monotonic() - started})
+        def show(written: int, tokens: int) -> None:
+            seconds = time.monotonic() - started
+            shares = [written / len(texts), seconds / (60 * rules.max_minutes) if rules.max_minutes else 0.0]
+            progress.reach(max(shares), f"the target writes: {written:,} texts, {tokens:,} tokens")
+            write_json(path.with_suffix(_SECONDS), {"seconds": before + seconds})
 
-        texts = regenerate(target, samples, rules, path, show)
-    return texts, _writing_seconds(path)
+        samples = regenerate(target, texts, rules, path, show)
+    return samples, _writing_seconds(path)
 
 
 def _writing_seconds(path: Path) -> float:
@@ -333,7 +277,11 @@ def _writing_seconds(path: Path) -> float:
 
 
 def _train(
-    target: "TargetModel", samples: "Sequence[Sample]", config: "TrainConfig", resume: bool, overwrite: bool
+    target: "TargetModel",
+    texts: "FileTexts | list[Sample]",
+    config: "TrainConfig",
+    resume: bool,
+    overwrite: bool,
 ) -> "TrainResult":
     import torch
 
@@ -342,7 +290,7 @@ def _train(
 
     torch.manual_seed(config.seed)  # the starting values are drawn at random
     draft = trainable_system(config.system).from_target(target, **config.draft)
-    return run_training(config, target, samples, draft, resume=resume, overwrite=overwrite)
+    return run_training(config, target, texts, draft, resume=resume, overwrite=overwrite)
 
 
 def _report(config: "TrainConfig", result: "TrainResult") -> None:

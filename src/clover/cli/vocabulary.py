@@ -1,7 +1,6 @@
 """``clover vocabulary``: let a trained draft propose from the frequent tokens only."""
 
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -85,7 +84,7 @@ def _dtype(draft: str) -> str | None:
 
 def _counts(target: "TargetModel", files: Sequence[str]) -> "Tensor":
     """How often each token stands in the files, Long [V]."""
-    from clover.data import read_samples, token_counts
+    from clover.data import FileTexts, token_counts
     from clover.regenerate import read_regenerated
 
     written = [file for file in files if file.endswith(".regenerated.jsonl")]
@@ -94,10 +93,9 @@ def _counts(target: "TargetModel", files: Sequence[str]) -> "Tensor":
     if others:
         if target.tokenizer is None:
             raise UserError("the target has no tokenizer, which texts need")
-        texts = read_samples(others, target.tokenizer, target.eos_token_ids)
-        if texts.skipped:
-            print(f"left out {texts.skipped} texts; the first: {texts.first_problem}", file=sys.stderr)
-        samples += texts.samples
+        texts = FileTexts(others, target.tokenizer, target.eos_token_ids)
+        samples += texts
+        options.tell_left_out(texts.problems.values())
     if max((int(s.tokens.max()) for s in samples if len(s.tokens)), default=0) >= target.vocab_size:
         raise UserError("the texts hold tokens that the target does not know: another tokenizer made them")
     return token_counts(samples, target.vocab_size)

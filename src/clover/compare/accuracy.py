@@ -59,7 +59,7 @@ def measure_accuracy(
 ) -> Accuracy:
     """Measure the heads on `texts`."""
     longest = max(len(text.tokens) for text in texts)
-    batches = Batches(texts, longest, max(_BATCH_TOKENS, longest), seed=0).epoch()
+    batches = list(Batches(texts, longest, max(_BATCH_TOKENS, longest), seed=0).epoch())
     found = measure_heads(target, draft, batches).to_dict()
     return Accuracy(
         method=method,

@@ -1,30 +1,26 @@
 """Training data: records from files, tokens with a loss mask, deterministic batches."""
 
-from clover.data.batching import Batch, Batches, fingerprint, split_samples
-from clover.data.chat import (
-    PLAIN_TEMPLATE,
-    Sample,
-    TemplateRefused,
-    TrainingData,
-    encode_prompt,
-    encode_record,
-    read_samples,
-)
-from clover.data.counts import token_counts
+from clover.data.batching import Batch, Batches, Position, held_out, split_samples
+from clover.data.chat import PLAIN_TEMPLATE, Sample, TemplateRefused, encode_prompt, encode_records
 from clover.data.formats import Message, Record, parse_record, read_records
+from clover.data.texts import FileTexts, Texts, TrainingData, fingerprint, read_samples, token_counts
 
 __all__ = [
     "PLAIN_TEMPLATE",
     "Batch",
     "Batches",
+    "FileTexts",
     "Message",
+    "Position",
     "Record",
     "Sample",
     "TemplateRefused",
+    "Texts",
     "TrainingData",
     "encode_prompt",
-    "encode_record",
+    "encode_records",
     "fingerprint",
+    "held_out",
     "parse_record",
     "read_records",
     "read_samples",

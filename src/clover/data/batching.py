@@ -1,17 +1,18 @@
-"""Deterministic batches: what is in batch number n depends on the samples, the seed and n alone.
+"""Deterministic batches of texts that are tokenized only when their turn comes.
 
-Texts longer than `max_length` are cut into windows. Each epoch shuffles the windows, sorts them by length within large
-groups, and cuts the groups into batches of about `batch_tokens` tokens, so little of a batch is padding; then the
-batches are shuffled. Resuming needs nothing but the number of the next batch.
+Each epoch takes the texts in an order of its own, in blocks of about a million characters. Texts longer than
+`max_length` are cut into windows; the windows of a block are sorted by length and cut into batches of about
+`batch_tokens` tokens, so little of a batch is padding; then the batches of the block are shuffled. While a block is
+learnt, the next one is tokenized. What comes at a `Position` depends on the texts, the seed and the position alone,
+so resuming needs nothing but it.
 
 Shapes: B windows of a batch, T longest window of the batch.
 """
 
 from __future__ import annotations
 
-import hashlib
-from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,10 +20,16 @@ import torch
 from torch import Tensor
 
 from clover.data.chat import Sample
+from clover.data.formats import Record
+from clover.data.texts import SampleTexts, Texts
 from clover.errors import UserError
 
-_GROUP = 64  # batches that are sorted by length together
+_BLOCK_SIZE, _BLOCK_TEXTS = 2**20, 1024  # characters (tokens of samples) and texts that are sorted together
+_PRIME = 1_000_003
 _FIRST_PREDICTED = 2  # a draft reads token 1 together with the state at token 0, and predicts token 2
+_TOO_SHORT = "no text is long enough: the third token of a window is the first that a draft can learn"
+
+Side = Callable[[Record | Sample], bool]  # whether a text belongs to this part of the data
 
 
 @dataclass(frozen=True)
@@ -39,131 +46,164 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class _Window:
-    sample: int
-    start: int
-    end: int
+class Position:
+    """The next batch: the epoch, how many texts of it came before the block, and the batch's number in the block."""
 
-    @property
-    def length(self) -> int:
-        return self.end - self.start
+    epoch: int = 0
+    text: int = 0
+    batch: int = 0
+
+
+@dataclass(frozen=True)
+class _Block:
+    batches: list[Batch]
+    following: int  # text of the epoch at which the next block starts
 
 
 class Batches:
-    """The endless sequence of training batches over `samples`; `batches[n]` is its n-th batch.
+    """The endless sequence of training batches: `next(batches)`.
 
     Args:
-        samples: the training texts.
+        texts: the training texts, or samples in memory.
         max_length: longest window in tokens.
         batch_tokens: upper bound of B · T; a batch has at least one window.
         seed: of the order.
+        side: which of the texts are taken; all by default.
 
     Raises:
-        UserError: no window holds a token that can be learnt.
+        UserError: `max_length` and `batch_tokens` do not fit; and from `next`, no window holds a token to learn.
     """
 
-    def __init__(self, samples: Sequence[Sample], max_length: int, batch_tokens: int, seed: int):
-        self.samples, self.batch_tokens, self.seed = samples, batch_tokens, seed
+    def __init__(
+        self,
+        texts: Texts | Sequence[Sample],
+        max_length: int,
+        batch_tokens: int,
+        seed: int,
+        side: Side = lambda _: True,
+    ):
         if max_length <= _FIRST_PREDICTED or batch_tokens < max_length:
             raise UserError(
                 f"max_length {max_length} must be at least 3 and at most batch_tokens ({batch_tokens})"
             )
-        self.windows = _cut(samples, max_length)
-        if not self.windows:
-            raise UserError(
-                "no text is long enough: the third token of a window is the first that a draft can learn"
-            )
-        self._plan = lru_cache(maxsize=2)(self._make_plan)
-        self._ends: list[int] = []  # number of the first batch after each epoch
+        self.texts = SampleTexts(texts) if isinstance(texts, Sequence) else texts
+        self.max_length, self.batch_tokens, self.seed, self.side = max_length, batch_tokens, seed, side
+        self.position = Position()
+        self._order = lru_cache(maxsize=2)(self._make_order)
+        self._pool = ThreadPoolExecutor(1, "tokenize")
+        self._blocks: dict[tuple[int, int], Future[_Block]] = {}
 
-    def __getitem__(self, number: int) -> Batch:
-        epoch, index = self._locate(number)
-        return self._collate(self._plan(epoch)[index])
+    def __iter__(self) -> Iterator[Batch]:
+        return self
 
-    def epoch_length(self, epoch: int = 0) -> int:
-        """Batches in an epoch (epochs can differ by a few)."""
-        return len(self._plan(epoch))
+    def __next__(self) -> Batch:
+        block, tried = self._block(), self.position.epoch
+        while self.position.batch >= len(block.batches):
+            if self.position.epoch > tried + 1:
+                raise UserError(_TOO_SHORT)
+            self.position = self._after(block)
+            block = self._block()
+        place = self.position
+        self.position = Position(place.epoch, place.text, place.batch + 1)
+        return block.batches[place.batch]
 
-    def epoch(self, number: int = 0) -> list[Batch]:
+    @property
+    def epochs(self) -> float:
+        """Passes over the texts so far."""
+        place, block = self.position, self._block()
+        share = place.batch / max(1, len(block.batches)) * (block.following - place.text)
+        return place.epoch + (place.text + share) / max(1, len(self.texts))
+
+    def epoch(self, number: int = 0) -> Iterator[Batch]:
         """All batches of one epoch: every window once."""
-        return [self._collate(members) for members in self._plan(number)]
+        text, found = 0, False
+        while text < len(self.texts):
+            block = self._read(number, text)
+            yield from block.batches
+            text, found = block.following, found or bool(block.batches)
+        if not found:
+            raise UserError(_TOO_SHORT)
 
-    def _locate(self, number: int) -> tuple[int, int]:
-        while not self._ends or self._ends[-1] <= number:
-            start = self._ends[-1] if self._ends else 0
-            self._ends.append(start + self.epoch_length(len(self._ends)))
-        epoch = bisect_right(self._ends, number)
-        return epoch, number - (self._ends[epoch - 1] if epoch else 0)
+    def _block(self) -> _Block:
+        """The block at the position; the one after it is begun."""
+        key = self.position.epoch, self.position.text
+        if key not in self._blocks:
+            self._blocks = {key: self._pool.submit(self._read, *key)}
+        block = self._blocks[key].result()
+        after = self._after(block)
+        following = after.epoch, after.text
+        self._blocks = {
+            key: self._blocks[key],
+            following: self._blocks.get(following) or self._pool.submit(self._read, *following),
+        }
+        return block
 
-    def _make_plan(self, epoch: int) -> list[list[_Window]]:
-        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + epoch) % 2**63)
-        order = torch.randperm(len(self.windows), generator=generator).tolist()
-        windows = [self.windows[i] for i in order]
-        plan: list[list[_Window]] = []
-        for group in _groups(windows, _GROUP * self.batch_tokens):
-            plan += _groups(sorted(group, key=lambda window: window.length), self.batch_tokens, padded=True)
-        return [plan[i] for i in torch.randperm(len(plan), generator=generator).tolist()]
+    def _after(self, block: _Block) -> Position:
+        if block.following < len(self.texts):
+            return Position(self.position.epoch, block.following)
+        return Position(self.position.epoch + 1)
 
-    def _collate(self, members: list[_Window]) -> Batch:
-        lengths = torch.tensor([window.length for window in members])
-        tokens = torch.zeros(len(members), int(lengths.max()), dtype=torch.long)
-        mask = torch.zeros(tokens.shape, dtype=torch.bool)
-        for row, window in enumerate(members):
-            sample = self.samples[window.sample]
-            tokens[row, : window.length] = sample.tokens[window.start : window.end]
-            mask[row, : window.length] = sample.loss_mask[window.start : window.end]
-        return Batch(tokens, mask, lengths)
+    def _make_order(self, epoch: int) -> Tensor:
+        return torch.randperm(len(self.texts), generator=self._generator(epoch, -1))
+
+    def _generator(self, epoch: int, text: int) -> torch.Generator:
+        return torch.Generator().manual_seed(
+            hash((self.seed, epoch, text)) % 2**63
+        )  # of integers: always the same
+
+    def _read(self, epoch: int, start: int) -> _Block:
+        order, found, size, text = self._order(epoch), [], 0, start
+        while text < len(order) and len(found) < _BLOCK_TEXTS and size < _BLOCK_SIZE:
+            loaded = self.texts.load(int(order[text]))
+            text += 1
+            if loaded is not None and self.side(loaded):
+                found.append(loaded)
+                size += loaded.size
+        windows = [w for sample in self.texts.encode(found) for w in _windows(sample, self.max_length)]
+        groups = _grouped(sorted(windows, key=lambda window: window.size), self.batch_tokens)
+        shuffled = torch.randperm(len(groups), generator=self._generator(epoch, start)).tolist()
+        return _Block([_collate(groups[i]) for i in shuffled], text)
+
+
+def held_out(share: float) -> Side:
+    """Whether a text is in the part that is held out, by a hash of it: equal texts are on the same side.
+
+    Args:
+        share: about this share (0 … 1) is held out.
+    """
+    return lambda text: int.from_bytes(text.digest()[:8], "big") / 2**64 < share
 
 
 def split_samples(samples: Sequence[Sample], validation_share: float) -> tuple[list[Sample], list[Sample]]:
-    """Training and validation samples, parted by a hash of the text: equal texts stay together, and on one side.
-
-    Args:
-        validation_share: about this share (0 … 1) becomes validation; training never becomes empty.
-    """
-    train: list[Sample] = []
-    validation: list[Sample] = []
-    for sample in samples:
-        share = int.from_bytes(_digest(sample)[:8], "big") / 2**64
-        (validation if share < validation_share else train).append(sample)
+    """Training and validation samples (see `held_out`); training never becomes empty."""
+    side = held_out(validation_share)
+    train, validation = ([s for s in samples if side(s) == wanted] for wanted in (False, True))
     return (train, validation) if train else (validation, [])
 
 
-def fingerprint(samples: Sequence[Sample]) -> str:
-    """A hash of all tokens and masks, to tell whether a resumed training sees the same data."""
-    whole = hashlib.blake2b(digest_size=16)
-    for sample in samples:
-        whole.update(_digest(sample))
-    return whole.hexdigest()
-
-
-def _digest(sample: Sample) -> bytes:
-    content = hashlib.blake2b(sample.tokens.to(torch.int32).numpy().tobytes(), digest_size=16)
-    content.update(sample.loss_mask.numpy().tobytes())
-    return content.digest()
-
-
-def _cut(samples: Sequence[Sample], max_length: int) -> list[_Window]:
+def _windows(sample: Sample, max_length: int) -> Iterator[Sample]:
     """Consecutive windows; those without a token that can be learnt are left out."""
-    windows = []
-    for i, sample in enumerate(samples):
-        learnt = sample.loss_mask.nonzero().flatten()
-        for start in range(0, len(sample.tokens), max_length):
-            end = min(start + max_length, len(sample.tokens))
-            if bool(((learnt >= start + _FIRST_PREDICTED) & (learnt < end)).any()):
-                windows.append(_Window(i, start, end))
-    return windows
+    for start in range(0, sample.size, max_length):
+        tokens, mask = (part[start : start + max_length] for part in (sample.tokens, sample.loss_mask))
+        if bool(mask[_FIRST_PREDICTED:].any()):
+            yield Sample(tokens, mask)
 
 
-def _groups(windows: Sequence[_Window], tokens: int, padded: bool = False) -> list[list[_Window]]:
-    """Cut a sequence of windows into runs of at most `tokens` tokens, padding counted if `padded` (sorted input)."""
-    groups: list[list[_Window]] = []
-    used = 0
+def _grouped(windows: Sequence[Sample], tokens: int) -> list[list[Sample]]:
+    """Cut windows of rising length into batches of at most `tokens` tokens, padding counted."""
+    groups: list[list[Sample]] = []
     for window in windows:
-        size = window.length * (len(groups[-1]) + 1) if padded and groups else used + window.length
-        if not groups or size > tokens:
+        if not groups or window.size * (len(groups[-1]) + 1) > tokens:
             groups.append([])
-            used = 0
         groups[-1].append(window)
-        used += window.length
     return groups
+
+
+def _collate(windows: Sequence[Sample]) -> Batch:
+    lengths = torch.tensor([window.size for window in windows])
+    tokens = torch.zeros(len(windows), int(lengths.max()), dtype=torch.long)
+    mask = torch.zeros(tokens.shape, dtype=torch.bool)
+    for row, window in enumerate(windows):
+        tokens[row, : window.size] = window.tokens
+        mask[row, : window.size] = window.loss_mask
+    return Batch(tokens, mask, lengths)

@@ -13,19 +13,21 @@ token after each answer.
 
 from __future__ import annotations
 
-import os
+import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from jinja2 import TemplateError
 from torch import Tensor
 
-from clover.data.formats import Message, Record, read_records
-from clover.errors import UserError
+from clover.data.formats import Message, Record
+from clover.errors import UserError, one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -40,7 +42,6 @@ PLAIN_TEMPLATE = (
 )
 _STAND_IN = "…"
 _GENERATION_TAG = re.compile(r"\{%-?\s*generation\s*-?%\}")
-_TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError)
 
 Span = tuple[int, int]  # characters of a rendered text, end excluded
 
@@ -52,87 +53,80 @@ class Sample:
     tokens: Tensor
     loss_mask: Tensor
 
+    @property
+    def size(self) -> int:
+        """Tokens."""
+        return len(self.tokens)
+
+    def digest(self) -> bytes:
+        """A hash of tokens and mask."""
+        content = self.tokens.to(torch.int32).numpy().tobytes() + self.loss_mask.numpy().tobytes()
+        return hashlib.blake2b(content, digest_size=16).digest()
+
 
 @dataclass(frozen=True)
-class TrainingData:
-    """What was read: the samples, and how many records were left out because the chat template refuses them."""
+class _Text:
+    """A text to tokenize: the spans of it that are learnt, all of it if None, and whether it is a conversation.
 
-    samples: tuple[Sample, ...]
-    skipped: int
-    first_problem: str | None
+    A conversation has its special tokens already. A plain text that is `open` is to be continued, and gets no end.
+    """
+
+    text: str
+    spans: list[Span] | None
+    chat: bool = False
+    open: bool = False
 
 
 class TemplateRefused(UserError):
     """The chat template does not take this conversation, because its roles do not alternate, say."""
 
 
-def read_samples(
-    paths: Iterable[str | os.PathLike[str]],
+def encode_records(
+    records: Iterable[Record],
     tokenizer: PreTrainedTokenizerBase,
     eos_token_ids: Sequence[int] = (),
-    stand_ins: bool = False,
-) -> TrainingData:
-    """Read and tokenize the training records of files (see `clover.data.formats`).
+    refused: Callable[[Record, UserError], None] | None = None,
+) -> list[Sample]:
+    """Tokenize records together, on all cores: one sample of each, or one per assistant turn where the template
+    rewrites earlier turns.
 
-    Conversations that the chat template refuses (roles that do not alternate, say) are left out and counted.
+    Plain text gets the tokenizer's own special tokens, and an end-of-text token where it does not end on one.
 
     Args:
         eos_token_ids: the tokens on which the target stops; the tokenizer's own end-of-text token always counts.
-        stand_ins: give each user turn and each prompt without an answer a dummy one, for the target to write anew.
+        refused: called with a record that the chat template does not take, which is then left out.
 
     Raises:
-        UserError: a file cannot be read or understood, or not one token of all the data is to be learnt.
+        TemplateRefused: the chat template does not take a conversation, and `refused` is not given.
+        UserError: the assistant's words cannot be found in what the template makes of a conversation.
     """
-    samples: list[Sample] = []
-    skipped, problem = 0, None
-    for record in read_records(paths):
-        if stand_ins:
-            record = _with_stand_ins(record)
+    texts: list[_Text] = []
+    for record in records:
         try:
-            samples += encode_record(record, tokenizer, eos_token_ids)
+            texts += _render_record(record, tokenizer)
         except TemplateRefused as error:
-            skipped += 1
-            problem = problem or f"{record.where}: {error}"
-    if not samples:
-        raise UserError(problem or "the data holds no records")
+            if refused is None:
+                raise
+            refused(record, error)
+    end: Any = tokenizer.eos_token_id
+    stops = [] if end is None else [end]
+    stops += [token for token in eos_token_ids if token not in stops]
+    tokenized: dict[int, Sample] = {}
+    for chat in (True, False):
+        some = [i for i, text in enumerate(texts) if text.chat == chat]
+        encoded = _tokenize(tokenizer, [texts[i].text for i in some], add_special_tokens=not chat)
+        for i, (tokens, offsets) in zip(some, encoded, strict=True):
+            tokenized[i] = _sample(texts[i], tokens, offsets, tokenizer, stops)
+    return [tokenized[i] for i in range(len(texts))]
+
+
+def check_learnt(samples: Sequence[Sample], tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise UserError if not one token of the samples is to be learnt; it names the chat template."""
     if not any(bool(sample.loss_mask.any()) for sample in samples):
         raise UserError(
             f"the loss mask is zero over all the data: with the chat template {describe_template(tokenizer)} "
             "not one token is the assistant's; records without answers need --regenerate"
         )
-    return TrainingData(tuple(samples), skipped, problem)
-
-
-def encode_record(
-    record: Record, tokenizer: PreTrainedTokenizerBase, eos_token_ids: Sequence[int] = ()
-) -> list[Sample]:
-    """Tokenize one record: one sample, or one per assistant turn where the template rewrites earlier turns.
-
-    Plain text gets the tokenizer's own special tokens, and an end-of-text token where it does not end on one.
-
-    Raises:
-        TemplateRefused: the chat template does not take the conversation.
-        UserError: the assistant's words cannot be found in what the template makes of it.
-    """
-    stops = _stop_tokens(tokenizer, eos_token_ids)
-    if not record.messages:
-        return [_encode_plain(record, tokenizer, stops)]
-    messages = list(record.messages)
-    template = _template(tokenizer)
-    if _GENERATION_TAG.search(template) and tokenizer.is_fast:
-        options = {
-            "return_dict": True,
-            "return_assistant_tokens_mask": True,
-            "tokenizer_kwargs": {"verbose": False},
-        }
-        encoding = _apply(tokenizer, messages, **options)
-        return [_sample(encoding["input_ids"], encoding["assistant_masks"])]
-    text = _render(tokenizer, messages)
-    spans = _assistant_spans(tokenizer, messages, text)
-    if spans is not None:
-        return [_encode_spans(tokenizer, text, spans, stops)]
-    answered = [k for k in range(1, len(messages)) if messages[k]["role"] == "assistant"]
-    return [_encode_turn(tokenizer, messages[: k + 1], stops, record.where) for k in answered]
 
 
 def encode_prompt(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -141,7 +135,8 @@ def encode_prompt(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBas
     Raises:
         TemplateRefused: the chat template does not take the conversation.
     """
-    return _tokenize(tokenizer, _render(tokenizer, list(messages), add_generation_prompt=True))[0]
+    text = _render(tokenizer, list(messages), add_generation_prompt=True)
+    return _tokenize(tokenizer, [text], add_special_tokens=False)[0][0]
 
 
 def describe_template(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -151,7 +146,8 @@ def describe_template(tokenizer: PreTrainedTokenizerBase) -> str:
     return f'of {tokenizer.name_or_path or type(tokenizer).__name__} ("{start}…"{kind})'
 
 
-def _with_stand_ins(record: Record) -> Record:
+def with_stand_ins(record: Record) -> Record:
+    """The record with a dummy answer to each user turn and each prompt that has none, for the target to write anew."""
     if not record.messages:
         return replace(record, completion=record.completion or _STAND_IN)
     messages: list[Message] = []
@@ -171,22 +167,20 @@ def _template(tokenizer: PreTrainedTokenizerBase) -> str:
         ) from error
 
 
-def _stop_tokens(tokenizer: PreTrainedTokenizerBase, eos_token_ids: Sequence[int]) -> list[int]:
-    end: Any = tokenizer.eos_token_id
-    own: list[int] = [] if end is None else [end]
-    return own + [token for token in eos_token_ids if token not in own]
-
-
-def _encode_plain(record: Record, tokenizer: PreTrainedTokenizerBase, stops: list[int]) -> Sample:
-    text = record.prompt + record.completion
-    tokens, offsets = _tokenize(tokenizer, text, add_special_tokens=True)
-    if not record.prompt:
-        mask = [1] * len(tokens)
-    else:
-        mask = _mask(tokenizer, text, [(len(record.prompt), len(text))], tokens, offsets)
-    if record.completion and stops and (not tokens or tokens[-1] not in stops):
-        tokens, mask = [*tokens, stops[0]], [*mask, 1]
-    return _sample(tokens, mask)
+def _render_record(record: Record, tokenizer: PreTrainedTokenizerBase) -> list[_Text]:
+    if not record.messages:
+        text = record.prompt + record.completion
+        spans = [(len(record.prompt), len(text))] if record.prompt else None
+        return [_Text(text, spans, open=not record.completion)]
+    messages = list(record.messages)
+    if _GENERATION_TAG.search(_template(tokenizer)):
+        return [_Text(*_render_marked(tokenizer, messages), chat=True)]
+    text = _render(tokenizer, messages)
+    spans = _assistant_spans(tokenizer, messages, text)
+    if spans is not None:
+        return [_Text(text, spans, chat=True)]
+    answered = [k for k in range(1, len(messages)) if messages[k]["role"] == "assistant"]
+    return [_render_turn(tokenizer, messages[: k + 1], record.where) for k in answered]
 
 
 def _assistant_spans(
@@ -197,16 +191,14 @@ def _assistant_spans(
     for k in range(1, len(messages)):
         if messages[k]["role"] == "assistant":
             opening = _render(tokenizer, messages[:k], add_generation_prompt=True)
-            answered = _render(tokenizer, messages[: k + 1])
+            answered = text if k + 1 == len(messages) else _render(tokenizer, messages[: k + 1])
             if not (answered.startswith(opening) and text.startswith(answered)):
                 return None
             spans.append((len(opening), len(answered)))
     return spans
 
 
-def _encode_turn(
-    tokenizer: PreTrainedTokenizerBase, messages: list[Message], stops: list[int], where: str
-) -> Sample:
+def _render_turn(tokenizer: PreTrainedTokenizerBase, messages: list[Message], where: str) -> _Text:
     """The last message alone is learnt; it starts where it parts from the opening that the template gives."""
     text = _render(tokenizer, messages)
     opening = _render(tokenizer, messages[:-1], add_generation_prompt=True)
@@ -216,71 +208,82 @@ def _encode_turn(
             f"{where}: the chat template {describe_template(tokenizer)} renders the same turns differently before and "
             "after an answer, so the answer cannot be found; mark it with {% generation %} in the template"
         )
-    return _encode_spans(tokenizer, text, [(start, len(text))], stops)
+    return _Text(text, [(start, len(text))], chat=True)
 
 
-def _encode_spans(
-    tokenizer: PreTrainedTokenizerBase, text: str, spans: list[Span], stops: list[int]
-) -> Sample:
-    tokens, offsets = _tokenize(tokenizer, text)
-    mask = [0] * len(tokens)
-    for span in spans:
-        learnt = [i for i, one in enumerate(_mask(tokenizer, text, [span], tokens, offsets)) if one]
-        last_stop = max((i for i in learnt if tokens[i] in stops), default=len(tokens))
-        for i in learnt:
-            mask[i] = int(i <= last_stop)  # what the template writes after the end of a turn is its own
-    return _sample(tokens, mask)
-
-
-def _mask(
-    tokenizer: PreTrainedTokenizerBase,
-    text: str,
-    spans: list[Span],
+def _sample(
+    text: _Text,
     tokens: list[int],
     offsets: list[Span] | None,
-) -> list[int]:
-    """1 for every token that covers a character of a span."""
+    tokenizer: PreTrainedTokenizerBase,
+    stops: Sequence[int],
+) -> Sample:
+    mask = np.full(len(tokens), text.spans is None)
+    for span in text.spans or ():
+        learnt = _covered(text.text, span, tokens, offsets, tokenizer)
+        if text.chat:  # what the template writes after the end of a turn is its own
+            last_stop = max((i for i in learnt if tokens[i] in stops), default=len(tokens))
+            learnt = learnt[learnt <= last_stop]
+        mask[learnt] = True
+    if not (text.chat or text.open) and stops and (not tokens or tokens[-1] not in stops):
+        tokens, mask = [*tokens, stops[0]], np.append(mask, True)
+    return Sample(torch.tensor(tokens, dtype=torch.int32), torch.from_numpy(mask))
+
+
+def _covered(
+    text: str,
+    span: Span,
+    tokens: list[int],
+    offsets: list[Span] | None,
+    tokenizer: PreTrainedTokenizerBase,
+) -> np.ndarray:
+    """The indices of the tokens that cover a character of a span."""
     if offsets is not None:
-        return [int(any(a < end and b > start and a < b for start, end in spans)) for a, b in offsets]
-    mask = [0] * len(tokens)
-    for start, end in spans:
-        before, until = (_tokenize(tokenizer, text[:n])[0] for n in (start, end))
-        if tokens[: len(before)] != before or tokens[: len(until)] != until:
-            raise UserError(
-                f"{type(tokenizer).__name__} cannot say which characters a token covers, and the tokens of an answer "
-                "depend on what stands before it; use a fast tokenizer"
-            )
-        mask[len(before) : len(until)] = [1] * (len(until) - len(before))
-    return mask
+        start, end = np.array(offsets, dtype=np.int64).reshape(-1, 2).T
+        return np.flatnonzero((start < span[1]) & (end > span[0]) & (start < end))
+    before, until = (_tokenize(tokenizer, [text[:n]], add_special_tokens=False)[0][0] for n in span)
+    if tokens[: len(before)] != before or tokens[: len(until)] != until:
+        raise UserError(
+            f"{type(tokenizer).__name__} cannot say which characters a token covers, and the tokens of an answer "
+            "depend on what stands before it; use a fast tokenizer"
+        )
+    return np.arange(len(before), len(until))
 
 
 def _tokenize(
-    tokenizer: PreTrainedTokenizerBase, text: str, add_special_tokens: bool = False
-) -> tuple[list[int], list[Span] | None]:
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], add_special_tokens: bool
+) -> list[tuple[list[int], list[Span] | None]]:
+    """Token ids of each text, and the characters that each token covers where the tokenizer can say it."""
+    if not texts:
+        return []
+    fast = bool(tokenizer.is_fast)
     encoding: Any = tokenizer(
-        text,
-        add_special_tokens=add_special_tokens,
-        return_offsets_mapping=bool(tokenizer.is_fast),
-        verbose=False,
+        texts, add_special_tokens=add_special_tokens, return_offsets_mapping=fast, verbose=False
     )
-    return encoding["input_ids"], encoding.get("offset_mapping")
+    offsets = encoding["offset_mapping"] if fast else [None] * len(texts)
+    return list(zip(encoding["input_ids"], offsets, strict=True))
 
 
 def _render(
     tokenizer: PreTrainedTokenizerBase, messages: list[Message], add_generation_prompt: bool = False
 ) -> str:
-    return _apply(tokenizer, messages, tokenize=False, add_generation_prompt=add_generation_prompt)
+    apply = partial(tokenizer.apply_chat_template, messages, tokenize=False)
+    return _guarded(tokenizer, apply, add_generation_prompt=add_generation_prompt)
 
 
-def _apply(tokenizer: PreTrainedTokenizerBase, messages: list[Message], **options: Any) -> Any:
+def _render_marked(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> tuple[str, list[Span]]:
+    """The conversation, and the spans of it that the template marks as the assistant's."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    apply: Any = partial(render_jinja_template, [messages], **tokenizer.special_tokens_map)
+    (text,), (spans,) = _guarded(tokenizer, apply, return_assistant_tokens_mask=True)
+    return text, spans
+
+
+def _guarded(tokenizer: PreTrainedTokenizerBase, apply: Callable[..., Any], **options: bool) -> Any:
     try:
-        return tokenizer.apply_chat_template(messages, chat_template=_template(tokenizer), **options)
-    except _TEMPLATE_ERRORS as error:
-        reason = str(error).split("\n")[0] or type(error).__name__
+        return apply(chat_template=_template(tokenizer), **options)
+    except (TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         raise TemplateRefused(
-            f"the chat template {describe_template(tokenizer)} refuses it: {reason}"
+            f"the chat template {describe_template(tokenizer)} refuses it: {one_line(error)}"
         ) from error
-
-
-def _sample(tokens: Sequence[int], mask: Sequence[int]) -> Sample:
-    return Sample(torch.tensor(tokens, dtype=torch.int32), torch.tensor(mask, dtype=torch.bool))

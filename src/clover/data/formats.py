@@ -1,7 +1,7 @@
-"""Read training records from files, one at a time, and say exactly where something is wrong.
+"""Records of training files, each read when it is asked for, with errors that say where something is wrong.
 
 ==============  =======================================================================================
-.txt            the whole file is one text
+.txt            one text; a long one is read in pieces of some 64 KiB, each cut after a whole line
 .jsonl          one JSON object per line
 .json           an array of objects, one object, or one object per line
 .parquet        one row per record (needs pyarrow: the extra `train`)
@@ -17,30 +17,37 @@ A record is recognised by its fields, each record by itself; other fields are ig
 `question` + `answer`       a conversation of one turn
 `text`                      plain text
 ==========================  ===========================================================================
+
+Of a .txt and a .jsonl file only the places of the line breaks are kept: of a gigabyte they are found in a second.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from clover.errors import UserError
+import numpy as np
+
+from clover.errors import UserError, one_line
 from clover.files import explain
 
-_MAX_RECORD_BYTES = 256 * 2**20
-_MAX_JSON_BYTES = 4 * 2**30
-_PARQUET_ROWS = 256
+_MAX_RECORD_BYTES = 4 * 2**20  # a longer one would keep the tokenizer busy for seconds on end
+_MAX_JSON_BYTES = 2 * 2**30
+_PIECE_BYTES = 2**16
+_READ_BYTES = 2**24
 _SHAREGPT_ROLES = {
     **dict.fromkeys(("human", "user"), "user"),
     **dict.fromkeys(("gpt", "chatgpt", "bing", "bard", "model", "assistant"), "assistant"),
     **dict.fromkeys(("tool", "function", "observation"), "tool"),
     "system": "system",
 }
+_FIELDS = (("messages",), ("conversations",), ("turns",), ("prompt",), ("question", "answer"), ("text",))
 
 Message = dict[str, Any]
 
@@ -57,100 +64,131 @@ class Record:
     prompt: str = ""
     completion: str = ""
 
+    @property
+    def size(self) -> int:
+        """Characters."""
+        return len(self.prompt) + len(self.completion) + sum(len(m["content"]) for m in self.messages)
 
-def read_records(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Record]:
-    """Yield the records of all files in order; only one record (for .json: one file) is in memory at a time.
+    def digest(self) -> bytes:
+        """A hash of the text; the same text has the same wherever it stands."""
+        content = json.dumps([self.messages, self.prompt, self.completion], sort_keys=True, default=str)
+        return hashlib.blake2b(content.encode(), digest_size=16).digest()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The records of a file: `read(i)` gives where record i < `count` stands, and what was decoded there."""
+
+    count: int
+    read: Callable[[int], tuple[str, Any]]
+
+
+def open_rows(path: Path) -> Rows:
+    """Find the records of one file.
 
     Raises:
-        UserError: a file is missing, unreadable, empty or of an unknown kind, or a record cannot be understood.
-            The message names the file and the line or record.
+        UserError: the file is missing, unreadable, empty or of an unknown kind, or a line is too long; `read` raises it
+            where a record cannot be decoded. Names the file and the line or record.
     """
+    opener = _OPENERS.get(path.suffix.lower())
+    if opener is None:
+        raise UserError(f"{path}: unknown kind of file; accepted: {', '.join(_OPENERS)}")
+    if path.is_dir():
+        raise UserError(f"{path} is a directory; name the files in it")
+    try:
+        rows = opener(path)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {explain(error.errno or errno.EIO)}") from error
+    if not rows.count:
+        raise UserError(f"{path} holds no records")
+    return rows
+
+
+def raw_records(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield each record of one file as it was decoded, with where it stands; see `open_rows` for the errors."""
+    rows = open_rows(path)
+    yield from map(rows.read, range(rows.count))
+
+
+def read_records(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Record]:
+    """Yield the records of all files in order; see `open_rows` and `parse_record` for the errors."""
     for path in map(Path, paths):
-        empty = True
         for where, fields in raw_records(path):
-            empty = False
             yield parse_record(fields, where)
-        if empty:
-            raise UserError(f"{path} holds no records")
 
 
 def parse_record(fields: Any, where: str) -> Record:
     """Recognise one decoded record by its fields.
 
     Raises:
-        UserError: no accepted field is there, or one has the wrong type.
+        UserError: no accepted field is there, one has the wrong type, or the text is longer than 4 MiB.
     """
     if not isinstance(fields, dict):
         raise UserError(f"{where}: a record must be a JSON object, not {_kind(fields)}")
-    for names, parse in _PARSERS.items():
+    for names in _FIELDS:
         if all(fields.get(name) is not None for name in names):
-            try:
-                return parse(fields, where)
-            except UnicodeEncodeError as error:
-                raise UserError(f"{where}: the text holds half a character (a lone surrogate)") from error
+            record = _parse(names[0], fields, where)
+            if record.size > _MAX_RECORD_BYTES:
+                raise UserError(f"{where}: the text is longer than {_MAX_RECORD_BYTES >> 20} MiB; cut it")
+            return record
     found = ", ".join(sorted(map(str, fields))[:10]) or "none"
-    accepted = "; ".join(" + ".join(names) for names in _PARSERS)
+    accepted = "; ".join(" + ".join(names) for names in _FIELDS)
     raise UserError(f"{where}: no field that can be used (found: {found}; accepted: {accepted})")
 
 
-def raw_records(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield each record of one file as it was decoded, with where it stands.
+def _open_lines(path: Path) -> Rows:
+    ends = _line_ends(path)
+    if not len(ends):
+        return Rows(0, lambda _: (str(path), None))
+    starts = np.concatenate([[0], ends[:-1]])
+    sizes = ends - starts
+    if (longest := int(sizes.max())) > _MAX_RECORD_BYTES:
+        line, limit = int(sizes.argmax()) + 1, _MAX_RECORD_BYTES >> 20
+        raise UserError(f"{path}, line {line}: longer than {limit} MiB ({longest >> 20} MiB); cut it")
+    spaced = np.flatnonzero(np.memmap(path, np.uint8, "r")[starts] <= ord(" "))
+    blank = [i for i in spaced if sizes[i] == 1 or not _slice(path, starts[i], ends[i]).strip()]
+    full = np.delete(np.arange(len(ends)), blank)
 
-    Raises:
-        UserError: the file is missing, unreadable or of an unknown kind; names the file and the line or record.
-    """
-    reader = _READERS.get(path.suffix.lower())
-    if reader is None:
-        raise UserError(f"{path}: unknown kind of file; accepted: {', '.join(_READERS)}")
-    if path.is_dir():
-        raise UserError(f"{path} is a directory; name the files in it")
-    try:
-        yield from reader(path)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {explain(error.errno or errno.EIO)}") from error
+    def read(index: int) -> tuple[str, Any]:
+        line = int(full[index])
+        where = f"{path}, line {line + 1}"
+        return where, _parse_json(_decode(_slice(path, starts[line], ends[line]), where), where)
 
-
-def _read_txt(path: Path) -> Iterator[tuple[str, Any]]:
-    if path.stat().st_size > _MAX_RECORD_BYTES:
-        raise UserError(
-            f"{path} is over {_MAX_RECORD_BYTES >> 20} MiB; write it as .jsonl with one text per line"
-        )
-    text = _decode(path.read_bytes(), str(path))
-    if "\0" in text:
-        raise UserError(f"{path} is not text: it holds zero bytes")
-    if text.strip():
-        yield str(path), {"text": text}
+    return Rows(len(full), read)
 
 
-def _read_jsonl(path: Path) -> Iterator[tuple[str, Any]]:
-    with path.open("rb") as file:
-        for number, line in enumerate(_lines(file, path), start=1):
-            where = f"{path}, line {number}"
-            if text := _decode(line, where).strip():
-                yield where, _parse_json(text, where)
+def _open_text(path: Path) -> Rows:
+    ends = _line_ends(path)
+    cuts = [0]
+    while len(ends) and cuts[-1] < ends[-1]:
+        fitting = int(np.searchsorted(ends, cuts[-1] + _PIECE_BYTES, side="right")) - 1
+        cuts.append(int(max(ends[fitting], ends[np.searchsorted(ends, cuts[-1], side="right")])))
+        if cuts[-1] - cuts[-2] > _MAX_RECORD_BYTES:
+            raise UserError(f"{path} holds a line longer than {_MAX_RECORD_BYTES >> 20} MiB; break it")
+    whole = len(cuts) == 2
+
+    def read(index: int) -> tuple[str, Any]:
+        start, end = cuts[index : index + 2]
+        where = str(path) if whole else f"{path}, from line {int(np.searchsorted(ends, start, 'right')) + 1}"
+        text = _decode(_slice(path, start, end), where)
+        if "\0" in text:
+            raise UserError(f"{where} is not text: it holds zero bytes")
+        return where, {"text": text}
+
+    empty = whole and not _slice(path, 0, cuts[1]).strip()
+    return Rows(0 if empty else len(cuts) - 1, read)
 
 
-def _lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    number = 0
-    while line := file.readline(_MAX_RECORD_BYTES + 1):
-        number += 1
-        if len(line) > _MAX_RECORD_BYTES:
-            raise UserError(f"{path}, line {number}: longer than {_MAX_RECORD_BYTES >> 20} MiB")
-        yield line
-
-
-def _read_json(path: Path) -> Iterator[tuple[str, Any]]:
+def _open_json(path: Path) -> Rows:
     if _is_json_lines(path):
-        yield from _read_jsonl(path)
-        return
+        return _open_lines(path)
     if path.stat().st_size > _MAX_JSON_BYTES:
         raise UserError(
             f"{path} is over {_MAX_JSON_BYTES >> 30} GiB; write it as .jsonl, which is read line by line"
         )
     content = _parse_json(_decode(path.read_bytes(), str(path)), str(path))
     records = content if isinstance(content, list) else [content]
-    for number, record in enumerate(records, start=1):
-        yield f"{path}, record {number}", record
+    return Rows(len(records), lambda index: (f"{path}, record {index + 1}", records[index]))
 
 
 def _is_json_lines(path: Path) -> bool:
@@ -166,24 +204,41 @@ def _is_json_lines(path: Path) -> bool:
     return True
 
 
-def _read_parquet(path: Path) -> Iterator[tuple[str, Any]]:
+def _open_parquet(path: Path) -> Rows:
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
         raise UserError(f"reading {path} needs pyarrow: pip install 'clover-decoding[train]'") from error
-    number = 0
-    accepted = {name for names in _PARSERS for name in names} | {"completion"}
+    accepted = {"completion"}.union(*_FIELDS)
     try:
-        with parquet.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            columns = [name for name in names if name in accepted] or names
-            for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=columns):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"{path}, record {number}", row
+        names = parquet.read_schema(path).names
+        table = parquet.read_table(path, columns=[name for name in names if name in accepted] or names)
     except pyarrow.ArrowException as error:
-        raise UserError(f"{path} is not a readable parquet file: {_first_line(error)}") from error
+        raise UserError(f"{path} is not a readable parquet file: {one_line(error)}") from error
+    return Rows(
+        len(table), lambda index: (f"{path}, record {index + 1}", table.slice(index, 1).to_pylist()[0])
+    )
+
+
+def _line_ends(path: Path) -> np.ndarray:
+    """Where each line of a file ends, its line break included."""
+    ends, size = [], 0
+    with path.open("rb") as file:
+        while chunk := file.read(_READ_BYTES):
+            ends.append(np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n")) + (size + 1))
+            size += len(chunk)
+    found = np.concatenate([*ends, []]).astype(np.int64)
+    return found if not size or (len(found) and found[-1] == size) else np.append(found, size)
+
+
+def _slice(path: Path, start: int, end: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            return file.read(end - start)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {explain(error.errno or errno.EIO)}") from error
 
 
 def _decode(data: bytes, where: str) -> str:
@@ -199,74 +254,54 @@ def _parse_json(text: str, where: str) -> Any:
     except RecursionError as error:
         raise UserError(f"{where}: the JSON is nested too deeply") from error
     except ValueError as error:
-        raise UserError(f"{where} is not valid JSON: {_first_line(error)}") from error
+        raise UserError(f"{where} is not valid JSON: {one_line(error)}") from error
 
 
-def _parse_messages(fields: dict[str, Any], where: str) -> Record:
-    return Record(where, messages=_messages(fields["messages"], "messages", where))
-
-
-def _parse_sharegpt(fields: dict[str, Any], where: str) -> Record:
-    messages = []
-    for number, turn in enumerate(_list(fields["conversations"], "conversations", where), start=1):
-        place = f"{where}: conversations, turn {number}"
-        if isinstance(turn, dict) and "role" in turn:
-            messages.append(_message(turn, place))
-            continue
-        if not isinstance(turn, dict) or "from" not in turn or "value" not in turn:
-            raise UserError(f"{place} must be an object with from and value")
-        role = _SHAREGPT_ROLES.get(_text(turn["from"], f"{place}: from"))
-        if role is None:
-            raise UserError(f"{place}: unknown speaker {turn['from']!r}; known: {', '.join(_SHAREGPT_ROLES)}")
-        messages.append({"role": role, "content": _text(turn["value"], f"{place}: value")})
-    while messages and messages[0]["role"] == "assistant":  # a dialogue that was cut in the middle
-        messages.pop(0)
-    return Record(where, messages=tuple(messages))
-
-
-def _parse_turns(fields: dict[str, Any], where: str) -> Record:
-    turns = _list(fields["turns"], "turns", where)
-    if turns and isinstance(turns[0], dict):
-        return Record(where, messages=_messages(turns, "turns", where))
-    texts = [_text(turn, f"{where}: turns, turn {i}") for i, turn in enumerate(turns, start=1)]
-    return Record(where, messages=tuple({"role": "user", "content": text} for text in texts))
-
-
-def _parse_prompt(fields: dict[str, Any], where: str) -> Record:
-    prompt, completion = fields["prompt"], fields.get("completion")
-    if isinstance(prompt, list):
-        answer = [] if completion is None else _list(completion, "completion", where)
-        return Record(where, messages=_messages([*prompt, *answer], "prompt + completion", where))
+def _parse(kind: str, fields: dict[str, Any], where: str) -> Record:
+    value, place = fields[kind], f"{where}: {kind}"
+    if kind == "text":
+        return Record(where, completion=_text(value, place))
+    if kind == "question":
+        pair = (("user", _text(value, place)), ("assistant", _text(fields["answer"], f"{where}: answer")))
+        return Record(where, messages=tuple({"role": role, "content": text} for role, text in pair))
+    if kind != "prompt":
+        return Record(where, messages=_messages(value, kind, place))
+    completion = fields.get("completion")
+    if isinstance(value, list):
+        answer = [] if completion is None else _list(completion, f"{where}: completion")
+        return Record(where, messages=_messages([*value, *answer], "messages", f"{place} + completion"))
     answer = "" if completion is None else _text(completion, f"{where}: completion")
-    return Record(where, prompt=_text(prompt, f"{where}: prompt"), completion=answer)
+    return Record(where, prompt=_text(value, place), completion=answer)
 
 
-def _parse_question(fields: dict[str, Any], where: str) -> Record:
-    question, answer = (_text(fields[name], f"{where}: {name}") for name in ("question", "answer"))
-    return Record(
-        where, messages=({"role": "user", "content": question}, {"role": "assistant", "content": answer})
-    )
+def _messages(value: Any, kind: str, place: str) -> tuple[Message, ...]:
+    messages = [
+        _message(turn, kind, f"{place}, turn {number}")
+        for number, turn in enumerate(_list(value, place), start=1)
+    ]
+    while kind == "conversations" and messages and messages[0]["role"] == "assistant":
+        messages.pop(0)  # a dialogue that was cut in the middle
+    return tuple(messages)
 
 
-def _parse_text(fields: dict[str, Any], where: str) -> Record:
-    return Record(where, completion=_text(fields["text"], f"{where}: text"))
-
-
-def _messages(value: Any, name: str, where: str) -> tuple[Message, ...]:
-    turns = _list(value, name, where)
-    return tuple(_message(turn, f"{where}: {name}, turn {i}") for i, turn in enumerate(turns, start=1))
-
-
-def _message(turn: Any, place: str) -> Message:
+def _message(turn: Any, kind: str, place: str) -> Message:
     """Check a message and keep its further fields (tool calls, thinking), which chat templates may read."""
-    if not isinstance(turn, dict) or "role" not in turn:
-        raise UserError(f"{place} must be an object with role and content")
-    message = {key: value for key, value in turn.items() if value is not None}
-    _text(message.get("role"), f"{place}: role")
-    content = message.get("content", "" if message.get("tool_calls") else None)
-    if isinstance(content, list):
-        content = "".join(_part(part, place) for part in content)
-    return message | {"content": _text(content, f"{place}: content")}
+    if kind == "turns" and not isinstance(turn, dict):
+        return {"role": "user", "content": _text(turn, place)}
+    if isinstance(turn, dict) and "role" in turn:
+        message = {key: value for key, value in turn.items() if value is not None}
+        _text(message.get("role"), f"{place}: role")
+        content = message.get("content", "" if message.get("tool_calls") else None)
+        if isinstance(content, list):
+            content = "".join(_part(part, place) for part in content)
+        return message | {"content": _text(content, f"{place}: content")}
+    wanted = ("from", "value") if kind == "conversations" else ("role", "content")
+    if not isinstance(turn, dict) or not {"from", "value"} <= turn.keys() or kind != "conversations":
+        raise UserError(f"{place} must be an object with {' and '.join(wanted)}")
+    role = _SHAREGPT_ROLES.get(_text(turn["from"], f"{place}: from"))
+    if role is None:
+        raise UserError(f"{place}: unknown speaker {turn['from']!r}; known: {', '.join(_SHAREGPT_ROLES)}")
+    return {"role": role, "content": _text(turn["value"], f"{place}: value")}
 
 
 def _part(part: Any, place: str) -> str:
@@ -275,16 +310,19 @@ def _part(part: Any, place: str) -> str:
     return _text(part.get("text"), f"{place}: text")
 
 
-def _list(value: Any, name: str, where: str) -> list[Any]:
+def _list(value: Any, place: str) -> list[Any]:
     if not isinstance(value, list) or not value:
-        raise UserError(f"{where}: {name} must be a list that is not empty, not {_kind(value)}")
+        raise UserError(f"{place} must be a list that is not empty, not {_kind(value)}")
     return value
 
 
 def _text(value: Any, place: str) -> str:
     if not isinstance(value, str):
         raise UserError(f"{place} must be text, not {_kind(value)}")
-    value.encode()
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{place} holds half a character (a lone surrogate)") from error
     return value
 
 
@@ -294,21 +332,9 @@ def _kind(value: Any) -> str:
     return names.get(type(value), type(value).__name__)
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-_READERS: dict[str, Callable[[Path], Iterator[tuple[str, Any]]]] = {
-    ".txt": _read_txt,
-    ".jsonl": _read_jsonl,
-    ".json": _read_json,
-    ".parquet": _read_parquet,
-}
-_PARSERS: dict[tuple[str, ...], Callable[[dict[str, Any], str], Record]] = {
-    ("messages",): _parse_messages,
-    ("conversations",): _parse_sharegpt,
-    ("turns",): _parse_turns,
-    ("prompt",): _parse_prompt,
-    ("question", "answer"): _parse_question,
-    ("text",): _parse_text,
+_OPENERS: dict[str, Callable[[Path], Rows]] = {
+    ".txt": _open_text,
+    ".jsonl": _open_lines,
+    ".json": _open_json,
+    ".parquet": _open_parquet,
 }

@@ -218,7 +218,7 @@ class _Evaluation:
 
     def _batches(self, samples: Sequence[Sample]) -> list[Batch]:
         window = min(_WINDOW, self.target.context_length)
-        return Batches(samples, window, max(_BATCH_TOKENS, window), seed=0).epoch()
+        return list(Batches(samples, window, max(_BATCH_TOKENS, window), seed=0).epoch())
 
     def _describe_texts(self) -> str:
         if self.texts is not None:

@@ -34,8 +34,8 @@ class TrainConfig:
         optimizer: "muon" (for matrices; AdamW for the rest), or "adamw" for all, as in the paper.
         lr, betas, weight_decay: of the optimizers. lr is the peak.
         schedule: "trapezoid" (constant, then linear to zero over the last `decay` of the run) or "cosine".
-        warm_up: share of the run in which the rate rises to its peak.
-        clip: largest norm of the gradient.
+        warm_up: share of the run in which the rate rises to its peak; `warm_up_steps` gives it in steps instead.
+        clip: largest norm of the gradient; `clip_value` bounds each value of it instead.
         dtype: "bf16" (autocast; weights stay float32) or "fp32"; by default bf16 on a GPU and fp32 on a CPU.
         validation_share: share of the texts that is held out and only measured.
         save_every_minutes: time between checkpoints.
@@ -59,8 +59,10 @@ class TrainConfig:
     weight_decay: float = 0.0
     schedule: str = "trapezoid"
     warm_up: float = 0.02
+    warm_up_steps: int | None = None
     decay: float = 0.3
     clip: float = 1.0
+    clip_value: float | None = None
     dtype: str | None = None
     seed: int = 0
     validation_share: float = 0.02
@@ -70,9 +72,9 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Refuse impossible values with a UserError that names the option."""
-        for name in ("max_length", "batch_tokens", "accumulation", "max_steps"):
+        for name in ("max_length", "batch_tokens", "accumulation", "max_steps", "warm_up_steps"):
             _check(name, value := getattr(self, name), value is None or value >= 1, "at least 1")
-        for name in ("max_minutes", "epochs", "lr", "clip"):
+        for name in ("max_minutes", "epochs", "lr", "clip", "clip_value"):
             _check(
                 name, value := getattr(self, name), value is None or 0 < value < float("inf"), "more than 0"
             )

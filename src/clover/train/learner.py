@@ -51,7 +51,10 @@ class Learner:
             losses.total.backward()
             metrics = losses.metrics if metrics is None else metrics + losses.metrics
         assert metrics is not None
-        nn.utils.clip_grad_norm_(self.parameters, self.config.clip)
+        if self.config.clip_value is not None:
+            nn.utils.clip_grad_value_(self.parameters, self.config.clip_value)
+        else:
+            nn.utils.clip_grad_norm_(self.parameters, self.config.clip)
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
                 group["lr"] = self.config.lr * rate

@@ -10,8 +10,9 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +21,26 @@ import transformers
 from rich.console import Console
 
 from clover.checkpoint import load_checkpoint, save_checkpoint
-from clover.data import Batch, Batches, Sample, fingerprint, split_samples, token_counts
+from clover.data import Batch, Batches, Position, Record, Sample, Texts, held_out, token_counts
+from clover.data.batching import Side
+from clover.data.texts import SampleTexts
 from clover.drafts import DraftModel
 from clover.drafts.vocabulary import frequent_tokens
 from clover.errors import UserError
 from clover.features import hidden_scale
-from clover.files import output_directory, write_json
+from clover.files import output_directory, validated, write_json
 from clover.losses import HeadMetrics
+from clover.report.progress import Progress
 from clover.target import TargetModel
 from clover.train.config import TrainConfig
 from clover.train.learner import Learner
-from clover.train.progress import Log, Reporter, stop_requests
-from clover.train.schedule import make_budget, rate
+from clover.train.progress import Log, describe, stop_requests
+from clover.train.schedule import rate, spent
 
 _LOG_EVERY_SECONDS = 2.0
-_SCALE_BATCHES = 8
+_FIRST_LINE_SECONDS = 3.0  # where there is no terminal
+_SCALE_BATCHES, _SCALE_TOKENS = 8, 8192
+_COUNTED_TOKENS = 2**20  # of which the most frequent are found, for a draft that proposes from a part of all
 _VALIDATION_BATCHES = 16
 
 
@@ -60,7 +66,7 @@ class TrainResult:
 def train(
     config: TrainConfig,
     target: TargetModel,
-    samples: Sequence[Sample],
+    texts: Texts | Sequence[Sample],
     draft: DraftModel,
     *,
     resume: bool = False,
@@ -72,7 +78,7 @@ def train(
     Ctrl-C and SIGTERM end the run after the step it is in, with a checkpoint.
 
     Args:
-        samples: the texts; a part of them is held out to be measured on.
+        texts: the texts, or samples in memory; a part of them is held out to be measured on.
         draft: made for `target`, with its starting values. When it is finished it has the target's dtype.
         resume: go on with the unfinished run in `config.work_directory`.
         overwrite: replace an existing output directory, and discard an unfinished run.
@@ -88,10 +94,11 @@ def train(
     work = config.work_directory
     try:
         with output_directory(config.output, overwrite) as folder:
-            run = _Run(config, target, samples, draft)
+            run = _Run(config, target, texts, draft)
             if resume:
                 run.restore()
             else:
+                run.start()
                 shutil.rmtree(work, ignore_errors=True)
             result = run.go(console)
             if not result.finished:
@@ -127,37 +134,56 @@ class _Stopped(Exception):
         self.result = result
 
 
+@dataclass(frozen=True)
+class _State:
+    """What a checkpoint holds beside tensors."""
+
+    config: dict[str, Any]
+    data: str
+    position: Position
+    step: int
+    tokens: int
+    seconds: float
+    scale: float
+    entry: dict[str, Any]
+
+
 class _Run:
     """A training run and where it stands."""
 
     def __init__(
-        self, config: TrainConfig, target: TargetModel, samples: Sequence[Sample], draft: DraftModel
+        self, config: TrainConfig, target: TargetModel, texts: Texts | Sequence[Sample], draft: DraftModel
     ):
-        _check_tokens(samples, target)
-        max_length = min(config.max_length, target.context_length)
-        batch_tokens = max(config.batch_tokens, max_length)
-        learnt, held_out = split_samples(samples, config.validation_share)
         self.config, self.target, self.draft = config, target, draft.bind(target)
+        self.texts = SampleTexts(texts) if isinstance(texts, Sequence) else texts
+        held = held_out(config.validation_share)
+        self.held_out = None if all(map(held, _loaded(self.texts))) else held  # something must be learnt
+        self.batches = self._make_batches(config.seed, lambda text: not (self.held_out and held(text)))
         if draft.d2t is not None:
-            frequent = frequent_tokens(token_counts(learnt, target.vocab_size), len(draft.d2t))
-            draft.reduce_vocabulary(frequent)
-        self.batches = Batches(learnt, max_length, batch_tokens, config.seed)
-        self.validation = _validation(held_out, max_length, batch_tokens)
-        self.budget = make_budget(config, self.batches.epoch_length())
-        self.data = fingerprint(samples)
-        scale = hidden_scale(target, [self.batches[n] for n in range(_SCALE_BATCHES)])
-        self.learner = Learner(config, target, draft, scale)
+            counts = token_counts(self._learnt_first(), target.vocab_size)
+            draft.reduce_vocabulary(frequent_tokens(counts, len(draft.d2t)))
+        self.learner = Learner(config, target, draft, scale=1.0)
         self.step = self.tokens = 0
         self.seconds = 0.0  # spent before this process
         self.entry: dict[str, Any] = {}
         torch.manual_seed(config.seed)
+
+    def start(self) -> None:
+        """Measure what the loss is relative to."""
+        batches: list[Batch] = []
+        while len(batches) < _SCALE_BATCHES and sum(b.tokens.numel() for b in batches) < _SCALE_TOKENS:
+            batches.append(self._next_batch())
+        self.batches.position = Position()
+        self.learner.scale = hidden_scale(self.target, batches)
 
     def go(self, console: Console | None) -> TrainResult:
         """Train until the budget is spent or a signal comes; leaves a checkpoint either way."""
         self.started = self.saved = self.logged = time.monotonic()
         self.logged_tokens, self.pending = self.tokens, None
         self.log = Log(self.config.work_directory / "log.jsonl", self.step)
-        with stop_requests() as stopped, Reporter(console) as self.reporter:
+        with stop_requests() as stopped, Progress(console, _FIRST_LINE_SECONDS) as self.progress:
+            self.progress.say("training")
+            self.progress.begin(1.0, self._spent())
             while not self._finished() and not stopped():
                 self._take_step()
                 now = time.monotonic()
@@ -167,35 +193,37 @@ class _Run:
                     self._report()
             finished = self._finished()
             self.save()
-        validation = self._validate() if finished else None
+            validation = self._validate() if finished else None
         return TrainResult(finished, self.step, self.tokens, self._elapsed(), self.entry, validation)
 
     def save(self) -> None:
         """Write a checkpoint, after a look at the loss: what has gone wrong must not replace what was good."""
         self._report()
-        state = {
-            "config": self.config.to_dict(),
-            "data": self.data,
-            "step": self.step,
-            "tokens": self.tokens,
-            "seconds": self._elapsed(),
-            "scale": self.learner.scale,
-            "entry": self.entry,
-        }
+        state = _State(
+            self.config.to_dict(),
+            self.texts.fingerprint,
+            self.batches.position,
+            self.step,
+            self.tokens,
+            self._elapsed(),
+            self.learner.scale,
+            self.entry,
+        )
         modules, optimizers = {"draft": self.draft}, self.learner.optimizers
-        save_checkpoint(checkpoint_path(self.config), modules, optimizers, state, trainable_only=True)
+        save_checkpoint(checkpoint_path(self.config), modules, optimizers, asdict(state), trainable_only=True)
         self.saved = time.monotonic()
 
     def restore(self) -> None:
         """Take over where the checkpoint stands."""
         modules, optimizers = {"draft": self.draft}, self.learner.optimizers
         path = checkpoint_path(self.config)
-        state = load_checkpoint(path, modules, optimizers, trainable_only=True)
-        self.config.check_resumable(state["config"])
-        if state["data"] != self.data:
+        state = validated(_State, load_checkpoint(path, modules, optimizers, trainable_only=True), str(path))
+        self.config.check_resumable(state.config)
+        if state.data != self.texts.fingerprint:
             raise UserError(f"{path} was trained on other texts; resume with the same data")
-        self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
-        self.learner.scale, self.entry = state["scale"], state["entry"]
+        self.batches.position = state.position
+        self.step, self.tokens, self.seconds = state.step, state.tokens, state.seconds
+        self.learner.scale, self.entry = state.scale, state.entry
 
     def write(self, folder: Path, result: TrainResult) -> None:
         """Write the finished draft in the target's dtype, with what it came from."""
@@ -213,9 +241,31 @@ class _Run:
         write_json(folder / "training_config.json", record)
         shutil.copyfile(self.log.path, folder / "training_log.jsonl")
 
+    def _make_batches(self, seed: int, side: Side) -> Batches:
+        max_length = min(self.config.max_length, self.target.context_length)
+        batch_tokens = max(self.config.batch_tokens, max_length)
+        return Batches(self.texts, max_length, batch_tokens, seed, side)
+
+    def _next_batch(self) -> Batch:
+        batch = next(self.batches)
+        if (highest := int(batch.tokens.max())) >= self.target.vocab_size:
+            known = self.target.vocab_size
+            raise UserError(
+                f"the texts hold token {highest}, but the target knows {known}: another tokenizer made them"
+            )
+        return batch
+
+    def _learnt_first(self) -> Iterator[Sample]:
+        """The texts that come first, about a million tokens of them, as one sample per batch."""
+        tokens = 0
+        for batch in self.batches.epoch():
+            yield Sample(batch.tokens, batch.predicted_mask)
+            tokens += batch.tokens.numel()
+            if tokens > _COUNTED_TOKENS:
+                return
+
     def _take_step(self) -> None:
-        first = self.step * self.config.accumulation
-        batches = [self.batches[first + i] for i in range(self.config.accumulation)]
+        batches = [self._next_batch() for _ in range(self.config.accumulation)]
         metrics = self.learner.step(batches, self._rate())
         self.step += 1
         self.tokens += sum(int(batch.lengths.sum()) for batch in batches)
@@ -236,13 +286,17 @@ class _Run:
         pace = {"lr": self.config.lr * self._rate(), "tokens_per_second": round(speed, 1)}
         self.entry = {**place, **pace, **summary}
         self.log.write(self.entry)
-        self.reporter.show(self.entry, self._spent())
+        self.progress.reach(self._spent(), describe(self.entry))
         self.logged, self.logged_tokens, self.pending = now, self.tokens, None
 
     def _validate(self) -> dict[str, Any] | None:
-        if not self.validation:
+        if self.held_out is None or not self.config.validation_share:
             return None
-        summary = self.learner.summary(self.learner.measure(self.validation))
+        try:
+            batches = list(islice(self._make_batches(0, self.held_out).epoch(), _VALIDATION_BATCHES))
+        except UserError:  # too little was held out to hold a token that can be learnt
+            return None
+        summary = self.learner.summary(self.learner.measure(batches))
         self.log.write({"step": self.step, "validation": summary})
         return summary
 
@@ -250,13 +304,17 @@ class _Run:
         return self.seconds + time.monotonic() - self.started
 
     def _spent(self) -> float:
-        return self.budget.spent(self.step, self._elapsed())
+        return spent(self.config, self.step, self._elapsed(), self.batches.epochs)
 
     def _finished(self) -> bool:
         return self._spent() >= 1
 
     def _rate(self) -> float:
-        return rate(self._spent(), self.config)
+        return rate(self.config, self._spent(), self.step)
+
+
+def _loaded(texts: Texts) -> Iterator[Record | Sample]:
+    return (text for text in map(texts.load, range(len(texts))) if text is not None)
 
 
 def _peak_memory(device: torch.device) -> int | None:
@@ -269,18 +327,3 @@ def _peak_memory(device: torch.device) -> int | None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
-
-
-def _check_tokens(samples: Sequence[Sample], target: TargetModel) -> None:
-    highest = max((int(sample.tokens.max()) for sample in samples if len(sample.tokens)), default=0)
-    if highest >= target.vocab_size:
-        raise UserError(
-            f"the texts hold token {highest}, but the target knows {target.vocab_size}: another tokenizer made them"
-        )
-
-
-def _validation(samples: Sequence[Sample], max_length: int, batch_tokens: int) -> list[Batch]:
-    try:
-        return Batches(samples, max_length, batch_tokens, seed=0).epoch()[:_VALIDATION_BATCHES]
-    except UserError:  # too little was held out to hold a token that can be learnt
-        return []

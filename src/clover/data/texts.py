@@ -1,0 +1,182 @@
+"""Where training texts come from: files that are tokenized bit by bit as they are needed, or samples in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from clover.data.chat import Sample, check_learnt, encode_records, with_stand_ins
+from clover.data.formats import Record, Rows, open_rows, parse_record
+from clover.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_CHECKED = 1000  # records of each file that are looked at before anything else is done
+_TOGETHER = 256  # records that are tokenized at a time
+_PROBES, _PROBE_BYTES = 64, 2**16  # parts of a file that tell it from others
+
+
+class Texts(Protocol):
+    """Numbered training texts.
+
+    `fingerprint` tells whether a resumed training sees the same data. `load(row)` gives the text of a row, None where
+    it cannot be used; `encode` tokenizes some of them, in order.
+    """
+
+    fingerprint: str
+
+    def __len__(self) -> int: ...
+
+    def load(self, row: int) -> Record | Sample | None: ...
+
+    def encode(self, texts: Sequence[Record | Sample]) -> list[Sample]: ...
+
+
+class SampleTexts:
+    """Samples in memory as training texts."""
+
+    def __init__(self, samples: Sequence[Sample]):
+        self.samples, self.fingerprint = samples, fingerprint(samples)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def load(self, row: int) -> Sample:
+        return self.samples[row]
+
+    def encode(self, texts: Sequence[Record | Sample]) -> list[Sample]:
+        return [text for text in texts if isinstance(text, Sample)]
+
+
+class FileTexts:
+    """The records of files (see `clover.data.formats`) as training texts.
+
+    A thousand records of each file are looked at beforehand. What cannot be used later on, and conversations that the
+    chat template refuses (because roles do not alternate, say), are left out and kept in `problems`.
+
+    Args:
+        eos_token_ids: the tokens on which the target stops; the tokenizer's own end-of-text token always counts.
+        stand_ins: give each user turn and each prompt without an answer a dummy one, for the target to write anew.
+
+    Raises:
+        UserError: a file cannot be read or understood; names the file, and the line or record.
+    """
+
+    def __init__(
+        self,
+        paths: Iterable[str | os.PathLike[str]],
+        tokenizer: PreTrainedTokenizerBase,
+        eos_token_ids: Sequence[int] = (),
+        stand_ins: bool = False,
+    ):
+        self.tokenizer, self.eos_token_ids, self.stand_ins = tokenizer, tuple(eos_token_ids), stand_ins
+        self.problems: dict[str, str] = {}
+        self._checked = False
+        names = list(map(Path, paths))
+        self._files: list[Rows] = []
+        for name in names:
+            self._files.append(rows := open_rows(name))
+            for row in range(min(rows.count, _CHECKED)):
+                _parse(rows, row)
+        self._ends = list(accumulate(rows.count for rows in self._files))
+        template = tokenizer.chat_template
+        options = (stand_ins, self.eos_token_ids, str(template), len(tokenizer))
+        parts = (repr(options).encode(), *(_probe(name) for name in names))
+        self.fingerprint = hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __iter__(self) -> Iterator[Sample]:
+        """All samples in the order of the files, tokenized as they are asked for."""
+        for start in range(0, len(self), _TOGETHER):
+            loaded = map(self.load, range(start, min(start + _TOGETHER, len(self))))
+            yield from self.encode([text for text in loaded if text is not None])
+
+    def load(self, row: int) -> Record | None:
+        file = bisect_right(self._ends, row)
+        rows = self._files[file]
+        try:
+            record = _parse(rows, row - (self._ends[file - 1] if file else 0))
+        except UserError as error:
+            self.problems[str(row)] = str(error)
+            return None
+        return with_stand_ins(record) if self.stand_ins else record
+
+    def encode(self, texts: Sequence[Record | Sample]) -> list[Sample]:
+        records = [text for text in texts if isinstance(text, Record)]
+        samples = encode_records(records, self.tokenizer, self.eos_token_ids, self._leave_out)
+        if records and not self._checked:
+            if not samples:
+                raise UserError(next(iter(self.problems.values())))
+            check_learnt(samples, self.tokenizer)
+            self._checked = True
+        return samples
+
+    def _leave_out(self, record: Record, error: UserError) -> None:
+        self.problems[record.where] = f"{record.where}: {error}"
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What was read: the samples, and how many records were left out because the chat template refuses them."""
+
+    samples: tuple[Sample, ...]
+    skipped: int
+    first_problem: str | None
+
+
+def read_samples(
+    paths: Iterable[str | os.PathLike[str]],
+    tokenizer: PreTrainedTokenizerBase,
+    eos_token_ids: Sequence[int] = (),
+    stand_ins: bool = False,
+) -> TrainingData:
+    """Read and tokenize all records of files; for the arguments see `FileTexts`.
+
+    Raises:
+        UserError: a file cannot be read or understood, or not one token of all the data is to be learnt.
+    """
+    texts = FileTexts(paths, tokenizer, eos_token_ids, stand_ins)
+    samples = tuple(texts)
+    problems = list(texts.problems.values())
+    return TrainingData(samples, len(problems), problems[0] if problems else None)
+
+
+def fingerprint(samples: Sequence[Sample]) -> str:
+    """A hash of all tokens and masks, to tell whether a resumed training sees the same data."""
+    return hashlib.blake2b(b"".join(sample.digest() for sample in samples), digest_size=16).hexdigest()
+
+
+def token_counts(samples: Iterable[Sample], vocab_size: int) -> Tensor:
+    """Occurrences of each token where it is learnt, Long [vocab_size]; what is not learnt the target never writes."""
+    counts = torch.zeros(vocab_size, dtype=torch.long)
+    for sample in samples:
+        counts += sample.tokens[sample.loss_mask].long().bincount(minlength=vocab_size)
+    return counts
+
+
+def _parse(rows: Rows, row: int) -> Record:
+    where, fields = rows.read(row)
+    return parse_record(fields, where)
+
+
+def _probe(path: Path) -> bytes:
+    """The size of a file, and a hash of parts all over it."""
+    size = path.stat().st_size
+    content = hashlib.blake2b(str(size).encode(), digest_size=16)
+    with path.open("rb") as file:
+        for part in range(_PROBES):
+            file.seek(part * size // _PROBES)
+            content.update(file.read(_PROBE_BYTES))
+    return content.digest()

@@ -1,0 +1,80 @@
+"""Training texts in files: tokenized when they are asked for, and what cannot be used is left out and named."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from clover.data import Batches, FileTexts, Record, read_samples, texts
+from clover.errors import UserError
+from tests.data.tokenizers import ALTERNATES, CHATML, make_tokenizer
+
+USER, ASSISTANT = {"role": "user", "content": "the cat?"}, {"role": "assistant", "content": "yes yes"}
+
+
+def write(path: Path, *lines: object) -> Path:
+    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    chats = [{"messages": [USER | {"content": f"cat {i}?"}, ASSISTANT]} for i in range(30)]
+    plain = [{"text": f"hello world {i}"} for i in range(20)]
+    return [write(tmp_path / "chat.jsonl", *chats), write(tmp_path / "plain.jsonl", *plain)]
+
+
+def test_texts_of_all_files_have_numbers_and_come_in_order(files: list[Path]) -> None:
+    tokenizer = make_tokenizer(CHATML)
+    found = FileTexts(files, tokenizer)
+    assert len(found) == 50
+    record = found.load(30)
+    assert record == Record(f"{files[1]}, line 1", completion="hello world 0")
+    samples = list(found)
+    assert tokenizer.decode(samples[30].tokens) == "<s>hello world 0</s>"
+    assert tokenizer.decode(samples[29].tokens[samples[29].loss_mask]) == "yes yes<|im_end|>\n"
+    assert [s.digest() for s in found.encode([record])] == [samples[30].digest()]
+    assert [s.digest() for s in read_samples(files, tokenizer).samples] == [s.digest() for s in samples]
+
+
+def test_a_batch_needs_only_its_own_texts(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded = []
+    encode = FileTexts.encode
+    monkeypatch.setattr(FileTexts, "encode", lambda self, t: (encoded.extend(t), encode(self, t))[1])
+    monkeypatch.setattr("clover.data.batching._BLOCK_TEXTS", 5)
+    batches = Batches(FileTexts(files, make_tokenizer(CHATML)), 64, 64, seed=0)
+    next(batches)
+    assert len(encoded) <= 10
+    place = batches.position
+    following = [next(batches).tokens.tolist() for _ in range(40)]
+    again = Batches(FileTexts(files, make_tokenizer(CHATML)), 64, 64, seed=0)
+    again.position = place
+    assert [next(again).tokens.tolist() for _ in range(40)] == following
+
+
+def test_the_fingerprint_sees_files_and_options(files: list[Path]) -> None:
+    def mark(template: str = CHATML, paths: list[Path] = files, **options: bool) -> str:
+        return FileTexts(paths, make_tokenizer(template), **options).fingerprint
+
+    first = mark()
+    assert mark() == first
+    changed = {mark(ALTERNATES), mark(stand_ins=True), mark(paths=files[:1]), mark(paths=files[::-1])}
+    write(files[1], *({"text": f"hello world {i}"} for i in range(1, 21)))
+    assert first not in changed | {mark()}
+    assert len(changed) == 4
+
+
+def test_what_is_wrong_far_down_is_left_out_and_named(
+    files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = files[0].read_text().splitlines()
+    refused = json.dumps({"messages": [USER, USER, ASSISTANT]})
+    write(files[0], *lines[:10], "{broken", *lines[10:20], refused, *lines[20:])
+    with pytest.raises(UserError, match=r"chat.jsonl, line 11 is not valid JSON"):
+        FileTexts(files, make_tokenizer(ALTERNATES))
+    monkeypatch.setattr(texts, "_CHECKED", 10)
+    found = FileTexts(files, make_tokenizer(ALTERNATES))
+    assert len(list(found)) == 50
+    first, second = found.problems.values()
+    assert "line 11 is not valid JSON" in first
+    assert "line 22: the chat template" in second and second.endswith("roles must alternate")
