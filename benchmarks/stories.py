@@ -24,7 +24,7 @@ import transformers
 import clover
 from clover.api import Clover
 from clover.data import read_samples
-from clover.drafts import Clover2Draft
+from clover.drafts import RecallDraft
 from clover.engine import Engine
 from clover.losses import LossConfig
 from clover.metrics import Acceptance
@@ -66,7 +66,7 @@ def main() -> None:
             file.write(line + "\n")
 
 
-def _trained(target: TargetModel, options: argparse.Namespace, work: Path, started: float) -> Clover2Draft:
+def _trained(target: TargetModel, options: argparse.Namespace, work: Path, started: float) -> RecallDraft:
     stories = read_samples([options.train], target.tokenizer, eos_token_ids=target.eos_token_ids).samples
     config = RegenerateConfig(
         max_length=256,
@@ -77,7 +77,7 @@ def _trained(target: TargetModel, options: argparse.Namespace, work: Path, start
     )
     written = regenerate(target, stories, config, work / "written.jsonl")
     print(f"{len(written)} texts after {time.monotonic() - started:.0f} s", file=sys.stderr)
-    draft = Clover2Draft.from_target(target, hidden_state=options.hidden_state)
+    draft = RecallDraft.from_target(target, hidden_state=options.hidden_state)
     settings = TrainConfig(
         output=str(work / "draft"),
         max_length=256,
@@ -93,11 +93,11 @@ def _trained(target: TargetModel, options: argparse.Namespace, work: Path, start
 
 
 def _loss(options: argparse.Namespace) -> LossConfig:
-    default, weight = Clover2Draft.default_loss, options.regression_weight
+    default, weight = RecallDraft.default_loss, options.regression_weight
     return default if weight is None else replace(default, regression_weight=weight)
 
 
-def _measured(target: TargetModel, draft: Clover2Draft, options: argparse.Namespace) -> dict[str, object]:
+def _measured(target: TargetModel, draft: RecallDraft, options: argparse.Namespace) -> dict[str, object]:
     model = Clover(Engine(target, draft))
     with options.held_out.open(encoding="utf-8") as file:
         stories = [json.loads(line)["text"] for line in file]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from clover.drafts import Clover2Draft
+from clover.drafts import RecallDraft
 from clover.engine import Engine, PhaseClock
 from clover.interleaved import Run, decode, interleave, make_batches, speed, texts_of
 from clover.metrics import Acceptance
@@ -48,7 +48,7 @@ def test_every_method_decodes_every_batch_in_every_round_and_is_first_in_turn() 
 def test_a_run_is_what_the_engine_wrote() -> None:
     target = TargetModel(tiny_model("llama"))
     torch.manual_seed(0)
-    draft = Clover2Draft.from_target(target, num_heads=2).eval()
+    draft = RecallDraft.from_target(target, num_heads=2).eval()
     (batch,) = make_batches(PROMPTS, 3, 0.0, 10, 100)
     plain, drafted = (decode(engine, batch) for engine in (Engine(target), Engine(target, draft)))
     assert plain.texts == drafted.texts and len(plain.texts) == 3

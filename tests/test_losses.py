@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from clover import losses
-from clover.losses import HeadLosses, Lens, LossConfig, count_positions, head_losses, likely_tokens
+from clover.losses import HeadLosses, LogitHeads, LossConfig, count_positions, head_losses, likely_tokens
 
 D, B, T, H, V = 3, 2, 9, 6, 11
 SCALE = 1.7
@@ -75,7 +75,9 @@ def run(
     data: tuple[Tensor, Tensor, Tensor, Tensor], config: LossConfig, likely: Tensor | None = None
 ) -> HeadLosses:
     outputs, hidden, weight, mask = data
-    return head_losses(outputs, hidden, TOKENS, Lens(capped(weight)), mask, config, SCALE, likely=likely)
+    return head_losses(
+        outputs, hidden, TOKENS, LogitHeads(capped(weight)), mask, config, SCALE, likely=likely
+    )
 
 
 @pytest.mark.parametrize("chunk", [1, 7 * V * D, 10**6])
@@ -103,8 +105,8 @@ def test_a_part_of_the_vocabulary_equals_the_slow_reference(data, config: LossCo
         hidden[:, 1:] + 0.1 * outputs[0, :, :-1]
     )  # right where the target's best token is known
     outputs.requires_grad_()
-    lens = Lens(capped(weight), capped(weight[known]), d2t=torch.tensor(known))
-    result = head_losses(outputs, hidden, TOKENS, lens, mask, config, SCALE)
+    heads = LogitHeads(capped(weight), capped(weight[known]), d2t=torch.tensor(known))
+    result = head_losses(outputs, hidden, TOKENS, heads, mask, config, SCALE)
     (grad,) = torch.autograd.grad(result.total, outputs)
     expected, metrics = reference(*data, config, known=known)
     (expected_grad,) = torch.autograd.grad(expected, outputs)
@@ -124,12 +126,12 @@ def test_a_lm_head_of_the_draft_itself_gets_its_gradient(data, monkeypatch: pyte
     monkeypatch.setitem(losses._CHUNK_ELEMENTS, "cpu", 7 * V * D)
     outputs, hidden, weight, mask = data
     own = torch.randn(D, V, H, dtype=torch.float64).requires_grad_()
-    lens = Lens(capped(weight), lambda o: torch.einsum("...dh,dvh->...dv", o, own), (own,))  # type: ignore[arg-type]
+    heads = LogitHeads(capped(weight), lambda o: torch.einsum("...dh,dvh->...dv", o, own), (own,))  # type: ignore[arg-type]
     config = LossConfig(1.0, 0.0, 0.5)
-    head_losses(outputs.requires_grad_(), hidden, TOKENS, lens, mask, config, SCALE).total.backward()
+    head_losses(outputs.requires_grad_(), hidden, TOKENS, heads, mask, config, SCALE).total.backward()
     expected = torch.zeros((), dtype=torch.float64)
     for i in range(D):
-        per_head = Lens(capped(weight), lambda o, i=i: o @ own[i].T)
+        per_head = LogitHeads(capped(weight), lambda o, i=i: o @ own[i].T)
         counts = count_positions(mask, D)[i : i + 1]
         at, shifted = hidden[:, i:], outputs[i : i + 1, :, : T - i]
         part = _plain_loss(shifted[0], at, per_head, mask[:, i:], TOKENS[:, i:], config)
@@ -139,16 +141,16 @@ def test_a_lm_head_of_the_draft_itself_gets_its_gradient(data, monkeypatch: pyte
 
 
 def _plain_loss(
-    outputs: Tensor, hidden: Tensor, lens: Lens, mask: Tensor, tokens: Tensor, config: LossConfig
+    outputs: Tensor, hidden: Tensor, heads: LogitHeads, mask: Tensor, tokens: Tensor, config: LossConfig
 ) -> Tensor:
     """One head whose outputs at t stand for the state at t + 1, summed over positions, by autograd alone."""
     total = torch.zeros((), dtype=torch.float64)
-    assert lens.draft is not None
+    assert heads.draft is not None
     for b in range(len(outputs)):
         for t in range(outputs.shape[1] - 2):
             if mask[b, t + 2]:
-                log_probs = lens.draft(outputs[b, t]).log_softmax(-1)
-                soft = -(lens.target(hidden[b, t + 1]).softmax(-1) * log_probs).sum()
+                log_probs = heads.draft(outputs[b, t]).log_softmax(-1)
+                soft = -(heads.target(hidden[b, t + 1]).softmax(-1) * log_probs).sum()
                 total = total + soft - config.label_weight * log_probs[tokens[b, t + 2]]
     return total
 
@@ -179,10 +181,17 @@ def test_likely_tokens_are_in_the_top_8_and_the_nucleus(monkeypatch: pytest.Monk
 def test_batches_with_common_divisors_add_up(data) -> None:
     outputs, hidden, weight, mask = data
     divisors = count_positions(mask, D)
-    whole = head_losses(outputs, hidden, TOKENS, Lens(capped(weight)), mask, LossConfig(), SCALE)
+    whole = head_losses(outputs, hidden, TOKENS, LogitHeads(capped(weight)), mask, LossConfig(), SCALE)
     halves = [
         head_losses(
-            outputs[:, b], hidden[b], TOKENS[b], Lens(capped(weight)), mask[b], LossConfig(), SCALE, divisors
+            outputs[:, b],
+            hidden[b],
+            TOKENS[b],
+            LogitHeads(capped(weight)),
+            mask[b],
+            LossConfig(),
+            SCALE,
+            divisors,
         )
         for b in (slice(0, 1), slice(1, 2))
     ]
@@ -197,11 +206,11 @@ def test_perfect_outputs_agree_everywhere_and_unlearnt_positions_get_no_gradient
     outputs = torch.stack([hidden.roll(-1 - i, dims=1) for i in range(D)]).requires_grad_()
     mask = torch.zeros(B, T, dtype=torch.bool)
     mask[0, 5] = True
-    result = head_losses(outputs, hidden, TOKENS, Lens(capped(weight)), mask, LossConfig(), SCALE)
+    result = head_losses(outputs, hidden, TOKENS, LogitHeads(capped(weight)), mask, LossConfig(), SCALE)
     assert result.metrics.means()["accuracy"] == [1.0] * D
     assert result.metrics.means()["regression"] == [0.0] * D
     noisy = (outputs.detach() + 1).requires_grad_()
-    head_losses(noisy, hidden, TOKENS, Lens(capped(weight)), mask, LossConfig(), SCALE).total.backward()
+    head_losses(noisy, hidden, TOKENS, LogitHeads(capped(weight)), mask, LossConfig(), SCALE).total.backward()
     assert noisy.grad is not None
     touched = noisy.grad.abs().sum(-1).nonzero().tolist()
     assert touched == [[0, 0, 3], [1, 0, 2], [2, 0, 1]]
@@ -210,7 +219,13 @@ def test_perfect_outputs_agree_everywhere_and_unlearnt_positions_get_no_gradient
 def test_a_batch_without_learnt_tokens_is_zero(data) -> None:
     outputs, hidden, weight, mask = data
     result = head_losses(
-        outputs.requires_grad_(), hidden, TOKENS, Lens(capped(weight)), mask & False, LossConfig(), SCALE
+        outputs.requires_grad_(),
+        hidden,
+        TOKENS,
+        LogitHeads(capped(weight)),
+        mask & False,
+        LossConfig(),
+        SCALE,
     )
     result.total.backward()
     assert result.total.item() == 0.0 and not outputs.grad.any()
@@ -220,9 +235,9 @@ def test_softmax_is_float32_under_bfloat16_autocast(data) -> None:
     outputs, hidden, weight, mask = (x.float() if x.is_floating_point() else x for x in data)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         result = head_losses(
-            outputs.requires_grad_(), hidden, TOKENS, Lens(capped(weight)), mask, LossConfig(), SCALE
+            outputs.requires_grad_(), hidden, TOKENS, LogitHeads(capped(weight)), mask, LossConfig(), SCALE
         )
-    exact = head_losses(outputs, hidden, TOKENS, Lens(capped(weight)), mask, LossConfig(), SCALE)
+    exact = head_losses(outputs, hidden, TOKENS, LogitHeads(capped(weight)), mask, LossConfig(), SCALE)
     assert result.total.dtype == torch.float32
     (rough, fine) = (torch.autograd.grad(r.total, outputs)[0] for r in (result, exact))
     torch.testing.assert_close(result.total, exact.total, rtol=1e-2, atol=0)

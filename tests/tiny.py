@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 import transformers as hf
 
-from clover.drafts import Clover2Draft
+from clover.drafts import RecallDraft
 from clover.target import TargetModel
 from tests.data.tokenizers import CHATML, make_tokenizer
 
@@ -34,5 +34,5 @@ def save_tiny_pair(directory: Path, template: str | None = CHATML, context: int 
     model.save_pretrained(directory / "target")
     tokenizer.save_pretrained(directory / "target")
     target = TargetModel.load(directory / "target")
-    Clover2Draft.from_target(target).save_pretrained(directory / "draft")
+    RecallDraft.from_target(target).save_pretrained(directory / "draft")
     return directory / "target", directory / "draft"

@@ -8,12 +8,14 @@ Head i at position t is compared with the target at position s = t + 1 + i, whic
                                    + label_weight · CE(token s + 1, W o^i_t)
                                    + regression_weight · SmoothL1((o^i_t − f_s) / scale) ]
 
-SmoothL1 has its corner at 1 and is averaged over H. The paper takes it of the raw difference; here `scale`, the
-standard deviation of the target's hidden states, makes it independent of how large a model's hidden states are.
+SmoothL1 has its corner at 1 and is averaged over H. The paper takes it of the raw difference, scale = 1; if
+`LossConfig.relative`, `scale` is the standard deviation of the target's hidden states, and the loss does not depend on
+how large a model's hidden states are.
 
-A draft that proposes from a part of the vocabulary (`Lens.d2t`) is compared over that part: the target's distribution
-is restricted to it and normalised anew. Where the target's best token (for the label term: the text's token) is not in
-it, there is nothing to learn; the position still counts in the mean, and its agreement is 0 (EAGLE-3, 2503.01840).
+A draft that proposes from a part of the vocabulary (`LogitHeads.d2t`) is compared over that part: the target's
+distribution is restricted to it and normalised anew. Where the target's best token (for the label term: the text's
+token) is not in it, there is nothing to learn; the position still counts in the mean, and its agreement is 0 (EAGLE-3,
+2503.01840).
 
 The vocabulary is large, so logits are made for a few positions at a time. The gradient with respect to o, and to the
 draft's own lm_head where it has one, is ready in the same moment, and is all that is kept for the backward pass.
@@ -41,7 +43,7 @@ _LIKELY_TOP_K, _LIKELY_TOP_P = 8, 0.8
 __all__ = [
     "HeadLosses",
     "HeadMetrics",
-    "Lens",
+    "LogitHeads",
     "LossConfig",
     "count_positions",
     "head_losses",
@@ -95,7 +97,7 @@ class _Positions:
 
 
 @dataclass(frozen=True)
-class Lens:
+class LogitHeads:
     """How hidden states become logits.
 
     Args:
@@ -117,7 +119,7 @@ class _Problem:
     tokens: Tensor  # Long [B · T]
     positions: _Positions
     head_weights: Tensor  # [D], decay divided by the number of positions of the mean
-    lens: Lens
+    logit_heads: LogitHeads
     config: LossConfig
     scale: float
 
@@ -126,7 +128,7 @@ def head_losses(
     outputs: Tensor,
     hidden_target: Tensor,
     tokens: Tensor,
-    lens: Lens,
+    heads: LogitHeads,
     predicted_mask: Tensor,
     config: LossConfig,
     scale: float,
@@ -139,7 +141,7 @@ def head_losses(
         outputs: [D, B, T, H] of `DraftModel.train_outputs`; gets the gradient.
         hidden_target: [B, T, H] the target's hidden states after its final norm.
         tokens: Long [B, T] the texts.
-        lens: the lm_heads of target and draft.
+        heads: the lm_heads of target and draft.
         predicted_mask: Bool [B, T], tokens that are learnt; False on padding.
         scale: standard deviation of the target's hidden states (`features.hidden_scale`).
         divisors: [D], number of positions that each head's mean is over; by default those of this batch. With
@@ -150,9 +152,9 @@ def head_losses(
     positions = _find_positions(predicted_mask, likely, depth)
     counts = count_positions(predicted_mask, depth) if divisors is None else divisors.to(outputs.device)
     weights = config.decay ** torch.arange(depth, device=outputs.device) / counts.clamp_min(1)
-    hidden = hidden_target.detach().flatten(0, 1)
-    problem = _Problem(hidden, tokens.flatten(), positions, weights, lens, config, scale)
-    total, *sums = cast(Any, _ChunkedLoss.apply(outputs, problem, *lens.parameters))
+    hidden, unit = hidden_target.detach().flatten(0, 1), scale if config.relative else 1.0
+    problem = _Problem(hidden, tokens.flatten(), positions, weights, heads, config, unit)
+    total, *sums = cast(Any, _ChunkedLoss.apply(outputs, problem, *heads.parameters))
     distillation, regression, label, agreement = sums
     counted = positions.counted.sum(0)
     return HeadLosses(total, HeadMetrics(distillation, regression, label, agreement, counted))
@@ -210,7 +212,7 @@ class _ChunkedLoss(torch.autograd.Function):
             gradients = [torch.zeros_like(flat), *(torch.zeros_like(p) for p in parameters)]
         sums = torch.zeros(4, depth, dtype=_wide(outputs.dtype), device=outputs.device)
         rows = problem.positions.target_rows
-        size = _chunk_rows(problem.lens.target, problem.hidden_target, depth)
+        size = _chunk_rows(problem.logit_heads.target, problem.hidden_target, depth)
         for part in torch.arange(len(rows), device=rows.device).split(size):
             sums += _chunk(flat, problem, part, gradients)
         config = problem.config
@@ -244,17 +246,17 @@ def _chunk(flat: Tensor, problem: _Problem, part: Tensor, gradients: list[Tensor
     states = flat[heads, rows].requires_grad_(gradients is not None)
     target = problem.hidden_target[positions.target_rows[part]]
     with torch.set_grad_enabled(gradients is not None):
-        logits = (problem.lens.draft or problem.lens.target)(states)
+        logits = (problem.logit_heads.draft or problem.logit_heads.target)(states)
     weights = counted * problem.head_weights.to(counted.dtype)
     labels = problem.tokens[positions.target_rows[part] + 1]
-    wanted = _wanted(_at_least_float32(problem.lens.target(target)), labels, problem.lens.d2t)
+    wanted = _wanted(_at_least_float32(problem.logit_heads.target(target)), labels, problem.logit_heads.d2t)
     distillation, label, agreement, grad_logits = _imitate(
         logits.detach(), wanted, weights if gradients is not None else None, config
     )
     regression, grad_regression = _regress(states, target, problem.scale)
     if gradients is not None:
         grad, *grad_parameters = torch.autograd.grad(
-            logits, (states, *problem.lens.parameters), grad_logits.to(logits.dtype)
+            logits, (states, *problem.logit_heads.parameters), grad_logits.to(logits.dtype)
         )
         grad = _at_least_float32(grad) + config.regression_weight * grad_regression * weights[..., None]
         gradients[0].index_put_((heads, rows), grad.to(flat.dtype), accumulate=True)

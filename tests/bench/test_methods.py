@@ -15,7 +15,7 @@ from clover.bench.methods import (
     make_contender,
     method_names,
 )
-from clover.drafts import Clover2Draft
+from clover.drafts import RecallDraft
 from clover.errors import UserError
 from clover.interleaved import make_batches
 from clover.target import TargetModel
@@ -28,12 +28,12 @@ def target() -> TargetModel:
 
 
 @pytest.fixture(scope="module")
-def draft(target: TargetModel) -> Clover2Draft:
+def draft(target: TargetModel) -> RecallDraft:
     torch.manual_seed(0)
-    return Clover2Draft.from_target(target, num_heads=3).eval()
+    return RecallDraft.from_target(target, num_heads=3).eval()
 
 
-def test_all_methods_write_the_same(target: TargetModel, draft: Clover2Draft) -> None:
+def test_all_methods_write_the_same(target: TargetModel, draft: RecallDraft) -> None:
     (batch,) = make_batches([(5, 6, 7)], 1, 0.0, 10, 100)
     names = method_names(["chain:3", "drawn:chain:2"], reference=True, assisted=True)
     contenders = [make_contender(name, target, draft, tiny_model("llama")) for name in names]
@@ -42,7 +42,7 @@ def test_all_methods_write_the_same(target: TargetModel, draft: Clover2Draft) ->
     assert [one.drafts for one in contenders] == [False, True, True, True, True, False, False, False]
 
 
-def test_what_is_comparable_and_who_takes_batches(target: TargetModel, draft: Clover2Draft) -> None:
+def test_what_is_comparable_and_who_takes_batches(target: TargetModel, draft: RecallDraft) -> None:
     own, drawn, theirs = (make_contender(n, target, draft) for n in (OWN_TREE, "drawn:chain:2", TRANSFORMERS))
     assert own.comparable(0.0) and own.comparable(1.0)
     assert drawn.comparable(0.0) and not drawn.comparable(1.0)
@@ -52,7 +52,7 @@ def test_what_is_comparable_and_who_takes_batches(target: TargetModel, draft: Cl
     assert lookup.refusal(1) is None and "not able" in str(lookup.refusal(2))
 
 
-def test_steps_are_compiled_on_demand(target: TargetModel, draft: Clover2Draft) -> None:
+def test_steps_are_compiled_on_demand(target: TargetModel, draft: RecallDraft) -> None:
     for name in (PLAIN, OWN_TREE, AUTO, "chain:2"):
         compiled = make_contender(name, target, draft, compile="eager").engine
         assert compiled is not None and compiled.captured is not None
@@ -60,7 +60,7 @@ def test_steps_are_compiled_on_demand(target: TargetModel, draft: Clover2Draft) 
         assert ordinary is not None and ordinary.captured is None
 
 
-def test_trees_are_checked(target: TargetModel, draft: Clover2Draft) -> None:
+def test_trees_are_checked(target: TargetModel, draft: RecallDraft) -> None:
     with pytest.raises(UserError, match="17 deep"):
         make_contender("chain:17", target, draft)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clover import regenerate
-from clover.drafts import Clover1Draft, Clover2Draft
+from clover.drafts import Clover1Draft, RecallDraft
 from clover.losses import LossConfig
 from clover.train import TrainResult
 
@@ -152,7 +152,7 @@ def test_options_of_draft_and_loss_arrive(train: Callable, tmp_path: Path) -> No
     assert config["dtype"] == "fp32"
     assert train("--overwrite", "--dtype", "fp32").code == 0
     config = json.loads((tmp_path / "draft" / "training_config.json").read_text())["config"]
-    assert config["loss"] == asdict(Clover2Draft.default_loss)
+    assert config["loss"] == asdict(RecallDraft.default_loss)
     assert train("--overwrite", "--loss", "distillation").code == 0
     config = json.loads((tmp_path / "draft" / "training_config.json").read_text())["config"]
     assert config["loss"] == asdict(LossConfig())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from clover.drafts import Clover2Draft, load_draft
+from clover.drafts import RecallDraft, load_draft
 from clover.target import TargetModel
 from tests.cli.conftest import END
 
@@ -19,7 +19,7 @@ TEXT = "def area(self, width, height): return width * height"
 
 @pytest.fixture
 def draft(tiny_target: Path, tmp_path: Path) -> Path:
-    Clover2Draft.from_target(TargetModel.load(tiny_target)).save_pretrained(tmp_path / "draft")
+    RecallDraft.from_target(TargetModel.load(tiny_target)).save_pretrained(tmp_path / "draft")
     (tmp_path / "draft" / "training_config.json").write_text("{}")
     return tmp_path / "draft"
 

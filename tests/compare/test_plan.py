@@ -8,7 +8,6 @@ import pytest
 
 from clover.compare.plan import Cell, MeasuringCell, Place, TrainingCell, make_plan
 from clover.compare.suite import Budget, MeasuringOptions, Suite, System, Task, TrainingOptions, read_suite
-from clover.drafts import Clover2Draft
 from clover.errors import UserError
 
 PLACE = Place("embedded", "cpu", "float32")
@@ -84,16 +83,12 @@ def test_the_name_of_a_system_does_not_decide_its_weights() -> None:
     assert first.weights == second.weights and first.key != second.key
 
 
-def test_the_defaults_of_a_new_draft_decide_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    def weights() -> list[str]:
-        spelt_out = System("clover2", "spelt out", dict(Clover2Draft.new_options))
-        plan = make_plan(suite(systems=(System("clover2"), spelt_out)), PLACE)
-        return [cell.weights for cell in plan.cells if isinstance(cell, TrainingCell)]
-
-    first, same = weights()
-    assert first == same
-    monkeypatch.setattr(Clover2Draft, "new_options", {**Clover2Draft.new_options, "start": "last_layer"})
-    assert first not in weights()
+def test_the_defaults_of_a_new_draft_are_spelt_out() -> None:
+    spelt_out = System("clover2", "spelt out", {"start": "fresh", "num_augmenting_layers": 2})
+    others = System("clover2", "others", {"start": "last_layer"})
+    plan = make_plan(suite(systems=(System("clover2"), spelt_out, others)), PLACE)
+    first, same, other = (cell.weights for cell in plan.cells if isinstance(cell, TrainingCell))
+    assert first == same != other
 
 
 def test_the_text_of_files_decides(tiny_files: Path) -> None:

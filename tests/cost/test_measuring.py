@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from clover.cost.measuring import MeasuringOptions, PairTimes, measure_pair
-from clover.drafts import Clover2Draft
+from clover.drafts import RecallDraft
 from clover.errors import UserError
 from clover.target import TargetModel
 from tests.families import tiny_model
@@ -13,10 +13,10 @@ PROMPTS = [tuple(range(3 + i, 9 + i)) for i in range(13)]
 
 
 @pytest.fixture(scope="module")
-def pair() -> tuple[TargetModel, Clover2Draft]:
+def pair() -> tuple[TargetModel, RecallDraft]:
     torch.manual_seed(0)
     target = TargetModel(tiny_model("llama"))
-    return target, Clover2Draft.from_target(target).eval()
+    return target, RecallDraft.from_target(target).eval()
 
 
 def test_one_entry_per_full_batch(pair: tuple) -> None:

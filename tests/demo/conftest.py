@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from clover.api import Clover, load
 from clover.demo.measure import Bench
 from clover.demo.report import MethodResult, Report
-from clover.drafts import Clover2Draft
+from clover.drafts import RecallDraft
 from clover.target import TargetModel
 
 PROMPTS = ["def area(self):", "import os\n", "class Tree:"]
@@ -55,7 +55,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> Models:
             weight.add_(torch.randn_like(weight), alpha=0.15)
     target.save_pretrained(where.target)
     byte_tokenizer().save_pretrained(where.target)
-    Clover2Draft.from_target(TargetModel.load(where.target)).save_pretrained(where.draft)
+    RecallDraft.from_target(TargetModel.load(where.target)).save_pretrained(where.draft)
     return where
 
 

@@ -35,9 +35,9 @@ def make(
     return target, draft
 
 
-def texts(target: TargetModel, draft: DraftModel, rows: int = 2) -> tuple[Tensor, Tensor]:
-    """Random tokens Long [rows, T] and the hidden states that the draft reads there."""
-    tokens = torch.randint(VOCAB, (rows, T))
+def texts(target: TargetModel, draft: DraftModel, rows: int = 2, length: int = T) -> tuple[Tensor, Tensor]:
+    """Random tokens Long [rows, length] and the hidden states that the draft reads there."""
+    tokens = torch.randint(VOCAB, (rows, length))
     return tokens, target.train_forward(tokens, draft.config.hidden_state).read
 
 
@@ -163,3 +163,7 @@ def last_layer(
 
 def silu(values: Tensor) -> Tensor:
     return values / (1 + torch.exp(-values))
+
+
+def norm(values: Tensor, weight: Tensor) -> Tensor:
+    return values / (values.square().mean() + 1e-6).sqrt() * weight

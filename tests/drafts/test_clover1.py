@@ -35,6 +35,7 @@ OPTIONS: tuple[dict[str, object], ...] = (
     {"augmenting": "none", "connection": "none"},
     {"hidden_state": "pre_norm"},
     {"start": "last_layer"},
+    {"embedding_scale": 1.0},
 )
 OUTPUTS = {  # the linear layer each half ends with
     "llama": ("self_attn.o_proj", "mlp.down_proj"),
@@ -80,7 +81,7 @@ def reference(
     state, logits = augment(target, draft, hidden), []
     for token, head in zip((tokens[-1], *drafted), draft.heads):
         row = target.lm_head_weight[token]
-        state = connect(draft, state, row / row.square().mean().sqrt())
+        state = connect(draft, state, draft.config.embedding_scale * row / row.norm())
         output = state + silu(head.linear.weight @ state + head.linear.bias)
         logits.append(target.logits(draft.output_norm(output)))
     return logits
@@ -170,7 +171,7 @@ def test_the_tree_is_no_deeper_than_the_heads() -> None:
 def test_what_is_no_option_is_refused_by_name() -> None:
     target = TargetModel(tiny_model("llama"))
     for options, message in (
-        ({"augmenting": "whole"}, "augmenting is 'whole'; it must be one of block"),
+        ({"augmenting": "whole"}, "augmenting is 'whole'; it must be 'block'"),
         ({"connection": "linear"}, "connection is 'linear'"),
         ({"start": "copy"}, "start is 'copy'"),
         ({"num_heads": 0}, "num_heads is 0"),

@@ -6,13 +6,7 @@ import pytest
 import torch
 
 from clover.drafts.frontier_session import FrontierSession, counting_cache, last_position, shifted
-from clover.drafts.layers import (
-    ConcatLinear,
-    CosineAttention,
-    ResidualBlock,
-    cosine_weighted,
-    identity_linear,
-)
+from clover.drafts.layers import NOISE, ResidualBlock, cosine_weighted, identity_linear
 
 
 def test_each_head_is_weighted_by_its_own_cosine() -> None:
@@ -24,20 +18,17 @@ def test_each_head_is_weighted_by_its_own_cosine() -> None:
 
 
 @torch.no_grad()
-def test_layers_start_as_the_identity() -> None:
-    state, embedding = torch.randn(2, 3, 8), torch.randn(2, 3, 8)
-    assert torch.equal(CosineAttention(8, 2, noise=0.0)(state, embedding), state)
-    assert torch.equal(ConcatLinear(8, noise=0.0)(state, embedding), state)
+def test_a_residual_block_starts_as_the_identity() -> None:
+    state = torch.randn(2, 3, 8)
     assert torch.equal(ResidualBlock(8)(state), state)
-    assert torch.equal(identity_linear(12, 8, 0.0)(torch.cat((state, embedding[..., :4]), -1)), state)
 
 
 @torch.no_grad()
 def test_noise_has_the_stated_size_and_no_mean() -> None:
     torch.manual_seed(0)
-    weight = identity_linear(200, 100, 0.05).weight - torch.eye(100, 200)
-    assert weight.std().item() == pytest.approx(0.05, rel=0.05)
-    assert abs(weight.mean().item()) < 5 * 0.05 / 20_000**0.5  # false alarms: 6e-7
+    weight = identity_linear(200, 100).weight - torch.eye(100, 200)
+    assert weight.std().item() == pytest.approx(NOISE, rel=0.05)
+    assert abs(weight.mean().item()) < 5 * NOISE / 20_000**0.5  # false alarms: 6e-7
 
 
 @pytest.mark.parametrize("counts", [[3, 3], [1, 3], [0, 2], [2, 2]])

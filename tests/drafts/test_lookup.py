@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clover.drafting import StaticDrafter
-from clover.drafts import Clover2Draft, LookupDraft, load_draft
+from clover.drafts import LookupDraft, RecallDraft, load_draft
 from clover.drafts.lookup import NgramIndex
 from clover.engine import Engine, Request
 from clover.errors import UserError
@@ -169,8 +169,8 @@ def test_it_is_a_configuration_without_weights(target: TargetModel, tmp_path: Pa
 
 def test_a_directory_of_that_name_comes_first(target: TargetModel, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Clover2Draft.from_target(target).save_pretrained("lookup")
-    assert isinstance(load_draft("lookup", target), Clover2Draft)
+    RecallDraft.from_target(target).save_pretrained("lookup")
+    assert isinstance(load_draft("lookup", target), RecallDraft)
 
 
 def test_wrong_options_get_one_clear_line(target: TargetModel, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from clover.drafts import LossConfig, MedusaDraft
 from clover.errors import UserError
-from clover.losses import Lens, head_losses
+from clover.losses import LogitHeads, head_losses
 from clover.target import TargetModel
 from tests.drafts.checks import (
     check_drop,
@@ -99,10 +99,10 @@ def test_a_depth_costs_one_lm_head_per_row_and_hears_no_token() -> None:
 def test_the_loss_reaches_heads_and_lm_heads_alike() -> None:
     target, draft = make(MedusaDraft, num_heads=3)
     tokens, hidden = texts(target, draft)
-    lens = Lens(target.logits, draft.train_logits, tuple(draft.head_parameters))
+    heads = LogitHeads(target.logits, draft.train_logits, tuple(draft.head_parameters))
     mask = torch.ones_like(tokens, dtype=torch.bool)
     outputs = draft.train_outputs(hidden, tokens)
-    head_losses(outputs, hidden, tokens, lens, mask, MedusaDraft.paper_loss, scale=1.0).total.backward()
+    head_losses(outputs, hidden, tokens, heads, mask, MedusaDraft.paper_loss, scale=1.0).total.backward()
     found = {name: weight.grad for name, weight in draft.named_parameters()}
     draft.zero_grad()
     logits = draft.train_logits(draft.train_outputs(hidden, tokens).movedim(0, -2))

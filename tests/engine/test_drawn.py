@@ -15,7 +15,7 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from clover.drafting import FixedPolicy
-from clover.drafts import Clover2Draft
+from clover.drafts import RecallDraft
 from clover.engine import Engine, Request
 from clover.sampling import Sampler, SamplingParams
 from clover.target import TargetModel
@@ -166,7 +166,7 @@ def test_a_draft_that_equals_the_target_is_accepted_whole(target: TargetModel) -
 
 def test_draws_do_not_depend_on_the_batch() -> None:
     target = TargetModel(tiny_model("llama"))
-    draft = Clover2Draft.from_target(target).to(target.dtype).eval()
+    draft = RecallDraft.from_target(target).to(target.dtype).eval()
     params = [SamplingParams(temperature=0.6 + 0.2 * i, top_p=0.95, seed=i % 2) for i in range(5)]
     requests = [Request(PROMPT, 12 + i, own, eos=()) for i, own in enumerate([SamplingParams(), *params])]
     engine = Engine(target, draft, DrawnTree(CLOVER2_TREE))
@@ -180,7 +180,7 @@ def test_trees_end_where_positions_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """One row nears the limit before the others do: nothing is drafted for it, and for them as ever."""
     monkeypatch.setattr(TargetModel, "position_limit", 26)
     target = TargetModel(tiny_model("llama"))
-    draft = Clover2Draft.from_target(target).to(target.dtype).eval()
+    draft = RecallDraft.from_target(target).to(target.dtype).eval()
     params = [SamplingParams(temperature=1.0, seed=seed) for seed in range(3)]
     requests = [Request((3, *[5 + i] * (3 + 7 * i)), 12, own, eos=()) for i, own in enumerate(params)]
     for tree in ("drawn:clover2", "clover2", "budget:4", "eagle2:9:3"):

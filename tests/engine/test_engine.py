@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clover.drafts import Clover2Draft
+from clover.drafts import RecallDraft
 from clover.engine import Engine, PhaseClock, PrefixCache, Request
 from clover.errors import UserError
 from clover.sampling import SamplingParams
@@ -19,16 +19,16 @@ def target() -> TargetModel:
 
 
 @pytest.fixture(scope="module")
-def draft(target: TargetModel) -> Clover2Draft:
+def draft(target: TargetModel) -> RecallDraft:
     torch.manual_seed(0)
-    return Clover2Draft.from_target(target).to(target.dtype).eval()
+    return RecallDraft.from_target(target).to(target.dtype).eval()
 
 
 def tokens_of(engine: Engine, request: Request, prefix: PrefixCache | None = None) -> tuple[int, ...]:
     return next(e.generation for e in engine.run([request], prefix=prefix) if e.generation is not None).tokens
 
 
-def test_events_add_up_to_the_generation(target: TargetModel, draft: Clover2Draft) -> None:
+def test_events_add_up_to_the_generation(target: TargetModel, draft: RecallDraft) -> None:
     requests = [
         Request((3, 4), 9),
         Request((5,), 17, SamplingParams(temperature=1.0)),
@@ -49,7 +49,7 @@ def test_events_add_up_to_the_generation(target: TargetModel, draft: Clover2Draf
         assert 0 < generation.first_token_seconds <= generation.seconds
 
 
-def test_eos_ends_the_text_and_is_its_last_token(target: TargetModel, draft: Clover2Draft) -> None:
+def test_eos_ends_the_text_and_is_its_last_token(target: TargetModel, draft: RecallDraft) -> None:
     free = tokens_of(Engine(target), Request((9, 4, 11), 40, eos=()))
     eos = free[12]
     target.model.generation_config.eos_token_id = eos
@@ -66,7 +66,7 @@ def test_eos_ends_the_text_and_is_its_last_token(target: TargetModel, draft: Clo
 
 @pytest.mark.parametrize("with_draft", [False, True])
 def test_the_context_is_used_to_its_last_place(
-    target: TargetModel, draft: Clover2Draft, with_draft: bool
+    target: TargetModel, draft: RecallDraft, with_draft: bool
 ) -> None:
     prompt = tuple(3 + i % 40 for i in range(CONTEXT - 20))
     engine = Engine(target, draft if with_draft else None)
@@ -91,7 +91,7 @@ def test_bad_requests_are_refused_before_anything_runs(target: TargetModel) -> N
     assert list(engine.run([])) == []
 
 
-def test_a_tree_deeper_than_the_draft_is_refused(target: TargetModel, draft: Clover2Draft) -> None:
+def test_a_tree_deeper_than_the_draft_is_refused(target: TargetModel, draft: RecallDraft) -> None:
     from clover.tree import TreeShape
 
     with pytest.raises(UserError, match="17 deep"):
@@ -100,7 +100,7 @@ def test_a_tree_deeper_than_the_draft_is_refused(target: TargetModel, draft: Clo
 
 @pytest.mark.parametrize("with_draft", [False, True])
 def test_a_kept_prefix_changes_nothing_but_the_prefill(
-    target: TargetModel, draft: Clover2Draft, with_draft: bool
+    target: TargetModel, draft: RecallDraft, with_draft: bool
 ) -> None:
     engine, prefix = Engine(target, draft if with_draft else None), PrefixCache()
     prompt = (3, 9, 27, 31, 14)
@@ -113,7 +113,7 @@ def test_a_kept_prefix_changes_nothing_but_the_prefill(
         prompt = (*prompt, *found, 5 + turn, 6) if turn != 1 else (*prompt, *found[:4], 40, 41, 42)
 
 
-def test_a_prefix_survives_a_consumer_that_stops_early(target: TargetModel, draft: Clover2Draft) -> None:
+def test_a_prefix_survives_a_consumer_that_stops_early(target: TargetModel, draft: RecallDraft) -> None:
     engine, prefix = Engine(target, draft), PrefixCache()
     request = Request((3, 9, 27, 31, 14), 30, eos=())
     run = engine.run([request], prefix=prefix)
@@ -126,7 +126,7 @@ def test_a_prefix_survives_a_consumer_that_stops_early(target: TargetModel, draf
 
 
 def test_a_prefix_survives_a_run_that_fails_in_its_prefill(
-    target: TargetModel, draft: Clover2Draft, monkeypatch: pytest.MonkeyPatch
+    target: TargetModel, draft: RecallDraft, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, prefix = Engine(target, draft), PrefixCache()
     said = tokens_of(engine, Request((3, 9, 27, 31, 14), 12, eos=()), prefix)
@@ -139,7 +139,7 @@ def test_a_prefix_survives_a_run_that_fails_in_its_prefill(
 
 
 def test_a_prompt_that_is_cached_whole_leaves_the_draft_its_hidden_states(
-    target: TargetModel, draft: Clover2Draft
+    target: TargetModel, draft: RecallDraft
 ) -> None:
     engine, prefix = Engine(target, draft), PrefixCache()
     prompt = (3, 9, 27, 31, 14)
@@ -157,7 +157,7 @@ def test_stop_strings_need_a_tokenizer(target: TargetModel) -> None:
         next(Engine(target).run([Request((3, 4), 5, stop=("x",))]))
 
 
-def test_the_clock_sees_every_phase(target: TargetModel, draft: Clover2Draft) -> None:
+def test_the_clock_sees_every_phase(target: TargetModel, draft: RecallDraft) -> None:
     clock = PhaseClock()
     list(Engine(target, draft).run([Request((3, 4, 5), 12, eos=())], clock))
     assert set(clock.seconds) == {"prefill", "draft", "verify", "accept", "keep"}

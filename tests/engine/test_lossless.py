@@ -13,7 +13,7 @@ from itertools import count, product
 import pytest
 import torch
 
-from clover.drafts import Clover2Draft
+from clover.drafts import RecallDraft
 from clover.engine import Engine, Generation, Request
 from clover.errors import UserError
 from clover.sampling import SamplingParams
@@ -103,7 +103,7 @@ def test_every_tree_gives_the_tokens_of_plain_decoding(target: TargetModel, batc
 @pytest.mark.parametrize("hidden_state", ["post_norm", "pre_norm"])
 def test_a_clover2_draft_gives_the_tokens_of_plain_decoding(target: TargetModel, hidden_state: str) -> None:
     torch.manual_seed(1)
-    draft = Clover2Draft.from_target(target, hidden_state=hidden_state).to(target.dtype).eval()
+    draft = RecallDraft.from_target(target, hidden_state=hidden_state).to(target.dtype).eval()
     requests = requests_of(3, SETTINGS)
     found = run(Engine(target, draft, prefill_chunk=4, capacity=1), requests)
     assert tokens_of(found) == tokens_of(run(Engine(target), requests))
@@ -169,7 +169,7 @@ def test_a_broken_verification_would_be_noticed(monkeypatch: pytest.MonkeyPatch)
         return [(path, [token, *emitted[1:]]) for (path, emitted), token in zip(honest, drafted, strict=True)]
 
     target = TargetModel(tiny_model("llama"))
-    draft = Clover2Draft.from_target(target).to(target.dtype).eval()
+    draft = RecallDraft.from_target(target).to(target.dtype).eval()
     requests = requests_of(3, SETTINGS[:1])
     plain = run(Engine(target), requests)
     monkeypatch.setattr(module, "verify_on_host", careless)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from clover.data import Batch, Batches, Sample
-from clover.drafts import Clover2Draft, DraftModel
+from clover.drafts import DraftModel, RecallDraft
 from clover.drafts.loading import SYSTEMS
 from clover.evaluate.accuracy import (
     MAX_HEADS,
@@ -32,9 +32,9 @@ def tiny_target() -> TargetModel:
 
 
 @cache
-def tiny_draft() -> Clover2Draft:
+def tiny_draft() -> RecallDraft:
     torch.manual_seed(1)
-    return Clover2Draft.from_target(tiny_target(), num_heads=HEADS, noise=0.3).eval()
+    return RecallDraft.from_target(tiny_target(), num_heads=HEADS).eval()
 
 
 def heads_of(draft: DraftModel) -> int:

@@ -6,7 +6,7 @@ import pytest
 
 from clover.drafting import FixedPolicy, make_drafter
 from clover.drafting.tuning import PLAIN
-from clover.drafts import Clover2Draft
+from clover.drafts import RecallDraft
 from clover.engine import Engine, PhaseClock, Request
 from clover.target import TargetModel
 from clover.tree import CLOVER2_TREE, TreeShape, parse_tree, static_spec
@@ -23,8 +23,8 @@ def target() -> TargetModel:
 
 
 @pytest.fixture(scope="module")
-def draft(target: TargetModel) -> Clover2Draft:
-    return Clover2Draft.from_target(target, num_heads=3).eval()
+def draft(target: TargetModel) -> RecallDraft:
+    return RecallDraft.from_target(target, num_heads=3).eval()
 
 
 def draft_seconds(shape: TreeShape) -> float:
@@ -109,7 +109,7 @@ def test_probes_are_the_drafts_own_best_trees_where_known() -> None:
 # -- measuring ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_tree_is_measured_often_enough(target: TargetModel, draft: Clover2Draft) -> None:
+def test_every_tree_is_measured_often_enough(target: TargetModel, draft: RecallDraft) -> None:
     trees = ["chain:1", "chain:3", "paths:0,1,2,00"]
     rows = [(3, 4, 5, 6), (7, 8, 9, 10)]
     found = measure_costs(target, draft, trees, rows, repeats=4, enough=lambda: False)
@@ -126,7 +126,7 @@ def test_every_tree_is_measured_often_enough(target: TargetModel, draft: Clover2
     assert all(one.steps >= 1 for one in short)
 
 
-def test_trees_that_take_turns_write_the_same_text(target: TargetModel, draft: Clover2Draft) -> None:
+def test_trees_that_take_turns_write_the_same_text(target: TargetModel, draft: RecallDraft) -> None:
     drafters = [None, make_drafter(draft, TreeShape.chain(2)), make_drafter(draft, CLOVER2_TREE.cut(3))]
     request = Request((3, 4, 5), 40, eos=())
     clock = PhaseClock()
@@ -147,7 +147,7 @@ def test_trees_that_take_turns_write_the_same_text(target: TargetModel, draft: C
     assert all(step.other_seconds > 0 for steps in turns.steps for step in steps)
 
 
-def test_only_steps_of_a_full_batch_count(target: TargetModel, draft: Clover2Draft) -> None:
+def test_only_steps_of_a_full_batch_count(target: TargetModel, draft: RecallDraft) -> None:
     requests = [Request((3, 4), 3, eos=()), Request((5, 6), 30, eos=())]
     (steps,) = watch(target, draft, [make_drafter(draft, TreeShape.chain(1))], requests)
     assert 1 <= len(steps) <= 3 and {step.outcome.batch_size for step in steps} == {2}

@@ -6,7 +6,7 @@ from operator import add
 import pytest
 import torch
 
-from clover.drafts import Clover2Draft
+from clover.drafts import RecallDraft
 from clover.drafts.lookup import LookupDraft
 from clover.drafts.medusa import MedusaDraft
 from clover.engine import Engine, Request
@@ -44,7 +44,7 @@ def decoded(engine: Engine, some: list[Request]) -> Acceptance:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_tau_from_ranks_is_the_engines(target: TargetModel, temperature: float) -> None:
-    for system in (Clover2Draft, MedusaDraft):
+    for system in (RecallDraft, MedusaDraft):
         draft = system.from_target(target, num_heads=4).eval()
         some = [request for request in requests(temperature) if len(request.prompt) > 1]
         texts = write_texts(Engine(target), some, 3)
@@ -77,14 +77,14 @@ def rank_of_the_token(draft: OracleDraft, text: Text, at: int) -> int:
 
 
 def test_a_prompt_of_one_token_has_no_draft_at_its_first_step(target: TargetModel) -> None:
-    draft = Clover2Draft.from_target(target, num_heads=2).eval()
+    draft = RecallDraft.from_target(target, num_heads=2).eval()
     texts = write_texts(Engine(target), requests()[1:2], 1)
     ranking = rank_texts(target, draft, texts, 8)
     assert ranking.paths[0][0] == () and len(ranking.paths[0]) == len(texts[0].new)
 
 
 def test_a_draft_of_a_part_of_the_vocabulary_ranks_in_the_targets_numbering(target: TargetModel) -> None:
-    draft = Clover2Draft.from_target(target, num_heads=3).eval()
+    draft = RecallDraft.from_target(target, num_heads=3).eval()
     draft.reduce_vocabulary(torch.arange(0, target.vocab_size, 2))
     some = [request for request in requests() if len(request.prompt) > 1]
     texts = write_texts(Engine(target), some, 4)

@@ -2,7 +2,7 @@ import pytest
 
 from clover.drafting import StepOutcome
 from clover.drafting.tuning import PLAIN, Choice
-from clover.drafts import Clover2Draft
+from clover.drafts import RecallDraft
 from clover.engine import Request
 from clover.target import TargetModel
 from clover.tune import trials
@@ -63,7 +63,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, target: TargetModel, script: Scrip
     monkeypatch.setattr(trials._Runner, "warm_up", lambda runner, batch: None)
     monkeypatch.setattr(trials._Runner, "_watch", lambda runner, batch: script.decode(runner, batch))
     monkeypatch.setattr(trials, "watch", script.watch)
-    draft = Clover2Draft.from_target(target, num_heads=3)
+    draft = RecallDraft.from_target(target, num_heads=3)
     options = {"expected": float, "repeats": 3, "enough": lambda share: False} | options
     batches = make_batches([text(number, 5) for number in range(4)], 2, most=2)
     return try_trees(target, draft, list(script.nodes), batches, **options)
@@ -123,7 +123,7 @@ def test_time_that_is_over_ends_a_trial_after_a_batch_and_a_few_steps(
 
 
 def test_trees_are_really_run(target: TargetModel) -> None:
-    draft = Clover2Draft.from_target(target, num_heads=3).eval()
+    draft = RecallDraft.from_target(target, num_heads=3).eval()
     texts = [Text((3, 4, number), (0,) * 12) for number in range(2)]
     trees = [PLAIN, "chain:2", "paths:0,1,00", "budget:3", "eagle2:4:2", "chain:3:0.1"]
     found = try_trees(target, draft, trees, make_batches(texts, 2, 1), float, 2, lambda share: False)

@@ -27,7 +27,7 @@ from clover.bench.methods import (
     load_assistant,
     make_contender,
 )
-from clover.drafts import Clover2Draft, load_draft
+from clover.drafts import RecallDraft, load_draft
 from clover.interleaved import make_batches
 from clover.target import TargetModel
 
@@ -65,7 +65,7 @@ def _decode_something_tiny() -> None:
     )  # fmt: skip
     config._attn_implementation = "sdpa"
     target = TargetModel(LlamaForCausalLM(config))
-    draft = Clover2Draft.from_target(target).eval()
+    draft = RecallDraft.from_target(target).eval()
     for name in (OWN_TREE, TRANSFORMERS):
         make_contender(name, target, draft).decode(make_batches([(1, 2, 3)], 2, 0.0, 8, 64)[0])
 

@@ -99,7 +99,7 @@ def cost(
     max_new_tokens: options.MaxNewTokens = 64,
     batches: Batches = 16,
     tree: options.Tree = None,
-    system: System = "clover2",
+    system: System = "recall",
     max_length: MaxLength = 2048,
     batch_tokens: BatchTokens = 8192,
     lr: LearningRate = 1e-3,

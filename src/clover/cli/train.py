@@ -79,12 +79,12 @@ HiddenState = Annotated[
     ),
 ]
 System = Annotated[
-    str, _training("Draft system: clover2, clover1, medusa, eagle, eagle3 or hydra.", metavar="NAME")
+    str, _training("Draft system: recall, clover2, clover1, medusa, eagle, eagle3 or hydra.", metavar="NAME")
 ]
 DraftOption = Annotated[
     list[str] | None,
     _training(
-        "A field of the system's configuration, such as num_augmenting_layers=1; may be given several times.",
+        "A field of the system's configuration, such as mlp_ratio=2.0; may be given several times.",
         "--set",
         metavar="FIELD=VALUE",
     ),
@@ -136,7 +136,7 @@ def train(
     accumulation: Accumulation = 1,
     optimizer: Optimizer = "muon",
     lr: LearningRate = 1e-3,
-    system: System = "clover2",
+    system: System = "recall",
     draft_option: DraftOption = None,
     loss: Loss = "default",
     hidden_state: HiddenState = None,
@@ -188,7 +188,7 @@ def _draft_options(given: list[str] | None, hidden_state: str | None, heads: int
     for text in given or ():
         name, equals, value = text.partition("=")
         if not (equals and name.isidentifier()):
-            raise UserError(f"--set {text!r} must be FIELD=VALUE, such as num_augmenting_layers=1")
+            raise UserError(f"--set {text!r} must be FIELD=VALUE, such as mlp_ratio=2.0")
         try:
             found[name] = json.loads(value)
         except (ValueError, RecursionError):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from clover.compare.suite import Budget, Suite, System, Task, TextOptions, TrainingOptions, digest
+from clover.drafts.config import all_options
 from clover.drafts.loading import SYSTEMS
 from clover.errors import UserError
 from clover.files import explain
@@ -64,7 +65,7 @@ class Draft:
         """What decides its weights, but for the text and the batches; the names are left out, defaults written out."""
         return {
             "system": self.kind,
-            "options": SYSTEMS[self.kind].options_of_new(self.options),
+            "options": all_options(SYSTEMS[self.kind].config_class, self.options),
             "loss": self.loss and asdict(self.loss),
             "budget": self.budget and [self.budget.steps, self.budget.minutes],
             "learning_rate": self.method.learning_rate,

@@ -21,7 +21,8 @@ from clover.pictures import FAINT, GRID, INK
 PHASE_COLOURS = ("#2f9e60", "#2f6f9e", "#e0a526", "#b8c0c8")
 _SYSTEM_COLOURS = {
     PLAIN: "#9aa5b1",
-    "clover2": "#2f9e60",
+    "recall": "#2f9e60",
+    "clover2": "#1b7f8c",
     "clover1": "#94c11f",
     "medusa": "#c0392b",
     "eagle": "#2f6f9e",

@@ -18,6 +18,7 @@ _NAMES = {
     PLAIN: "plain decoding",
     "clover1": "Clover-1",
     "clover2": "Clover-2",
+    "recall": "Clover-Recall",
     "medusa": "Medusa",
     "eagle": "EAGLE-1",
     "eagle3": "EAGLE-3",

@@ -48,7 +48,7 @@ class CostOptions:
     max_new_tokens: int = 64
     batches: int = 16
     tree: str | None = None
-    system: str = "clover2"
+    system: str = "recall"
     max_length: int = 2048
     batch_tokens: int = 8192
     lr: float = 1e-3

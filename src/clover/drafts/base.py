@@ -6,9 +6,6 @@ W width of the hidden states that are read, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, Protocol, cast
 
 import torch
@@ -16,10 +13,17 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from typing_extensions import Self
 
-from clover.drafts.config import DraftConfig, LossConfig
-from clover.drafts.options import check_options
+from clover.drafts.config import (
+    DraftConfig,
+    LossConfig,
+    PaperRecipe,
+    check_names,
+    check_options,
+    check_target,
+)
 from clover.drafts.vocabulary import check_map, check_size
-from clover.target import HeadRows, LogitsHead, TargetModel, WholeHead
+from clover.target import HeadSlice, TargetModel
+from clover.target.fast_linear import can_speed_up, shared_copy, speed_up
 
 DEEPEST = 16  # depths that a tree may have where a draft repeats one step and so has no end of its own
 
@@ -80,18 +84,19 @@ class DraftModel(PreTrainedModel):
     Attributes:
         d2t: Long [V], the target's token of each index of the draft's logits, rising; None where it proposes from the
             target's whole vocabulary. Saved with the weights. Until tokens are chosen (`reduce_vocabulary`), the first.
+        usable: whether all weights are finite numbers; where they are not, decoding goes on without the draft.
     """
 
     config: DraftConfig
     d2t: Tensor | None
+    usable = True
     config_class = DraftConfig
     base_model_prefix = ""
     _no_split_modules = None
     _target: TargetModel | None = None
-    paper_loss = LossConfig()  # the loss of the system's own paper, as far as it is known
     default_loss = LossConfig()  # the one it learns best by here (docs/log.md)
-    # Options of a new draft; the defaults of the configuration are those of drafts saved before there were any.
-    new_options: Mapping[str, Any] = MappingProxyType({})
+    paper_loss = LossConfig()  # that of the system's own paper, as far as it is known
+    paper_recipe: PaperRecipe | None = None  # how the paper's authors train it, as far as it is known
     trainable = True  # False for systems without weights
     repeats_step = False  # True where all depths, or all after the first, are one step that can be repeated
 
@@ -101,10 +106,11 @@ class DraftModel(PreTrainedModel):
         if size is not None:
             check_size(size, config.target_shape.vocab_size)
         self.register_buffer("d2t", None if size is None else torch.arange(size))
-        self.head_rows: HeadRows | WholeHead | None = (
-            None  # the target's lm_head, or its rows of `d2t`, after `bind`
-        )
-        self._head: LogitsHead | None = None
+        self._head_slice: HeadSlice | None = None  # the target's lm_head, or its rows of `d2t`, after `bind`
+        self._fast: dict[bool, tuple[Any, Any]] = {}  # per `exact`: versions of the weights, and the copy
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Starting values are set by the constructors and `start_from`, not by a general rule."""
 
     @property
     def target(self) -> TargetModel:
@@ -134,15 +140,45 @@ class DraftModel(PreTrainedModel):
             UserError: this is not the target the draft was trained for; names the field that differs. Or `d2t` does
                 not name tokens of the target.
         """
-        self.config.check_target(target)
-        linear = target.head.linear
-        if self.d2t is None:
-            self.head_rows = WholeHead(linear)
-        else:
+        check_target(self.config.target_config, target)
+        if self.d2t is not None:
             check_map(self.d2t, target.vocab_size)
-            self.head_rows = HeadRows(linear, self.d2t)
-        self._target, self._head = target, replace(target.head, linear=self.head_rows)
+        self._head_slice = HeadSlice(target.head.linear, self.d2t)
+        self._target, self._fast = target, {}
         return self
+
+    @property
+    def head_slice(self) -> HeadSlice:
+        """The rows of the target's lm_head that the draft proposes from."""
+        assert self._head_slice is not None, "bind() the draft to its target first"
+        return self._head_slice
+
+    def for_inference(self, exact: bool = False) -> Self:
+        """This draft over the same weights, as sessions run it fastest on this machine (`clover.target.fast_linear`).
+
+        Made once, and anew when weights have changed since.
+
+        Args:
+            exact: without rounded weights, so that the output is the same for every number of rows.
+        """
+        versions = [(w.data_ptr(), 0 if w.is_inference() else w._version) for w in self.parameters()]
+        if exact not in self._fast or self._fast[exact][0] != versions:
+            self._fast[exact] = (versions, self._made_fast(exact))
+        return self._fast[exact][1]
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def _made_fast(self, exact: bool) -> Self:
+        draft = shared_copy(self, [self.config, self._target, self._head_slice, self._fast])
+        draft.make_tables()
+        if can_speed_up(draft):
+            speed_up(draft, int8=not exact)
+        if not exact:
+            draft._head_slice = self.head_slice.with_int8_weights()
+        return draft
+
+    def make_tables(self) -> None:
+        """Compute what does not depend on the text, in a copy of the draft that is no longer trained."""
 
     @torch.no_grad()
     def reduce_vocabulary(self, tokens: Tensor) -> None:
@@ -169,8 +205,7 @@ class DraftModel(PreTrainedModel):
 
     def logits(self, outputs: Tensor) -> Tensor:
         """Logits [..., V] of outputs [..., H] through the target's lm_head, as far as the draft's vocabulary goes."""
-        assert self._head is not None, "bind() the draft to its target first"
-        return self._head(outputs)
+        return self.target.head.scaled(self.head_slice(outputs))
 
     @classmethod
     def from_target(cls, target: TargetModel, **options: Any) -> Self:
@@ -182,19 +217,15 @@ class DraftModel(PreTrainedModel):
         Raises:
             UserError: there is no such field, or its value is of the wrong type or out of range.
         """
-        options = cls.options_of_new(options)
-        check_options(cast(Any, cls.config_class), options)
+        kind = cast(Any, cls.config_class)
+        check_names(kind, options)
+        check_options(kind, options, kind.model_type)
         described = {key: value for key, value in target.config.to_dict().items() if key != "_name_or_path"}
-        config = cast(Any, cls.config_class)(target_config=described, **options)
+        config = kind(target_config=described, **options)
         draft: Any = cls(config)
         draft.to(device=target.device, dtype=torch.promote_types(target.dtype, torch.float32))
         draft.start_from(target)
         return draft.bind(target)
-
-    @classmethod
-    def options_of_new(cls, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Options of a new draft: those asked for, and `new_options` for the others."""
-        return {**cls.new_options, **asked}
 
     def start_from(self, target: TargetModel) -> None:
         """Set the starting values that depend on the target's weights."""

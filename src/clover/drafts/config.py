@@ -1,15 +1,28 @@
-"""What every draft's configuration says: the target it was trained for and the hidden states it reads."""
+"""What every draft's configuration says, and how it is checked before anything is built from it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Annotated, Any, Literal, get_type_hints
 
+from pydantic import Field, create_model
 from transformers import AutoConfig, PretrainedConfig
 
 from clover.errors import UserError
-from clover.target import HIDDEN_STATES, TargetModel
+from clover.files import validated
+from clover.target import TargetModel
 from clover.tree import CLOVER2_TREE, TreeShape
+
+Count = Annotated[int, Field(ge=1, le=64)]
+Scale = Annotated[float, Field(gt=0, lt=1e6)]
+HiddenState = Literal["post_norm", "pre_norm", "low_middle_high"]
+OneLayer = Literal["post_norm", "pre_norm"]  # hidden states that are H wide
+Start = Literal["fresh", "last_layer"]
+_DType = Literal["float64", "float32", "bfloat16", "float16"]
+_TARGET_FIELDS = ("model_type", "hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads")
 
 
 @dataclass(frozen=True)
@@ -18,13 +31,14 @@ class LossConfig:
 
     Args:
         distillation_weight: of the soft cross-entropy against the target's distribution.
-        regression_weight: of the relative SmoothL1 between the draft's outputs and the target's hidden states.
+        regression_weight: of the SmoothL1 between the draft's outputs and the target's hidden states.
         label_weight: of the cross-entropy against the token that stands in the text.
         decay: weight of each head relative to the one before.
         likely_tokens_only: leave out positions where a token the head is forced with is not one the target might
             have emitted (its top 8 within a nucleus of 0.8); they still count in the mean, as zero.
-        noise: half-width of uniform noise added to the hidden states the draft reads, relative to the standard
-            deviation of the target's states after the final norm.
+        noise: half-width of uniform noise added to the hidden states the draft reads.
+        relative: whether the regression and the noise are in units of the standard deviation of the target's states
+            after the final norm, and not in those of the states themselves, as in the papers.
     """
 
     distillation_weight: float = 1.0
@@ -33,10 +47,32 @@ class LossConfig:
     decay: float = 0.7
     likely_tokens_only: bool = False
     noise: float = 0.0
+    relative: bool = True
+
+
+@dataclass(frozen=True)
+class PaperRecipe:
+    """How a system's authors train it, with AdamW, beside `DraftModel.paper_loss`.
+
+    Args:
+        lr, betas, weight_decay: of AdamW; `lr` is the peak. 0.01 is its own default where a paper names no decay.
+        schedule: "cosine", or "constant" after the warm-up.
+        warm_up_steps: optimizer steps in which the rate rises to its peak.
+        clip_value: largest entry of the gradient; None for no clipping.
+        options: fields of the configuration that differ from their defaults.
+    """
+
+    lr: float
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.01
+    schedule: Literal["cosine", "constant"] = "constant"
+    warm_up_steps: int = 0
+    clip_value: float | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class DraftConfig(PretrainedConfig):
-    """Base of all draft configurations.
+    """Base of all draft configurations. The types in their signatures are what `check_options` asks for.
 
     Args:
         target_config: the target's own `config.to_dict()`; the draft builds its decoder layers from it and is bound
@@ -54,18 +90,17 @@ class DraftConfig(PretrainedConfig):
     def __init__(
         self,
         target_config: dict[str, Any] | None = None,
-        hidden_state: str = "post_norm",
+        hidden_state: HiddenState = "post_norm",
         tree: list[list[int]] | None = None,
-        draft_vocab_size: int | None = None,
+        draft_vocab_size: Annotated[int, Field(ge=1)] | None = None,
+        dtype: _DType | None = None,
         **kwargs: Any,
     ):
         self.target_config = target_config or {}
         self.hidden_state = hidden_state
         self.tree = tree
         self.draft_vocab_size = draft_vocab_size
-        if hidden_state not in HIDDEN_STATES:
-            raise UserError(f"hidden_state is {hidden_state!r}; it must be one of {', '.join(HIDDEN_STATES)}")
-        super().__init__(**kwargs)
+        super().__init__(dtype=dtype, **kwargs)
 
     @property
     def tree_shape(self) -> TreeShape:
@@ -77,13 +112,54 @@ class DraftConfig(PretrainedConfig):
         """The target's configuration as an object of its own class, which knows every family's names for sizes."""
         return AutoConfig.for_model(**self.target_config)
 
-    def check_target(self, target: TargetModel) -> None:
-        """Raise UserError naming the first field in which `target` is not the model this draft was trained for."""
-        trained, given = self.target_shape, target.config
-        for field in ("model_type", "hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads"):
-            expected, found = getattr(trained, field, None), getattr(given, field, None)
-            if expected != found:
-                raise UserError(
-                    f"this draft does not fit the target: it was trained for {field} = {expected!r}, the target has "
-                    f"{found!r}; give the draft's own target or train a draft for this one"
-                )
+
+def check_options(config_class: Any, options: Mapping[str, Any], source: str) -> None:
+    """Check the fields that a draft's configuration has; others are passed over.
+
+    Raises:
+        UserError: a value is of another type than the field, or out of range. One line that names source and field.
+    """
+    validated(_fields(config_class), dict(options), source)
+
+
+def check_names(config_class: Any, options: Mapping[str, Any]) -> None:
+    """Raise UserError for an option that a draft system does not have."""
+    known = sorted(_fields(config_class).model_fields.keys() - {"target_config", "dtype"})
+    for name in options:
+        if name not in known:
+            raise UserError(f"{config_class.model_type} has no option {name!r}; it has {', '.join(known)}")
+
+
+def all_options(config_class: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a new draft: these, and the defaults of the others."""
+    fields = _fields(config_class).model_fields
+    return {name: field.default for name, field in fields.items()} | dict(options)
+
+
+def check_target(target_config: Mapping[str, Any], target: TargetModel) -> None:
+    """Raise UserError naming the first field in which `target` is not the model that a draft was trained for.
+
+    Args:
+        target_config: `DraftConfig.target_config`, as it was read: nothing is built from it.
+    """
+    for name in _TARGET_FIELDS:
+        stored = target.config.attribute_map.get(name, name)
+        expected, found = target_config.get(stored), getattr(target.config, name, None)
+        if expected != found or type(expected) is not type(found):
+            raise UserError(
+                f"this draft does not fit the target: it was trained for {name} = {expected!r}, the target has "
+                f"{found!r}; give the draft's own target or train a draft for this one"
+            )
+
+
+@lru_cache(maxsize=32)
+def _fields(config_class: Any) -> Any:
+    """A pydantic model of what the constructors of a configuration take."""
+    found: dict[str, Any] = {}
+    for base in config_class.__mro__:
+        if issubclass(base, DraftConfig) and "__init__" in vars(base):
+            hints = get_type_hints(base.__init__, include_extras=True)
+            for name, parameter in inspect.signature(base.__init__).parameters.items():
+                if name in hints and parameter.default is not inspect.Parameter.empty:
+                    found.setdefault(name, (hints[name], parameter.default))
+    return create_model(config_class.__name__, **found)

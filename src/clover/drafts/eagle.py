@@ -21,7 +21,8 @@ Shapes: B batch, N positions or nodes, T text, H hidden, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -29,10 +30,9 @@ from typing_extensions import Self
 
 from clover.cache import KVCache
 from clover.drafts.base import DraftModel
-from clover.drafts.config import DraftConfig, LossConfig
+from clover.drafts.config import Count, DraftConfig, LossConfig, PaperRecipe
 from clover.drafts.frontier_session import shifted
 from clover.drafts.layers import unit_scale
-from clover.drafts.options import check_choice, check_count
 from clover.drafts.tree_session import TreeSession
 from clover.target import TargetModel
 from clover.target.decoder import build_decoder, decoder_cache, remove_outer_norms, run_decoder
@@ -43,6 +43,7 @@ class EagleConfig(DraftConfig):
 
     Args:
         num_heads: depth of its own tree (5 as in the paper); it learns one step, and repeats it up to 16 times.
+        hidden_state: "post_norm" alone: it predicts what it reads.
         scale_embedding: whether E is scaled to entries of mean square 1.
     """
 
@@ -50,29 +51,29 @@ class EagleConfig(DraftConfig):
 
     def __init__(
         self,
-        num_heads: int = 5,
-        hidden_state: str = "post_norm",
+        num_heads: Count = 5,
+        hidden_state: Literal["post_norm"] = "post_norm",
         scale_embedding: bool = False,
         **kwargs: Any,
     ):
         self.num_heads = num_heads
         self.scale_embedding = scale_embedding
-        check_count("eagle", "num_heads", num_heads)
-        check_choice("eagle", "hidden_state", hidden_state, ("post_norm",))  # it predicts what it reads
         super().__init__(hidden_state=hidden_state, **kwargs)
 
 
 class EagleDraft(DraftModel):
     """The EAGLE-1 draft model.
 
-    The paper's loss is SmoothL1 of the state plus a tenth of the soft cross-entropy. Its noise, U(-0.1, 0.1) on states
-    of LLaMA whose deviation is about one, is taken relative to that deviation here.
+    The paper's loss is SmoothL1 of the state plus a tenth of the soft cross-entropy, with noise U(-0.1, 0.1) on the
+    states. Both are in units of the states there; the default takes them relative to the states' deviation.
     """
 
     config: EagleConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     config_class = EagleConfig
     repeats_step = True
-    paper_loss = default_loss = LossConfig(distillation_weight=0.1, regression_weight=1.0, noise=0.1)
+    default_loss = LossConfig(distillation_weight=0.1, regression_weight=1.0, noise=0.1)
+    paper_loss = replace(default_loss, relative=False)
+    paper_recipe = PaperRecipe(lr=3e-5, warm_up_steps=2000, clip_value=0.5)
 
     def __init__(self, config: EagleConfig):
         super().__init__(config)
@@ -82,9 +83,6 @@ class EagleDraft(DraftModel):
         remove_outer_norms(self.layer)
         self.embedding_scale = 1.0
         self.post_init()
-
-    def _init_weights(self, module: nn.Module) -> None:
-        """Starting values are set by the constructors, not by a general rule."""
 
     def bind(self, target: TargetModel) -> Self:
         if self.config.scale_embedding:

@@ -23,17 +23,16 @@ Shapes: B batch, N positions or nodes, T text, D depths, H hidden, W = 3H, V voc
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from clover.cache import KVCache
 from clover.drafts.base import DraftModel
-from clover.drafts.config import DraftConfig, LossConfig
+from clover.drafts.config import Count, DraftConfig, LossConfig, PaperRecipe
 from clover.drafts.frontier_session import shifted
 from clover.drafts.fused_layer import FusedLayer, LayerShape, PathAttention, cached_attention
-from clover.drafts.options import check_choice, check_count
 from clover.drafts.tree_session import TreeSession
 from clover.target import TargetModel
 
@@ -43,14 +42,18 @@ class Eagle3Config(DraftConfig):
 
     Args:
         num_heads: depths it is trained to draft, D.
+        hidden_state: which states it reads.
     """
 
     model_type = "eagle3"
 
-    def __init__(self, num_heads: int = 5, hidden_state: str = "low_middle_high", **kwargs: Any):
+    def __init__(
+        self,
+        num_heads: Count = 5,
+        hidden_state: Literal["low_middle_high"] = "low_middle_high",
+        **kwargs: Any,
+    ):
         self.num_heads = num_heads
-        check_count("eagle3", "num_heads", num_heads)
-        check_choice("eagle3", "hidden_state", hidden_state, ("low_middle_high",))
         super().__init__(hidden_state=hidden_state, **kwargs)
 
 
@@ -61,6 +64,7 @@ class Eagle3Draft(DraftModel):
     config_class = Eagle3Config
     repeats_step = True
     paper_loss = LossConfig(distillation_weight=1.0, regression_weight=0.0, decay=0.8)
+    paper_recipe = PaperRecipe(lr=5e-5, clip_value=0.5)
 
     def __init__(self, config: Eagle3Config):
         super().__init__(config)
@@ -70,9 +74,6 @@ class Eagle3Draft(DraftModel):
         self.layer = FusedLayer(self.shape)
         self.output_norm = nn.RMSNorm(size, eps=self.shape.eps)
         self.post_init()
-
-    def _init_weights(self, module: nn.Module) -> None:
-        """Starting values are set by the constructors and `start_from`, not by a general rule."""
 
     @torch.no_grad()
     def start_from(self, target: TargetModel) -> None:

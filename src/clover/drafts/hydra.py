@@ -14,18 +14,24 @@ Shapes: B batch, A committed positions, P frontier nodes, T text, D heads, H hid
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from clover.drafts.base import DraftModel
-from clover.drafts.config import DraftConfig, LossConfig
+from clover.drafts.config import Count, DraftConfig, LossConfig
 from clover.drafts.frontier_session import FrontierSession, counting_cache, last_position, shifted
 from clover.drafts.layers import start_linear
-from clover.drafts.options import check_choice, check_count
 from clover.target import TargetModel
-from clover.target.decoder import DecoderStack, build_decoder, copy_last_layer, decoder_cache, run_decoder
+from clover.target.decoder import (
+    DecoderStack,
+    build_decoder,
+    copy_last_layer,
+    decoder_cache,
+    final_norm,
+    run_decoder,
+)
 
 
 class HydraConfig(DraftConfig):
@@ -34,16 +40,21 @@ class HydraConfig(DraftConfig):
     Args:
         num_heads: depths it is trained to draft.
         prefix_attention: the decoder layer of Hydra++.
+        hidden_state: which states it reads.
     """
 
     model_type = "hydra"
 
-    def __init__(self, num_heads: int = 5, prefix_attention: bool = False, **kwargs: Any):
+    def __init__(
+        self,
+        num_heads: Count = 5,
+        prefix_attention: bool = False,
+        hidden_state: Literal["post_norm"] = "post_norm",
+        **kwargs: Any,
+    ):
         self.num_heads = num_heads
         self.prefix_attention = prefix_attention
-        check_count("hydra", "num_heads", num_heads)
-        super().__init__(**kwargs)
-        check_choice("hydra", "hidden_state", self.hidden_state, ("post_norm",))
+        super().__init__(hidden_state=hidden_state, **kwargs)
 
 
 class HydraDraft(DraftModel):
@@ -62,13 +73,11 @@ class HydraDraft(DraftModel):
         self.heads = nn.ModuleList(_head(size, head) for head in range(config.num_heads))
         self.post_init()
 
-    def _init_weights(self, module: nn.Module) -> None:
-        """Starting values are set by the constructors and `start_from`, not by a general rule."""
-
     def start_from(self, target: TargetModel) -> None:
         """The prefix layer copies the target's last layer and final norm."""
         if self.prefix is not None:
             copy_last_layer(target, self.prefix)
+            final_norm(self.prefix).load_state_dict(target.final_norm.state_dict())
 
     def new_session(self, batch_size: int, capacity: int) -> HydraSession:
         return HydraSession(self, batch_size, capacity)
@@ -121,5 +130,5 @@ class HydraSession(FrontierSession):
 def _head(size: int, index: int) -> nn.Sequential:
     """The MLP of head `index`, counted from 0, on [f ; e ; … ] [..., H·(index + 2)]."""
     last = nn.Linear(size, size)
-    start_linear(last, torch.zeros(size, size), noise=0.0)
+    start_linear(last, torch.zeros(size, size))
     return nn.Sequential(nn.Linear((index + 2) * size, size), nn.SiLU(), last)

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from safetensors import SafetensorError
+import torch
 from transformers import PretrainedConfig
 
 from clover.drafts.base import DraftModel
 from clover.drafts.clover1 import Clover1Draft
 from clover.drafts.clover2 import Clover2Draft
+from clover.drafts.config import check_options, check_target
 from clover.drafts.eagle import EagleDraft
 from clover.drafts.eagle3 import Eagle3Draft
 from clover.drafts.hydra import HydraDraft
 from clover.drafts.lookup import LookupDraft
 from clover.drafts.medusa import MedusaDraft
+from clover.drafts.recall import RecallDraft
 from clover.errors import UserError, one_line
+from clover.files import parse_json, read_text
 from clover.target import TargetModel
+from clover.target.loading import FAILURES
 
 SYSTEMS: dict[str, type[DraftModel]] = {
     "clover1": Clover1Draft,
@@ -28,11 +34,14 @@ SYSTEMS: dict[str, type[DraftModel]] = {
     "hydra": HydraDraft,
     "lookup": LookupDraft,
     "medusa": MedusaDraft,
+    "recall": RecallDraft,
 }
 
 
 def load_draft(name_or_path: str | os.PathLike[str], target: TargetModel) -> DraftModel:
     """Load a draft in the target's dtype, on its device, and bind it to the target.
+
+    A draft whose weights are not all finite is loaded with a warning, and is not `usable`.
 
     Args:
         name_or_path: a directory or a name on the hub; or the name of a system without weights, such as "lookup".
@@ -44,23 +53,24 @@ def load_draft(name_or_path: str | os.PathLike[str], target: TargetModel) -> Dra
     name = os.fspath(name_or_path)
     if name in SYSTEMS and not SYSTEMS[name].trainable and not Path(name).exists():
         return SYSTEMS[name].from_target(target).eval()
-    system = SYSTEMS[_model_type(name)]
-    if not system.trainable:
-        config = cast(Any, system.config_class).from_pretrained(name)
-        return system(config).eval().bind(target)
+    described = _described(name)
+    system = _system(name, described)
+    check_options(system.config_class, described, f"{name}: config.json")
+    check_target(described.get("target_config") or {}, target)
     try:
-        loaded: Any = system.from_pretrained(
-            name, dtype=target.dtype, use_safetensors=True, output_loading_info=True
-        )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        draft = _built(name, system, target.dtype)
+    except UserError:
+        raise
+    except FAILURES as error:
         raise UserError(f"cannot load the draft {name}: {one_line(error)}") from error
-    draft, report = loaded
-    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-        if report[kind]:
-            raise UserError(
-                f"the draft {name} has {kind.replace('_', ' ')}: {sorted(map(str, report[kind]))[0]} …"
-            )
-    return draft.to(target.device).eval().bind(target)
+    draft = cast(Any, draft).to(target.device).eval().bind(target)
+    draft.usable = all(bool(torch.isfinite(weight).all()) for weight in draft.parameters())
+    if not draft.usable:
+        warnings.warn(
+            f"the draft {name} has weights that are no finite numbers: decoding is plain; train it again",
+            stacklevel=2,
+        )
+    return draft
 
 
 def trainable_system(name: str) -> type[DraftModel]:
@@ -77,14 +87,40 @@ def trainable_system(name: str) -> type[DraftModel]:
     return SYSTEMS[name]
 
 
-def _model_type(name: str) -> str:
+def _described(name: str) -> Mapping[str, Any]:
+    """What config.json says, before anything is built from it."""
+    path = Path(name) / "config.json"
+    if path.is_file():
+        found = parse_json(read_text(path), str(path))
+        if not isinstance(found, dict):
+            raise UserError(f"{path} must hold a JSON object, not a {type(found).__name__}")
+        return found
     try:
-        config, _ = PretrainedConfig.get_config_dict(name)
+        return PretrainedConfig.get_config_dict(name)[0]
     except (OSError, ValueError) as error:
         raise UserError(f"no draft at {name}: {one_line(error)}") from error
-    kind = config.get("model_type")
-    if kind not in SYSTEMS:
-        raise UserError(
-            f"{name} is not a draft: its model_type is {kind!r}, known are {', '.join(sorted(SYSTEMS))}"
-        )
-    return kind
+
+
+def _system(name: str, described: Mapping[str, Any]) -> type[DraftModel]:
+    kind = described.get("model_type")
+    if not isinstance(kind, str) or kind not in SYSTEMS:
+        known = ", ".join(sorted(SYSTEMS))
+        raise UserError(f"{name} is not a draft: its model_type is {str(kind)[:60]!r}, known are {known}")
+    return SYSTEMS[kind]
+
+
+def _built(name: str, system: type[DraftModel], dtype: torch.dtype) -> DraftModel:
+    """The draft with the weights of its files, in one dtype."""
+    config = cast(Any, system.config_class).from_pretrained(name)
+    _ = config.tree_shape
+    if not system.trainable:
+        return system(config)
+    loaded: Any = system.from_pretrained(
+        name, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True
+    )
+    draft, report = loaded
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if report[kind]:
+            first = sorted(map(str, report[kind]))[0]
+            raise UserError(f"the draft {name} has {kind.replace('_', ' ')}: {first} …")
+    return draft

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from clover.drafts.base import DraftModel
-from clover.drafts.config import DraftConfig
-from clover.drafts.options import check_count
+from clover.drafts.config import Count, DraftConfig
 from clover.errors import UserError
 
 _TIE = 0.5  # logits fall by at most this for the sake of ties: less than log 2, the step between two n-gram lengths
@@ -38,12 +37,10 @@ class LookupConfig(DraftConfig):
 
     model_type = "lookup"
 
-    def __init__(self, num_heads: int = 5, max_ngram: int = 3, min_ngram: int = 1, **kwargs: Any):
+    def __init__(self, num_heads: Count = 5, max_ngram: Count = 3, min_ngram: Count = 1, **kwargs: Any):
         self.num_heads = num_heads
         self.max_ngram = max_ngram
         self.min_ngram = min_ngram
-        check_count("lookup", "num_heads", num_heads)
-        check_count("lookup", "min_ngram", min_ngram)
         if min_ngram > max_ngram:
             raise UserError(f"lookup: min_ngram is {min_ngram}, which is more than max_ngram, {max_ngram}")
         super().__init__(**kwargs)

@@ -12,18 +12,16 @@ Shapes: B batch, A committed positions, P frontier nodes, T text, D heads, H hid
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clover.drafts.base import DraftModel
-from clover.drafts.config import DraftConfig, LossConfig
+from clover.drafts.config import Count, DraftConfig, LossConfig
 from clover.drafts.frontier_session import FrontierSession, counting_cache, last_position
 from clover.drafts.layers import ResidualBlock
-from clover.drafts.options import check_choice, check_count
 from clover.target import TargetModel
 
 
@@ -33,16 +31,21 @@ class MedusaConfig(DraftConfig):
     Args:
         num_heads: depths it is trained to draft (5 in the paper).
         own_lm_head: each head has its own lm_head, as in the paper; False shares the target's, frozen.
+        hidden_state: which states it reads.
     """
 
     model_type = "medusa"
 
-    def __init__(self, num_heads: int = 5, own_lm_head: bool = True, **kwargs: Any):
+    def __init__(
+        self,
+        num_heads: Count = 5,
+        own_lm_head: bool = True,
+        hidden_state: Literal["post_norm"] = "post_norm",
+        **kwargs: Any,
+    ):
         self.num_heads = num_heads
         self.own_lm_head = own_lm_head
-        check_count("medusa", "num_heads", num_heads)
-        super().__init__(**kwargs)
-        check_choice("medusa", "hidden_state", self.hidden_state, ("post_norm",))
+        super().__init__(hidden_state=hidden_state, **kwargs)
 
 
 class MedusaDraft(DraftModel):
@@ -61,9 +64,6 @@ class MedusaDraft(DraftModel):
             size = (config.num_heads, config.draft_vocab_size or shape.vocab_size, shape.hidden_size)
             self.lm_heads = nn.Parameter(torch.zeros(size))
         self.post_init()
-
-    def _init_weights(self, module: nn.Module) -> None:
-        """Starting values are set by the constructors and `start_from`, not by a general rule."""
 
     @torch.no_grad()
     def start_from(self, target: TargetModel) -> None:
@@ -96,10 +96,8 @@ class MedusaDraft(DraftModel):
 
     def _scaled(self, logits: Tensor) -> Tensor:
         """With the bias, the scale and the cap that the target's own lm_head has."""
-        assert self.head_rows is not None, "bind() the draft to its target first"
-        bias = self.head_rows.bias
-        biased = logits if bias is None else logits + bias.to(logits.dtype)
-        return replace(self.target.head, linear=nn.Identity())(biased)
+        bias = self.head_slice.bias
+        return self.target.head.scaled(logits if bias is None else logits + bias.to(logits.dtype))
 
 
 class MedusaSession(FrontierSession):

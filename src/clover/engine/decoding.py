@@ -62,8 +62,6 @@ class Decoding:
         assert not self._sealed, "no request was to come"
         engine, target = self._engine, self._target
         engine.check(request)
-        if self.idle:
-            engine.packed.refresh()
         room = target.context_length - len(request.prompt)
         self._waiting.append(Row(self._added, request, room, target.eos_token_ids, target.tokenizer))
         self._added += 1
@@ -103,7 +101,7 @@ class Decoding:
         """
         if self._engine.captured is not None:
             self._engine.captured.begin_step()
-        with torch.inference_mode(), self._engine.packed.active():
+        with torch.inference_mode():
             if self._joining is not None or (self._waiting and self.running < self.max_rows):
                 with self.clock.phase("prefill"):
                     self._admit()

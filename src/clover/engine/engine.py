@@ -14,7 +14,6 @@ from clover.engine.requests import Request, StepEvent
 from clover.engine.timing import PhaseClock
 from clover.errors import UserError
 from clover.target import TargetModel
-from clover.target.packing import PackedLinears
 from clover.tree import Tree
 
 
@@ -33,7 +32,6 @@ class Engine:
 
     Attributes:
         hidden_state: kind of the hidden states that the draft reads.
-        packed: the linear layers of both models; none where steps are compiled, which packs nothing.
         captured: the compiled parts of steps; None without compilation.
 
     Raises:
@@ -54,9 +52,10 @@ class Engine:
         self.policy: Policy = policy or FixedPolicy(None if draft is None else make_drafter(draft, tree))
         self.hidden_state = "post_norm" if draft is None else draft.config.hidden_state
         self.prefill_chunk, self.capacity = prefill_chunk, capacity
-        # The text of drawn trees depends on the draft's probabilities, and is to be the same in every batch.
-        rounded = not isinstance(self.drafter, DrawnDrafter)
-        self.packed = PackedLinears() if compile else PackedLinears(target.model, draft, rounded)
+        if draft is not None:
+            # The text of drawn trees depends on the draft's probabilities, and is to be the same in every batch.
+            draft = draft.for_inference(exact=bool(compile) or isinstance(self.drafter, DrawnDrafter))
+            self.draft = draft
         self.captured = None
         if compile:
             backend = compile if isinstance(compile, str) else "inductor"

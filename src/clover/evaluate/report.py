@@ -14,6 +14,7 @@ from clover.provenance import revision, versions
 SYSTEM_LABELS = {
     "clover1": "Clover-1",
     "clover2": "Clover-2",
+    "recall": "Clover-Recall",
     "medusa": "Medusa",
     "eagle": "EAGLE-1",
     "eagle3": "EAGLE-3",

@@ -45,7 +45,6 @@ class DraftFacts:
     steps: int
     minutes: float
     parameters: int
-    augmenting_layers: int
     made: str
     command: str
 
@@ -155,8 +154,7 @@ def _summary(facts: dict[str, Any], target: TargetFacts, draft: DraftFacts) -> l
         ("**held-out loss**", f"**{target.held_out_loss:.3f} nats per token**"),
         (
             "draft",
-            f"Clover-2, 5 heads, augmenting layers: {draft.augmenting_layers}, "
-            f"{draft.parameters / 1e6:.1f} M parameters of its own",
+            f"Clover-Recall, 5 heads, {draft.parameters / 1e6:.1f} M parameters of its own",
         ),
         (
             "draft training",

@@ -22,7 +22,7 @@ from transformers.generation.configuration_utils import GenerationConfig
 
 from clover.api import load
 from clover.data import Sample
-from clover.drafts import Clover2Draft
+from clover.drafts import RecallDraft
 from clover.files import output_directory, read_json, write_json, write_text, written
 from clover.recipe.card import DraftFacts, TargetFacts, made_here, write_cards
 from clover.recipe.corpus import Corpus, Document, Source, prompts_from, read_corpus
@@ -243,12 +243,12 @@ def _make_draft(
         max_minutes=options.minutes_for(_DRAFT_SHARE),
         lr=_DRAFT_LR,
         dtype="bf16",
-        loss=Clover2Draft.default_loss,
+        loss=RecallDraft.default_loss,
     )
     finished = options.work / "draft"
     if not finished.exists():
         torch.manual_seed(0)
-        draft = Clover2Draft.from_target(target)
+        draft = RecallDraft.from_target(target)
         texts = [*samples, *_corpus_windows(text.train, corpus_tokens)]
         resume = checkpoint_path(config).exists()
         result = train(config, target, texts, draft, resume=resume, console=console)
@@ -261,7 +261,6 @@ def _make_draft(
             steps=result.steps,
             minutes=round(result.seconds / 60, 1),
             parameters=draft.num_parameters(),
-            augmenting_layers=draft.config.num_augmenting_layers,
             made=made_here(str(target.device)),
             command=options.command,
         )

@@ -1,7 +1,7 @@
 """The target model: the only package that touches the inside of transformers' models."""
 
+from clover.target.head_slice import HeadSlice
 from clover.target.model import HIDDEN_STATES, TargetModel, TargetOutput
-from clover.target.rows import HeadRows, WholeHead
 from clover.target.structure import LogitsHead
 
-__all__ = ["HIDDEN_STATES", "HeadRows", "LogitsHead", "TargetModel", "TargetOutput", "WholeHead"]
+__all__ = ["HIDDEN_STATES", "HeadSlice", "LogitsHead", "TargetModel", "TargetOutput"]

@@ -191,17 +191,16 @@ def remove_outer_norms(decoder: DecoderStack) -> None:
 
 
 def copy_last_layer(target: TargetModel, decoder: DecoderStack) -> None:
-    """Set every layer to the target's last layer, and the norm to its final norm.
+    """Set what there is of every layer to the same weights of the target's last layer.
 
     Raises:
         UserError: the decoder was built for another model.
     """
-    last, norm = target.layers[-1].state_dict(), target.final_norm.state_dict()
+    last = target.layers[-1].state_dict()
     try:
         for layer in decoder.layers:
-            layer.load_state_dict(last)
-        final_norm(decoder).load_state_dict(norm)
-    except RuntimeError as error:
+            layer.load_state_dict({name: last[name] for name in layer.state_dict()})
+    except (KeyError, RuntimeError) as error:
         raise UserError(f"the draft's layers are not those of {target.name}: {one_line(error)}") from error
 
 

@@ -37,7 +37,7 @@ _TOKENIZER_FILES = (
     "vocab.json",
     "spiece.model",
 )
-_FAILURES = (
+FAILURES = (
     OSError,
     ValueError,
     RuntimeError,
@@ -81,7 +81,7 @@ def load_config(name_or_path: str, trust_remote_code: bool) -> PretrainedConfig:
         raise UserError(f"target model {name_or_path}: no such directory")
     try:
         config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
-    except _FAILURES as error:
+    except FAILURES as error:
         if "trust_remote_code" in str(error):
             raise UserError(
                 f"target model {name_or_path} comes with Python code of its own; "
@@ -124,7 +124,7 @@ def load_model(
         return model.to(device)
     except UserError:
         raise
-    except _FAILURES as error:
+    except FAILURES as error:
         if "ignore_mismatched_sizes" in str(error):
             raise UserError(
                 f"target model {name_or_path}: its weights have not the shapes of config.json"

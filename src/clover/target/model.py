@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from clover.cache import KVCache
 from clover.errors import UserError
 from clover.fixed_cache import FixedCache
 from clover.target import loading, support
+from clover.target.fast_linear import MAX_BYTES, can_speed_up, fast_linear, shared_copy, speed_up
 from clover.target.probe import Probe, probe_model
 from clover.target.structure import captured_input, find_layers, logits_head, sdpa_mask
 from clover.target.taps import Taps
@@ -64,8 +65,16 @@ class TargetModel:
             raise UserError(
                 f"{self.name} ({type(model).__name__}) is not a causal language model with an lm_head"
             )
+        # What runs is a copy of the model's structure, with layers that are fast on a CPU, over the same weights.
+        head: Any = model.get_output_embeddings()
         self.base: nn.Module = model.base_model
-        self.head = logits_head(model.get_output_embeddings(), model.config)
+        if can_speed_up(self.base) and sum(weight.nbytes for weight in model.parameters()) <= MAX_BYTES:
+            self.base, head = (
+                shared_copy(self.base, [model.config]),
+                fast_linear(head, packed=True, int8=False),
+            )
+            speed_up(self.base, int8=False)
+        self.head = logits_head(head, model.config)
         with torch.no_grad():
             probe = Probe.from_model(self)
             self.final_norm, self.kv_shape = probe.final_norm, probe.kv_shape

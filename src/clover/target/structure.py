@@ -5,7 +5,7 @@ Shape legend: B batch, T text, H hidden, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -50,7 +50,10 @@ class LogitsHead:
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of hidden states [..., H], in the model's dtype."""
-        logits = self.linear(hidden)
+        return self.scaled(self.linear(hidden))
+
+    def scaled(self, logits: Tensor) -> Tensor:
+        """Logits of any shape as the model scales and caps what its lm_head gives."""
         if self.scale != 1.0:
             logits = logits * self.scale
         if self.softcap is not None:
@@ -137,18 +140,6 @@ def captured_input(module: nn.Module) -> Iterator[list[Tensor]]:
         yield inputs
     finally:
         handle.remove()
-
-
-@contextmanager
-def swapped_forwards(forwards: Sequence[tuple[dict[str, Any], Callable[..., Any]]]) -> Iterator[None]:
-    """Let modules, given by their `vars`, run other functions inside the block, which leaves no trace on them."""
-    for names, forward in forwards:
-        names["forward"] = forward
-    try:
-        yield
-    finally:
-        for names, _ in forwards:
-            del names["forward"]
 
 
 def sdpa_mask(mask: Tensor | None, num_tokens: int, cache: KVCache, dtype: torch.dtype) -> Tensor | None:

@@ -8,14 +8,12 @@ Shapes: B batch, N nodes, W width of the hidden states that are read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from clover.target.structure import swapped_forwards
 
 
 class Taps:
@@ -31,9 +29,16 @@ class Taps:
         self._inputs: dict[int, Tensor] = {}
         self._forwards = [(vars(module), self._tapped(at, module)) for at, module in enumerate(unique)]
 
-    def active(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def active(self) -> Iterator[None]:
         """Tap the modules inside the block, which leaves no trace on them."""
-        return swapped_forwards(self._forwards)
+        for names, tapped in self._forwards:
+            names["forward"] = tapped
+        try:
+            yield
+        finally:
+            for names, _ in self._forwards:
+                del names["forward"]
 
     def take(self, otherwise: Tensor) -> Tensor:
         """The inputs of the last run side by side, [B, N, W]; `otherwise` where there is nothing to read."""

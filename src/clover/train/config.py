@@ -45,7 +45,7 @@ class TrainConfig:
     output: str
     target: str = ""
     data: tuple[str, ...] = ()
-    system: str = "clover2"
+    system: str = "recall"
     draft: dict[str, Any] = field(default_factory=dict)
     max_length: int = 2048
     batch_tokens: int = 8192

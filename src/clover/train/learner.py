@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from clover.data import Batch
 from clover.drafts import DraftModel
 from clover.features import compute_features
-from clover.losses import HeadLosses, HeadMetrics, Lens, count_positions, head_losses, likely_tokens
+from clover.losses import HeadLosses, HeadMetrics, LogitHeads, count_positions, head_losses, likely_tokens
 from clover.target import TargetModel
 from clover.train.config import TrainConfig
 from clover.train.optimizers import make_optimizers
@@ -32,7 +32,7 @@ class Learner:
     def __init__(self, config: TrainConfig, target: TargetModel, draft: DraftModel, scale: float):
         self.config, self.target, self.draft, self.scale = config, target, draft, scale
         self.device = target.device
-        self._lens = Lens(self._logits, draft.train_logits, tuple(draft.head_parameters), draft.d2t)
+        self._heads = LogitHeads(self._logits, draft.train_logits, tuple(draft.head_parameters), draft.d2t)
         self.bf16 = (config.dtype or ("bf16" if self.device.type == "cuda" else "fp32")) == "bf16"
         cast(nn.Module, draft).to(self.device).eval()  # gradients, but no dropout: it is for pretraining
         self.parameters = [p for p in draft.parameters() if p.requires_grad]
@@ -92,7 +92,7 @@ class Learner:
                 outputs,
                 features.hidden_target,
                 batch.tokens,
-                self._lens,
+                self._heads,
                 batch.predicted_mask,
                 self.config.loss,
                 self.scale,
@@ -104,7 +104,8 @@ class Learner:
         """Uniform noise on the hidden states that are read, while learning (EAGLE-1; the option of Clover-2)."""
         if not self.config.loss.noise or not torch.is_grad_enabled():
             return hidden
-        return hidden + (2 * torch.rand_like(hidden) - 1) * (self.config.loss.noise * self.scale)
+        unit = self.scale if self.config.loss.relative else 1.0
+        return hidden + (2 * torch.rand_like(hidden) - 1) * (self.config.loss.noise * unit)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         return self.target.logits(hidden.to(self.target.dtype))

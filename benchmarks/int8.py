@@ -1,10 +1,10 @@
-"""What a draft's rounded weights are worth on a CPU: the same tree with and without them, beside plain decoding.
+"""What a draft's int8 weights are worth on a CPU: the same tree with and without them, beside plain decoding.
 
-    python benchmarks/rounding.py [--tree chain:8] [--batch-size 1 --batch-size 4] [--temperature 0 --temperature 0.8]
+    python benchmarks/int8.py [--tree chain:8] [--batch-size 1 --batch-size 4] [--temperature 0 --temperature 0.8]
 
 All three decode the same development prompts in turn. Printed are medians of the rounds: speed-ups over plain decoding,
-prefill included, and one over the other; of both ways τ, milliseconds of drafting per step, and the target's pass, of
-the time of a step.
+prefill included, and their ratio; of both ways τ, milliseconds of drafting per step, and the share of the target's
+pass in the time of a step.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from clover.engine import Engine
 from clover.evaluate import choose_prompts
 from clover.interleaved import Run, acceptance_of, decode, interleave, make_batches, speedups, texts_of
 from clover.target import TargetModel
-from clover.target.packing import PackedLinears
 from clover.tree import parse_tree
 
-PLAIN, EXACT, ROUNDED = "plain", "exact", "rounded"
+PLAIN, EXACT, INT8 = "plain", "exact", "int8"
 
 
 def main() -> None:
@@ -42,16 +41,16 @@ def main() -> None:
 
 
 def _ways(target: TargetModel, draft: DraftModel, tree: str) -> dict[str, partial[Run]]:
-    engines = {name: Engine(target, draft, parse_tree(tree)) for name in (EXACT, ROUNDED)}
-    engines[EXACT].packed = PackedLinears(target.model, draft, rounded=False)
+    engines = {name: Engine(target, draft, parse_tree(tree)) for name in (EXACT, INT8)}
+    engines[EXACT].draft = draft.for_inference(exact=True)
     return {name: partial(decode, engine) for name, engine in {PLAIN: Engine(target), **engines}.items()}
 
 
 def _findings(rounds: dict[str, list[list[Run]]]) -> list[str]:
-    ratios = [median(speedups(rounds[name], rounds[PLAIN])) for name in (EXACT, ROUNDED)]
-    ratio = median(speedups(rounds[ROUNDED], rounds[EXACT]))
-    lines = [f"exact {ratios[0]:.2f}", f"rounded {ratios[1]:.2f}", f"ratio {ratio:.3f}"]
-    for name in (EXACT, ROUNDED):
+    ratios = [median(speedups(rounds[name], rounds[PLAIN])) for name in (EXACT, INT8)]
+    ratio = median(speedups(rounds[INT8], rounds[EXACT]))
+    lines = [f"exact {ratios[0]:.2f}", f"int8 {ratios[1]:.2f}", f"ratio {ratio:.3f}"]
+    for name in (EXACT, INT8):
         runs = [run for found in rounds[name] for run in found]
         times, tau = step_times(runs), acceptance_of(runs).tau
         lines.append(

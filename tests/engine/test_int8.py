@@ -1,4 +1,4 @@
-"""The text stays that of plain decoding where a draft's weights are rounded, which tiny drafts' are not."""
+"""The text stays that of plain decoding where a draft has int8 weights, which tiny drafts have not."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from clover.drafts import Clover2Draft, DraftModel
+from clover.drafts import DraftModel, RecallDraft
 from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine
 from clover.target import TargetModel
-from clover.target.rounding import RoundedLinear, can_round
+from clover.target.fast_linear import Int8Linear, can_have_int8
 from clover.tree import parse_tree
 from tests.engine.test_captured import make_draft
 from tests.engine.test_lossless import SETTINGS, requests_of, run, tokens_of
@@ -19,12 +19,12 @@ from tests.engine.test_policy import WITH_COPIES, ScriptedPolicy, random_choices
 from tests.families import tiny_config, tiny_model
 
 NEW = 24
-pytestmark = pytest.mark.skipif(not can_round(torch.zeros(256, 256)), reason="no fast operator here")
+pytestmark = pytest.mark.skipif(not can_have_int8(torch.zeros(256, 256)), reason="no fast operator here")
 
 
 @pytest.fixture(scope="module")
 def target() -> TargetModel:
-    """Wide enough for all of a draft's layers to be rounded."""
+    """Wide enough for all of a draft's layers to have int8 weights."""
     config = tiny_config("llama")
     config.hidden_size, config.intermediate_size, config.vocab_size = 256, 320, 512
     config.max_position_embeddings = 256
@@ -32,33 +32,33 @@ def target() -> TargetModel:
 
 
 @pytest.fixture
-def rounded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Rows of each product with a rounded weight."""
-    products, run_one = list[int](), RoundedLinear.__call__
+def int8_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of each product with a int8 weight."""
+    products, run_one = list[int](), Int8Linear.__call__
 
-    def counted(self: RoundedLinear, inputs: torch.Tensor) -> torch.Tensor:
+    def counted(self: Int8Linear, inputs: torch.Tensor) -> torch.Tensor:
         products.append(inputs.numel() // inputs.shape[-1])
         return run_one(self, inputs)
 
-    monkeypatch.setattr(RoundedLinear, "__call__", counted)
+    monkeypatch.setattr(Int8Linear, "__call__", counted)
     return products
 
 
 def livened(system: str, target: TargetModel, **options: Any) -> DraftModel:
     """A draft whose recurrent layer, if it has one, is not the identity that it starts as."""
     draft = make_draft(system, target, **options)
-    if isinstance(draft, Clover2Draft) and draft.layer is not None:
+    if isinstance(draft, RecallDraft):
         torch.nn.init.normal_(draft.layer.output.weight, std=0.05)
     return draft
 
 
 @pytest.mark.parametrize("system", sorted(set(SYSTEMS) - {"lookup"}))
 def test_choices_refilled_rows_and_a_reduced_vocabulary(
-    target: TargetModel, system: str, rounded: list[int]
+    target: TargetModel, system: str, int8_rows: list[int]
 ) -> None:
     requests = requests_of(5, SETTINGS, NEW)
     expected = tokens_of(run(Engine(target), requests))
-    assert not rounded, "there is no draft"
+    assert not int8_rows, "there is no draft"
     draft = livened(system, target, num_heads=5)
     for seed, reduced in enumerate((False, True)):
         if reduced:
@@ -68,17 +68,17 @@ def test_choices_refilled_rows_and_a_reduced_vocabulary(
         assert tokens_of(run(engine, requests)) == expected
         found = {e.index: e.generation.tokens for e in engine.run(requests, max_rows=2) if e.generation}
         assert [found[index] for index in range(len(requests))] == expected
-    assert min(rounded) < 3 and max(rounded) > 4
+    assert min(int8_rows) < 3 and max(int8_rows) > 4
 
 
-def test_drawn_trees_and_compiled_steps_are_not_rounded(target: TargetModel, rounded: list[int]) -> None:
-    requests, draft = requests_of(3, SETTINGS[:1], 8), livened("clover2", target)
+def test_drawn_trees_and_compiled_steps_have_exact_weights(target: TargetModel, int8_rows: list[int]) -> None:
+    requests, draft = requests_of(3, SETTINGS[:1], 8), livened("recall", target)
     expected = tokens_of(run(Engine(target), requests))
     for engine in (
         Engine(target, draft, parse_tree("drawn:chain:3")),
         Engine(target, draft, parse_tree("chain:3"), compile="eager"),
     ):
         assert tokens_of(run(engine, requests)) == expected
-    assert not rounded
+    assert not int8_rows
     assert tokens_of(run(Engine(target, draft, parse_tree("chain:3")), requests)) == expected
-    assert rounded
+    assert int8_rows

@@ -1,0 +1,234 @@
+"""Clover-Recall, this project's own draft: a recurrent step that looks back at the committed text.
+
+Clover-2 (arXiv 2408.00264) gave it the recurrence over drafted tokens. As in EAGLE-1 (arXiv 2401.15077) the step goes
+on from its output, which stands for a hidden state of the target. It has no augmenting layers: the step itself looks at
+the text. At position t, with the target's hidden state h_t and the token x_{t+1} that the target has produced:
+
+    u_t = Norm(F [h_t ; E[x_{t+1}] ; E[x_t] ; E[x_{t-1}]])    `fold`    once per verified position
+    o_0 = h_t
+    r_i = R(o_{i-1}, E[x_{t+i}], u_<=t)                       `layer`   depths i = 1 … N
+    o_i = Norm2(P [r_i ; E[x_{t+i}]])                         `projector`; logits = lm_head(o_i), for token x_{t+1+i}
+
+    R(s, e, u) = s + Wo [softmax(q kᵀ / √d) v ; silu(gate) · up]   with q, gate, up = Ws RMSNorm(s) + We e;
+                                                                   k, v = Wkv u
+
+All depths are one step, so a tree may be deeper than the draft was trained for. k and v are computed once per committed
+position and are the same for all nodes of a tree, which so needs no cache along its paths. E are rows of the target's
+lm_head scaled to entries of mean square 1. Start values: F = P = [I | 0] plus small noise, Wo = 0.
+
+Shapes: B batch, A committed positions, P frontier nodes, T text, S slots, D depths, H hidden, I width of the MLP,
+V vocabulary, d = H / heads.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clover.cache import KVCache
+from clover.drafts.base import DraftModel
+from clover.drafts.config import Count, DraftConfig, LossConfig, OneLayer, Scale
+from clover.drafts.frontier_session import FrontierSession, last_position, shifted
+from clover.drafts.layers import identity_linear, unit_scale
+from clover.drafts.token_table import TokenTable, has_room
+from clover.target import TargetModel
+from clover.target.decoder import build_decoder, final_norm
+from clover.target.fast_linear import linear_of
+
+
+class RecallConfig(DraftConfig):
+    """Configuration of a Clover-Recall draft.
+
+    Args:
+        num_heads: depths it is trained to draft, N.
+        mlp_ratio: width of the MLP as a multiple of H.
+        embedding_scale: what E is multiplied by; None for entries of mean square 1.
+        hidden_state: "post_norm" or "pre_norm".
+    """
+
+    model_type = "recall"
+
+    def __init__(
+        self,
+        num_heads: Count = 5,
+        mlp_ratio: Annotated[float, Field(gt=0, le=16)] = 1.0,
+        embedding_scale: Scale | None = None,
+        hidden_state: OneLayer = "post_norm",
+        **kwargs: Any,
+    ):
+        self.num_heads = num_heads
+        self.mlp_ratio = mlp_ratio
+        self.embedding_scale = embedding_scale
+        super().__init__(hidden_state=hidden_state, **kwargs)
+
+
+class WindowLinear(nn.Module):
+    """u: a normed linear layer on a state and the three newest tokens, [h_t ; E[x_{t+1}] ; E[x_t] ; E[x_{t-1}]]."""
+
+    earlier = 2  # tokens before the newest one
+
+    def __init__(self, hidden_size: int):
+        super().__init__()
+        self.linear = identity_linear((2 + self.earlier) * hidden_size, hidden_size)
+        self.norm = nn.RMSNorm(hidden_size, eps=1e-6)
+
+    def forward(self, states: Tensor, embeddings: Tensor, earlier: Tensor) -> Tensor:
+        """States and embeddings of the tokens after them, both [B, A, H], to [B, A, H].
+
+        Args:
+            earlier: [B, 2, H] embeddings of the tokens before the first of these; zeros for none.
+        """
+        count, tokens = embeddings.shape[1], torch.cat((earlier, embeddings), dim=1)
+        window = [tokens[:, start : start + count] for start in range(self.earlier, -1, -1)]
+        return self.norm(self.linear(torch.cat((states, *window), dim=-1)))
+
+
+class RecurrentLayer(nn.Module):
+    """R: a look at the text and a gated MLP beside it. Both read one product and write one, as in GPT-J."""
+
+    def __init__(self, hidden_size: int, num_heads: int, inner_size: int):
+        super().__init__()
+        self.num_heads, self.hidden_size, self.inner_size = num_heads, hidden_size, inner_size
+        self.norm = nn.RMSNorm(hidden_size, eps=1e-6)
+        self.of_state = nn.Linear(hidden_size, hidden_size + 2 * inner_size, bias=False)
+        self.of_token = nn.Linear(hidden_size, hidden_size + 2 * inner_size, bias=False)
+        self.key_value = nn.Linear(hidden_size, 2 * hidden_size, bias=False)
+        self.output = nn.Linear(hidden_size + inner_size, hidden_size, bias=False)
+        nn.init.zeros_(self.output.weight)
+
+    def keys_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """K and v, each [B, heads, A, d], of the committed text's u [B, A, H]."""
+        keys, values = self._heads(self.key_value(states)).chunk(2, dim=1)
+        return keys, values
+
+    def mix(
+        self,
+        states: Tensor,
+        of_token: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None = None,
+        causal: bool = False,
+    ) -> Tensor:
+        """What Wo takes, attention and MLP side by side, [B, P, H + I], of states [B, P, H].
+
+        Args:
+            of_token: [B, P, H + 2 I], We e.
+            keys, values: [B, heads, S, d].
+            mask: Bool, broadcast to [B, 1, P, S], True where a state may look; None for everywhere.
+            causal: for whole texts, P = S: a state sees the positions up to its own.
+        """
+        joined = self.of_state(self.norm(states)) + of_token
+        query, gate, up = joined.split((self.hidden_size, self.inner_size, self.inner_size), dim=-1)
+        found = F.scaled_dot_product_attention(self._heads(query), keys, values, mask, is_causal=causal)
+        return torch.cat((found.transpose(1, 2).flatten(2), F.silu(gate) * up), dim=-1)
+
+    def _heads(self, joined: Tensor) -> Tensor:
+        """[B, P, n · d] to [B, n, P, d]."""
+        return joined.unflatten(-1, (-1, self.hidden_size // self.num_heads)).transpose(1, 2)
+
+
+class RecallDraft(DraftModel):
+    """The Clover-Recall draft model."""
+
+    config: RecallConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+    config_class = RecallConfig
+    repeats_step = True
+    paper_loss = default_loss = LossConfig(distillation_weight=0.1, regression_weight=1.0)
+
+    def __init__(self, config: RecallConfig):
+        super().__init__(config)
+        size, heads = config.target_shape.hidden_size, config.target_shape.num_attention_heads
+        self.fold = WindowLinear(size)
+        self.layer = RecurrentLayer(size, heads, round(config.mlp_ratio * size))
+        self.projector = identity_linear(2 * size, size)
+        self.output_norm = copy.deepcopy(final_norm(build_decoder(config.target_config, 1)))
+        self.token_table: TokenTable | None = None
+        self.of_mixed: nn.Linear | None = None  # P's half for r, with Wo in it, on [s ; what Wo takes]
+        self.post_init()
+
+    def start_from(self, target: TargetModel) -> None:
+        """The output norm copies the target's final norm."""
+        self.output_norm.load_state_dict(target.final_norm.state_dict())
+        if self.config.embedding_scale is None:
+            self.config.embedding_scale = unit_scale(target.lm_head_weight)
+
+    def new_session(self, batch_size: int, capacity: int) -> RecallSession:
+        return RecallSession(self, batch_size, capacity)
+
+    def train_outputs(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        following = self.embed(shifted(tokens, 1)).to(hidden.dtype)
+        nothing = following.new_zeros(len(following), WindowLinear.earlier, following.shape[-1])
+        text = self.layer.keys_values(self.fold(hidden, following, nothing))
+        state, outputs = hidden, []
+        for depth in range(self.trained_depths):
+            embedding = self.embed(shifted(tokens, 1 + depth)).to(hidden.dtype)
+            mixed = self.layer.mix(state, self.layer.of_token(embedding), *text, causal=True)
+            state = self.output(state, mixed, embedding)
+            outputs.append(state)
+        return torch.stack(outputs)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """E of tokens, Long [...] to [..., H]."""
+        return self.target.lm_head_weight[tokens] * (self.config.embedding_scale or 1.0)
+
+    def output(self, states: Tensor, mixed: Tensor, embedding: Tensor) -> Tensor:
+        """Norm2(P [s + Wo m ; e]): states and embeddings [..., H], m [..., H + I], to [..., H]."""
+        read = torch.cat((states + self.layer.output(mixed), embedding), dim=-1)
+        return self.output_norm(self.projector(read))
+
+    def make_tables(self) -> None:
+        layer, projector, size = self.layer, self.projector, self.layer.hidden_size
+        if not has_room(self.target.lm_head_weight, 2 * size + 2 * layer.inner_size):
+            return
+        rows = self.embed(torch.arange(self.target.vocab_size, device=self.target.device))
+        of_state, of_token = projector.weight.split(size, dim=1)
+        self.token_table = TokenTable((layer.of_token(rows), F.linear(rows, of_token, projector.bias)))
+        self.of_mixed = linear_of(torch.cat((of_state, of_state @ layer.output.weight), dim=1))
+
+
+class RecallSession(FrontierSession):
+    """A Clover-Recall draft in one running batch: the embeddings that u looks back at, k and v, and the frontier."""
+
+    memory: KVCache
+
+    def __init__(self, draft: RecallDraft, batch_size: int, capacity: int):
+        weight, heads = draft.projector.weight, draft.layer.num_heads
+        size, width = len(weight), len(weight) // heads
+        place = (capacity, weight.dtype, weight.device)
+        memory = KVCache(1, batch_size, heads, width, width, *place)
+        super().__init__(KVCache(1, batch_size, 1, size, 1, *place), memory)
+        self.draft = draft
+
+    def commit(self, hidden: Tensor, next_tokens: Tensor, counts: list[int]) -> Tensor:
+        draft, cache, memory, added = self.draft, self.cache, self.memory, hidden.shape[1]
+        following = draft.embed(next_tokens)
+        folded = draft.fold(hidden, following, cache.last(0, WindowLinear.earlier)[:, 0])
+        for held in (cache, memory):
+            held.begin(added)
+        cache.update(following.unsqueeze(1), following[..., :1].unsqueeze(1), 0)
+        memory.update(*draft.layer.keys_values(folded), 0)
+        for held in (cache, memory):
+            held.commit(counts)
+        return self._step(last_position(hidden, counts), last_position(next_tokens, counts))[:, 0]
+
+    def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
+        return self._step(self.parents(slots), tokens)
+
+    def _step(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """Logits [B, P, V] after tokens Long [B, P], from the outputs before them, [B, P, H]."""
+        draft, layer, text = self.draft, self.draft.layer, self.memory.text(0)
+        if draft.token_table is not None and draft.of_mixed is not None:
+            of_token, projected = draft.token_table(tokens)
+            both = torch.cat((states, layer.mix(states, of_token, *text)), dim=-1)
+            self.states = draft.output_norm(projected + draft.of_mixed(both))
+        else:
+            embedding = draft.embed(tokens)
+            mixed = layer.mix(states, layer.of_token(embedding), *text)
+            self.states = draft.output(states, mixed, embedding)
+        return draft.logits(self.states)

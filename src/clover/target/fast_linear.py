@@ -1,0 +1,228 @@
+"""Linear layers that are fast with few rows on a CPU: by packed weights, and in drafts by weights of 8 bits.
+
+Verifying a tree multiplies a few rows with every weight matrix. For two to thirty rows the general matrix product reads
+a plain weight at a fraction of the memory's speed; from one packed for oneDNN the same product takes half the time or
+less, and so a tree costs little more than a single token. Layers that read one input (query, key and value; gate and
+up) run as one product. A single row gains from neither where the layer is small.
+
+Nothing of the text depends on a draft's weights, so there they are rounded to 8 bits for few rows: a product then reads
+a quarter of what float32 takes. It goes row by row, so many rows take packed weights of bfloat16, where the processor
+has products of it. A target's weights are never rounded.
+
+`shared_copy` copies a model's structure over the same weights, and `speed_up` puts these layers into the copy: the
+model itself, its training and what others do with it stay as they are. Gradients and compilers get the plain product.
+Weights are packed or rounded when a layer first has few rows, and once: they must not change after that.
+
+Shapes: O outputs, I inputs, both of one layer.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+MAX_BYTES = 2**30  # a packed weight is a second copy: large models keep their memory
+MAX_INT8_BYTES = 2**28
+INT8_ROWS = 32  # at most: with more the operator for packed weights is as fast
+PACKED_ROWS = 256  # at most: prompts and training texts gain nothing
+_MIN_ELEMENTS = 2**16  # of a weight: below it the call itself takes longer than the product
+_MIN_ELEMENTS_OF_ONE_ROW = 2**18  # below it a packed product of one row gains nothing
+_PACKED_FOR = 8  # rows; other numbers of rows work, too
+_INT8_MULTIPLE = 64  # inputs are a multiple of it: the operator reads 16 at once, also past the end
+_TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # names of layers that read one input
+
+
+class Int8Linear:
+    """`x Wᵀ + b` for a few rows x, in bfloat16, with W rounded to 8 bits and one scale per output.
+
+    Args:
+        weight: [O, I], I a multiple of 64, on a CPU.
+        bias: [O].
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None):
+        exact = weight.detach().to(torch.float32)
+        least = torch.finfo(torch.float32).tiny  # for outputs whose weights are all zero
+        self.scales = (exact.abs().amax(1) / 127).clamp_min(least).to(torch.bfloat16)
+        whole = (exact / self.scales[:, None]).round().clamp(-127, 127)
+        self.weight, self.bias = whole.to(torch.int8).contiguous(), bias
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Inputs [..., I] to outputs [..., O] of their dtype."""
+        rows = inputs.reshape(-1, inputs.shape[-1]).to(torch.bfloat16).contiguous()
+        outputs = torch._weight_int8pack_mm(rows, self.weight, self.scales).to(inputs.dtype)
+        outputs = outputs.view(*inputs.shape[:-1], -1)
+        return outputs if self.bias is None else outputs + self.bias
+
+
+class PackedLinear:
+    """`x Wᵀ + b` with W packed for oneDNN: what PyTorch's compiler takes for a linear layer of frozen weights.
+
+    Args:
+        weight: [O, I], float32 or bfloat16, on a CPU; its dtype is that of the product.
+        bias: [O].
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None):
+        self.dtype = weight.dtype
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _PACKED_FOR)
+        self.bias = None if bias is None else bias.to(self.dtype)
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Inputs [..., I] to outputs [..., O] of their dtype."""
+        rows = inputs.to(self.dtype)
+        return torch.ops.mkldnn._linear_pointwise(rows, self.weight, self.bias, "none", [], "").to(
+            inputs.dtype
+        )
+
+
+class _Product:
+    """One product in the place of a few layers that read the same input, or of one alone."""
+
+    def __init__(self, layers: Sequence[Any], packed: bool, int8: bool):
+        self.weights, self.biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
+        self.sizes, self.width = [len(weight) for weight in self.weights], self.weights[0].shape[1]
+        self.packed, self.int8 = packed, int8
+        self.least = 1 if max(weight.numel() for weight in self.weights) < _MIN_ELEMENTS_OF_ONE_ROW else 0
+        self.made: dict[str, Int8Linear | PackedLinear] = {}
+        self.inputs: Tensor | None = None  # of the last product, until the last layer has its share of it
+        self.outputs: Sequence[Tensor] = ()
+
+    def __call__(self, inputs: Tensor, index: int) -> Tensor | None:
+        """The outputs of one layer; None where it is better run as it is."""
+        rows = inputs.numel() // self.width
+        if self.int8 and 0 < rows <= INT8_ROWS:
+            run = self._make("int8")
+        elif self.packed and self.least < rows <= PACKED_ROWS:
+            run = self._make("packed")
+        else:
+            return None
+        last = len(self.sizes) - 1
+        if last == 0:
+            return run(inputs)
+        if index == 0 or inputs is not self.inputs:
+            self.inputs, self.outputs = inputs, run(inputs).split(self.sizes, dim=-1)
+        output = self.outputs[index]
+        if index == last:
+            self.inputs, self.outputs = None, ()
+        return output
+
+    def _make(self, kind: str) -> Int8Linear | PackedLinear:
+        if kind not in self.made:
+            weight = torch.cat([weight.detach() for weight in self.weights])
+            bias = None if self.biases[0] is None else torch.cat([bias.detach() for bias in self.biases])
+            if kind == "int8":
+                self.made[kind] = Int8Linear(weight, bias)
+            else:
+                narrow = self.int8 and torch.cpu._is_avx512_bf16_supported()
+                self.made[kind] = PackedLinear(weight.to(torch.bfloat16) if narrow else weight, bias)
+        return self.made[kind]
+
+
+class FastLinear(nn.Linear):
+    """A linear layer over another's weights, as fast as this machine can run it with few rows."""
+
+    def __init__(self, layer: nn.Linear, product: _Product, index: int):
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.weight, self.bias = layer.weight, layer.bias
+        self.training = layer.training
+        self._plain = (layer,)  # in a tuple it is no part of this one
+        self._product, self._index = product, index
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[..., I] to [..., O]."""
+        if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            output = self._product(input, self._index)
+            if output is not None:
+                return output
+        return self._plain[0](input)
+
+
+def fast_linear(layer: nn.Linear, packed: bool, int8: bool) -> nn.Linear:
+    """The layer as a `FastLinear` where that is faster; else itself."""
+    if "forward" in vars(layer) or type(layer) not in (nn.Linear, FastLinear):
+        return layer
+    return _fast((layer,), packed, int8 and layer.weight.numel() <= MAX_INT8_BYTES)[0]
+
+
+def linear_of(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
+    """A layer of this weight [O, I] and bias [O], without gradient."""
+    layer: Any = nn.Linear(1, 1, bias=False)
+    layer.out_features, layer.in_features = weight.shape
+    layer.weight = nn.Parameter(weight.detach().contiguous(), requires_grad=False)
+    layer.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
+    return layer
+
+
+def shared_copy(module: AnyModule, keep: Sequence[object] = ()) -> AnyModule:
+    """A copy of a module's structure over the same tensors, in which layers can be replaced.
+
+    Args:
+        keep: objects that both refer to.
+    """
+    shared = [*module.parameters(), *module.buffers(), *keep]
+    return copy.deepcopy(module, {id(thing): thing for thing in shared})
+
+
+def can_speed_up(module: nn.Module) -> bool:
+    """Whether a module has layers for `speed_up`, and nobody else has replaced what they do."""
+    parts = list(module.modules())
+    return any(map(_suits, parts)) and not any("forward" in vars(part) for part in parts)
+
+
+def speed_up(module: nn.Module, int8: bool) -> None:
+    """Replace a module's large linear layers by `FastLinear`, as far as their packed weights find room.
+
+    Args:
+        module: a copy of nobody else's concern.
+        int8: whether its weights may be rounded.
+    """
+    layers: list[Any] = [part for part in module.modules() if _suits(part)]
+    packed = sum(layer.weight.nbytes for layer in layers) <= MAX_BYTES
+    int8 = int8 and sum(layer.weight.numel() for layer in layers) <= MAX_INT8_BYTES
+    for part in list(module.modules()):
+        children = {name: child for name, child in part.named_children() if type(child) is nn.Linear}
+        groups = [names for names in _TOGETHER if children.keys() >= set(names) and _alike(children, names)]
+        grouped = {name for names in groups for name in names}
+        for names in [*groups, *((name,) for name in children if name not in grouped)]:
+            for name, fast in zip(
+                names, _fast([children[name] for name in names], packed, int8), strict=True
+            ):
+                setattr(part, name, fast)
+
+
+def can_have_int8(*weights: Tensor) -> bool:
+    """Whether this processor has a product for these weights [O, I] rounded to 8 bits."""
+    operator = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    return operator and all(map(_may_replace, weights)) and weights[0].shape[1] % _INT8_MULTIPLE == 0
+
+
+def _fast(layers: Sequence[nn.Linear], packed: bool, int8: bool) -> Sequence[nn.Linear]:
+    weights = [layer.weight for layer in layers]
+    suits = sum(weight.numel() for weight in weights) >= _MIN_ELEMENTS and all(map(_may_replace, weights))
+    packed = packed and torch.backends.mkldnn.is_available()
+    int8 = int8 and can_have_int8(*weights)
+    if not suits or not (packed or int8):
+        return layers
+    product = _Product(layers, packed, int8)
+    return [FastLinear(layer, product, index) for index, layer in enumerate(layers)]
+
+
+def _suits(module: nn.Module) -> bool:
+    return type(module) is nn.Linear and _may_replace(module.weight)
+
+
+def _may_replace(weight: Tensor) -> bool:
+    fits = weight.dtype in (torch.float32, torch.bfloat16) and weight.device.type == "cpu"
+    return fits and not weight.is_inference()
+
+
+def _alike(layers: dict[str, nn.Linear], names: Sequence[str]) -> bool:
+    kinds = {(layers[n].in_features, layers[n].bias is None, layers[n].weight.dtype) for n in names}
+    return len(kinds) == 1
