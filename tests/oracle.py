@@ -28,6 +28,9 @@ class OracleDraft:
         self.target, self.texts, self.spread = target, texts, spread
         self.config = SimpleNamespace(hidden_state="post_norm")
 
+    def for_inference(self, exact: bool = False) -> OracleDraft:
+        return self
+
     def new_session(self, batch_size: int, capacity: int) -> OracleSession:
         assert batch_size == len(self.texts)
         return OracleSession(self)

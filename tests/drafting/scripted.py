@@ -25,6 +25,9 @@ class ScriptedDraft:
         self.target, self.opinion, self.max_depth = target, opinion, max_depth
         self.config, self.d2t = SimpleNamespace(hidden_state="post_norm"), None
 
+    def for_inference(self, exact: bool = False) -> ScriptedDraft:
+        return self
+
     def new_session(self, batch_size: int, capacity: int) -> ScriptedSession:
         return ScriptedSession(self, [()] * batch_size)
 
