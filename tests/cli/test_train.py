@@ -175,8 +175,8 @@ def test_another_system_its_options_and_its_own_loss(train: Callable, tmp_path: 
         (["--system", "lookup"], "lookup has no weights to train"),
         (["--loss", "mse"], "--loss is 'mse'"),
         (["--set", "num_heads"], "must be FIELD=VALUE"),
-        (["--set", "num_heads=two"], "num_heads is 'two'; it must be of type int"),
-        (["--set", "depth=2"], "clover2 has no option 'depth'"),
+        (["--set", "num_heads=two"], "num_heads is 'two'; it must be a valid integer"),
+        (["--set", "depth=2"], "recall has no option 'depth'"),
     ],
 )
 def test_impossible_systems_and_options_are_named(train: Callable, flags: list[str], problem: str) -> None:
