@@ -75,7 +75,7 @@ def load(
         target = TargetModel.load(name, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     if plain:
         return Clover(Engine(target, compile=compile))
-    return Clover(_drafting_engine(target, draft or assets.DRAFT, tree, method == "draft", compile))
+    return Clover(_drafting_engine(target, assets.draft_place(draft), tree, method == "draft", compile))
 
 
 def _drafting_engine(

@@ -1,4 +1,4 @@
-"""``clover recipe``: make the embedded target and draft again, from source code on this machine."""
+"""``clover recipe``: make the embedded target and drafts again, from source code on this machine."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,15 +16,17 @@ def recipe(
     ] = None,
     minutes: Annotated[
         float, typer.Option(metavar="M", min=0.1, help="Time for all training and writing.")
-    ] = 175.0,
+    ] = 240.0,
     device: options.Device = None,
     overwrite: options.Overwrite = False,
     keep_target: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Output of an earlier run: keep its target, renew the draft alone."),
+        typer.Option(
+            metavar="DIR", help="Output of an earlier run: keep its target, renew the drafts alone."
+        ),
     ] = None,
 ) -> None:
-    """Train a small code model and its draft offline, as the embedded ones were made."""
+    """Train a small code model and its drafts offline, as the embedded ones were made."""
     from clover.recipe.run import RecipeOptions, run_recipe
 
     options.hide_loading_bars()

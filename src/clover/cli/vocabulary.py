@@ -44,7 +44,7 @@ def vocabulary(
     trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
     """Make a copy of a draft that proposes from the most frequent tokens of some texts: faster, as lossless."""
-    from clover.assets import DRAFT, TARGET
+    from clover.assets import TARGET, draft_place
     from clover.drafts import load_draft
     from clover.drafts.vocabulary import check_size, frequent_tokens
     from clover.target import TargetModel
@@ -53,7 +53,7 @@ def vocabulary(
         raise UserError("a target was given but no draft; give the draft that was trained for it")
     check_output_directory(output, overwrite)
     options.hide_loading_bars()
-    name = draft or str(DRAFT)
+    name = draft_place(draft)
     model = TargetModel.load(
         target or str(TARGET), dtype=_dtype(name), device=device, trust_remote_code=trust_remote_code
     )

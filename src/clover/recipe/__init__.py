@@ -1,4 +1,4 @@
-"""The recipe of the embedded default: corpus, tokenizer, target, text the target writes, draft, model card."""
+"""The recipe of the embedded default: corpus, tokenizer, target, text the target writes, drafts, model card."""
 
 from clover.recipe.run import RecipeOptions, run_recipe
 

@@ -1,23 +1,22 @@
-"""The model card of the embedded default: data, licences, losses, time, samples, and how well the draft does."""
+"""The model card of the embedded default: data, licences, losses, time, samples, and how well each draft does."""
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from clover.api import Clover, load
 from clover.engine import Generation
 from clover.files import write_json, write_text
 from clover.metrics import Acceptance
 from clover.recipe.corpus import HELD_OUT_SHARE, Source
+from clover.recipe.drafts import DraftFacts
+from clover.report.words import system_name
 
 _SAMPLES, _SAMPLE_TOKENS, _EVALUATION_TOKENS = 4, 96, 128
+_TEMPERATURES = (0.0, 0.8)
 
 
 @dataclass(frozen=True)
@@ -35,49 +34,35 @@ class TargetFacts:
     command: str
 
 
-@dataclass(frozen=True)
-class DraftFacts:
-    """How the draft was trained: texts and tokens the target wrote, tokens of the corpus beside them, and so on."""
-
-    texts: int
-    tokens: int
-    corpus_tokens: int
-    steps: int
-    minutes: float
-    parameters: int
-    made: str
-    command: str
-
-
-def made_here(device: str) -> str:
-    """Date, machine and versions, for the card."""
-    date, machine = datetime.now(timezone.utc).date().isoformat(), platform.machine()
-    threads = f"{torch.get_num_threads()} threads, {device}"
-    return f"{date}, {machine}, {threads}, Python {platform.python_version()}, PyTorch {torch.__version__}"
-
-
 def write_cards(
     output: Path,
     sources: Sequence[Source],
     target: TargetFacts,
-    draft: DraftFacts,
+    drafts: Sequence[DraftFacts],
     prompts: Sequence[str],
     device: str,
 ) -> None:
-    """Try the finished pair on development prompts and write `README.md` and `facts.json` into `output`."""
-    model = load(output / "target", output / "draft", tree="clover2", dtype="float32", device=device)
-    greedy = model.generate(prompts, max_new_tokens=_EVALUATION_TOKENS)
-    sampled = model.generate(prompts, max_new_tokens=_EVALUATION_TOKENS, temperature=0.8)
+    """Try the finished models on development prompts and write `README.md` and `facts.json` into `output`."""
+    tau, new = {}, {}
+    for draft in drafts:
+        model = load(output / "target", output / draft.system, tree="clover2", dtype="float32", device=device)
+        texts = {
+            t: model.generate(prompts, max_new_tokens=_EVALUATION_TOKENS, temperature=t)
+            for t in _TEMPERATURES
+        }
+        tau[draft.system] = {f"{t:g}": _total(found).tau for t, found in texts.items()}
+        new = {f"{t:g}": _variety(found) for t, found in texts.items()}
     facts = {
         "target": asdict(target),
-        "draft": asdict(draft),
-        "tau": {"greedy": _total(greedy).tau, "temperature 0.8": _total(sampled).tau},
-        "new_token_share": {"greedy": _variety(greedy), "temperature 0.8": _variety(sampled)},
+        "drafts": [asdict(draft) for draft in drafts],
+        "tau": tau,
+        "new_token_share": new,
         "sources": [asdict(source) for source in sources],
     }
     write_json(output / "facts.json", facts)
+    plain = load(output / "target", method="plain", dtype="float32", device=device)
     write_text(
-        output / "README.md", _card(facts, target, draft, sources, _samples(model, prompts[:_SAMPLES]))
+        output / "README.md", _card(facts, target, drafts, sources, _samples(plain, prompts[:_SAMPLES]))
     )
 
 
@@ -86,10 +71,9 @@ def _total(generations: Sequence[Generation]) -> Acceptance:
 
 
 def _variety(generations: Sequence[Generation]) -> float:
-    """Distinct four-token sequences over all of them: near 1 for text, near 0 for a loop."""
-    runs = [tuple(g.tokens[i : i + 4]) for g in generations for i in range(len(g.tokens) - 3)]
-    per_text = [{tuple(g.tokens[i : i + 4]) for i in range(len(g.tokens) - 3)} for g in generations]
-    return sum(map(len, per_text)) / max(len(runs), 1)
+    """Distinct four-token sequences of a text, as a share of all: near 1 for text, near 0 for a loop."""
+    runs = [[tuple(g.tokens[i : i + 4]) for i in range(len(g.tokens) - 3)] for g in generations]
+    return sum(len(set(found)) for found in runs) / max(sum(map(len, runs)), 1)
 
 
 def _samples(model: Clover, prompts: Sequence[str]) -> str:
@@ -102,34 +86,38 @@ def _samples(model: Clover, prompts: Sequence[str]) -> str:
 
 
 def _card(
-    facts: dict[str, Any], target: TargetFacts, draft: DraftFacts, sources: Sequence[Source], samples: str
+    facts: dict[str, Any],
+    target: TargetFacts,
+    drafts: Sequence[DraftFacts],
+    sources: Sequence[Source],
+    samples: str,
 ) -> str:
-    rows = "\n".join(
+    listed = "\n".join(
         f"| {s.name} | {s.version} | {s.licence} | {s.files} | {s.bytes / 1e6:.2f} |" for s in sources
     )
-    summary = "\n".join(f"| {name} | {value} |" for name, value in _summary(facts, target, draft))
-    return f"""# The embedded target and its Clover-2 draft
+    return f"""# The embedded target and its drafts
 
-A small Llama that writes Python-like text, and a Clover-2 draft for it. They exist so that every command works
-without a download, and so that speed and acceptance can be measured anywhere. The target is far too small to be of
-use as a code model.
+A small Llama that writes Python-like text, and three drafts for it: Clover-1 and Clover-2 as their papers describe
+them, and Recall, this project's own. They exist so that every command works without a download, and so that speed and
+acceptance can be measured anywhere. The target is far too small to be of use as a code model.
 
-| | |
-|---|---|
-{summary}
+{_target_table(facts, target)}
 
-Weights are stored as bf16 safetensors.
+{_draft_table(facts, drafts)}
+
+τ is the acceptance length on 24 development prompts with the tree of 25 nodes. Weights are stored as bf16 safetensors.
 
 ## Data
 
 Python source from the machine the recipe ran on: the standard library and installed packages whose declared licence is
 permissive. Tests, vendored code and files that are mostly tables are left out, and no package gives more than 6 MB.
 {HELD_OUT_SHARE:.0%} of the files, chosen by the hash of their text, were never trained on; the demo's prompts come
-from them. Development prompts come from them too, but from other files.
+from them. Development prompts come from them too, but from other files. Each draft was trained on texts that the target
+wrote from openings of training files, half greedily, half at temperature 1, and on as many tokens of the corpus.
 
 | source | version | licence | files | MB |
 |---|---|---|---|---|
-{rows}
+{listed}
 
 ## Samples
 
@@ -139,36 +127,35 @@ Continuations of development prompts at temperature 0.8, as they came.
 """
 
 
-def _summary(facts: dict[str, Any], target: TargetFacts, draft: DraftFacts) -> list[tuple[str, str]]:
-    tau, new = facts["tau"], facts["new_token_share"]
-    return [
+def _target_table(facts: dict[str, Any], target: TargetFacts) -> str:
+    new = facts["new_token_share"]
+    rows = [
         ("target", f"Llama, 16 layers, width 256, {target.parameters / 1e6:.1f} M parameters, context 1,024"),
         ("tokenizer", "byte-level BPE, 4,096 entries, trained on the same text"),
         (
-            "target training",
+            "training",
             f"{target.steps:,} steps, {target.tokens / 1e6:.1f} M tokens (the corpus has "
             f"{target.corpus_tokens / 1e6:.1f} M), {target.minutes:.0f} minutes",
         ),
-        ("target made", f"{target.made}; `{target.command}`"),
+        ("made", f"{target.made}; `{target.command}`"),
         ("last training loss", f"{target.training_loss:.3f} nats per token"),
         ("**held-out loss**", f"**{target.held_out_loss:.3f} nats per token**"),
-        (
-            "draft",
-            f"Clover-Recall, 5 heads, {draft.parameters / 1e6:.1f} M parameters of its own",
-        ),
-        (
-            "draft training",
-            f"{draft.texts:,} texts ({draft.tokens / 1e6:.2f} M tokens) that the target wrote, half greedily, "
-            f"half at temperature 1, and {draft.corpus_tokens / 1e6:.2f} M tokens of the corpus; "
-            f"{draft.steps:,} steps, {draft.minutes:.0f} minutes",
-        ),
-        ("draft made", f"{draft.made}; `{draft.command}`"),
-        (
-            "τ, development prompts, 25 nodes",
-            f"{tau['greedy']:.2f} greedy, {tau['temperature 0.8']:.2f} at temperature 0.8",
-        ),
-        (
-            "four-token runs that are new",
-            f"{new['greedy']:.0%} greedy, {new['temperature 0.8']:.0%} at temperature 0.8",
-        ),
+        ("four-token runs that are new", f"{new['0']:.0%} greedy, {new['0.8']:.0%} at temperature 0.8"),
     ]
+    return "| | |\n|---|---|\n" + "\n".join(f"| {name} | {value} |" for name, value in rows)
+
+
+def _draft_table(facts: dict[str, Any], drafts: Sequence[DraftFacts]) -> str:
+    head = ("draft", "parameters", "steps", "tokens seen, of different ones", "minutes", "accuracy per head")
+    head += ("τ, T 0", "τ, T 0.8", "made")
+    rows = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for draft in drafts:
+        tau = facts["tau"][draft.system]
+        accuracy = ", ".join(f"{100 * value:.0f}" for value in draft.accuracy) or "–"
+        different = draft.tokens + draft.corpus_tokens
+        rows.append(
+            f"| {system_name(draft.system)} | {draft.parameters / 1e6:.1f} M | {draft.steps:,} | "
+            f"{draft.seen / 1e6:.1f} M, {different / 1e6:.1f} M | {draft.minutes:.0f} | {accuracy} % | "
+            f"{tau['0']:.2f} | {tau['0.8']:.2f} | {draft.made}; `{draft.command}` |"
+        )
+    return "\n".join(rows)
