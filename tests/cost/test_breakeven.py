@@ -1,9 +1,8 @@
 import math
 
 import pytest
-import torch
 
-from clover.cost.breakeven import Prices, break_even, paying_tokens
+from clover.cost.breakeven import Prices, paying_tokens
 from clover.errors import UserError
 
 
@@ -32,25 +31,6 @@ def test_without_prices_time_counts_alone() -> None:
     assert Prices().ratio == Prices(3.0).ratio == 1.0
     assert Prices().money(100.0) is None
     assert Prices(3.0).money(1800.0) == 1.5
-
-
-def test_the_part_of_the_interval_that_is_not_faster_is_infinite() -> None:
-    plain = torch.ones(1000, dtype=torch.float64)
-    drafted = torch.full_like(plain, 0.5)
-    drafted[:100] = 1.0  # a tenth of the draws is not faster
-    found = break_even(100.0, 1.0, 2.0, plain, drafted)
-    assert (found.value, found.low, found.high) == (200.0, 200.0, math.inf)
-    drafted[:] = 2.0
-    assert break_even(100.0, 1.0, 0.5, plain, drafted).low == math.inf
-
-
-def test_interval_is_that_of_the_draws() -> None:
-    plain = torch.full((101,), 2.0, dtype=torch.float64)
-    drafted = 2.0 / torch.linspace(1.5, 2.5, 101, dtype=torch.float64)
-    found = break_even(100.0, 2.0, 2.0, plain, drafted, ratio=4.0)
-    assert found.value == paying_tokens(100.0, 2.0, 2.0, 4.0) == 400.0
-    assert found.low == pytest.approx(paying_tokens(100.0, 2.0, 2.45, 4.0), rel=1e-12)
-    assert found.high == pytest.approx(paying_tokens(100.0, 2.0, 1.55, 4.0), rel=1e-12)
 
 
 def test_impossible_prices_are_refused() -> None:

@@ -49,17 +49,17 @@ def test_tau_from_ranks_is_the_engines(target: TargetModel, temperature: float) 
         some = [request for request in requests(temperature) if len(request.prompt) > 1]
         texts = write_texts(Engine(target), some, 3)
         assert [len(text.new) for text in texts] == [request.max_new_tokens for request in some]
-        ranking = rank_texts(target, draft, texts, 8, batch_size=3)
+        paths = rank_texts(target, draft, texts, 8, batch_size=3)
         for shape in TREES:
             expected = decoded(Engine(target, draft, shape), some)
-            assert exact_tau(ranking.paths, frozenset(shape.paths[1:])) == expected.tau
-        assert any(any(path) for paths in ranking.paths for path in paths), "nothing was ever right"
+            assert exact_tau(paths, frozenset(shape.paths[1:])) == expected.tau
+        assert any(any(path) for some in paths for path in some), "nothing was ever right"
 
 
 def test_ranks_are_where_an_oracle_put_the_token(target: TargetModel) -> None:
     (text,) = write_texts(Engine(target), requests()[:1], 1)
     draft = OracleDraft(target, [list(text.tokens)], spread=12)
-    ranking = rank_texts(target, draft, [text], 8)  # type: ignore[arg-type]
+    paths = rank_texts(target, draft, [text], 8)  # type: ignore[arg-type]
     expected = []
     for number in range(len(text.new)):
         at = len(text.prompt) + number
@@ -68,8 +68,7 @@ def test_ranks_are_where_an_oracle_put_the_token(target: TargetModel) -> None:
         ]
         wide = next((place for place, rank in enumerate(ranks) if rank >= WIDTH), len(ranks))
         expected.append(tuple(ranks[:wide]))
-    assert ranking.paths == (tuple(expected),)
-    assert ranking.positions == len(text.new)
+    assert paths == [tuple(expected)]
 
 
 def rank_of_the_token(draft: OracleDraft, text: Text, at: int) -> int:
@@ -79,8 +78,8 @@ def rank_of_the_token(draft: OracleDraft, text: Text, at: int) -> int:
 def test_a_prompt_of_one_token_has_no_draft_at_its_first_step(target: TargetModel) -> None:
     draft = RecallDraft.from_target(target, num_heads=2).eval()
     texts = write_texts(Engine(target), requests()[1:2], 1)
-    ranking = rank_texts(target, draft, texts, 8)
-    assert ranking.paths[0][0] == () and len(ranking.paths[0]) == len(texts[0].new)
+    paths = rank_texts(target, draft, texts, 8)
+    assert paths[0][0] == () and len(paths[0]) == len(texts[0].new)
 
 
 def test_a_draft_of_a_part_of_the_vocabulary_ranks_in_the_targets_numbering(target: TargetModel) -> None:
@@ -88,13 +87,13 @@ def test_a_draft_of_a_part_of_the_vocabulary_ranks_in_the_targets_numbering(targ
     draft.reduce_vocabulary(torch.arange(0, target.vocab_size, 2))
     some = [request for request in requests() if len(request.prompt) > 1]
     texts = write_texts(Engine(target), some, 4)
-    ranking = rank_texts(target, draft, texts, 8)
+    paths = rank_texts(target, draft, texts, 8)
     for shape in TREES:
         expected = decoded(Engine(target, draft, shape), some)
-        assert exact_tau(ranking.paths, frozenset(shape.paths[1:])) == expected.tau
+        assert exact_tau(paths, frozenset(shape.paths[1:])) == expected.tau
 
 
 def test_no_texts() -> None:
     target = TargetModel(tiny_model("llama"))
-    ranking = rank_texts(target, LookupDraft.from_target(target), [], 8)
-    assert ranking.paths == () and ranking.positions == 0
+    paths = rank_texts(target, LookupDraft.from_target(target), [], 8)
+    assert paths == []

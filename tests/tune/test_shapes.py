@@ -5,16 +5,15 @@ from random import Random
 
 import pytest
 
-from clover.tree import TreeShape
+from clover.tree import CLOVER2_TREE, TreeShape
 from clover.tune.shapes import (
-    Candidate,
     accepted,
     accepted_steps,
-    best_candidate,
-    best_candidates,
+    best_tree,
     count_starts,
     exact_tau,
     most_frequent,
+    worth_timing,
 )
 
 RANKS, DEPTH = 3, 3
@@ -77,10 +76,10 @@ def test_tau_is_that_of_walking_the_tree() -> None:
     texts = made_up_texts(5)
     for size in (1, 2, 5, 9, 14):
         for max_depth in (1, 2, 3):
-            candidate = best_candidate(texts, size, max_depth)
-            if candidate is not None:
-                assert candidate.shape.budget == size and candidate.shape.max_depth <= max_depth
-                assert candidate.tau == walked(texts, candidate.shape)
+            shape = best_tree(texts, size, max_depth)
+            if shape is not None:
+                assert shape.budget == size and shape.max_depth <= max_depth
+                assert exact_tau(texts, frozenset(shape.paths[1:])) == walked(texts, shape)
     assert exact_tau(texts, frozenset()) == 1.0
     assert exact_tau([], frozenset({(0,)})) == 1.0
 
@@ -89,11 +88,12 @@ def test_choosing_anew_by_the_steps_taken_raises_tau() -> None:
     raised = 0
     for seed in range(20):
         texts = made_up_texts(seed)
+        likely = most_frequent(count_starts(path for paths in texts for path in paths))
         for size in (2, 4, 6):
-            first = frozenset(most_frequent(count_starts(path for paths in texts for path in paths))[:size])
-            found = best_candidate(texts, size)
-            assert found is not None and found.tau >= exact_tau(texts, first)
-            raised += found.tau > exact_tau(texts, first)
+            first = exact_tau(texts, frozenset(likely[:size]))
+            found = best_tree(texts, size, DEPTH)
+            assert found is not None and walked(texts, found) >= first
+            raised += walked(texts, found) > first
     assert raised > 0
 
 
@@ -103,18 +103,30 @@ def test_steps_start_after_what_was_accepted_and_one_more() -> None:
     assert accepted_steps([paths], frozenset({(1,)})) == [(0, 0), (0,), (1,), ()]
 
 
-def test_one_candidate_per_size_and_depth() -> None:
-    texts = made_up_texts(7)
-    found = best_candidates(texts, 12, DEPTH)
-    assert len({one.shape for one in found}) == len(found)
-    for size in range(1, 13):
-        for depth in range(1, DEPTH + 1):
-            best = best_candidate(texts, size, depth)
-            assert best is None or best in found
-    assert best_candidates([[(), ()]], 8, 3) == []
-
-
 def test_a_chain_is_found_where_the_first_choices_are_right() -> None:
-    found = best_candidates([[(0, 0)] * 8 + [(0,), ()]], 2, 3)
-    assert Candidate(TreeShape.chain(2), 10 / 4) in found
-    assert max(found, key=lambda one: one.tau).spec == "chain:2"
+    texts = [[(0, 0)] * 8 + [(0,), ()]]
+    assert best_tree(texts, 2, 3) == TreeShape.chain(2)
+    assert best_tree(texts, 4, 3) is None
+
+
+def test_what_is_timed_holds_chains_the_own_tree_and_the_best_of_several_sizes() -> None:
+    texts = made_up_texts(7)
+    found = worth_timing(texts, CLOVER2_TREE.cut(DEPTH), DEPTH, batch_size=1)
+    assert {"chain:1", "chain:2", "chain:3"} < {one.spec for one in found}
+    assert CLOVER2_TREE.cut(DEPTH) in {one.shape for one in found}
+    assert {4, 8, 16, 32, 64} - {one.shape.budget for one in found} <= {64}
+    assert len({one.shape for one in found}) == len(found)
+    for one in found:
+        assert one.shape.max_depth <= DEPTH and one.tau == walked(texts, one.shape)
+
+
+def test_large_batches_have_small_trees() -> None:
+    trees = worth_timing(made_up_texts(7), TreeShape.chain(2), DEPTH, batch_size=64)
+    assert max(one.shape.budget for one in trees) == 8
+
+
+def test_a_draft_that_is_never_right_is_timed_with_trees_of_all_sizes() -> None:
+    found = worth_timing([[(), ()]], TreeShape.chain(1), 3, batch_size=1)
+    assert {4, 8, 16, 32, 64} <= {one.shape.budget for one in found}
+    assert {one.tau for one in found} == {1.0}
+    assert {one.shape.max_depth for one in worth_timing([], TreeShape.chain(1), 1, 1)} == {1}

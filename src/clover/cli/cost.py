@@ -1,66 +1,61 @@
-"""``clover cost``: what a training takes, and after how many tokens it has paid for itself."""
+"""``clover cost``: what τ a draft must reach, and after how many tokens its training has paid for itself."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from clover.cli import options
 
-_PLAN, _MONEY, _USE = "Forecast", "Money", "How the draft is used"
+_MONEY, _USE = "Training and money", "How the draft is used"
 
 Prompts = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="PROMPTS",
-        help="Files with prompts, as `clover evaluate` takes them. Left out: openings of training texts that were "
-        "held out.",
+        metavar="PROMPTS", help="Files with prompts, as `clover evaluate` takes them. Left out: code prompts."
     ),
 ]
 Draft = Annotated[
     str | None,
-    typer.Option(metavar="DIR", help="After a training: its output directory. Left out: a forecast is made."),
+    typer.Option(metavar="DIR", help="A trained draft, whose sizes are used. Left out: random weights."),
 ]
-Data = Annotated[
+System = Annotated[str, typer.Option(metavar="NAME", help="Draft system, as for `clover train`.")]
+DraftVocabulary = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Tokens that the draft will propose from (`clover vocabulary`)."),
+]
+Trees = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="FILE",
-        rich_help_panel=_PLAN,
-        help="Texts of the planned training; may be given several times.",
+        "--tree",
+        metavar="TREE",
+        rich_help_panel=_USE,
+        help="A static tree; may be given several times. Left out: chains and the draft's own tree.",
+    ),
+]
+BatchSizes = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--batch-size",
+        metavar="N",
+        min=1,
+        rich_help_panel=_USE,
+        help="Texts that run together; may be given several times. Left out: 1, 4 and 16.",
+    ),
+]
+Taus = Annotated[
+    list[float] | None,
+    typer.Option(
+        "--tau",
+        metavar="T",
+        rich_help_panel=_USE,
+        help="Acceptance length to predict the speed-up at; may be given several times.",
     ),
 ]
 Minutes = Annotated[
-    float | None, typer.Option(metavar="M", rich_help_panel=_PLAN, help="Minutes of the planned training.")
-]
-MaxSteps = Annotated[
-    int | None,
-    typer.Option(metavar="N", rich_help_panel=_PLAN, help="Or its optimizer steps."),
-]
-RegenerateMinutes = Annotated[
-    float,
+    float | None,
     typer.Option(
-        metavar="M",
-        min=0,
-        rich_help_panel=_PLAN,
-        help="Minutes that --regenerate will take before the training; they are added to what it takes.",
+        metavar="M", rich_help_panel=_MONEY, help="Minutes of the training. Left out: what --draft took."
     ),
-]
-ProbeMinutes = Annotated[
-    float,
-    typer.Option(metavar="M", rich_help_panel=_PLAN, help="Minutes of the probe's two trainings together."),
-]
-System = Annotated[
-    str,
-    typer.Option(metavar="NAME", rich_help_panel=_PLAN, help="Draft system, as of the training."),
-]
-MaxLength = Annotated[
-    int, typer.Option(metavar="N", rich_help_panel=_PLAN, help="Longest text, in tokens, as of the training.")
-]
-BatchTokens = Annotated[
-    int,
-    typer.Option(metavar="N", rich_help_panel=_PLAN, help="Tokens of a forward pass, as of the training."),
-]
-LearningRate = Annotated[
-    float, typer.Option("--lr", rich_help_panel=_PLAN, help="Peak learning rate, as of the training.")
 ]
 Price = Annotated[
     float | None,
@@ -72,50 +67,55 @@ ServingPrice = Annotated[
         metavar="P", rich_help_panel=_MONEY, help="The same of the machine that decodes. Left out: --price."
     ),
 ]
-BatchSize = Annotated[
-    int, typer.Option(metavar="N", min=1, rich_help_panel=_USE, help="Texts that run together.")
-]
-Batches = Annotated[
-    int,
-    typer.Option(
-        metavar="N", min=1, rich_help_panel=_USE, help="Batches of prompts that are measured, at most."
-    ),
-]
+MaxMinutes = Annotated[float, typer.Option(metavar="M", help="Most time, shared by the batch sizes.")]
 
 
 def cost(
     prompts: Prompts = None,
     target: options.Target = None,
     draft: Draft = None,
-    data: Data = None,
+    system: System = "recall",
+    draft_vocabulary: DraftVocabulary = None,
+    trees: Trees = None,
+    batch_sizes: BatchSizes = None,
+    taus: Taus = None,
     minutes: Minutes = None,
-    max_steps: MaxSteps = None,
-    regenerate_minutes: RegenerateMinutes = 0.0,
-    probe_minutes: ProbeMinutes = 3.0,
     price: Price = None,
     serving_price: ServingPrice = None,
-    batch_size: BatchSize = 1,
-    temperature: options.Temperature = 0.0,
-    max_new_tokens: options.MaxNewTokens = 64,
-    batches: Batches = 16,
-    tree: options.Tree = None,
-    system: System = "recall",
-    max_length: MaxLength = 2048,
-    batch_tokens: BatchTokens = 8192,
-    lr: LearningRate = 1e-3,
+    max_new_tokens: options.MaxNewTokens = 128,
+    max_minutes: MaxMinutes = 1.0,
     seed: options.Seed = 0,
     dtype: options.Dtype = None,
     device: options.Device = None,
     trust_remote_code: options.TrustRemoteCode = False,
     json: options.Json = None,
 ) -> None:
-    """Show what a draft's training takes and after how many tokens it has paid for itself.
+    """Measure what drafting costs here, before any training, and show the τ that 1.0×, 1.5× and 2× take.
 
-    With --draft this is measured; with --data and --minutes it is a forecast from two short trainings.
+    With --minutes, or a trained --draft, it also shows after how many tokens the training has paid for itself.
     """
-    chosen: dict[str, Any] = dict(locals())  # the parameters have the names of the options
     from clover.cost import CostOptions, run_cost
 
     options.hide_loading_bars()
-    chosen |= {"prompts": tuple(prompts or ()), "data": tuple(data or ())}
-    run_cost(CostOptions(**chosen))
+    run_cost(
+        CostOptions(
+            prompts=tuple(prompts or ()),
+            target=target,
+            draft=draft,
+            system=system,
+            draft_vocabulary=draft_vocabulary,
+            trees=tuple(trees or ()),
+            batch_sizes=tuple(sorted(set(batch_sizes or CostOptions.batch_sizes))),
+            taus=tuple(taus or ()),
+            minutes=minutes,
+            price=price,
+            serving_price=serving_price,
+            max_new_tokens=max_new_tokens,
+            max_minutes=max_minutes,
+            seed=seed,
+            dtype=dtype,
+            device=device,
+            trust_remote_code=trust_remote_code,
+            json=json,
+        )
+    )

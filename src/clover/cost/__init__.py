@@ -1,7 +1,6 @@
-"""What a draft's training costs, and after how many tokens it has paid for itself."""
+"""What τ a draft must reach to be faster than plain decoding here, and after how many tokens its training pays."""
 
 from clover.cost.options import CostOptions
-from clover.cost.report import CostReport
 from clover.cost.run import run_cost
 
-__all__ = ["CostOptions", "CostReport", "run_cost"]
+__all__ = ["CostOptions", "run_cost"]

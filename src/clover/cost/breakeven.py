@@ -11,10 +11,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
-from clover.cost.intervals import Interval, interval
 from clover.errors import UserError
 
 _HOUR = 3600.0
@@ -41,7 +37,7 @@ class Prices:
 
     @property
     def ratio(self) -> float:
-        """An hour of training in hours of decoding."""
+        """The price of an hour of training divided by that of an hour of decoding."""
         if self.training is None or self.serving is None:
             return 1.0
         return self.training / self.serving
@@ -58,7 +54,7 @@ def paying_tokens(seconds: float, plain_seconds: float, speedup: float, ratio: f
         seconds: of training.
         plain_seconds: per token of plain decoding.
         speedup: against plain decoding.
-        ratio: price of an hour of training over that of an hour of decoding.
+        ratio: price of an hour of training divided by that of an hour of decoding.
 
     >>> paying_tokens(3600, 0.01, 2.0)
     720000.0
@@ -66,17 +62,3 @@ def paying_tokens(seconds: float, plain_seconds: float, speedup: float, ratio: f
     if speedup <= 1:
         return math.inf
     return ratio * seconds / (plain_seconds * (1 - 1 / speedup))
-
-
-def break_even(
-    seconds: float, plain_seconds: float, speedup: float, plain: Tensor, drafted: Tensor, ratio: float = 1.0
-) -> Interval:
-    """`paying_tokens` with its interval.
-
-    Args:
-        plain, drafted: seconds per token, Float64 [draws] each, drawn together.
-    """
-    saved = plain - drafted
-    never = torch.full_like(saved, math.inf)
-    samples = torch.where(saved > 0, ratio * seconds / saved.clamp_min(torch.finfo(saved.dtype).tiny), never)
-    return interval(paying_tokens(seconds, plain_seconds, speedup, ratio), samples)

@@ -2,56 +2,50 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from clover.cost.breakeven import Prices
-from clover.cost.measuring import MeasuringOptions
 from clover.drafts.loading import trainable_system
 from clover.errors import UserError
-from clover.files import check_output_file
-from clover.provenance import command_line
-from clover.train import TrainConfig
+from clover.report.output import check_outputs
+from clover.report.provenance import command_line
+from clover.tree import TreeShape, parse_tree
 
 
 @dataclass(frozen=True)
 class CostOptions:
-    """A draft whose training is over, or a training that is planned.
-
-    Target, dtype and device are those of `clover.load`.
+    """A draft system on a target, or a trained draft; target, dtype and device are those of `clover.load`.
 
     Args:
-        prompts: files with prompts, see `clover.data.tasks`; openings of held-out training texts when left out.
-        draft: directory that `clover train` wrote; leave out to get a forecast.
-        data: texts of the planned training.
-        minutes, max_steps: length of the planned training; one of them.
-        regenerate_minutes: time that the target will write texts before it.
-        probe_minutes: time of the two trainings of the probe together.
+        prompts: files with prompts, see `clover.data.tasks`; the embedded development prompts when left out.
+        draft: a trained draft, whose sizes are used; without it a draft of `system` with random weights is made.
+        system: the draft system.
+        draft_vocabulary: tokens that the new draft proposes from; all of the target's if None.
+        trees: static trees, as `parse_tree` reads them; chains and the draft's own tree when left out.
+        batch_sizes: texts that run together.
+        taus: acceptance lengths to predict the speed-up at.
+        minutes: length of the training; that of the trained draft's record when left out.
         price, serving_price: money per hour of the machine that trains, and of the one that decodes.
-        batch_size, temperature, max_new_tokens, batches, tree: how the pair is used, see `MeasuringOptions`.
-        system, max_length, batch_tokens, lr, seed: of the training, see `TrainConfig`.
+        max_new_tokens: per text.
+        max_minutes: time for all of it, shared by the batch sizes.
         json: file for the figures, if wanted.
     """
 
     prompts: tuple[str, ...] = ()
     target: str | None = None
     draft: str | None = None
-    data: tuple[str, ...] = ()
+    system: str = "recall"
+    draft_vocabulary: int | None = None
+    trees: tuple[str, ...] = ()
+    batch_sizes: tuple[int, ...] = (1, 4, 16)
+    taus: tuple[float, ...] = ()
     minutes: float | None = None
-    max_steps: int | None = None
-    regenerate_minutes: float = 0.0
-    probe_minutes: float = 3.0
     price: float | None = None
     serving_price: float | None = None
-    batch_size: int = 1
-    temperature: float = 0.0
-    max_new_tokens: int = 64
-    batches: int = 16
-    tree: str | None = None
-    system: str = "recall"
-    max_length: int = 2048
-    batch_tokens: int = 8192
-    lr: float = 1e-3
+    max_new_tokens: int = 128
+    max_minutes: float = 1.0
     seed: int = 0
     dtype: str | None = None
     device: str | None = None
@@ -62,10 +56,11 @@ class CostOptions:
     def command(self) -> str:
         """The command line that chooses the same.
 
-        >>> CostOptions(draft="d", price=2.5, data=()).command
-        'clover cost --draft d --price 2.5'
+        >>> CostOptions(draft="d", price=2.5, taus=(3.0,)).command
+        'clover cost --draft d --tau 3.0 --price 2.5'
         """
-        return command_line("cost", self, files="prompts")
+        flags = {"trees": "tree", "batch_sizes": "batch-size", "taus": "tau"}
+        return command_line("cost", self, files="prompts", renamed=flags)
 
     @property
     def prices(self) -> Prices:
@@ -73,39 +68,34 @@ class CostOptions:
         return Prices(self.price, self.serving_price)
 
     @property
-    def measuring(self) -> MeasuringOptions:
-        """How the pair is used."""
-        return MeasuringOptions(
-            self.batch_size, self.temperature, self.max_new_tokens, self.batches, self.tree
-        )
+    def shapes(self) -> list[TreeShape]:
+        """The trees that were named.
 
-    def training(self) -> TrainConfig:
-        """The planned training; its output is not used."""
-        return TrainConfig(
-            output="",
-            data=self.data,
-            system=self.system,
-            max_length=self.max_length,
-            batch_tokens=self.batch_tokens,
-            max_steps=self.max_steps,
-            max_minutes=self.minutes,
-            lr=self.lr,
-            seed=self.seed,
-            loss=trainable_system(self.system).default_loss,
-        )
+        Raises:
+            UserError: one of them has another shape at every step, so that its cost depends on the draft's weights.
+        """
+        found = []
+        for name in self.trees:
+            shape = parse_tree(name)
+            if not isinstance(shape, TreeShape):
+                raise UserError(f"{name} has another shape at every step; give static trees, such as chain:4")
+            found.append(shape)
+        return found
 
     def check(self) -> None:
         """Raise a UserError, before any time is spent, for what does not go together."""
-        if (self.draft is None) == (not self.data):
+        if not self.draft:
+            trainable_system(self.system)
+        elif self.draft_vocabulary is not None:
             raise UserError(
-                "give either --draft DIR for what its training took, or --data FILE and --minutes M for a forecast"
+                f"{self.draft} has its vocabulary; --draft-vocabulary is for a draft yet to be made"
             )
-        if self.data and (self.minutes is None) == (self.max_steps is None):
-            raise UserError("a forecast needs the length of the training: --minutes M or --max-steps N")
-        if self.draft and (self.minutes or self.max_steps):
-            raise UserError(f"{self.draft} is trained already; --minutes and --max-steps are for a forecast")
-        if not self.probe_minutes > 0:
-            raise UserError(f"probe_minutes is {self.probe_minutes:g}; it must be more than 0")
-        _ = self.prices, self.training()
-        if self.json is not None:
-            check_output_file(self.json)
+        for name, values, least in (("batch_size", self.batch_sizes, 1), ("tau", self.taus, 1)):
+            for value in values:
+                if not least <= value < math.inf:
+                    raise UserError(f"{name} is {value:g}; it must be at least {least}")
+        for name, value in (("minutes", self.minutes), ("max_minutes", self.max_minutes)):
+            if value is not None and not 0 < value < math.inf:
+                raise UserError(f"{name} is {value:g}; it must be more than 0")
+        _ = self.prices, self.shapes
+        check_outputs(json=self.json)

@@ -1,167 +1,155 @@
-"""The figures of `clover cost`: as JSON, and as the few lines that are printed."""
+"""What `clover cost` tells: the τ that a speed-up takes, and the tokens after which a training has paid for itself."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from clover.cost.breakeven import paying_tokens
+from clover.cost.options import CostOptions
+from clover.cost.record import TrainingRecord
+from clover.cost.steps import TreeCost
+from clover.report.output import Report
+from clover.report.provenance import Provenance
+from clover.report.table import Table
+from clover.report.words import count, duration, system_name, times
+from clover.tune.report import tree_label
 
-from clover.compare.progress import clock
-from clover.cost.breakeven import Prices
-from clover.cost.extrapolate import Calibration, Point
-from clover.cost.intervals import LEVEL, Interval
-from clover.cost.measuring import MeasuringOptions
-from clover.cost.training import TrainingCost
-
-
-@dataclass(frozen=True)
-class ProbeReport:
-    """What a forecast was made from.
-
-    Args:
-        first, second: the two trainings.
-        speedup, tau: of the second draft.
-        doublings: from the second training to the planned one.
-        calibration: the constants.
-    """
-
-    first: Point
-    second: Point
-    speedup: Interval
-    tau: float
-    doublings: float
-    calibration: Calibration
+SPEEDUPS = (1.0, 1.5, 2.0)
+_TAUS = (2.0, 3.0, 4.0)  # of the break-even, where none were named
 
 
 @dataclass(frozen=True)
-class CostReport:
-    """What a training takes and when it has paid for itself.
+class Found:
+    """All that was measured.
 
     Args:
-        training: what it took, or, with a probe, will take.
-        plain_seconds: per token of plain decoding.
-        speedup: against plain decoding.
-        tau: tokens per step.
-        paying_tokens: generated tokens after which the training has paid for itself; infinite means never.
-        probe: of a forecast; None for a fact.
-        provenance: command, date, machine, versions, revision, target and draft.
+        system, parameters: the draft's.
+        record: of the training of a draft that was named; None without one.
+        costs: of each tree at each batch size; the draft's own tree comes last.
     """
 
-    training: TrainingCost
-    prices: Prices
-    measuring: MeasuringOptions
-    plain_seconds: float
-    speedup: Interval
-    tau: float
-    paying_tokens: Interval
-    probe: ProbeReport | None
-    provenance: dict[str, Any]
-
-    def to_dict(self) -> dict[str, Any]:
-        """All figures as JSON values; never is null."""
-        money = {
-            "money": self.prices.money(self.training.all_seconds),
-            "level": LEVEL,
-            "kind": "forecast" if self.probe else "fact",
-        }
-        return _finite({**asdict(self), **money})
+    options: CostOptions
+    origin: Provenance
+    system: str
+    parameters: int
+    record: TrainingRecord | None
+    costs: list[TreeCost]
 
     @property
-    def summary(self) -> str:
-        """Speed-up and break-even in one sentence."""
-        found = f"{describe_speedup(self.speedup)}"
-        if self.probe is not None:
-            found = f"forecast {found} after {clock(self.training.all_seconds)}"
-        return f"{found}; {describe_paying(self.paying_tokens)}"
+    def training_seconds(self) -> float | None:
+        """As given, or as recorded; None where neither is known."""
+        if self.options.minutes is not None:
+            return 60 * self.options.minutes
+        return None if self.record is None else self.record.seconds
+
+    def paying_tokens(self, cost: TreeCost, tau: float) -> float:
+        """Generated tokens after which the training has paid for itself; infinite where nothing is faster."""
+        assert self.training_seconds is not None
+        speedup, ratio = cost.speedup(tau), self.options.prices.ratio
+        return paying_tokens(self.training_seconds, cost.plain.token_seconds, speedup, ratio)
 
 
-def describe_speedup(speedup: Interval) -> str:
-    """A speed-up with its interval.
-
-    >>> describe_speedup(Interval(1.9, 1.6, 2.2))
-    '1.90x (1.60–2.20 with 90 %)'
-    """
-    return f"{speedup.value:.2f}x ({speedup.low:.2f}–{speedup.high:.2f} with {LEVEL:.0%})".replace("%", " %")
-
-
-def describe_paying(tokens: Interval) -> str:
-    """A number of tokens to break-even with its interval.
-
-    >>> describe_paying(Interval(4e6, 3.14e6, 5e6))
-    'paid for itself after 3.1 M–5 M tokens'
-    >>> describe_paying(Interval(4e6, 3e6, math.inf))
-    'paid for itself after 3 M tokens at the earliest, perhaps never'
-    >>> describe_paying(Interval(math.inf, math.inf, math.inf))
-    'does not pay: it is not faster than plain decoding'
-    """
-    if math.isinf(tokens.low):
-        return "does not pay: it is not faster than plain decoding"
-    if math.isinf(tokens.high):
-        return f"paid for itself after {_count(tokens.low)} tokens at the earliest, perhaps never"
-    return f"paid for itself after {_count(tokens.low)}–{_count(tokens.high)} tokens"
-
-
-def print_report(console: Console, report: CostReport) -> None:
-    """Print the figures and, last, the sentence."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for name, text in _rows(report):
-        grid.add_row(name, Text(text))
-    console.print(grid)
-    console.print(Text(report.summary, style="bold"), soft_wrap=True)
-
-
-def _rows(report: CostReport) -> Iterator[tuple[str, str]]:
-    cost, probe = report.training, report.probe
-    if probe is not None:
-        accuracy = " ".join(f"{share:.1%}" for share in probe.second.accuracy)
-        yield (
-            "probe",
-            f"{_count(probe.first.tokens)}, then {_count(probe.second.tokens)} tokens; heads {accuracy}",
-        )
-        yield "its speed-up", f"{describe_speedup(probe.speedup)}, τ {probe.tau:.2f}"
-        yield "distance", f"{probe.doublings:.1f} doublings of the tokens"
-    written = f" and {clock(cost.writing_seconds)} of writing texts" if cost.writing_seconds else ""
-    yield "training", f"{clock(cost.seconds)}{written}, {cost.steps:,} steps, {_count(cost.tokens)} tokens"
-    money = report.prices.money(cost.all_seconds)
-    if money is not None:
-        yield "money", f"{money:.2f} at {report.prices.training:g} per hour"
-    yield "peak memory", _bytes(cost.peak_memory)
-    yield "disk", f"{_bytes(cost.draft)} the draft, {_bytes(cost.checkpoint)} the checkpoint meanwhile"
-    use = report.measuring
-    speed = use.batch_size and 1 / report.plain_seconds
-    yield (
-        "plain decoding",
-        f"{speed:,.1f} tokens/s at batch size {use.batch_size}, temperature {use.temperature:g}",
+def make_report(found: Found) -> Report:
+    """Tables and figures."""
+    plain = found.costs[0].plain
+    tables = [_tau_table(found)]
+    if found.training_seconds is not None:
+        tables.append(_break_even_table(found))
+    return Report(
+        title=f"{system_name(found.system)}: the τ it needs on this machine",
+        provenance=found.origin,
+        facts=list(_facts(found)),
+        tables=tables,
+        data={
+            "training_seconds": found.training_seconds,
+            "trees": [_data(found, one) for one in found.costs],
+        },
+        notes=[
+            (
+                "speed-up",
+                f"of texts of {plain.new_tokens} new tokens against plain decoding, prompts included",
+            ),
+            ("–", "beyond what the tree can give: its depth + 1"),
+        ],
     )
-    yield "τ", f"{report.tau:.2f}"
 
 
-def _count(number: float) -> str:
-    """A number of tokens for people.
+def _facts(found: Found) -> Iterator[tuple[str, str]]:
+    options, record = found.options, found.record
+    yield "target", options.target or "embedded"
+    weights = options.draft or "random weights"
+    yield "draft", f"{system_name(found.system)}, {weights}, {count(found.parameters)} parameters"
+    if record is not None:
+        result, resources = record.result, record.resources
+        yield (
+            "was trained",
+            f"{duration(record.seconds)}, {result.steps:,} steps, {count(result.tokens)} tokens",
+        )
+        if resources.peak_memory_bytes and resources.checkpoint_bytes:
+            memory, disk = resources.peak_memory_bytes / 2**20, resources.checkpoint_bytes / 2**20
+            yield "in", f"{memory:,.0f} MiB of memory at most, {disk:,.0f} MiB of checkpoint"
+    if found.training_seconds is not None:
+        money = options.prices.money(found.training_seconds)
+        paid = "" if money is None else f", {money:.2f} at {options.price:g} per hour"
+        yield "training", duration(found.training_seconds) + paid
 
-    >>> _count(950), _count(31_400), _count(3_140_000), _count(2.5e9)
-    ('950', '31.4 k', '3.1 M', '2.5 G')
-    """
-    for unit, name in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if number >= unit:
-            return f"{number / unit:.1f}".removesuffix(".0") + name
-    return f"{number:.0f}"
+
+def _tau_table(found: Found) -> Table:
+    taus = found.options.taus
+    asked = [f"speed-up\nat τ {tau:g}" for tau in taus]
+    columns = (
+        "batch",
+        "tree",
+        "plain\nstep, ms",
+        "step,\nms",
+        *(f"τ for\n{s:.1f}×" for s in SPEEDUPS),
+        *asked,
+    )
+    rows, sections = list[tuple[str, ...]](), list[int]()
+    for size, costs in groupby(found.costs, lambda one: one.plain.batch_size):
+        sections.append(len(rows))
+        for place, one in enumerate(costs):
+            step = one.fixed + one.per_token * (1 + one.depth / 2)
+            needed = [_number(one.tau(speedup)) for speedup in SPEEDUPS]
+            given = [times(one.speedup(tau) if tau <= one.depth + 1 else None) for tau in taus]
+            start = (
+                (str(size), tree_label(one.tree), f"{1e3 * one.plain.step:.1f}")
+                if place == 0
+                else ("", tree_label(one.tree), "")
+            )
+            rows.append((*start, f"{1e3 * step:.1f}", *needed, *given))
+    return Table("What τ must be", columns, rows, "τ: tokens per step and text", words=2, sections=sections)
 
 
-def _bytes(number: int | None) -> str:
-    return "not recorded" if number is None else f"{number / 2**20:,.1f} MiB"
+def _break_even_table(found: Found) -> Table:
+    """Of the last tree of each batch size."""
+    last = {one.plain.batch_size: one for one in found.costs}
+    taus = found.options.taus or tuple(tau for tau in _TAUS if tau <= found.costs[-1].depth + 1)
+    rows = []
+    for size, one in last.items():
+        paid = [found.paying_tokens(one, tau) if tau <= one.depth + 1 else math.inf for tau in taus]
+        rows.append(
+            (str(size), tree_label(one.tree), *("never" if math.isinf(n) else count(n) for n in paid))
+        )
+    columns = ("batch", "tree", *(f"at τ {tau:g}" for tau in taus))
+    return Table("Tokens after which the training has paid for itself", columns, rows, words=2)
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _data(found: Found, one: TreeCost) -> dict[str, Any]:
+    predicted = {f"{tau:g}": one.speedup(tau) for tau in found.options.taus if tau <= one.depth + 1}
+    paying = {}
+    if found.training_seconds is not None:
+        paying = {tau: found.paying_tokens(one, float(tau)) for tau in predicted}
+    return asdict(one) | {
+        "tau_for": {f"{speedup:g}": one.tau(speedup) for speedup in SPEEDUPS},
+        "speedup_at": predicted,
+        "paying_tokens_at": {tau: None if math.isinf(n) else n for tau, n in paying.items()},
+    }
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"

@@ -7,7 +7,6 @@ from itertools import chain
 
 from clover.engine import Engine, Request
 from clover.tune.ranks import RankPath, rank_texts
-from clover.tune.search import MOST_DEPTHS
 from clover.tune.shapes import count_starts, most_frequent
 from clover.tune.texts import write_texts
 
@@ -19,5 +18,5 @@ def likely_paths(engine: Engine, requests: Sequence[Request]) -> list[RankPath]:
     draft = engine.draft
     assert draft is not None, "plain decoding has no tree"
     texts = write_texts(engine, requests, _WRITTEN_TOGETHER)
-    ranking = rank_texts(engine.target, draft, texts, MOST_DEPTHS, _WRITTEN_TOGETHER)
-    return most_frequent(count_starts(chain.from_iterable(ranking.paths)))
+    paths = rank_texts(engine.target, draft, texts, batch_size=_WRITTEN_TOGETHER)
+    return most_frequent(count_starts(chain.from_iterable(paths)))

@@ -10,8 +10,8 @@ from clover import assets
 from clover.drafting.tuning import FILE_NAME, read_tuning
 from clover.errors import UserError
 from clover.files import check_output_file
-from clover.pictures import check_picture
-from clover.provenance import command_line
+from clover.report.output import check_outputs
+from clover.report.provenance import command_line
 
 _FEWEST_NEW_TOKENS = 2
 
@@ -91,7 +91,4 @@ class TuneOptions:
         check_output_file(file)
         if file.exists():
             read_tuning(file)  # its other entries are kept
-        if self.json is not None:
-            check_output_file(self.json)
-        if self.picture is not None:
-            check_picture(self.picture)
+        check_outputs(json=self.json, picture=self.picture)

@@ -6,7 +6,7 @@ where the rank is not below the width, the draft ends, or the text does. A stati
 longest start of the rank path that it has as a node, and the next tree is grown after that and one bonus token. So one
 pass over the texts tells what every static tree would have accepted, at every step.
 
-In sampled texts ranks are those of the race by which the target chooses, as trees are grown (`Sampler.perturbed`).
+In sampled texts ranks are those of the scores by which the target chooses, as trees are grown.
 
 Shapes: B texts of a batch, T longest text, V vocabulary.
 """
@@ -14,7 +14,6 @@ Shapes: B texts of a batch, T longest text, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -25,89 +24,48 @@ from clover.sampling import Sampler
 from clover.target import TargetModel
 from clover.tune.texts import Text
 
+MAX_DEPTH = 12  # of a tree; each depth takes its share of the time in which ranks and costs are measured
 WIDTH = 10  # ranks that a node may have
 RankPath = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """What one draft thinks of some texts.
-
-    Args:
-        paths: per text and new token, the rank path there.
-    """
-
-    paths: tuple[tuple[RankPath, ...], ...]
-
-    @property
-    def positions(self) -> int:
-        """New tokens of all texts."""
-        return sum(map(len, self.paths))
-
-
-@dataclass(frozen=True)
-class _Place:
-    """One depth after one position of a batch: ranks Long [B]."""
-
-    at: int
-    head: int
-    ranks: Tensor
-
-
-@dataclass(frozen=True)
-class _Own:
-    """One row of a place."""
-
-    place: _Place
-    text: Text
-    row: int
-
-    @property
-    def number(self) -> int:
-        """Of the new token that the root's children stand for; below 0 in the prompt."""
-        return self.place.at + 2 - len(self.text.prompt)
-
-    @property
-    def rank(self) -> int:
-        return int(self.place.ranks[self.row])
 
 
 def rank_texts(
     target: TargetModel,
     draft: DraftModel,
     texts: Sequence[Text],
-    depths: int,
+    max_depth: int = MAX_DEPTH,
     batch_size: int = 8,
     progress: Callable[[float], None] = lambda share: None,
-) -> Ranking:
+) -> list[tuple[RankPath, ...]]:
     """Force the draft along texts.
 
     Args:
-        depths: how deep, if the draft goes so deep.
+        max_depth: how deep, if the draft goes so deep.
         progress: called after each batch with the share of the texts that are done.
+
+    Returns:
+        per text, the rank path at each new token.
     """
     found: dict[int, tuple[RankPath, ...]] = {}
-    # Prompts of about one length together: all rows of a batch are forced from where the shortest prompt ends.
+    # Prompts of about one length together: all texts of a batch are forced from where the shortest prompt ends.
     order = sorted(range(len(texts)), key=lambda number: len(texts[number].prompt))
     for start in range(0, len(order), batch_size):
         some = order[start : start + batch_size]
-        places = list(_places(target, draft, [texts[number] for number in some], depths))
+        ranks = list(_ranks(target, draft, [texts[number] for number in some], max_depth))
         for row, number in enumerate(some):
-            own = [_Own(place, texts[number], row) for place in places]
-            own = [
-                one for one in own if one.number >= 0 and one.number + one.place.head < len(texts[number].new)
-            ]
-            found[number] = _rank_paths(len(texts[number].new), own)
+            found[number] = _rank_paths(texts[number], row, ranks)
         progress(len(found) / len(texts))
-    return Ranking(tuple(found[number] for number in range(len(texts))))
+    return [found[number] for number in range(len(texts))]
 
 
-def _rank_paths(count: int, places: Sequence[_Own]) -> tuple[RankPath, ...]:
-    """The rank path at each of `count` new tokens of a text."""
-    ranks: list[list[int]] = [[] for _ in range(count)]
-    for one in places:
-        ranks[one.number].append(one.rank)
-    return tuple(map(_cut, ranks))
+def _rank_paths(text: Text, row: int, ranks: Sequence[tuple[int, int, list[int]]]) -> tuple[RankPath, ...]:
+    """The rank path at each new token of a text, which is one row of a batch."""
+    paths: list[list[int]] = [[] for _ in text.new]
+    for position, depth, found in ranks:
+        number = position + 2 - len(text.prompt)  # of the new token that the root's children stand for
+        if number >= 0 and number + depth < len(text.new):
+            paths[number].append(found[row])
+    return tuple(map(_cut, paths))
 
 
 def _cut(ranks: list[int]) -> RankPath:
@@ -116,22 +74,26 @@ def _cut(ranks: list[int]) -> RankPath:
 
 
 @torch.inference_mode()
-def _places(target: TargetModel, draft: DraftModel, texts: Sequence[Text], depths: int) -> Iterator[_Place]:
-    """All places of a batch of texts, in the order in which the draft goes through them."""
+def _ranks(
+    target: TargetModel, draft: DraftModel, texts: Sequence[Text], max_depth: int
+) -> Iterator[tuple[int, int, list[int]]]:
+    """Position, depth (from 0) and rank in each text, in the order in which the draft goes through a batch of texts."""
     longest = max(len(text.tokens) for text in texts)
-    tokens = torch.tensor(
-        [[*text.tokens, *[0] * (longest - len(text.tokens))] for text in texts], device=target.device
-    )
+    padded = [[*text.tokens, *[0] * (longest - len(text.tokens))] for text in texts]
+    tokens = torch.tensor(padded, device=target.device)
     hidden = target.train_forward(tokens, draft.config.hidden_state).read
-    sampler = Sampler(
-        [text.params for text in texts], [text.prompt for text in texts], target.vocab_size, target.device
-    )
-    prompts = torch.tensor([len(text.prompt) for text in texts], device=target.device)
-    first = max(int(prompts.min()) - 2, 0)
-    heads = min(draft.max_depth, depths)
-    for at, head, logits in forced_logits(draft, hidden, tokens, range(first, longest - 2), heads):
-        if head == 0:
-            # The sampler counts the new tokens of each row: token t + 1 is one, where the prompt does not hold it.
-            sampler.commit(tokens[:, at + 1 : at + 2], (at + 1 >= prompts).long())
-        scores = sampler.perturbed(logits.unsqueeze(1), head)[:, 0]
-        yield _Place(at, head, rank_of(scores, tokens[:, at + head + 2]).cpu())
+    params, prompts = [text.params for text in texts], [text.prompt for text in texts]
+    sampler = Sampler(params, prompts, target.vocab_size, target.device)
+    lengths = torch.tensor(list(map(len, prompts)), device=target.device)
+    positions = range(max(int(lengths.min()) - 2, 0), longest - 2)
+    depths = min(draft.max_depth, max_depth)
+    for position, depth, logits in forced_logits(draft, hidden, tokens, positions, depths):
+        if depth == 0:
+            _commit(sampler, tokens, position + 1, lengths)
+        scores = sampler.perturbed(logits.unsqueeze(1), depth)[:, 0]
+        yield position, depth, rank_of(scores, tokens[:, position + depth + 2]).tolist()
+
+
+def _commit(sampler: Sampler, tokens: Tensor, position: int, lengths: Tensor) -> None:
+    """Tell the sampler of the token at a position, where the prompt does not hold it: it counts new tokens."""
+    sampler.commit(tokens[:, position : position + 1], (position >= lengths).long())

@@ -1,114 +1,117 @@
-"""Everything a tuning found, with what is needed to find it again."""
+"""What `clover tune` tells: a table of the best trees, all figures as JSON, a picture of speed-up by tree."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import cycle, groupby
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from clover.drafting.tuning import PLAIN, Tuning
-from clover.provenance import revision
-from clover.tree import parse_tree
-from clover.tune.search import Prediction
-from clover.tune.trials import Trial
+from clover.report.figure import COLOURS, Picture, finish, legend_below, new_figure
+from clover.report.output import Report
+from clover.report.provenance import Provenance
+from clover.report.table import Table
+from clover.report.words import duration, mode, system_name, times
+from clover.tree import TreeShape, parse_tree
+from clover.tune.options import TuneOptions
+from clover.tune.timing import Timed
+
+_SHOWN = 4  # trees per batch size in the table, besides plain decoding
+_COLUMNS = ("batch", "tree", "draft\ntokens", "τ", "step,\nms", "tokens/s", "speed-up", "steps\ntimed")
 
 
 @dataclass(frozen=True)
-class Tried:
-    """One candidate at one batch size, as foretold and as measured.
+class Found:
+    """All that a tuning found.
 
     Args:
-        predicted: None for plain decoding and for trees that are grown anew at each step.
-        plain: the trial of plain decoding at the same batch size.
-    """
-
-    trial: Trial
-    predicted: Prediction | None
-    plain: Trial
-
-    @property
-    def speedup(self) -> float:
-        """Over plain decoding, measured."""
-        return self.trial.speed / self.plain.speed
-
-    @property
-    def ideal_share(self) -> float:
-        """Of the speed-up τ · T_plain / T_verify, which a step would have that is nothing but the target's pass."""
-        plain_step = self.plain.seconds / self.plain.steps
-        ideal = self.trial.tau * plain_step * self.trial.steps / self.trial.verify_seconds
-        return self.speedup / ideal
-
-    @property
-    def draft_share(self) -> float:
-        """Of the step, for drafting."""
-        return self.trial.draft_seconds / self.trial.seconds
-
-    def to_dict(self) -> dict[str, Any]:
-        """All figures as JSON values."""
-        trial, predicted = self.trial, self.predicted
-        return {
-            "tree": trial.tree,
-            "nodes": trial.nodes,
-            "tau": trial.tau,
-            "tokens_per_second": trial.speed,
-            "step_seconds": trial.seconds / trial.steps,
-            "speedup": self.speedup,
-            "ideal_share": self.ideal_share,
-            "draft_share": self.draft_share,
-            "timed_steps": trial.timed,
-            "predicted_tau": None if predicted is None else predicted.candidate.tau,
-            "predicted_tokens_per_second": None if predicted is None else predicted.tokens_per_second,
-            "predicted_speedup": None if predicted is None else predicted.speedup,
-        }
-
-
-@dataclass(frozen=True)
-class TuneReport:
-    """The figures of one tuning; `to_dict` is what `--json` writes.
-
-    Args:
-        draft: as the user named it.
-        system: the draft's model type.
+        system: the draft's.
         prompts, new_tokens: what acceptance was counted on.
-        tried: per batch size, the fastest candidate first.
-        revision: of the checkout that Clover ran from, None without one.
+        seconds: that it took.
+        timed: the fastest first within each batch size.
     """
 
-    command: str
-    draft: str
+    options: TuneOptions
+    origin: Provenance
     system: str
     prompts: int
     new_tokens: int
-    temperature: float
     seconds: float
     tuning: Tuning
-    tried: dict[int, tuple[Tried, ...]]
-    revision: str | None = field(default_factory=revision)
+    timed: list[Timed]
 
-    def to_dict(self) -> dict[str, Any]:
-        """All figures as JSON values."""
-        tuning = self.tuning
-        names = ("command", "draft", "system", "prompts", "new_tokens", "temperature", "seconds", "revision")
-        places = ("target", "device", "dtype", "machine", "threads", "date", "versions")
-        return {
-            **{name: getattr(self, name) for name in names},
-            **{name: getattr(tuning, name) for name in places},
-            "verify": [asdict(cost) for cost in tuning.verify],
-            "batch_sizes": [
-                {"batch_size": size, "tried": [one.to_dict() for one in tried]}
-                for size, tried in self.tried.items()
-            ],
-        }
+    @property
+    def by_size(self) -> dict[int, list[Timed]]:
+        """What was timed at each batch size."""
+        return {size: list(some) for size, some in groupby(self.timed, lambda one: one.choice.batch_size)}
+
+    def speedup(self, one: Timed) -> float:
+        """Against plain decoding at the same batch size, prefill left out."""
+        plain = next(other for other in self.by_size[one.choice.batch_size] if other.choice.tree == PLAIN)
+        return one.choice.tokens_per_second / plain.choice.tokens_per_second
 
 
-def join(trials: list[Trial], predictions: list[Prediction]) -> tuple[Tried, ...]:
-    """Trials of one batch size with what was foretold of them."""
-    foretold = {one.candidate.spec: one for one in predictions}
-    plain = next(trial for trial in trials if trial.tree == PLAIN)
-    return tuple(Tried(trial, foretold.get(trial.tree), plain) for trial in trials)
+def make_report(found: Found) -> Report:
+    """Table, figures and picture."""
+    options = found.options
+    written = f"{found.prompts} prompts, {found.new_tokens:,} new tokens, {mode(options.temperature)}"
+    best = [f"{times(found.speedup(some[0]))} at batch {size}" for size, some in found.by_size.items()]
+    trees = [
+        asdict(one.choice) | {"nodes": one.nodes, "steps": one.steps, "speedup": found.speedup(one)}
+        for one in found.timed
+    ]
+    return Report(
+        title=f"{system_name(found.system)}, tuned: {', '.join(best[:3])}",
+        provenance=found.origin,
+        facts=[
+            ("target", options.target or "embedded"),
+            ("draft", f"{options.draft or 'embedded'} ({system_name(found.system)})"),
+            ("acceptance on", written),
+            ("time", duration(found.seconds)),
+        ],
+        tables=[_table(found)],
+        pictures=[Picture("Speed-up by tree", partial(_draw, found))],
+        data={
+            "seconds": found.seconds,
+            "prompts": found.prompts,
+            "new_tokens": found.new_tokens,
+            "trees": trees,
+        },
+    )
+
+
+def _table(found: Found) -> Table:
+    rows, strong, sections = list[tuple[str, ...]](), list[int](), list[int]()
+    for size, timed in found.by_size.items():
+        sections.append(len(rows))
+        strong.append(len(rows))
+        shown = [one for place, one in enumerate(timed) if place < _SHOWN or one.choice.tree == PLAIN]
+        rows += [_row(found, one, str(size) if place == 0 else "") for place, one in enumerate(shown)]
+    note = "τ: tokens per step and text, counted; step: the median, all trees timed in turn"
+    return Table(
+        "The best trees per batch size", _COLUMNS, rows, note, words=2, strong=strong, sections=sections,
+        optional=("steps\ntimed", "draft\ntokens"),
+    )  # fmt: skip
+
+
+def _row(found: Found, one: Timed, size: str) -> tuple[str, ...]:
+    return (
+        size,
+        tree_label(one.choice.tree),
+        str(one.nodes - 1),
+        f"{one.choice.tau:.2f}",
+        f"{1e3 * one.choice.step_seconds:.1f}",
+        f"{one.choice.tokens_per_second:.1f}",
+        times(found.speedup(one)),
+        str(one.steps),
+    )
 
 
 def tree_label(tree: str) -> str:
-    """A tree for people; long lists of paths as nodes per depth.
+    """A tree for people; lists of paths as nodes per depth.
 
     >>> tree_label("plain"), tree_label("chain:3"), tree_label("paths:0,1,00,01,000")
     ('plain decoding', 'chain:3', 'static 2+2+1')
@@ -117,3 +120,35 @@ def tree_label(tree: str) -> str:
         return "plain decoding" if tree == PLAIN else tree
     shape: Any = parse_tree(tree)
     return "static " + "+".join(str(len(level.nodes)) for level in shape.levels)
+
+
+def _draw(found: Found) -> Figure:
+    """Speed-up by draft tokens: a line through the chains of each batch size, dots for other trees."""
+    report = make_report(found)
+    figure = new_figure(
+        9, 5, report.title, f"draft {report.facts[1][1]}; {report.facts[2][1]}", found.origin.line
+    )
+    axes = figure.subplots()
+    for (size, timed), colour in zip(found.by_size.items(), cycle(COLOURS), strict=False):
+        points = sorted((one.nodes - 1, found.speedup(one), _is_chain(one.choice.tree)) for one in timed)
+        chains = [(nodes, speedup) for nodes, speedup, is_chain in points if is_chain]
+        others = [(nodes, speedup) for nodes, speedup, is_chain in points if not is_chain]
+        axes.plot(*zip(*chains, strict=True), "-o", color=colour, markersize=4, label=f"batch {size}")
+        axes.plot(*zip(*others, strict=True), "s", color=colour, markersize=5, alpha=0.6) if others else None
+        axes.plot(timed[0].nodes - 1, found.speedup(timed[0]), "*", color=colour, markersize=14)
+    axes.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
+    axes.set_xscale("symlog", base=2, linthresh=1)
+    ticks = [0, 1, 2, 4, 8, 16, 32, 64]
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.set_xlabel(
+        "draft tokens per step (0 is plain decoding; lines: chains, squares: other trees, star: best)"
+    )
+    axes.set_ylabel("speed-up against plain decoding")
+    finish(axes, "Speed-up by tree")
+    legend_below(figure, axes)
+    return figure
+
+
+def _is_chain(tree: str) -> bool:
+    shape = None if tree == PLAIN else parse_tree(tree)
+    return shape is None or (isinstance(shape, TreeShape) and shape == TreeShape.chain(shape.max_depth))

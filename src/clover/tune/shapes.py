@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice, product
 
 from clover.tree import TreeShape, static_spec
 from clover.tune.ranks import RankPath
 
 _REFINEMENTS = 2  # times that a tree is chosen anew by the steps that it leads to
+_CHAINS = (1, 2, 3, 4, 6, 8, 10, 12)  # depths
+_SIZES = (4, 8, 16, 32, 64)  # draft tokens of trees that are timed
+_MAX_TOKENS = 512  # of all sequences in a step
+_WIDTH = 6  # children of a node in a full tree
 
 
 @dataclass(frozen=True)
@@ -76,41 +81,42 @@ def exact_tau(texts: Sequence[Sequence[RankPath]], nodes: frozenset[RankPath]) -
     return sum(map(len, texts)) / steps if steps else 1.0
 
 
-def best_candidate(
-    texts: Sequence[Sequence[RankPath]], size: int, max_depth: int | None = None
-) -> Candidate | None:
+def worth_timing(
+    texts: Sequence[Sequence[RankPath]], own_tree: TreeShape, max_depth: int, batch_size: int
+) -> list[Candidate]:
+    """Chains of many depths, the draft's own tree, and the best trees of several sizes, each deep and half as deep.
+
+    Which of them is the fastest only the clock can say.
+    """
+    chains = [TreeShape.chain(depth) for depth in _CHAINS if depth <= max_depth]
+    sizes = [size for size in _SIZES if size * batch_size <= _MAX_TOKENS]
+    shapes = [*chains, own_tree]
+    for size in sizes:
+        deep = best_tree(texts, size, max_depth)
+        shapes += [deep, best_tree(texts, size, -(-deep.max_depth // 2))] if deep else []
+        shapes += [] if deep else [_full_tree(size, max_depth)]
+    known = [shape for shape in dict.fromkeys(shapes) if shape is not None]
+    return [Candidate(shape, exact_tau(texts, frozenset(shape.paths[1:]))) for shape in known]
+
+
+def best_tree(texts: Sequence[Sequence[RankPath]], size: int, max_depth: int) -> TreeShape | None:
     """The tree of `size` draft tokens that accepts most; None if the texts know no tree so large.
 
     First by counts over all new tokens, then anew by counts over the steps that the tree found leads to, as long as
     that raises τ.
     """
     everywhere = count_starts(path for paths in texts for path in paths)
-    return _refined(texts, most_frequent(everywhere, max_depth), size, max_depth)
-
-
-def best_candidates(texts: Sequence[Sequence[RankPath]], most_nodes: int, max_depth: int) -> list[Candidate]:
-    """The best tree of each number of draft tokens up to `most_nodes` and each depth up to `max_depth`; none twice."""
-    everywhere = count_starts(path for paths in texts for path in paths)
-    found: dict[TreeShape, Candidate] = {}
-    for depth in range(1, max_depth + 1):
-        likely = most_frequent(everywhere, depth)
-        for size in range(depth, most_nodes + 1):
-            candidate = _refined(texts, likely, size, depth)
-            if candidate is not None:
-                found.setdefault(candidate.shape, candidate)
-    return list(found.values())
-
-
-def _refined(
-    texts: Sequence[Sequence[RankPath]], likely: Sequence[RankPath], size: int, max_depth: int | None
-) -> Candidate | None:
-    if len(likely) < size:
-        return None
-    nodes = frozenset(likely[:size])
-    tau = exact_tau(texts, nodes)
-    for _ in range(_REFINEMENTS):
-        found = most_frequent(count_starts(accepted_steps(texts, nodes)), max_depth)[:size]
+    nodes, tau = frozenset[RankPath](), 0.0
+    found = most_frequent(everywhere, max_depth)[:size]
+    for _ in range(1 + _REFINEMENTS):
         if len(found) < size or (its_tau := exact_tau(texts, frozenset(found))) <= tau:
             break
         nodes, tau = frozenset(found), its_tau
-    return Candidate(TreeShape.from_paths(nodes), tau)
+        found = most_frequent(count_starts(accepted_steps(texts, nodes)), max_depth)[:size]
+    return TreeShape.from_paths(nodes) if nodes else None
+
+
+def _full_tree(size: int, max_depth: int) -> TreeShape:
+    """A tree of so many draft tokens, or fewer where the draft is not deep enough; for a draft that is never right."""
+    paths = chain.from_iterable(product(range(_WIDTH), repeat=depth) for depth in range(1, max_depth + 1))
+    return TreeShape.from_paths(islice(paths, size))

@@ -1,4 +1,4 @@
-"""What the target writes after the user's prompts: the texts on which a draft's acceptance is counted."""
+"""The user's prompts, and what the target writes after them: the texts on which acceptance is counted."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from clover.engine import Engine, Request
+from clover.errors import UserError
+from clover.evaluate import choose_prompts
 from clover.interleaved import decode
 from clover.sampling import SamplingParams
+from clover.target import TargetModel
 
 
 @dataclass(frozen=True)
@@ -44,3 +47,35 @@ def write_texts(
         ]
         progress(len(texts) / len(requests))
     return texts
+
+
+def read_requests(
+    files: Sequence[str],
+    target: TargetModel,
+    limit: int,
+    max_new_tokens: int,
+    temperature: float = 0.0,
+    seed: int = 0,
+) -> list[Request]:
+    """Requests of the prompts in files, or of the embedded development prompts; number i has seed `seed + i`.
+
+    Args:
+        limit: prompts at most.
+
+    Raises:
+        UserError: a file cannot be used, or no prompt leaves room for the new tokens.
+    """
+    prompts = [one.tokens for one in choose_prompts(files, target, limit)]
+    fitting = [tokens for tokens in prompts if len(tokens) <= target.context_length - max_new_tokens]
+    if not fitting:
+        raise UserError(
+            f"no prompt leaves room for {max_new_tokens} new tokens in the target's context of "
+            f"{target.context_length}; lower --max-new-tokens or give shorter prompts"
+        )
+    params = [SamplingParams(temperature=temperature, seed=seed + number) for number in range(len(fitting))]
+    return [Request(tokens, max_new_tokens, one) for tokens, one in zip(fitting, params, strict=True)]
+
+
+def fill_batch(requests: Sequence[Request], size: int, first: int = 0) -> list[Request]:
+    """So many requests, from number `first` on, and again from the start where there are too few."""
+    return [requests[number % len(requests)] for number in range(first, first + size)]

@@ -1,7 +1,8 @@
-"""Finished measurements, kept beside the output until all are done: a call that was interrupted goes on from them."""
+"""Finished measurements, saved beside the output until all is done: a call that was interrupted goes on from them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,22 +11,21 @@ from clover.errors import UserError
 from clover.files import read_json, write_json
 
 
-class Kept:
+class Resume:
     """A file of JSON values, each under a name.
 
     Args:
-        path: the file; it appears with the first value.
-        conditions: under which the values hold. A file that was kept under others, or that is damaged, is not read.
+        output: the file lies beside it, and appears with the first value.
+        conditions: under which the values hold. A file saved under others, or a damaged one, is not read.
     """
 
-    def __init__(self, path: Path, conditions: dict[str, Any]):
-        self.path, self.conditions = path, conditions
-        self._values: dict[str, Any] = {}
-        if path.is_file():
-            self._values = self._read()
+    def __init__(self, output: Path, conditions: dict[str, Any]):
+        self.path = output.with_name(f"{output.stem}.partial.json")
+        self.conditions: dict[str, Any] = json.loads(json.dumps(conditions))  # as they are read back
+        self._values: dict[str, Any] = self._read() if self.path.is_file() else {}
 
     def get(self, name: str, measure: Callable[[], Any]) -> Any:
-        """The value that was kept, or else what `measure` returns, which is kept from now on."""
+        """The value that was saved, or else what `measure` returns, which is saved from now on."""
         if name not in self._values:
             self._values[name] = measure()
             write_json(self.path, {"conditions": self.conditions, "values": self._values})
@@ -42,12 +42,3 @@ class Kept:
             return {}
         values = found.get("values")
         return values if found.get("conditions") == self.conditions and isinstance(values, dict) else {}
-
-
-def kept_path(output: Path) -> Path:
-    """The file beside an output.
-
-    >>> kept_path(Path("draft/tuning.json")).as_posix()
-    'draft/tuning.partial.json'
-    """
-    return output.with_name(f"{output.stem}.partial.json")

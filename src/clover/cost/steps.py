@@ -1,0 +1,143 @@
+"""What a decoding step costs on this machine, and the τ that a speed-up against plain decoding takes.
+
+A text of N new tokens takes N plain steps, or N / τ steps with a draft. A step that emits τ tokens takes a + b · τ
+seconds: the more is accepted, the more there is to keep, and for the draft to take in. So, with what prompts take,
+
+    speed-up(τ) = (prefill + N · plain step) / (prefill with draft + N / τ · (a + b · τ)).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median
+
+from scipy.stats import theilslopes
+
+from clover.cost.forced import ForcedDrafter
+from clover.drafting import StaticDrafter
+from clover.drafts import DraftModel
+from clover.engine import Engine, Request
+from clover.interleaved import decode, wait_for
+from clover.target import TargetModel
+from clover.tree import TreeShape, static_spec
+from clover.tune.round_robin import Step, time_in_turn
+
+_STARTS = 5  # times that the prompts alone are run
+_PLAIN = "plain"
+
+
+@dataclass(frozen=True)
+class PlainCost:
+    """Seconds of plain decoding of one batch.
+
+    Args:
+        new_tokens: per text.
+        prefill: of all prompts.
+        step: of one step, which gives one token of each sequence.
+    """
+
+    batch_size: int
+    new_tokens: int
+    prefill: float
+    step: float
+
+    @property
+    def seconds(self) -> float:
+        """Of whole texts."""
+        return self.prefill + self.new_tokens * self.step
+
+    @property
+    def token_seconds(self) -> float:
+        """Per token of whole texts."""
+        return self.seconds / (self.new_tokens * self.batch_size)
+
+
+@dataclass(frozen=True)
+class TreeCost:
+    """Seconds of decoding one batch with a tree, `fixed + per_token * tau` a step.
+
+    Args:
+        tree: as `parse_tree` reads it.
+        depth: τ is at most one more.
+        prefill: of all prompts, by the target and the draft.
+        steps: that were measured.
+    """
+
+    plain: PlainCost
+    tree: str
+    nodes: int
+    depth: int
+    prefill: float
+    fixed: float
+    per_token: float
+    steps: int
+
+    def speedup(self, tau: float) -> float:
+        """Against plain decoding, if a step emits so many tokens of each sequence on average.
+
+        >>> cost = TreeCost(PlainCost(1, 100, 1.0, 0.01), "chain:3", 4, 3, 1.0, 0.018, 0.001, 9)
+        >>> round(cost.speedup(2.0), 6), round(cost.speedup(cost.tau(1.1)), 6)
+        (1.0, 1.1)
+        """
+        steps = self.plain.new_tokens / tau
+        return self.plain.seconds / (self.prefill + steps * (self.fixed + self.per_token * tau))
+
+    def tau(self, speedup: float) -> float | None:
+        """The τ that this speed-up takes; None where the tree cannot give it."""
+        tokens = self.plain.new_tokens
+        left = self.plain.seconds / speedup - self.prefill - tokens * self.per_token
+        needed = tokens * self.fixed / left if left > 0 else self.depth + 2
+        return needed if needed <= self.depth + 1 else None
+
+
+def measure_steps(
+    target: TargetModel,
+    draft: DraftModel,
+    shapes: Sequence[TreeShape],
+    batch: Sequence[Request],
+    enough: Callable[[int], bool],
+    seed: int = 0,
+) -> list[TreeCost]:
+    """Measure plain steps and trees in turn, within one run.
+
+    Args:
+        draft: any weights will do.
+        batch: one request per sequence; end-of-sequence tokens are not heeded.
+        enough: says of so many steps of each tree whether they are enough.
+    """
+    batch = [replace(one, eos=()) for one in sorted(batch, key=lambda one: -len(one.prompt))]
+    written = decode(Engine(target), batch).texts
+    texts = [[*one.prompt, *new] for one, new in zip(batch, written, strict=True)]
+    trees = {static_spec(shape): StaticDrafter(draft, shape) for shape in shapes}
+    forced = {name: ForcedDrafter(drafter, texts, seed) for name, drafter in trees.items()}
+    steps = time_in_turn(target, draft, {_PLAIN: None, **forced}, [batch], enough, seed)
+    prefills = [_prefill(Engine(target), batch), _prefill(Engine(target, draft), batch)]
+    plain_step = median(step.seconds for step in steps[_PLAIN])
+    plain = PlainCost(len(batch), batch[0].max_new_tokens, prefills[0], plain_step)
+    return [_tree_cost(plain, name, one, prefills[1], steps[name]) for name, one in trees.items()]
+
+
+def _tree_cost(
+    plain: PlainCost, name: str, drafter: StaticDrafter, prefill: float, steps: Sequence[Step]
+) -> TreeCost:
+    emitted, seconds = [fmean(step.emitted) for step in steps], [step.seconds for step in steps]
+    slope = 0.0
+    if len(set(emitted)) > 1:
+        slope = max(float(theilslopes(seconds, emitted)[0]), 0.0)  # outliers hardly move it
+    fixed = median(took - slope * tokens for took, tokens in zip(seconds, emitted, strict=True))
+    nodes, depth = drafter.max_nodes - 1, drafter.max_depth
+    return TreeCost(plain, name, nodes, depth, prefill, fixed, slope, len(steps))
+
+
+def _prefill(engine: Engine, batch: Sequence[Request]) -> float:
+    """Seconds until the prompts of a batch are run."""
+    one_token = [replace(request, max_new_tokens=1) for request in batch]
+    seconds = []
+    for _ in range(_STARTS):
+        started = time.perf_counter()
+        run = decode(engine, one_token)
+        wait_for(engine.target.device)
+        seconds.append(time.perf_counter() - started - run.clock.decoding_seconds)
+    return median(seconds)

@@ -1,0 +1,87 @@
+"""What steps with each tree take at one batch size, and so how fast each is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from clover.drafting import StaticDrafter
+from clover.drafting.tuning import PLAIN, Choice, VerifyCost
+from clover.drafts import DraftModel
+from clover.engine import Request
+from clover.target import TargetModel
+from clover.tree import TreeShape
+from clover.tune.round_robin import Step, time_in_turn, until
+from clover.tune.shapes import Candidate
+
+_WANTED, _FEWEST = 40, 8  # steps of each tree: so many are wanted, so many are taken however late it is
+_ROOT = TreeShape((-1,), (0,))  # the tree of plain decoding
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Steps with one tree at one batch size.
+
+    Args:
+        choice: as it is saved.
+        nodes: of each sequence's tree, root included.
+        context: tokens of the longest sequence, the median.
+        verify_seconds: of the target's pass, the median.
+        steps: that were timed.
+    """
+
+    choice: Choice
+    nodes: int
+    context: int
+    verify_seconds: float
+    steps: int
+
+
+def time_trees(
+    target: TargetModel,
+    draft: DraftModel,
+    batches: Sequence[Sequence[Request]],
+    candidates: Sequence[Candidate],
+    seconds: float,
+    told: Callable[[float], None],
+    seed: int = 0,
+) -> list[Timed]:
+    """Time plain steps and trees in turn.
+
+    Args:
+        batches: of equal size.
+        seconds: that it may take, but for a few steps of each tree.
+        told: called now and then with the share that is done, 0 … 1.
+        seed: of the order of turns.
+
+    Returns:
+        the fastest first, plain decoding among them.
+    """
+    every = {PLAIN: Candidate(_ROOT, 1.0), **{one.spec: one for one in candidates}}
+    drafters = {one.spec: StaticDrafter(draft, one.shape) for one in candidates}
+    enough = until(_WANTED, _FEWEST, seconds, told)
+    steps = time_in_turn(target, draft, {PLAIN: None, **drafters}, batches, enough, seed)
+    found = [_timed(name, one, steps[name]) for name, one in every.items()]
+    return sorted(found, key=lambda one: -one.choice.tokens_per_second)
+
+
+def _timed(name: str, candidate: Candidate, steps: Sequence[Step]) -> Timed:
+    size, seconds = len(steps[0].emitted), median(step.seconds for step in steps)
+    return Timed(
+        choice=Choice(size, name, candidate.tau, seconds, size * candidate.tau / seconds),
+        nodes=len(candidate.shape.parents),
+        context=round(median(step.context for step in steps)),
+        verify_seconds=median(s.verify_seconds for s in steps if s.verify_seconds is not None),
+        steps=len(steps),
+    )
+
+
+def verify_costs(timed: Iterable[Timed]) -> list[VerifyCost]:
+    """Of the target's pass by its nodes, at one batch size; the median of trees of one size."""
+    timed = list(timed)
+    size, context = timed[0].choice.batch_size, round(median(one.context for one in timed))
+    found: dict[int, list[float]] = {}
+    for one in timed:
+        found.setdefault(one.nodes, []).append(one.verify_seconds)
+    return [VerifyCost(size, nodes, context, median(seconds)) for nodes, seconds in sorted(found.items())]

@@ -1,0 +1,80 @@
+"""Steps of a draft that is forced to be right, and what τ their costs ask for."""
+
+from statistics import fmean
+
+import pytest
+
+from clover.cost.forced import ForcedDrafter
+from clover.cost.steps import PlainCost, TreeCost, measure_steps
+from clover.drafting import FixedPolicy, StaticDrafter
+from clover.drafts.medusa import MedusaDraft
+from clover.engine import Engine, Request
+from clover.interleaved import decode
+from clover.target import TargetModel
+from clover.tree import TreeShape, parse_tree
+from tests.families import tiny_model
+
+
+@pytest.fixture(scope="module")
+def target() -> TargetModel:
+    return TargetModel(tiny_model("llama"))
+
+
+@pytest.fixture(scope="module")
+def draft(target: TargetModel) -> MedusaDraft:
+    return MedusaDraft.from_target(target, num_heads=3).eval()
+
+
+BATCH = [Request((3, 4, 5), 40, eos=()), Request((6, 7), 40, eos=())]
+
+
+@pytest.mark.parametrize("name", ["chain:3", "paths:0,1,00,01,10,000"])
+def test_a_forced_draft_is_right_now_and_then_and_the_text_stays(
+    target: TargetModel, draft: MedusaDraft, name: str
+) -> None:
+    plain = decode(Engine(target), BATCH)
+    shape = parse_tree(name)
+    assert isinstance(shape, TreeShape)
+    texts = [[*one.prompt, *new] for one, new in zip(BATCH, plain.texts, strict=True)]
+    forced = ForcedDrafter(StaticDrafter(draft, shape), texts)
+    run = decode(Engine(target, draft, policy=FixedPolicy(forced)), BATCH)
+    assert run.texts == plain.texts
+    untrained = decode(Engine(target, draft, shape), BATCH)
+    assert run.acceptance.tau > untrained.acceptance.tau + 0.3
+    assert set(run.acceptance.histogram) >= {0, 1, 2} or len(run.acceptance.histogram) == 4
+
+
+def test_steps_of_all_trees_are_measured(target: TargetModel, draft: MedusaDraft) -> None:
+    told: list[int] = []
+    shapes = [TreeShape.chain(1), TreeShape.chain(3)]
+    costs = measure_steps(target, draft, shapes, BATCH, lambda steps: told.append(steps) or steps >= 12)
+    assert [(one.tree, one.depth, one.nodes) for one in costs] == [("chain:1", 1, 1), ("chain:3", 3, 3)]
+    assert max(told) >= 12
+    for one in costs:
+        assert one.plain == costs[0].plain and one.plain.batch_size == 2 and one.plain.new_tokens == 40
+        assert one.plain.step > 0 and one.plain.prefill > 0 and one.steps >= 12
+        assert one.fixed > 0 and one.per_token >= 0
+        assert one.speedup(1.0) < 1.5, "a draft that is never right is slower"
+
+
+def test_speedup_is_time_divided_by_time() -> None:
+    plain = PlainCost(batch_size=4, new_tokens=100, prefill=0.5, step=0.01)
+    cost = TreeCost(plain, "chain:4", 4, 4, prefill=0.6, fixed=0.012, per_token=0.001, steps=9)
+    steps = [3, 2, 5]  # tokens of each
+    tau = fmean(steps)
+    seconds = 0.6 + 100 / sum(steps) * sum(0.012 + 0.001 * tokens for tokens in steps)
+    assert cost.speedup(tau) == pytest.approx(1.5 / seconds)
+    assert plain.token_seconds == pytest.approx(1.5 / 400)
+
+
+@pytest.mark.parametrize("speedup", [0.8, 1.0, 1.2])
+def test_the_tau_of_a_speedup_gives_it(speedup: float) -> None:
+    cost = TreeCost(PlainCost(1, 100, 0.1, 0.01), "chain:4", 4, 4, 0.1, 0.02, 0.001, 9)
+    tau = cost.tau(speedup)
+    assert tau is not None and cost.speedup(tau) == pytest.approx(speedup)
+
+
+def test_what_a_tree_cannot_give_is_none() -> None:
+    cost = TreeCost(PlainCost(1, 100, 0.1, 0.01), "chain:4", 4, 4, 0.1, 0.02, 0.001, 9)
+    assert cost.tau(2.5) is None  # would take more than 5 tokens per step
+    assert cost.tau(50.0) is None  # the prompts alone take longer
