@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-from collections.abc import Sequence
+import re
+from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -13,34 +12,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from clover.api import load
 from clover.compare import CompareOptions, run_compare
-from clover.compare import run as run_module
-from clover.compare.measuring import Measurement
-from clover.compare.results import Record, read_records
-from clover.compare.training import Trained
 from clover.errors import UserError
 from clover.train.learner import Learner
 
-pytestmark = pytest.mark.long
 
-REAL_REPORT = run_module.write_report
-
-
-@pytest.fixture(autouse=True)
-def short_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plots take their time; all but the first run and the report alone do without."""
-
-    def write(records: Sequence[Record], folder: Path) -> Path:
-        (folder / "report.md").write_text(f"{len(records)} results\n")
-        return folder / "report.md"
-
-    monkeypatch.setattr(run_module, "write_report", write)
-
-
-def compare(files: Path, output: Path, **options: Any) -> str:
+def compare(files: Path, output: Path, suite: str = "suite.toml", **options: Any) -> str:
     """Run the suite; returns what the console has shown."""
     console = Console(file=StringIO(), width=200)
-    chosen = CompareOptions(str(files / "suite.toml"), output, device="cpu", dtype="float64", **options)
+    chosen = CompareOptions(str(files / suite), output, device="cpu", dtype="float64", **options)
     try:
         run_compare(chosen, console)
     finally:
@@ -52,6 +33,25 @@ def lines(output: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (output / "results.jsonl").read_text().splitlines()]
 
 
+def results(output: Path, kind: str) -> list[dict[str, Any]]:
+    return [row["result"] for row in lines(output) if row["kind"] == kind]
+
+
+def stop_at_step(monkeypatch: pytest.MonkeyPatch, number: int) -> list[int]:
+    """Let an interrupt come at the given training step; returns the steps that are taken."""
+    steps: list[int] = []
+    step = Learner.step
+
+    def counting(self: Learner, *args: Any) -> Any:
+        steps.append(len(steps) + 1)
+        if steps[-1] == number:
+            raise KeyboardInterrupt
+        return step(self, *args)
+
+    monkeypatch.setattr(Learner, "step", counting)
+    return steps
+
+
 @pytest.fixture(scope="module")
 def finished(tiny_files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("run") / "out"
@@ -59,171 +59,191 @@ def finished(tiny_files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return output
 
 
-def test_every_cell_leaves_a_line(finished: Path) -> None:
+def test_every_cell_leaves_a_line_with_its_origin(finished: Path) -> None:
     kinds = [row["kind"] for row in lines(finished)]
-    assert [kinds.count(k) for k in ("text", "training", "measuring", "accuracy")] == [1, 3, 4, 3]
-    assert kinds[0] == "text"
-
-
-def test_provenance_is_complete(finished: Path) -> None:
+    assert [kinds.count(k) for k in ("text", "training", "measuring", "accuracy")] == [1, 2, 4, 2]
     for row in lines(finished):
         assert row["config"] and row["seconds"] >= 0
         origin = row["provenance"]
-        assert {name for name, value in origin.items() if value in ("", None)} <= {"revision", "note"}
-        assert set(origin["versions"]) == {"clover", "torch", "transformers", "python"}
         assert origin["suite"] == "tiny" and len(origin["suite_hash"]) == 12
-        assert (origin["device"], origin["dtype"], origin["threads"]) == ("cpu", "float64", 1)
-        assert origin["command"] == "clover compare suite.toml --device cpu --dtype float64"
+        assert (origin["run"]["device"], origin["run"]["dtype"]) == ("cpu", "float64")
+        assert set(origin["run"]["versions"]) == {"clover", "torch", "transformers", "python"}
 
 
-def test_drafts_are_measured_against_plain_decoding(finished: Path) -> None:
-    measured = [
-        r.result for r in read_records(finished / "results.jsonl") if isinstance(r.result, Measurement)
-    ]
-    assert {(m.batch_size, m.temperature) for m in measured} == {(1, 0.0), (1, 1.0), (2, 0.0), (2, 1.0)}
+def test_drafts_are_measured_against_plain_decoding_on_different_prompts(
+    finished: Path, tiny_files: Path
+) -> None:
+    measured = results(finished, "measuring")
+    assert [(m["task"], m["batch_size"]) for m in measured] == [
+        ("lines", 1), ("lines", 2), ("more", 1), ("more", 2),
+    ]  # fmt: skip
+    trees = ["chain:1", "chain:2", "chain:3", "chain:2"]
     for one in measured:
-        plain, *drafts = one.methods
-        assert plain.method.system == "plain" and plain.tau == 1.0 and plain.speedups == (1.0, 1.0)
-        assert [(d.method.loss, d.method.tree) for d in drafts] == [
-            (loss, tree) for loss in ("paper", "distillation") for tree in ("chain:2", "chain:3")
-        ]
-        for method in one.methods:
-            assert method.identical == method.texts == (3 if one.batch_size == 1 else 4)
-            assert len(method.tokens_per_second) == 2 and method.step_milliseconds["verify"] > 0
+        plain, *drafts = one["methods"]
+        assert plain["method"]["system"] == "plain" and plain["nodes"] == 0
+        assert [draft["method"]["tree"] for draft in drafts] == trees
+        prompts = 3 if one["batch_size"] == 1 else 2  # whole batches only
+        for method in one["methods"]:
+            assert method["identical"] == len(method["acceptances"]) == prompts
+            assert [len(part) for part in method["seconds"]] == [prompts // one["batch_size"]] * 2
+            assert sum(method["tokens"]) == 8 * prompts
+    model = load(str(tiny_files / "target"), "lookup", tree="chain:2", dtype="float64")
+    found = model.generate(["one two", "three four", "five six"], max_new_tokens=8)
+    counted = [one["histogram"] for one in measured[0]["methods"][-1]["acceptances"]]
+    assert counted == [one.acceptance.histogram for one in found]
 
 
 def test_trainings_saw_equal_tokens(finished: Path) -> None:
-    trained = [r.result for r in read_records(finished / "results.jsonl") if isinstance(r.result, Trained)]
-    assert len({(t.steps, t.tokens) for t in trained}) == 1
-    assert trained[0].steps == 3 and trained[0].parameters > 0
-    assert trained[-1].against == "clover2" and trained[-1].loss_weights["label_weight"] == 1.0
+    first, second = results(finished, "training")
+    assert (first["steps"], first["tokens"]) == (second["steps"], second["tokens"])
+    assert first["steps"] == 3 and first["parameters"] > 0
+    assert second["against"] == "clover1" and second["method"]["loss"] == "labels"
 
 
-def test_the_report_is_there(finished: Path) -> None:
-    assert {"report.md", "report.html", "plots"} <= {file.name for file in finished.iterdir()}
-    assert {file.suffix for file in (finished / "plots").iterdir()} == {".png", ".svg"}
+def test_the_report_has_tables_and_plots_and_needs_no_other_file(finished: Path) -> None:
+    names = {path.stem for path in (finished / "plots").glob("*.png")}
+    assert names == {"speed", "batch-size", "depth", "accuracy", "tree-size", "ablation"}
+    page, text = ((finished / f"report.{ending}").read_text() for ending in ("html", "md"))
+    assert page.count("<svg") == len(names)
+    assert not re.search(r'(src|href)="(?!#)|url\((?!#)|@import|<\?xml', page)
+    titles = [
+        "Speed", "Speed-up (geometric mean) by task, temperature 0, batch 2", "τ by task, temperature 0, batch 1",
+        "Acceptance per depth", "Accuracy of the heads", "Ablation", "Training", "Where the results came from",
+    ]  # fmt: skip
+    for title in titles:
+        assert f"## {title}\n" in text
+    assert all(f"](plots/{name}.png)" in text for name in names)
 
 
-def test_what_is_done_is_not_done_again(
-    tiny_files: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numbers_of_the_report(finished: Path) -> None:
+    text = (finished / "report.md").read_text()
+    cells = [
+        one for m in results(finished, "measuring") if m["batch_size"] == 1 for one in m["methods"]
+        if one["method"]["tree"] == "chain:2" and one["method"]["system"] == "lookup"
+    ]  # fmt: skip
+    histograms = [one["histogram"] for cell in cells for one in cell["acceptances"]]
+    steps = sum(map(sum, histograms))
+    emitted = sum(count * (length + 1) for one in histograms for length, count in enumerate(one))
+    row = next(line for line in text.splitlines() if line.startswith("| prompt lookup, chain:2 | 0 | 1 | 2 "))
+    assert re.search(rf"\| {emitted / steps:.2f} ± \d\.\d\d \|", row) and row.endswith("| yes |")
+
+
+def test_what_is_done_is_not_done_again(tiny_files: Path, finished: Path, tmp_path: Path) -> None:
     before = (finished / "results.jsonl").read_text()
-    page = (finished / "report.md").read_text()
-    monkeypatch.setattr(run_module._Comparison, "_run", lambda *_: pytest.fail("a cell was run again"))
-    shown = compare(tiny_files, finished)
-    assert "11 cells, 11 of them done" in shown
+    assert "9 cells, 9 of them done" in compare(tiny_files, finished)
     assert (finished / "results.jsonl").read_text() == before
-    (finished / "report.md").write_text(page)
 
 
-def test_a_run_that_is_killed_between_cells_repeats_nothing(
-    tiny_files: Path, tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
+def test_half_a_line_is_run_again_and_results_of_an_older_suite_are_pointed_out(
+    tiny_files: Path, tmp_path: Path, finished: Path
 ) -> None:
-    ran: list[str] = []
-    once = run_module._Comparison._run
-
-    def counted(self: Any, cell: Any, display: Any) -> Any:
-        ran.append(cell.key)
-        if len(ran) in (3, 6):
-            raise KeyboardInterrupt
-        return once(self, cell, display)
-
-    monkeypatch.setattr(run_module._Comparison, "_run", counted)
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            compare(tiny_files, tmp_path / "out")
-        assert (tmp_path / "out" / "report.md").exists()
-    compare(tiny_files, tmp_path / "out")
-    keys = [row["key"] for row in lines(tmp_path / "out")]
-    assert keys == [row["key"] for row in lines(finished)]
-    assert len(ran) == len(keys) + 2  # only the two cells that were interrupted ran twice
-
-
-def test_half_a_line_is_run_again(tiny_files: Path, tmp_path: Path, finished: Path) -> None:
     output = tmp_path / "out"
     output.mkdir()
     (tmp_path / "out.work").symlink_to(finished.with_name("out.work"))
-    whole = (finished / "results.jsonl").read_text().splitlines(keepends=True)
-    (output / "results.jsonl").write_text("".join(whole[:-1]) + whole[-1][:40])
-    compare(tiny_files, output)
-    assert [row["key"] for row in lines(output)] == [json.loads(line)["key"] for line in whole]
+    rows = (finished / "results.jsonl").read_text().splitlines(keepends=True)
+    foreign = json.dumps(json.loads(rows[-1]) | {"key": "0" * 12}) + "\n"
+    (output / "results.jsonl").write_text("".join([*rows[:-1], foreign]) + rows[-1][:40])
+    shown = compare(tiny_files, output)
+    assert "9 cells, 8 of them done" in shown and "holds 1 results that the suite does not ask for" in shown
+    assert [row["key"] for row in lines(output)[:-2]] == [json.loads(row)["key"] for row in rows[:-1]]
+    assert lines(output)[-1]["key"] == json.loads(rows[-1])["key"]
 
 
-def test_an_interrupted_training_goes_on_from_its_checkpoint(
+def test_an_interrupted_training_goes_on_and_nothing_finished_is_repeated(
     tiny_files: Path, tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = 0
-    step = Learner.step
-
-    def counting(self: Learner, *args: Any) -> Any:
-        nonlocal steps
-        steps += 1
-        if steps == 2:
-            os.kill(os.getpid(), signal.SIGINT)
-        return step(self, *args)
-
-    monkeypatch.setattr(Learner, "step", counting)
+    output = tmp_path / "out"
+    steps = stop_at_step(monkeypatch, 5)  # the second step of the second training
     with pytest.raises(KeyboardInterrupt):
-        compare(tiny_files, tmp_path / "out")
-    assert [row["kind"] for row in lines(tmp_path / "out")] == ["text"]
-    compare(tiny_files, tmp_path / "out")
-    drafts = list((tmp_path / "out.work" / "drafts").iterdir())
-    assert steps == 3 * len(drafts)  # no step was taken twice
+        compare(tiny_files, output)
+    assert [row["kind"] for row in lines(output)] == ["text", "training"]
+    assert (output / "report.html").exists()
+    compare(tiny_files, output)
+    assert len(steps) - 5 <= 3  # of the second training alone
+    assert [row["key"] for row in lines(output)] == [row["key"] for row in lines(finished)]
 
     def weights(folder: Path) -> dict[str, bytes]:
         return {path.parent.name: path.read_bytes() for path in folder.glob("drafts/*/model.safetensors")}
 
     found = weights(tmp_path / "out.work")
-    assert len(found) == len(drafts)
-    assert found == weights(finished.with_name("out.work"))
+    assert len(found) == 2 and found == weights(finished.with_name("out.work"))
 
 
 def test_suites_that_share_a_work_directory_train_a_draft_once(
     tiny_files: Path, tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Learner, "step", lambda *_: pytest.fail("a draft was trained again"))
+    steps = stop_at_step(monkeypatch, 1)
     text = (tiny_files / "suite.toml").read_text().replace('name = "tiny"', 'name = "other"')
-    file = tiny_files / "other.toml"
-    file.write_text(text.replace("batch_sizes = [1, 2]", "batch_sizes = [3]"))
-    console = Console(file=StringIO())
-    options = CompareOptions(
-        str(file), tmp_path / "out", finished.with_name("out.work"), device="cpu", dtype="float64"
+    text = text.replace('system = "clover1"', 'system = "clover1"\nname = "again"', 1).replace(
+        't = "clover1"', 't = "again"'
     )
-    run_compare(options, console)
-    found = [row["result"] for row in lines(tmp_path / "out") if row["kind"] == "measuring"]
-    assert {row["batch_size"] for row in found} == {3}
+    (tiny_files / "other.toml").write_text(text.replace("batch_sizes = [1, 2]", "batch_sizes = [3]"))
+    compare(tiny_files, tmp_path / "out", "other.toml", work=finished.with_name("out.work"))
+    assert not steps
+    assert {row["batch_size"] for row in results(tmp_path / "out", "measuring")} == {3}
 
 
-def test_the_report_alone_needs_no_model(
-    tiny_files: Path, tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_module.TargetModel, "load", lambda *_, **__: pytest.fail("a model was loaded"))
-    monkeypatch.setattr(run_module, "write_report", REAL_REPORT)
+def test_the_report_alone(tiny_files: Path, tmp_path: Path, finished: Path) -> None:
     output = tmp_path / "copy"
     output.mkdir()
-    (output / "results.jsonl").write_text((finished / "results.jsonl").read_text())
+    evil = '<script>alert("x")</script> | `a`'
+    for row in lines(finished):
+        row["provenance"] |= {"title": evil, "note": evil}
+        with (output / "results.jsonl").open("a") as file:
+            file.write(json.dumps(row).replace("labelled", json.dumps(evil)[1:-1]) + "\n")
     compare(tiny_files, output, report_only=True)
-    assert (output / "report.md").read_text() == (finished / "report.md").read_text()
+    tags = _Tags()
+    tags.feed((output / "report.html").read_text())
+    assert "script" not in tags.seen and "<script" not in (output / "report.md").read_text()
     with pytest.raises(UserError, match="no results in"):
         compare(tiny_files, tmp_path / "empty", report_only=True)
 
 
-def test_a_tree_that_is_too_deep_is_found_before_the_work(
-    tiny_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.seen.add(tag)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"chain:3"', '"chain:17"', "system 'clover1': .*17"),
+        ("num_heads = 3", "heads = 3", "system 'clover1': .*no option 'heads'"),
+        (
+            "batch_sizes = [1, 2]",
+            "batch_sizes = [1, 5]",
+            "task 'lines' has 4 different prompts .* and 5 are needed",
+        ),
+        ('"lines.txt"', '"nowhere.txt"', "cannot read .*nowhere.txt"),
+    ],
+)
+def test_what_cannot_work_is_found_before_the_work(
+    tiny_files: Path, tmp_path: Path, old: str, new: str, message: str
 ) -> None:
-    monkeypatch.setattr(run_module._Comparison, "_run", lambda *_: pytest.fail("a cell was run"))
-    text = (tiny_files / "suite.toml").read_text().replace('"chain:3"', '"chain:17"')
-    file = tiny_files / "deep.toml"
-    file.write_text(text)
-    with pytest.raises(UserError, match="system 'clover2': .*17"):
-        run_compare(CompareOptions(str(file), tmp_path / "out"), Console(file=StringIO()))
+    text = (tiny_files / "suite.toml").read_text()
+    assert old in text
+    (tiny_files / "bad.toml").write_text(text.replace(old, new))
+    with pytest.raises(UserError, match=message):
+        compare(tiny_files, tmp_path / "out", "bad.toml")
+    assert not (tmp_path / "out").exists()
 
 
-def test_results_of_an_older_suite_are_pointed_out(tiny_files: Path, tmp_path: Path, finished: Path) -> None:
-    output = tmp_path / "out"
-    output.mkdir()
-    (tmp_path / "out.work").symlink_to(finished.with_name("out.work"))
-    text = (finished / "results.jsonl").read_text()
-    row = json.loads(text.splitlines()[-1]) | {"key": "0" * 12}
-    (output / "results.jsonl").write_text(text + json.dumps(row) + "\n")
-    assert "holds 1 results that the suite does not ask for" in compare(tiny_files, output)
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 2 is not valid JSON"),
+        ("[]", "line 2"),
+        ('{"kind": "poem"}', "line 2: key is missing"),
+    ],
+)
+def test_a_line_that_is_no_result_is_named(
+    tiny_files: Path, tmp_path: Path, finished: Path, line: str, message: str
+) -> None:
+    first = (finished / "results.jsonl").read_text().splitlines(keepends=True)[0]
+    (tmp_path / "results.jsonl").write_text(f"{first}{line}\n")
+    with pytest.raises(UserError, match=message):
+        compare(tiny_files, tmp_path, report_only=True)

@@ -4,8 +4,8 @@ from clover.data.tasks import TaskPrompt
 from clover.engine import Engine
 from clover.evaluate.acceptance import (
     Continuation,
-    GroupAcceptance,
-    SettingResult,
+    Group,
+    Setting,
     Share,
     continue_prompts,
     count_groups,
@@ -46,15 +46,15 @@ def oracle_engine(target: TargetModel, continuations: list[Continuation], spread
 def test_a_draft_that_knows_the_text_gives_all_but_the_bonus_tokens(target: TargetModel) -> None:
     written = plain(target, PROMPTS[:1])
     assert len(written[0].tokens) == NEW
-    seen: list[int] = []
+    seen: list[float] = []
     engine = oracle_engine(target, written, spread=0, depth=3)
     found = continue_prompts(engine, PROMPTS[:1], NEW, 0.0, batch_size=8, progress=seen.append)
     assert found[0].tokens == written[0].tokens
     assert [len(step) for step in found[0].steps] == [4] * 6
-    assert found[0].drafted == (True, True, True, False) * 5 + (True, True, True)
+    assert found[0].drafted == [True, True, True, False] * 5 + [True, True, True]
     assert found[0].acceptance.tau == 4 and found[0].acceptance.acceptance_per_depth == [1, 1, 1]
-    assert count_positions(found) == (Share("1–16", 16, 12), Share("17–32", 7, 6))
-    assert seen == [NEW]
+    assert counts(count_positions(found)) == {"1–16": (12, 16), "17–32": (6, 7)}
+    assert seen == [1.0]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -76,14 +76,14 @@ def test_counts_agree_with_those_of_tau(target: TargetModel) -> None:
     written = plain(target, PROMPTS)
     found = continue_prompts(oracle_engine(target, written, 1, 4), PROMPTS, NEW, 0.0, batch_size=3)
     accepted = sum(sum(len(step) - 1 for step in one.steps) for one in found)
-    assert accepted == sum(group.acceptance.accepted for group in count_groups(found)) > 0
-    shares = count_positions(found)
-    assert sum(share.emitted for share in shares) == sum(len(one.tokens) - 1 for one in found)
-    assert sum(share.accepted for share in shares) == accepted
+    assert accepted == sum(group.total.accepted for group in count_groups(found)) > 0
+    shares = counts(count_positions(found)).values()
+    assert sum(emitted for _, emitted in shares) == sum(len(one.tokens) - 1 for one in found)
+    assert sum(part for part, _ in shares) == accepted
 
 
 def test_plain_decoding_accepts_nothing(target: TargetModel) -> None:
-    assert all(share.accepted == 0 for share in count_positions(plain(target, PROMPTS)))
+    assert all(share.share.value == 0 for share in count_positions(plain(target, PROMPTS)))
 
 
 def hand_made(group: str, prompt: list[int], steps: list[list[int]]) -> Continuation:
@@ -93,27 +93,39 @@ def hand_made(group: str, prompt: list[int], steps: list[list[int]]) -> Continua
     return Continuation(TaskPrompt(group, tuple(prompt), "x"), tuple(map(tuple, steps)), acceptance)
 
 
-def test_groups_add_up() -> None:
+def counts(shares: tuple[Share, ...]) -> dict[str, tuple[int, int]]:
+    """Accepted draft tokens and all new tokens by label."""
+    return {share.label: (sum(part for part, _ in share.pairs), share.emitted) for share in shares}
+
+
+def test_groups_add_up_and_have_errors_over_prompts() -> None:
     continuations = [
         hand_made("a", [1], [[2, 3], [4]]),
         hand_made("b", [1], [[2, 3, 4, 5]]),
         hand_made("a", [1], [[2, 3, 4]]),
     ]
     groups = count_groups(continuations)
-    assert [(g.group, g.prompts, g.acceptance.tau) for g in groups] == [("a", 2, 2.0), ("b", 1, 4.0)]
-    setting = SettingResult("chain:3", 3, 0.0, groups, (), ())
-    assert setting.acceptance == sum((one.acceptance for one in continuations), Acceptance())
+    assert [(g.name, len(g.acceptances), g.tau.value) for g in groups] == [("a", 2, 2.0), ("b", 1, 4.0)]
+    assert groups[0].tau.error == pytest.approx(2 / 3) and groups[1].tau.error is None
+    assert [depth.value for depth in groups[0].depths] == pytest.approx([2 / 3, 1 / 2, 0])
+    setting = Setting("chain:3", 3, 0.0, groups, (Share("digits", ((3, 4), (0, 0))),), ())
+    assert setting.all.total == sum((one.acceptance for one in continuations), Acceptance())
     json = setting.to_dict()
-    assert json["tau"] == 2.5
+    assert json["tau"] == 2.5 and json["nodes"] == 3
     assert [(group["group"], group["tau"]) for group in json["groups"]] == [("a", 2.0), ("b", 4.0)]
+    assert json["kinds"][0]["share"] == 0.75 and json["kinds"][0]["emitted"] == 4
+
+
+def test_a_setting_without_prompts_has_no_depths() -> None:
+    assert Group("all", ()).depths == []
 
 
 def test_bins_of_positions_double() -> None:
     long = hand_made("a", [1], [[2, 3]] * 40)  # 80 tokens, every first one drafted
     short = hand_made("a", [1], [[2], [3], [4]])
-    assert count_positions([long, short]) == (
-        Share("1–16", 18, 8), Share("17–32", 16, 8), Share("33–64", 32, 16), Share("65–128", 15, 8),
-    )  # fmt: skip
+    assert counts(count_positions([long, short])) == {
+        "1–16": (8, 18), "17–32": (8, 16), "33–64": (16, 32), "65–128": (8, 15),
+    }  # fmt: skip
     assert count_positions([hand_made("a", [1], [[2]])]) == ()
 
 
@@ -128,20 +140,11 @@ def test_kinds_of_emitted_tokens() -> None:
     steps = [[*word, *digit], [*point], [*word, *space, *end], [*point, *word]]
     found = count_kinds([hand_made("a", ids("the"), steps)], tokenizer)
     assert tuple(share.label for share in found) == TOKEN_KINDS
-    shares = {share.label: (share.emitted, share.accepted) for share in found}
-    assert shares == {
+    assert counts(found) == {
         "first of a word": (2, 2),  # the last word is the text's last token, which is left out
         "inside a word": (0, 0),
-        "digits": (1, 0),
-        "punctuation": (2, 1),
+        "digits": (0, 1),
+        "punctuation": (1, 2),
         "white space": (1, 1),
-        "special": (1, 0),
+        "special": (0, 1),
     }
-    assert found[0].share == 1.0 and found[1].share == 0.0
-
-
-def test_json_of_a_setting_has_shares() -> None:
-    groups = (GroupAcceptance("a", 1, Acceptance([1], [1], 1)),)
-    json = SettingResult("t", 1, 1.0, groups, (Share("digits", 4, 3),), (Share("1–16", 0, 0),)).to_dict()
-    assert json["kinds"] == [{"label": "digits", "emitted": 4, "accepted": 3, "share": 0.75}]
-    assert json["positions"][0]["share"] == 0.0

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from functools import cache
 from types import SimpleNamespace
 
@@ -6,18 +5,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from clover.data import Batch, Batches, Sample
-from clover.drafts import DraftModel, RecallDraft
+from clover.data import Batch
+from clover.drafts import Clover2Draft, DraftModel
 from clover.drafts.loading import SYSTEMS
 from clover.evaluate.accuracy import (
     MAX_HEADS,
     TOP,
     HeadAccuracy,
-    Ranks,
+    as_sample,
     count_ranks,
     measure_heads,
     rank_tokens,
-    shares,
+    text_batches,
 )
 from clover.target import TargetModel
 from tests.families import VOCAB, tiny_model
@@ -72,16 +71,14 @@ def slow_orders(draft: DraftModel, batch: Batch, row: int, at: int) -> list[list
 
 
 @torch.no_grad()
-def slow_accuracy(batch: Batch, draft: DraftModel) -> dict[str, list]:
-    """The counts of HeadAccuracy by plain loops over rows, positions and heads."""
+def slow_accuracy(batch: Batch, draft: DraftModel) -> HeadAccuracy:
+    """The counts by plain loops over texts, positions and heads."""
     heads = heads_of(draft)
-    counts: dict[str, list] = {
-        name: [[0] * len(TOP) for _ in range(heads)] for name in ("text", "target", "chained")
-    }
-    counts |= {"positions": [0] * heads, "reached": [0] * heads}
+    texts = []
     for row, length in enumerate(batch.lengths.tolist()):
         text = batch.tokens[row, :length].tolist()
-        choices = tiny_target().logits(tiny_target().train_forward(torch.tensor([text])).hidden)[0].argmax(-1)
+        positions = [0] * heads
+        forced, chained = ([[0] * len(TOP) for _ in range(heads)] for _ in range(2))
         for at in range(length - 2):
             if not batch.predicted_mask[row, at + 2]:
                 continue
@@ -89,27 +86,22 @@ def slow_accuracy(batch: Batch, draft: DraftModel) -> dict[str, list]:
             for head, best in enumerate(slow_orders(draft, batch, row, at)):
                 if not batch.predicted_mask[row, at + 2 + head]:
                     break
-                label, choice = text[at + 2 + head], int(choices[at + 1 + head])
-                counts["positions"][head] += 1
-                counts["reached"][head] += right_so_far
+                label = text[at + 2 + head]
+                positions[head] += 1
                 for place, size in enumerate(TOP):
-                    counts["text"][head][place] += label in best[:size]
-                    counts["target"][head][place] += choice in best[:size]
-                    counts["chained"][head][place] += right_so_far and label in best[:size]
+                    forced[head][place] += label in best[:size]
+                    chained[head][place] += right_so_far and label in best[:size]
                 right_so_far &= best[0] == label
-    return counts
-
-
-def as_lists(accuracy: HeadAccuracy) -> dict[str, list]:
-    return {name: value.tolist() for name, value in vars(accuracy).items()}
+        texts.append((tuple(positions), tuple(map(tuple, forced)), tuple(map(tuple, chained))))
+    return HeadAccuracy(*zip(*texts))
 
 
 @pytest.mark.parametrize("first_predicted", [[0, 0, 0], [0, 5, 9], [4, 1, 6]])
 def test_accuracy_is_that_of_a_loop_over_positions(first_predicted: list[int]) -> None:
     batch = make_batch([14, 9, 12], first_predicted)
     measured = measure_heads(tiny_target(), tiny_draft(), [batch])
-    assert as_lists(measured) == slow_accuracy(batch, tiny_draft())
-    assert measured.positions[0] > measured.positions[-1] > 0
+    assert measured == slow_accuracy(batch, tiny_draft())
+    assert measured.totals[0] > measured.totals[-1] > 0
 
 
 @pytest.mark.parametrize("system", sorted(SYSTEMS))
@@ -119,16 +111,16 @@ def test_every_system_is_measured_at_all_its_depths(system: str) -> None:
     batch = make_batch([13, 11], [3, 2])
     batch.tokens[:, 8:10] = batch.tokens[:, 4:6]  # something that was there before
     measured = measure_heads(tiny_target(), draft, [batch])
-    assert measured.heads == heads_of(draft) > 1
-    assert as_lists(measured) == slow_accuracy(batch, draft)
+    assert len(measured.totals) == heads_of(draft) > 1
+    assert measured == slow_accuracy(batch, draft)
 
 
 def test_a_gap_in_what_is_predicted_ends_a_chain() -> None:
     batch = make_batch([12], [2])
     batch.predicted_mask[0, 6:8] = False
     measured = measure_heads(tiny_target(), tiny_draft(), [batch])
-    assert as_lists(measured) == slow_accuracy(batch, tiny_draft())
-    assert measured.positions.tolist() == [8, 6, 4, 2, 0, 0, 0, 0]
+    assert measured == slow_accuracy(batch, tiny_draft())
+    assert measured.totals == [8, 6, 4, 2, 0, 0, 0, 0]
 
 
 def test_the_session_says_what_training_says() -> None:
@@ -138,11 +130,11 @@ def test_the_session_says_what_training_says() -> None:
     with torch.no_grad():
         outputs = tiny_draft().train_outputs(read, batch.tokens)
         logits = tiny_draft().train_logits(outputs.movedim(0, -2))  # [B, T, D, V]
-    ranks = rank_tokens(tiny_target(), tiny_draft(), batch, HEADS)
+    ranks = rank_tokens(tiny_target(), tiny_draft(), batch)
     for head in range(HEADS):
         for at in range(11 - 2 - head):
             label = int(batch.tokens[0, at + 2 + head])
-            assert int(ranks.text[head, 0, at]) == order(logits[0, at, head]).index(label)
+            assert int(ranks[head, 0, at]) == order(logits[0, at, head]).index(label)
 
 
 def oracle_case(spread: int) -> tuple[Batch, OracleDraft]:
@@ -153,11 +145,9 @@ def oracle_case(spread: int) -> tuple[Batch, OracleDraft]:
 def test_a_draft_that_knows_the_text_is_always_right() -> None:
     batch, oracle = oracle_case(spread=0)
     measured = measure_heads(tiny_target(), oracle, [batch])  # type: ignore[arg-type]
-    assert measured.heads == MAX_HEADS
-    assert measured.positions.tolist() == [2 * (18 - head) for head in range(MAX_HEADS)]
-    for counts in (measured.text, measured.chained):
-        assert torch.equal(counts, measured.positions[:, None].expand(-1, len(TOP)))
-    assert torch.equal(measured.reached, measured.positions)
+    assert measured.totals == [2 * (18 - head) for head in range(MAX_HEADS)]
+    assert measured.forced == measured.chained
+    assert all(share.value == 1.0 for row in measured.shares(measured.forced) for share in row)
 
 
 def test_a_draft_that_is_right_at_known_ranks() -> None:
@@ -173,11 +163,14 @@ def test_a_draft_that_is_right_at_known_ranks() -> None:
         chains = [
             (row, at) for row, at in ends if all(places[row, at - back] == 0 for back in range(1, head + 1))
         ]
-        assert int(measured.reached[head]) == len(chains)
         for place, size in enumerate(TOP):
-            assert int(measured.text[head, place]) == sum(places[end] < size for end in ends)
-            assert int(measured.chained[head, place]) == sum(places[end] < size for end in chains)
-    assert 0 < measured.chained[1, 0] < measured.text[1, 0]
+            forced, chained = (
+                sum(right for right, _ in measured.pairs(counts, head, place))
+                for counts in (measured.forced, measured.chained)
+            )
+            assert forced == sum(places[end] < size for end in ends)
+            assert chained == sum(places[end] < size for end in chains)
+    assert 0 < measured.shares(measured.chained)[1][0].value < measured.shares(measured.forced)[1][0].value
 
 
 class FixedSession:
@@ -197,10 +190,11 @@ def rank_with(logits: Tensor, text: list[int]) -> list[int]:
     draft = SimpleNamespace(
         config=SimpleNamespace(hidden_state="post_norm"),
         d2t=None,
+        max_depth=1,
         new_session=lambda *_: FixedSession(logits),
     )
     batch = Batch(torch.tensor([text]), torch.ones(1, len(text), dtype=torch.bool), torch.tensor([len(text)]))
-    return rank_tokens(tiny_target(), draft, batch, 1).text[0, 0].tolist()  # type: ignore[arg-type]
+    return rank_tokens(tiny_target(), draft, batch)[0, 0].tolist()  # type: ignore[arg-type]
 
 
 def test_equal_logits_stand_in_the_order_of_tokens_and_impossible_tokens_nowhere() -> None:
@@ -209,32 +203,30 @@ def test_equal_logits_stand_in_the_order_of_tokens_and_impossible_tokens_nowhere
     assert rank_with(logits, [3, 3, 7, 4, 9, 0]) == [0, 1, 2, VOCAB, VOCAB, VOCAB]
 
 
-def test_counts_of_several_batches_add_up() -> None:
+def test_batches_are_joined() -> None:
     batches = [make_batch([9, 7], [0, 3]), make_batch([12], [2], seed=5)]
-    seen: list[int] = []
+    seen: list[float] = []
     both = measure_heads(tiny_target(), tiny_draft(), batches, seen.append)
     apart = [measure_heads(tiny_target(), tiny_draft(), [batch]) for batch in batches]
-    assert as_lists(both) == as_lists(apart[0] + apart[1])
-    assert seen == [18, 12]
+    assert both == apart[0] + apart[1]
+    assert seen == [0.5, 1.0]
 
 
-def test_shares_and_json() -> None:
-    ranks = Ranks(torch.tensor([[[0, 4, 50]], [[2, 0, 50]]]), torch.tensor([[[0, 0, 50]], [[0, 0, 50]]]))
-    found = count_ranks(ranks, torch.tensor([[False, False, True, True, False]])[:, :3])
-    assert found.positions.tolist() == [1, 0]
-    assert shares(found.chained, found.reached) == [[1.0] * 5, [0.0] * 5]
-    json = count_ranks(ranks, torch.tensor([[True, True, True]])).to_dict()
-    assert json["positions"] == [1, 0] and json["forced"][0] == [1.0] * 5 and json["top"] == list(TOP)
+def test_shares_have_errors_over_texts() -> None:
+    ranks = torch.tensor([[[0, 4, 50], [0, 0, 50], [9, 9, 50]]])  # one head, three texts
+    found = count_ranks(ranks, torch.ones(3, 5, dtype=torch.bool)[:, :3])
+    assert found.positions == ((1,), (1,), (1,))
+    share = found.shares(found.forced)[0][0]
+    assert share.value == pytest.approx(2 / 3) and share.error == pytest.approx(1 / 3)
+    json = found.to_dict()
+    assert json["positions"] == [3] and json["top"] == list(TOP) and json["texts"] == 3
+    assert json["forced"][0] == pytest.approx([2 / 3] * 4 + [1.0])
+    nothing = count_ranks(ranks, torch.zeros(3, 3, dtype=torch.bool))
+    assert nothing.shares(nothing.forced)[0][0].value == 0.0
 
 
-@pytest.fixture(params=["prompt", "text"])
-def sampled(request: pytest.FixtureRequest) -> Callable[[], list[Batch]]:
-    start = 4 if request.param == "prompt" else 0
-    sample = Sample(torch.arange(3, 23, dtype=torch.int32), torch.arange(20) >= start)
-    return lambda: list(Batches([sample], 20, 20, seed=0).epoch())
-
-
-def test_batches_of_training_are_taken(sampled: Callable[[], list[Batch]]) -> None:
-    batches = sampled()
-    found = measure_heads(tiny_target(), tiny_draft(), batches)
-    assert int(found.positions[0]) == int(batches[0].predicted_mask[:, 2:].sum())
+def test_long_texts_are_cut_and_prompts_are_not_predicted() -> None:
+    samples = [as_sample([3, 4, 5, 6], range(7, 23)), as_sample([3], [4, 5])]
+    (batch,) = text_batches(tiny_target(), samples)
+    found = measure_heads(tiny_target(), tiny_draft(), [batch])
+    assert sorted(count[0] for count in found.positions) == [1, 16]

@@ -12,8 +12,8 @@ from clover.evaluate.kinds import (
     TOKEN_KINDS,
     WORD_INSIDE,
     WORD_START,
-    TokenKinds,
     kind_of,
+    kinds_of,
 )
 
 CASES = [  # pieces of a text, and the kind of each; the first is the prompt's
@@ -86,11 +86,8 @@ def spelled_cases(style: str) -> tuple[PreTrainedTokenizerFast, list[int]]:
 @pytest.mark.parametrize("style", ["byte level", "SentencePiece"])
 def test_kinds_are_the_same_in_both_styles(style: str) -> None:
     tokenizer, tokens = spelled_cases(style)
-    kinds = TokenKinds(tokenizer)
     expected = [kind for _, kind in CASES[1:]]
-    assert kinds.of(tokens, 1) == expected
-    assert kinds.of(tokens, 1) == expected  # from what it keeps
-    assert kinds.of(tokens, len(tokens) - 1) == expected[-1:]
+    assert kinds_of(tokenizer, [(tokens, 1), (tokens, len(tokens) - 1)]) == [expected, expected[-1:]]
 
 
 def parts_of_a_character() -> Iterator[tuple[PreTrainedTokenizerFast, list[str]]]:
@@ -103,14 +100,14 @@ def parts_of_a_character() -> Iterator[tuple[PreTrainedTokenizerFast, list[str]]
 @pytest.mark.parametrize("case", range(2))
 def test_parts_of_a_character_are_inside_a_word(case: int) -> None:
     tokenizer, spell = list(parts_of_a_character())[case]
-    found = TokenKinds(tokenizer).of(ids(tokenizer, spell), 1)
+    (found,) = kinds_of(tokenizer, [(ids(tokenizer, spell), 1)])
     assert found[:3] == [WORD_INSIDE] * 3
     assert found[3] == WORD_START  # a currency sign ends no word
 
 
 def test_a_lone_space_mark_is_white_space() -> None:
     tokenizer = sentence_piece()
-    assert TokenKinds(tokenizer).of(ids(tokenizer, ["▁def", "▁", "x"]), 1) == [SPACE, WORD_START]
+    assert kinds_of(tokenizer, [(ids(tokenizer, ["▁def", "▁", "x"]), 1)]) == [[SPACE, WORD_START]]
 
 
 @pytest.mark.parametrize(

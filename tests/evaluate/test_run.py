@@ -1,6 +1,7 @@
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -8,8 +9,10 @@ from rich.console import Console
 from clover.api import load
 from clover.data import Batches, read_samples
 from clover.errors import UserError
-from clover.evaluate import EvaluateOptions, EvaluationReport, measure_heads, run_evaluate
+from clover.evaluate import EvaluateOptions, measure_heads, run_evaluate
 from clover.metrics import Acceptance
+from clover.report.output import Report
+from clover.report.table import Table
 
 QUESTIONS = [
     {"question_id": 81, "category": "writing", "turns": ["the cat sat", "again"]},
@@ -25,25 +28,32 @@ def questions(tmp_path: Path) -> Path:
     return path
 
 
-def evaluate(pair: tuple[Path, Path], **options: object) -> EvaluationReport:
+def evaluate(pair: tuple[Path, Path], **options: object) -> Report:
     chosen = {"target": str(pair[0]), "draft": str(pair[1]), "max_new_tokens": 8, **options}
     quiet = Console(file=io.StringIO(), width=100)
     return run_evaluate(EvaluateOptions(**chosen), quiet, quiet)  # type: ignore[arg-type]
+
+
+def data(report: Report) -> dict[str, Any]:
+    assert isinstance(report.data, dict)
+    return report.data
 
 
 def test_what_is_measured_is_what_the_python_interface_gives(
     tiny_pair: tuple[Path, Path], questions: Path
 ) -> None:
     report = evaluate(tiny_pair, files=(str(questions),), trees=("chain:3", "clover2"), seed=3)
-    assert (report.prompts, report.left_out) == (2, 1)
-    names = [(setting.tree, setting.temperature, setting.nodes) for setting in report.settings]
+    assert dict(report.facts)["prompts"].startswith("2 prompts, 8 new tokens each (1 more do not fit")
+    settings = data(report)["settings"]
+    names = [(setting["tree"], setting["temperature"], setting["nodes"]) for setting in settings]
     assert names == [("chain:3", 0.0, 3), ("chain:3", 1.0, 3), ("clover2", 0.0, 25), ("clover2", 1.0, 25)]
     turns = [[{"role": "user", "content": QUESTIONS[i]["turns"][0]}] for i in range(2)]  # type: ignore[index]
-    for setting in report.settings:
-        model = load(*tiny_pair, tree=setting.tree)
-        results = model.generate(turns, max_new_tokens=8, temperature=setting.temperature, seed=3)
-        assert setting.acceptance == sum((one.acceptance for one in results), Acceptance())
-        assert [group.group for group in setting.groups] == ["mt_bench", "translation"]
+    for setting in settings:
+        model = load(*tiny_pair, tree=setting["tree"])
+        results = model.generate(turns, max_new_tokens=8, temperature=setting["temperature"], seed=3)
+        expected = sum((one.acceptance for one in results), Acceptance()).to_dict()
+        assert {name: setting[name] for name in expected} == expected
+        assert [group["group"] for group in setting["groups"]] == ["mt_bench", "translation"]
 
 
 @pytest.mark.parametrize("temperatures", [(0.0,), (1.0,)])
@@ -51,15 +61,12 @@ def test_heads_are_measured_on_greedy_text(
     tiny_pair: tuple[Path, Path], questions: Path, temperatures: tuple[float, ...]
 ) -> None:
     report = evaluate(tiny_pair, files=(str(questions),), temperatures=temperatures)
-    assert [setting.tree for setting in report.settings] == ["own tree"]
-    assert (
-        report.heads.text.tolist() == report.heads.target.tolist()
-    )  # greedy text is the target's first choice
+    assert [setting["temperature"] for setting in data(report)["settings"]] == list(temperatures)
     written = load(*tiny_pair).generate(
         [[{"role": "user", "content": row["turns"][0]}] for row in QUESTIONS[:2]],  # type: ignore[index]
         max_new_tokens=8,
     )
-    assert int(report.heads.positions[0]) == sum(len(one.tokens) for one in written)
+    assert data(report)["heads"]["positions"][0] == sum(len(one.tokens) for one in written)
 
 
 def test_texts_are_measured_as_they_are_and_give_the_prompts(
@@ -73,17 +80,30 @@ def test_texts_are_measured_as_they_are_and_give_the_prompts(
     tokenizer, draft = model.target.tokenizer, model.engine.draft
     assert tokenizer is not None and draft is not None
     samples = read_samples([texts], tokenizer, model.target.eos_token_ids).samples[:2]
-    expected = measure_heads(model.target, draft, list(Batches(samples, 128, 1024, seed=1).epoch()))
-    assert report.heads.to_dict() == expected.to_dict()
-    assert report.texts == f"2 texts as written in {texts}"
-    assert report.prompts == 2
+    expected = measure_heads(model.target, draft, Batches(samples, 128, 1024, seed=1).epoch())
+    assert data(report)["heads"]["positions"] == expected.totals
+    assert dict(report.facts)["heads measured on"] == f"2 texts as written in {texts}"
 
 
-def test_files_are_written(tiny_pair: tuple[Path, Path], questions: Path, tmp_path: Path) -> None:
+def test_files_and_tables(tiny_pair: tuple[Path, Path], questions: Path, tmp_path: Path) -> None:
     files = {"json": tmp_path / "new" / "found.json", "picture": tmp_path / "found.png"}
-    report = evaluate(tiny_pair, files=(str(questions),), temperatures=(0.0,), **files)
-    assert json.loads(files["json"].read_text(encoding="utf-8")) == json.loads(json.dumps(report.to_dict()))
+    report = evaluate(tiny_pair, files=(str(questions),), trees=("chain:2",), temperatures=(0.0,), **files)
+    found = json.loads(files["json"].read_text(encoding="utf-8"))
+    assert found["settings"] == data(report)["settings"]
+    assert found["provenance"]["command"].startswith("clover evaluate ")
+    assert found["system"] == "clover2"
     assert files["picture"].stat().st_size > 1000
+    tables: dict[str, Table] = {table.title: table for table in report.tables}
+    tau = found["settings"][0]["tau"], found["settings"][0]["tau_error"]
+    (everything, *groups) = tables["Acceptance"].rows
+    assert everything[:5] == ("chain:2", "0", "all", "2", str(found["settings"][0]["emitted"]))
+    assert everything[5] == f"{tau[0]:.2f} ± {tau[1]:.2f}"
+    assert [row[2] for row in groups] == ["mt_bench", "translation"]
+    forced = next(table for title, table in tables.items() if "forced" in title)
+    share, error = found["heads"]["forced"][0][0], found["heads"]["forced_errors"][0][0]
+    assert forced.rows[0][2] == f"{100 * share:.1f} ± {100 * error:.1f}"
+    weak = tables["Where the draft is weak"]
+    assert weak.columns == ("new tokens", "chain:2, T 0") and weak.rows[-1][0] == "number 1–16"
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from clover.compare.suite import Budget, Suite, System, Task, TextOptions, TrainingOptions, digest
-from clover.drafts.config import all_options
+from clover.compare.suite import PLAIN, Budget, Suite, System, Task, digest
+from clover.drafts.config import LossConfig
 from clover.drafts.loading import SYSTEMS
 from clover.errors import UserError
 from clover.files import explain
-from clover.losses import LossConfig
 
-PLAIN = "plain"
+Kind = Literal["text", "training", "measuring", "accuracy"]
+_TOKENS_PER_SECOND = {"text": 500, "training": 3000, "measuring": 150, "accuracy": 200}  # of a small CPU
 
 
 @dataclass(frozen=True)
@@ -32,54 +32,50 @@ class Method:
         loss, budget, learning_rate, seed: how the draft was trained; None where there is nothing to train.
     """
 
-    system: str
+    system: str = PLAIN
     tree: str | None = None
     loss: str | None = None
     budget: str | None = None
     learning_rate: float | None = None
     seed: int | None = None
 
+    @property
+    def words(self) -> str:
+        """The method in one line.
+
+        >>> Method("medusa", "chain:3", "paper", "200 steps", 1e-3, 0).words
+        'medusa, chain:3, paper, 200 steps, rate 0.001, seed 0'
+        """
+        rate = None if self.learning_rate is None else f"rate {self.learning_rate:g}"
+        seed = None if self.seed is None else f"seed {self.seed}"
+        return ", ".join(filter(None, (self.system, self.tree, self.loss, self.budget, rate, seed)))
+
 
 @dataclass(frozen=True)
 class Draft:
-    """A draft to be trained, or one that needs no training (`loss` and `budget` are None); see `System`."""
+    """A system of the suite trained in one way; `loss` and `budget` are None where there is nothing to train."""
 
     method: Method
-    kind: str
-    options: dict[str, Any]
+    system: System
     trees: tuple[str, ...]
-    against: str | None = None
     loss: LossConfig | None = None
     budget: Budget | None = None
 
     @property
-    def trained(self) -> bool:
-        """Whether it has to be trained."""
-        return self.loss is not None
-
     def methods(self) -> list[Method]:
         """The draft with each of its trees."""
-        return [Method(**{**asdict(self.method), "tree": tree}) for tree in self.trees]
+        return [replace(self.method, tree=tree) for tree in self.trees]
 
     def identity(self) -> dict[str, Any]:
         """What decides its weights, but for the text and the batches; the names are left out, defaults written out."""
         return {
-            "system": self.kind,
-            "options": all_options(SYSTEMS[self.kind].config_class, self.options),
+            "system": self.system.system,
+            "options": SYSTEMS[self.system.system].options_of_new(self.system.options),
             "loss": self.loss and asdict(self.loss),
-            "budget": self.budget and [self.budget.steps, self.budget.minutes],
+            "budget": self.budget and self.budget.name,
             "learning_rate": self.method.learning_rate,
             "seed": self.method.seed,
         }
-
-
-@dataclass(frozen=True)
-class Place:
-    """On what everything runs: the target and how it computes."""
-
-    target: str
-    device: str
-    dtype: str
 
 
 @dataclass(frozen=True)
@@ -87,101 +83,105 @@ class Cell:
     """One piece of work with one line of results.
 
     Args:
-        place: on what it runs.
-        kind: "text", "training", "accuracy" or "measuring".
         label: what it is called while it runs.
         config: what decides its result, as JSON values.
+        seconds: a first guess of how long it takes.
+        drafts: one to be trained or whose heads are measured; or those that decode in turn.
+        task, batch_size, temperature: of measuring.
     """
 
-    place: Place
-    kind: str
+    kind: Kind
     label: str
     config: dict[str, Any] = field(repr=False)
+    seconds: float
+    drafts: tuple[Draft, ...] = ()
+    task: Task | None = None
+    batch_size: int = 1
+    temperature: float = 0.0
 
     @property
     def key(self) -> str:
         """12 hexadecimal digits that stand for this cell in the results."""
-        return digest([self.kind, asdict(self.place), self.config])
+        return digest([self.kind, self.config])
 
 
-@dataclass(frozen=True)
-class TextCell(Cell):
-    """The target writes what the drafts learn from."""
-
-    options: TextOptions
-
-
-@dataclass(frozen=True)
-class TrainingCell(Cell):
-    """One draft is trained.
-
-    Args:
-        weights: 12 hexadecimal digits that stand for everything that decides the draft's weights.
-    """
-
-    draft: Draft
-    options: TrainingOptions
-    weights: str
-
-
-@dataclass(frozen=True)
-class AccuracyCell(Cell):
-    """The heads of one draft are measured on one task."""
-
-    draft: Draft
-    task: Task
-
-
-@dataclass(frozen=True)
-class MeasuringCell(Cell):
-    """Plain decoding and all drafts of one budget and seed decode one task in turn."""
-
-    drafts: tuple[Draft, ...]
-    task: Task
-    batch_size: int
-    temperature: float
-
-
-@dataclass(frozen=True)
 class Plan:
-    """All cells of a suite in the order in which they run, and where each trained draft's weights are.
+    """All cells of a suite in the order in which they run: text, trainings, measurements, accuracies.
 
     Args:
-        weights: of each trained draft, see `TrainingCell`.
-    """
-
-    cells: tuple[Cell, ...]
-    weights: dict[Method, str]
-
-
-def make_plan(suite: Suite, place: Place) -> Plan:
-    """The cells of `suite`: text, trainings, measurements, accuracies.
+        suite: what is asked for.
+        place: on what everything runs: target, device, dtype.
 
     Raises:
         UserError: the suite names a file that cannot be read.
     """
-    drafts = [draft for system in suite.systems for draft in _drafts(suite, system)]
-    text = _text_cell(suite, place)
-    training = {d.method: _training_cell(suite, place, d, text.key) for d in drafts if d.trained}
-    weights = {method: cell.weights for method, cell in training.items()}
-    tasks = [(task, _task_identity(task)) for task in suite.tasks]
-    measuring = [
-        _measuring_cell(suite, place, group, task, weights, where)
-        for group in _groups(drafts)
-        for task, *where in (
-            (task, identity, size, temperature)
-            for task, identity in tasks
+
+    def __init__(self, suite: Suite, place: dict[str, str]):
+        self.suite, self.place = suite, place
+        self._tasks = {task.name: _task_identity(task) for task in suite.tasks}
+        self.drafts = [draft for system in suite.systems for draft in _drafts(suite, system)]
+        self.text = self._text_cell()
+        trained = [draft for draft in self.drafts if draft.loss is not None]
+        trainings = [self._training_cell(draft) for draft in trained]
+        measuring = [
+            self._measuring_cell(group, task, size, temperature)
+            for group in _groups(self.drafts)
+            for task in suite.tasks
             for size, temperature in product(suite.measuring.batch_sizes, suite.measuring.temperatures)
-        )
-    ]
-    accuracy = [
-        _accuracy_cell(suite, place, draft, task, weights[draft.method], identity)
-        for draft in drafts
-        if draft.trained and suite.measuring.accuracy
-        for task, identity in tasks
-    ]
-    texts = [text] if training else []
-    return Plan((*texts, *training.values(), *measuring, *accuracy), weights)
+        ]
+        accuracies = map(self._accuracy_cell, trained if suite.measuring.accuracy else [])
+        self.cells: list[Cell] = [*([self.text] if trained else []), *trainings, *measuring, *accuracies]
+
+    def weights(self, draft: Draft) -> str:
+        """12 hexadecimal digits that stand for everything that decides a trained draft's weights."""
+        options = self.suite.training.model_dump(include={"max_length", "batch_tokens", "optimizer", "dtype"})
+        return digest([self.place, self.text.key, options, draft.identity()])
+
+    def _cell(self, kind: Kind, label: str, config: dict[str, Any], tokens: float, **fields: Any) -> Cell:
+        seconds = tokens / _TOKENS_PER_SECOND[kind]
+        return Cell(kind, label, {"place": self.place, **config}, seconds, **fields)
+
+    def _text_cell(self) -> Cell:
+        options = self.suite.text
+        config = options.model_dump(mode="json") | {"files": [_file_digest(file) for file in options.files]}
+        return self._cell("text", "training text", config, options.texts * options.max_length)
+
+    def _training_cell(self, draft: Draft) -> Cell:
+        assert draft.budget is not None
+        tokens = (draft.budget.steps or 0) * self.suite.training.batch_tokens
+        tokens += 60 * (draft.budget.minutes or 0) * _TOKENS_PER_SECOND["training"]
+        config = {"method": asdict(draft.method), "weights": self.weights(draft), **draft.identity()}
+        return self._cell("training", f"train {draft.method.words}", config, tokens, drafts=(draft,))
+
+    def _measuring_cell(self, drafts: list[Draft], task: Task, size: int, temperature: float) -> Cell:
+        options = self.suite.measuring
+        chosen = [
+            {
+                "method": asdict(d.method),
+                "trees": d.trees,
+                "weights": self.weights(d) if d.loss else d.identity(),
+            }
+            for d in drafts
+        ]
+        config = {"drafts": chosen, "batch_size": size, "temperature": temperature, "rounds": options.rounds}
+        trained = drafts[0].method
+        equal = f", {trained.budget}, seed {trained.seed}" if trained.budget else ""
+        label = f"measure {task.name}, batch {size}, temperature {temperature:g}{equal}"
+        methods = 1 + sum(len(draft.trees) for draft in drafts)
+        batches = max(1, options.prompts // size)
+        tokens = methods * options.rounds * batches * options.max_new_tokens
+        fields = {"drafts": tuple(drafts), "task": task, "batch_size": size, "temperature": temperature}
+        return self._cell("measuring", label, config | self._prompts([task]), tokens, **fields)
+
+    def _accuracy_cell(self, draft: Draft) -> Cell:
+        tasks, options = self.suite.tasks, self.suite.measuring
+        config = {"method": asdict(draft.method), "weights": self.weights(draft), **self._prompts(tasks)}
+        tokens = len(tasks) * options.prompts * options.max_new_tokens
+        return self._cell("accuracy", f"accuracy of {draft.method.words}", config, tokens, drafts=(draft,))
+
+    def _prompts(self, tasks: Sequence[Task]) -> dict[str, Any]:
+        limits = self.suite.measuring.model_dump(include={"prompts", "max_new_tokens"})
+        return {"tasks": {task.name: self._tasks[task.name] for task in tasks}, **limits}
 
 
 def _drafts(suite: Suite, system: System) -> list[Draft]:
@@ -189,21 +189,18 @@ def _drafts(suite: Suite, system: System) -> list[Draft]:
     kind, training = SYSTEMS[system.system], suite.training
     trees = suite.measuring.trees if system.trees is None else system.trees
     if not kind.trainable:
-        return [Draft(Method(system.name), system.system, system.options, trees, system.against)]
-    combinations = (
-        (budget, loss, rate, seed)
-        for budget in training.budgets
-        for loss in (system.losses or budget.losses or training.losses)
-        for rate in (system.learning_rates or training.learning_rates)
-        for seed in training.seeds
+        return [Draft(Method(system.name), system, trees)]
+    combinations = product(
+        training.budgets,
+        system.losses or training.losses,
+        system.learning_rates or training.learning_rates,
+        training.seeds,
     )
     return [
         Draft(
             Method(system.name, None, loss, budget.name, rate, seed),
-            system.system,
-            system.options,
+            system,
             trees,
-            system.against,
             suite.loss(loss, kind.paper_loss),
             budget,
         )
@@ -214,77 +211,12 @@ def _drafts(suite: Suite, system: System) -> list[Draft]:
 def _groups(drafts: Sequence[Draft]) -> list[list[Draft]]:
     """Drafts that decode: those of equal budget and seed, each group with those that need no training."""
     drafts = [draft for draft in drafts if draft.trees]
-    pairs = dict.fromkeys((d.method.budget, d.method.seed) for d in drafts if d.trained)
-    free = [draft for draft in drafts if not draft.trained]
-    if not pairs:
-        return [free] if free else []
-    return [[d for d in drafts if (d.method.budget, d.method.seed) == pair] + free for pair in pairs]
-
-
-def _text_cell(suite: Suite, place: Place) -> TextCell:
-    options = suite.text
-    config = asdict(options) | {"files": [_file_digest(file) for file in options.files]}
-    return TextCell(place, "text", "training text", config, options)
-
-
-def _training_cell(suite: Suite, place: Place, draft: Draft, text: str) -> TrainingCell:
-    options = suite.training
-    shared = {
-        "max_length": options.max_length,
-        "batch_tokens": options.batch_tokens,
-        "optimizer": options.optimizer,
-        "dtype": options.dtype,
-    }
-    decided = {"text": text, **shared, **draft.identity()}
-    config = {"method": asdict(draft.method), **decided}
-    weights = digest([asdict(place), decided])
-    return TrainingCell(place, "training", f"train {describe(draft.method)}", config, draft, options, weights)
-
-
-def _measuring_cell(
-    suite: Suite, place: Place, drafts: list[Draft], task: Task, weights: dict[Method, str], where: list[Any]
-) -> MeasuringCell:
-    identity, size, temperature = where
-    options = suite.measuring
-    config = {
-        "drafts": [
-            {"method": asdict(d.method), "weights": weights.get(d.method) or d.identity(), "trees": d.trees}
-            for d in drafts
-        ],
-        "task": [task.name, identity],
-        "batch_size": size,
-        "temperature": temperature,
-        "rounds": options.rounds,
-        "max_new_tokens": options.max_new_tokens,
-        "prompts": options.prompts,
-    }
-    trained = drafts[0].method
-    equal = f", {trained.budget}, seed {trained.seed}" if trained.budget else ""
-    label = f"measure {task.name}, batch {size}, temperature {temperature:g}{equal}"
-    return MeasuringCell(place, "measuring", label, config, tuple(drafts), task, size, temperature)
-
-
-def _accuracy_cell(
-    suite: Suite, place: Place, draft: Draft, task: Task, weights: str, identity: str
-) -> AccuracyCell:
-    options = suite.measuring
-    limits = {"prompts": options.prompts, "max_new_tokens": options.max_new_tokens}
-    config = {"method": asdict(draft.method), "weights": weights, "task": [task.name, identity], **limits}
-    label = f"accuracy of {describe(draft.method)} on {task.name}"
-    return AccuracyCell(place, "accuracy", label, config, draft, task)
-
-
-def describe(method: Method) -> str:
-    """A method in one line.
-
-    >>> describe(Method("medusa", "chain:3", "paper", "200 steps", 1e-3, 0))
-    'medusa, chain:3, paper, 200 steps, rate 0.001, seed 0'
-    """
-    rate = None if method.learning_rate is None else f"rate {method.learning_rate:g}"
-    seed = None if method.seed is None else f"seed {method.seed}"
-    return ", ".join(
-        part for part in (method.system, method.tree, method.loss, method.budget, rate, seed) if part
-    )
+    pairs = dict.fromkeys((d.method.budget, d.method.seed) for d in drafts if d.loss)
+    free = [draft for draft in drafts if draft.loss is None]
+    groups = [
+        [d for d in drafts if d.loss and (d.method.budget, d.method.seed) == pair] + free for pair in pairs
+    ]
+    return groups or ([free] if free else [])
 
 
 def _task_identity(task: Task) -> str:

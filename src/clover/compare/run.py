@@ -6,47 +6,41 @@ has a line in `results.jsonl` is not run again; what was interrupted is repeated
 
 from __future__ import annotations
 
-import datetime
-import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import torch
 from rich.console import Console
 
-from clover import assets, provenance
-from clover.compare.accuracy import measure_accuracy, written_texts
-from clover.compare.measuring import Measurement, make_engines, measure
-from clover.compare.plan import (
-    AccuracyCell,
-    Cell,
-    MeasuringCell,
-    Place,
-    Plan,
-    TextCell,
-    TrainingCell,
-    make_plan,
-)
-from clover.compare.progress import Display, Forecast
+from clover import assets
+from clover.compare.measuring import make_engines, measure
+from clover.compare.plan import Cell, Draft, Plan
 from clover.compare.report import write_report
 from clover.compare.results import (
-    Provenance,
+    Accuracy,
+    Measurement,
+    Origin,
     Record,
     Result,
     Text,
     append_record,
-    drop_half_line,
     read_records,
 )
-from clover.compare.suite import EMBEDDED, Suite, Task, read_suite, with_own
-from clover.compare.text import read_text, task_prompts, text_name, write_text
+from clover.compare.suite import EMBEDDED, Suite, Task, read_suite
+from clover.compare.text import read_text, task_prompts, write_text
 from clover.compare.training import new_draft, ready_draft, train_draft
-from clover.data import Sample
+from clover.data import Batch, Sample, fingerprint
+from clover.drafts import DraftModel
+from clover.engine import Engine, Request
 from clover.errors import UserError
-from clover.interleaved import make_batches
+from clover.evaluate.accuracy import as_sample, measure_heads, text_batches
+from clover.interleaved import decode, make_batches
+from clover.report.progress import Progress
+from clover.report.provenance import Provenance, command_line
+from clover.report.words import duration
+from clover.sampling import SamplingParams
 from clover.target import TargetModel
 
 
@@ -58,7 +52,7 @@ class CompareOptions:
         suite: a TOML file, or the name of one of the package's suites.
         output: directory for results and report; `runs/<name of the suite>` when left out.
         work: directory for text and drafts, which suites on one target can share; `<output>.work` when left out.
-        target, data, tasks: in place of the suite's; see `clover.compare.suite.with_own`.
+        target, data, tasks: in place of the suite's; see `clover.compare.suite.read_suite`.
         device, dtype: of the target; as `clover.load` chooses them when left out.
         report_only: draw the report from the results that are there; nothing is run.
     """
@@ -76,22 +70,12 @@ class CompareOptions:
 
     @property
     def command(self) -> str:
-        """The command line that chooses the same; of paths the last name only.
+        """The command line that chooses the same.
 
-        >>> CompareOptions("suites/quick.toml", data=("/texts/a.jsonl",), device="cpu").command
+        >>> CompareOptions("suites/quick.toml", data=("a.jsonl",), device="cpu").command
         'clover compare suites/quick.toml --data a.jsonl --device cpu'
         """
-        suite = self.suite if not Path(self.suite).is_absolute() else Path(self.suite).name
-        words = ["clover", "compare", suite]
-        if self.target:
-            words += ["--target", Path(self.target).name]
-        words += [word for file in self.data for word in ("--data", Path(file).name)]
-        for name, _, file in (task.partition("=") for task in self.tasks):
-            words += ["--task", f"{name}={Path(file).name}"]
-        for name in ("device", "dtype"):
-            if value := getattr(self, name):
-                words += [f"--{name}", value]
-        return shlex.join(words)
+        return command_line("compare", self, files="suite", renamed={"tasks": "task"})
 
 
 def run_compare(options: CompareOptions, console: Console | None = None) -> Path:
@@ -102,15 +86,16 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> Path
         KeyboardInterrupt: Ctrl-C; the report of what is there has been written.
     """
     console = console or Console(stderr=True)
-    suite = with_own(read_suite(options.suite), options.target, options.data, options.tasks)
+    suite = read_suite(options.suite, options.target, options.data, options.tasks)
     output = options.output or Path("runs") / suite.name
-    if not options.report_only:
-        try:
+    try:
+        if not options.report_only:
             _Comparison(options, suite, output, console).run()
-        except KeyboardInterrupt:
+    except KeyboardInterrupt:
+        console.print("interrupted; the same command goes on from here", highlight=False)
+        if (output / "results.jsonl").exists():
             _report(output, console)
-            console.print("interrupted; the same command goes on from here", highlight=False)
-            raise
+        raise
     _report(output, console)
     return output
 
@@ -127,11 +112,11 @@ class _Comparison:
     """A suite with its target, where its files are, and what of it is done."""
 
     def __init__(self, options: CompareOptions, suite: Suite, output: Path, console: Console):
-        self.options, self.suite, self.console = options, suite, console
+        self.options, self.suite = options, suite
+        self.progress = Progress(console)
         self.results = output / "results.jsonl"
         self.work = options.work or output.with_name(output.name + ".work")
-        drop_half_line(self.results)
-        self.done = read_records(self.results) if self.results.exists() else []
+        self.done = read_records(self.results, mend=True) if self.results.exists() else []
         name = str(assets.TARGET) if suite.target == EMBEDDED else suite.target
         self.target = TargetModel.load(
             name, dtype=options.dtype, device=options.device, trust_remote_code=options.trust_remote_code
@@ -139,105 +124,115 @@ class _Comparison:
         if self.target.tokenizer is None:
             raise UserError(f"the target {suite.target} has no tokenizer, which texts and prompts need")
         dtype = str(self.target.dtype).removeprefix("torch.")
-        self.plan: Plan = make_plan(suite, Place(suite.target, self.target.device.type, dtype))
-        self._texts: dict[str, list[Sample]] = {}
+        self.plan = Plan(suite, {"target": suite.target, "device": self.target.device.type, "dtype": dtype})
 
     def run(self) -> None:
         """Run the cells that have no result yet, each with one line of results at its end."""
-        keys = {record.key for record in self.done}
-        waiting = [cell for cell in self.plan.cells if cell.key not in keys]
-        forecast = Forecast()
-        for record in self.done:
-            for cell in self.plan.cells:
-                if cell.key == record.key:
-                    forecast.learn(cell, record.seconds)
-        self._announce(waiting)
+        cells, keys = self.plan.cells, {record.key for record in self.done}
+        waiting = [cell for cell in cells if cell.key not in keys]
+        there = f", {len(cells) - len(waiting)} of them done" if len(waiting) < len(cells) else ""
+        self.progress.log(f"{self.suite.name}: {len(cells)} cells{there}")
+        if foreign := keys - {cell.key for cell in cells}:
+            self.progress.log(
+                f"{self.results} also holds {len(foreign)} results that the suite does not ask for any more; the "
+                "report shows them, too"
+            )
         if waiting:
             self._check()
-        with Display(self.console, waiting, forecast, len(self.plan.cells)) as display:
-            for cell in waiting:
-                started = time.monotonic()
-                display.start(cell)
-                result = self._run(cell, display)
-                seconds = time.monotonic() - started
-                record = Record(
-                    cell.key,
-                    cell.kind,
-                    cell.label,
-                    round(seconds, 3),
-                    cell.config,
-                    result,
-                    self._provenance(),
-                )
-                append_record(self.results, record)
-                display.finish(cell, seconds)
+        total = sum(cell.seconds for cell in cells)
+        with self.progress as progress:
+            progress.begin(total, total - sum(cell.seconds for cell in waiting))
+            for number, cell in enumerate(waiting, len(cells) - len(waiting) + 1):
+                seconds = self._finish(cell)
+                progress.advance(0)
+                if not progress.console.is_terminal:
+                    progress.log(f"{number}/{len(cells)} {cell.label}: {duration(seconds)}")
 
-    def _announce(self, waiting: Sequence[Cell]) -> None:
-        total = len(self.plan.cells)
-        there = f", {total - len(waiting)} of them done" if len(waiting) < total else ""
-        self.console.print(f"{self.suite.name}: {total} cells{there}", markup=False, highlight=False)
-        foreign = {record.key for record in self.done} - {cell.key for cell in self.plan.cells}
-        if foreign:
-            self.console.print(
-                f"{self.results} also holds {len(foreign)} results that the suite does not ask for any more; the "
-                "report shows them, too",
-                markup=False, highlight=False, soft_wrap=True,
-            )  # fmt: skip
+    def _finish(self, cell: Cell) -> float:
+        """Run a cell and keep its result; returns the seconds that it took."""
+        reach = self.progress.done + cell.seconds
+        started = time.monotonic()
+        result = self._run(cell)
+        seconds = time.monotonic() - started
+        record = Record(
+            cell.key, cell.kind, cell.label, round(seconds, 3), cell.config, result, self._origin()
+        )
+        append_record(self.results, record)
+        self.progress.reach(reach)
+        return seconds
 
     def _check(self) -> None:
         """Build every system with each of its trees, and read every task, before the first hour is spent."""
-        seen = []
-        for cell in self.plan.cells:
-            for draft in cell.drafts if isinstance(cell, MeasuringCell) else ():
-                built = (draft.kind, draft.options, draft.trees)
-                if built not in seen:
-                    seen.append(built)
-                    make_engines(self.target, [(draft, new_draft(self.target, draft))])
+        built: list[tuple[object, ...]] = []
+        for draft in self.plan.drafts:
+            if (kind := (draft.system.system, draft.system.options, draft.trees)) not in built:
+                built.append(kind)
+                make_engines(self.target, [(draft, new_draft(self.target, draft))])
         for task in self.suite.tasks:
-            self._prompts(task)
+            largest = max(self.suite.measuring.batch_sizes)
+            task_prompts(self.target, task, largest, largest)
 
-    def _run(self, cell: Cell, display: Display) -> Result:
-        if isinstance(cell, TextCell):
-            return self._write_text(cell, display)
-        if isinstance(cell, TrainingCell):
-            folder = self._folder(cell.weights)
-            return train_draft(self.target, cell, self._training_text, folder, self.console)
-        if isinstance(cell, MeasuringCell):
-            return self._measure(cell, display)
-        assert isinstance(cell, AccuracyCell)
-        draft = ready_draft(self.target, cell.draft, self._folder(self.plan.weights[cell.draft.method]))
-        texts = self._accuracy_texts(cell.task)
-        return measure_accuracy(self.target, draft, cell.draft.method, cell.task.name, texts)
+    def _run(self, cell: Cell) -> Result:
+        share = self.progress.part(cell.seconds, cell.label)
+        if cell.kind == "text":
+            count = self.suite.text.texts
+            path = self._text_path
+            samples = write_text(self.target, self.suite.text, path, lambda texts, _: share(texts / count))
+            learnt = sum(int(sample.loss_mask.sum()) for sample in samples)
+            return Text(len(samples), sum(len(one.tokens) for one in samples), learnt, fingerprint(samples))
+        if cell.kind == "training":
+            (draft,) = cell.drafts
+            self.progress.log(cell.label)
+            with self.progress.paused():  # a training has a bar of its own
+                return train_draft(
+                    self.target,
+                    self.suite,
+                    draft,
+                    self._training_text,
+                    self._folder(draft),
+                    self.progress.console,
+                )
+        if cell.kind == "measuring":
+            return self._measure(cell, share)
+        (draft,) = cell.drafts
+        return Accuracy(draft.method, measure_heads(self.target, self._ready(draft), self._written, share))
 
-    def _write_text(self, cell: TextCell, display: Display) -> Text:
-        count = cell.options.texts
-        samples = write_text(
-            self.target, cell.options, self._text_path, lambda texts, tokens: display.share(texts / count)
-        )
-        tokens = sum(len(sample.tokens) for sample in samples)
-        learnt = sum(int(sample.loss_mask.sum()) for sample in samples)
-        return Text(len(samples), tokens, learnt, text_name(samples))
-
-    def _measure(self, cell: MeasuringCell, display: Display) -> Measurement:
-        drafts = [
-            (d, ready_draft(self.target, d, self._folder(self.plan.weights.get(d.method, ""))))
-            for d in cell.drafts
-        ]
-        options, prompts = self.suite.measuring, self._prompts(cell.task)
+    def _measure(self, cell: Cell, share: Callable[[float], None]) -> Measurement:
+        assert cell.task is not None
+        options, size = self.suite.measuring, cell.batch_size
+        prompts = self._prompts(cell.task, max(size, options.prompts // size * size))
         batches = make_batches(
-            prompts, cell.batch_size, cell.temperature, options.max_new_tokens, self.target.context_length
+            prompts[: max(len(prompts) // size, 1) * size],
+            size,
+            cell.temperature,
+            options.max_new_tokens,
+            self.target.context_length,
         )
-        found = measure(make_engines(self.target, drafts), batches, options.rounds, display.share)
-        return Measurement(cell.task.name, cell.batch_size, cell.temperature, len(prompts), tuple(found))
+        engines = make_engines(self.target, [(draft, self._ready(draft)) for draft in cell.drafts])
+        found = measure(engines, batches, options.rounds, share)
+        return Measurement(cell.task.name, size, cell.temperature, found)
 
-    def _prompts(self, task: Task) -> list[tuple[int, ...]]:
-        return task_prompts(self.target, task, self.suite.measuring.prompts)
+    def _prompts(self, task: Task, count: int) -> list[tuple[int, ...]]:
+        return task_prompts(self.target, task, count)
 
-    def _accuracy_texts(self, task: Task) -> list[Sample]:
-        if task.name not in self._texts:
-            count = self.suite.measuring.max_new_tokens
-            self._texts[task.name] = written_texts(self.target, self._prompts(task), count)
-        return self._texts[task.name]
+    def _ready(self, draft: Draft) -> DraftModel:
+        return ready_draft(self.target, draft, self._folder(draft))
+
+    @cached_property
+    def _written(self) -> list[Batch]:
+        """What the target writes after the prompts of all tasks, greedily and sampled in turn."""
+        options = self.suite.measuring
+        prompts = [p for task in self.suite.tasks for p in self._prompts(task, options.prompts)]
+        requests = [
+            Request(
+                prompt,
+                min(options.max_new_tokens, self.target.context_length - len(prompt)),
+                SamplingParams(temperature=float(i % 2), seed=i),
+            )
+            for i, prompt in enumerate(prompts)
+        ]
+        texts = decode(Engine(self.target), requests).texts
+        return text_batches(self.target, list(map(as_sample, prompts, texts)))
 
     @cached_property
     def _training_text(self) -> list[Sample]:
@@ -245,26 +240,11 @@ class _Comparison:
 
     @property
     def _text_path(self) -> Path:
-        (cell,) = (cell for cell in self.plan.cells if isinstance(cell, TextCell))
-        return self.work / f"text.{cell.key}.jsonl"
+        return self.work / f"text.{self.plan.text.key}.jsonl"
 
-    def _folder(self, weights: str) -> Path:
-        return self.work / "drafts" / weights
+    def _folder(self, draft: Draft) -> Path:
+        return self.work / "drafts" / self.plan.weights(draft)
 
-    def _provenance(self) -> Provenance:
-        target, suite = self.target, self.suite
-        return Provenance(
-            suite=suite.name,
-            suite_hash=suite.digest,
-            title=suite.title,
-            note=suite.note,
-            target=suite.target,
-            device=target.device.type,
-            dtype=str(target.dtype).removeprefix("torch."),
-            machine=provenance.machine(target.device),
-            threads=torch.get_num_threads(),
-            versions=provenance.versions(),
-            revision=provenance.revision(),
-            command=self.options.command,
-            date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        )
+    def _origin(self) -> Origin:
+        suite, here = self.suite, Provenance.here(self.options.command, self.target.device, self.target.dtype)
+        return Origin(suite.name, suite.digest, suite.title, suite.note, suite.target, here)

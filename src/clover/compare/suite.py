@@ -10,9 +10,9 @@ files = ["chats.jsonl"]          # … after the prompts in these files; without
 [training]
 batch_tokens = 2048
 losses = ["paper", "distillation"]
-budgets = [{ steps = 200 }, { minutes = 3.0, losses = ["distillation"] }]
+budgets = [{ steps = 200 }, { minutes = 3.0 }]
 
-[losses.with-labels]             # a loss of one's own, for `losses`
+[losses.with-labels]             # a loss of one's own, to be named in `losses`
 label_weight = 1.0
 
 [[systems]]
@@ -35,30 +35,67 @@ import hashlib
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
-from math import isfinite
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
-from clover.compare.fields import check, read_table
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator, with_config
+from typing_extensions import Self
+
 from clover.data.slices import KINDS
+from clover.drafts.config import LossConfig
 from clover.drafts.loading import SYSTEMS
 from clover.errors import UserError
-from clover.files import explain
-from clover.losses import LossConfig
-from clover.train.config import DTYPES, OPTIMIZERS
+from clover.files import explain, validated
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib  # pyright: ignore[reportMissingImports]
 
-PAPER, DISTILLATION, EMBEDDED, PROMPTS = "paper", "distillation", "embedded", "prompts"
+PLAIN, PAPER, DISTILLATION, EMBEDDED, PROMPTS = "plain", "paper", "distillation", "embedded", "prompts"
 SUITES = Path(__file__).parent / "suites"
 
+T = TypeVar("T")
 
+
+def _each_once(values: tuple[T, ...]) -> tuple[T, ...]:
+    if len(set(values)) < len(values):
+        raise ValueError("each entry must be there once only")
+    return values
+
+
+def _known_system(name: str) -> str:
+    if name not in SYSTEMS:
+        raise ValueError(f"must be one of {', '.join(sorted(SYSTEMS))}")
+    return name
+
+
+def _known_kind(name: str) -> str:
+    if name not in (PROMPTS, *KINDS):
+        raise ValueError(f"must be one of {', '.join((PROMPTS, *KINDS))}")
+    return name
+
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Temperature = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Name = Annotated[str, Field(min_length=1)]
+FileName = Annotated[str, Field(pattern=r"^[\w.-]+$")]
+Each = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_each_once)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
-class TextOptions:
+class OwnLoss(LossConfig):
+    """A loss that the suite defines itself."""
+
+
+class TextOptions(_Table):
     """What the drafts learn from.
 
     Args:
@@ -70,39 +107,31 @@ class TextOptions:
 
     files: tuple[str, ...] = ()
     write: bool = True
-    texts: int = 400
-    max_length: int = 256
-    prompt_tokens: int = 48
-    temperatures: tuple[float, ...] = (0.0, 1.0)
-    batch_size: int = 32
-    minutes: float | None = None
+    texts: Count = 400
+    max_length: Annotated[int, Field(ge=8)] = 256
+    prompt_tokens: Count = 48
+    temperatures: Each[Temperature] = (0.0, 1.0)
+    batch_size: Count = 32
+    minutes: Positive | None = None
 
-    def __post_init__(self) -> None:
-        for name in ("texts", "prompt_tokens", "batch_size"):
-            check(name, value := getattr(self, name), value >= 1, "at least 1")
-        check("max_length", self.max_length, self.max_length >= 8, "at least 8")
-        check("temperatures", self.temperatures, _temperatures(self.temperatures), "numbers of at least 0")
-        check("minutes", self.minutes, self.minutes is None or _positive(self.minutes), "more than 0")
-        check("write", self.write, self.write or bool(self.files), "true where there are no files")
+    @model_validator(mode="after")
+    def _has_text(self) -> Self:
+        if not (self.write or self.files):
+            raise ValueError("write must be true where there are no files")
+        return self
 
 
-@dataclass(frozen=True)
-class Budget:
-    """How long every draft is trained: `steps` at equal tokens per step, or `minutes` of wall clock.
+class Budget(_Table):
+    """How long every draft is trained: `steps` at equal tokens per step, or `minutes` of wall clock."""
 
-    Args:
-        losses: the losses trained at this budget; those of [training] when left out.
-    """
+    steps: Count | None = None
+    minutes: Positive | None = None
 
-    steps: int | None = None
-    minutes: float | None = None
-    losses: tuple[str, ...] | None = None
-
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _one_bound(self) -> Self:
         if (self.steps is None) == (self.minutes is None):
-            raise UserError("a budget has either steps or minutes")
-        check("steps", self.steps, self.steps is None or self.steps >= 1, "at least 1")
-        check("minutes", self.minutes, self.minutes is None or _positive(self.minutes), "more than 0")
+            raise ValueError("a budget has either steps or minutes")
+        return self
 
     @property
     def name(self) -> str:
@@ -114,38 +143,28 @@ class Budget:
         return f"{self.steps} steps" if self.steps else f"{self.minutes:g} min"
 
 
-@dataclass(frozen=True)
-class TrainingOptions:
+class TrainingOptions(_Table):
     """How every draft is trained; the rest as `clover train` does it.
 
     Args:
         losses: "paper" (each system's own), "distillation" (one for all), or names of [losses] tables.
         learning_rates: of every system that names none of its own.
-        optimizer: "muon" or "adamw", see `TrainConfig`.
+        seeds: of the starting values and of the order of the texts.
+        optimizer: see `TrainConfig`.
         dtype: "bf16" or "fp32"; bf16 on a GPU when left out.
     """
 
-    max_length: int = 256
-    batch_tokens: int = 2048
-    losses: tuple[str, ...] = (DISTILLATION,)
-    budgets: tuple[Budget, ...] = (Budget(steps=200),)
-    learning_rates: tuple[float, ...] = (1e-3,)
-    seeds: tuple[int, ...] = (0,)
-    optimizer: str = "muon"
-    dtype: str | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("losses", "budgets", "learning_rates", "seeds"):
-            _check_list(name, getattr(self, name))
-        for name in ("max_length", "batch_tokens"):
-            check(name, value := getattr(self, name), value >= 8, "at least 8")
-        check("learning_rates", self.learning_rates, all(map(_positive, self.learning_rates)), "more than 0")
-        check("optimizer", self.optimizer, self.optimizer in OPTIMIZERS, " or ".join(OPTIMIZERS))
-        check("dtype", self.dtype, self.dtype in (None, *DTYPES), " or ".join(DTYPES))
+    max_length: Annotated[int, Field(ge=8)] = 256
+    batch_tokens: Annotated[int, Field(ge=8)] = 2048
+    losses: Each[str] = (DISTILLATION,)
+    budgets: Each[Budget] = (Budget(steps=200),)
+    learning_rates: Each[Positive] = (1e-3,)
+    seeds: Each[int] = (0,)
+    optimizer: Literal["muon", "adamw"] = "muon"
+    dtype: Literal["bf16", "fp32"] | None = None
 
 
-@dataclass(frozen=True)
-class System:
+class System(_Table):
     """One draft system, or an ablation of one.
 
     Args:
@@ -157,56 +176,36 @@ class System:
         against: name of the system that the ablation table compares it with.
     """
 
-    system: str
-    name: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
-    losses: tuple[str, ...] | None = None
-    learning_rates: tuple[float, ...] | None = None
+    system: Annotated[str, AfterValidator(_known_system)]
+    name: Name
+    options: dict[str, Any] = {}
+    losses: Each[str] | None = None
+    learning_rates: Each[Positive] | None = None
     trees: tuple[str, ...] | None = None
     against: str | None = None
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "name", self.name or self.system)
-        check("name", self.name, self.name != "plain", "another name: plain is plain decoding")
-        check("system", self.system, self.system in SYSTEMS, f"one of {', '.join(sorted(SYSTEMS))}")
-        for key in ("losses", "learning_rates"):
-            if (value := getattr(self, key)) is not None:
-                _check_list(key, value)
-        rates = self.learning_rates or ()
-        check("learning_rates", rates, all(map(_positive, rates)), "more than 0")
 
-
-@dataclass(frozen=True)
-class MeasuringOptions:
+class MeasuringOptions(_Table):
     """How decoding is measured.
 
     Args:
         trees: token trees of every system that names none of its own.
         rounds: how often every method decodes all prompts; the median counts.
         max_new_tokens: tokens per prompt at most.
-        prompts: prompts of a task at most; larger batches are filled up by taking them again.
+        prompts: different prompts per task; a batch size above it takes as many as fill one batch.
         accuracy: measure the accuracy of the heads, too.
     """
 
-    trees: tuple[str, ...] = ("clover2",)
-    batch_sizes: tuple[int, ...] = (1,)
-    temperatures: tuple[float, ...] = (0.0,)
-    rounds: int = 3
-    max_new_tokens: int = 128
-    prompts: int = 8
+    trees: Each[str] = ("clover2",)
+    batch_sizes: Each[Count] = (1,)
+    temperatures: Each[Temperature] = (0.0,)
+    rounds: Count = 3
+    max_new_tokens: Count = 128
+    prompts: Count = 8
     accuracy: bool = True
 
-    def __post_init__(self) -> None:
-        for name in ("trees", "batch_sizes", "temperatures"):
-            _check_list(name, getattr(self, name))
-        for name in ("rounds", "max_new_tokens", "prompts"):
-            check(name, value := getattr(self, name), value >= 1, "at least 1")
-        check("batch_sizes", self.batch_sizes, min(self.batch_sizes) >= 1, "at least 1")
-        check("temperatures", self.temperatures, _temperatures(self.temperatures), "numbers of at least 0")
 
-
-@dataclass(frozen=True)
-class Task:
+class Task(_Table):
     """Prompts to measure on: those of a task file, or one kind of source code.
 
     Args:
@@ -216,55 +215,54 @@ class Task:
             prompts that nothing was chosen by.
     """
 
-    name: str
+    name: Name
     file: str | None = None
     group: str | None = None
-    kind: str | None = None
+    kind: Annotated[str, AfterValidator(_known_kind)] | None = None
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
         if (self.file is None) == (self.kind is None):
-            raise UserError(f"task {self.name!r} has either a file or a kind")
-        check(
-            "kind", self.kind, self.kind in (None, PROMPTS, *KINDS), f"one of {', '.join((PROMPTS, *KINDS))}"
-        )
-        check("group", self.group, self.group is None or self.file is not None, "left out without a file")
+            raise ValueError(f"task {self.name!r} needs either a file or a kind")
+        if self.group is not None and self.file is None:
+            raise ValueError(f"task {self.name!r} has a group, which only a file has")
+        return self
 
 
-@dataclass(frozen=True)
-class Suite:
+class Suite(_Table):
     """All that a comparison consists of; see the head of this file."""
 
-    name: str
-    systems: tuple[System, ...]
-    tasks: tuple[Task, ...]
+    name: FileName
     title: str = ""
     note: str = ""
     target: str = EMBEDDED
-    text: TextOptions = field(default_factory=TextOptions)
-    training: TrainingOptions = field(default_factory=TrainingOptions)
-    measuring: MeasuringOptions = field(default_factory=MeasuringOptions)
-    losses: dict[str, LossConfig] = field(default_factory=dict)
+    text: TextOptions = TextOptions()
+    training: TrainingOptions = TrainingOptions()
+    losses: dict[str, OwnLoss] = {}
+    systems: Annotated[tuple[System, ...], Field(min_length=1)]
+    measuring: MeasuringOptions = MeasuringOptions()
+    tasks: Annotated[tuple[Task, ...], Field(min_length=1)]
 
-    def __post_init__(self) -> None:
-        plain = self.name.replace("-", "").replace("_", "").replace(".", "")
-        check("name", self.name, plain.isalnum(), "letters, digits, dots and dashes")
-        _check_list("systems", names := [system.name for system in self.systems])
-        _check_list("tasks", [task.name for task in self.tasks])
-        check("losses", PAPER, PAPER not in self.losses, 'another name: "paper" is each system\'s own')
+    @model_validator(mode="after")
+    def _names_are_known(self) -> Self:
+        names = _each_once(tuple(system.name for system in self.systems))
+        _each_once(tuple(task.name for task in self.tasks))
+        if PLAIN in names:
+            raise ValueError(f"no system can be called {PLAIN!r}, which is plain decoding")
+        if PAPER in self.losses:
+            raise ValueError(f"no loss can be called {PAPER!r}, which is each system's own")
+        losses = (PAPER, DISTILLATION, *self.losses)
         for system in self.systems:
-            known = system.against is None or system.against in names
-            check(f"against of {system.name!r}", system.against, known, f"one of {', '.join(names)}")
-        for name in self._used_losses():
-            known = (PAPER, DISTILLATION, *self.losses)
-            check("a loss", name, name in known, f"one of {', '.join(dict.fromkeys(known))}")
+            if system.against not in (None, *names):
+                raise ValueError(f"against of {system.name!r} must be one of {', '.join(names)}")
+            for loss in system.losses or self.training.losses:
+                if loss not in losses:
+                    raise ValueError(f"the loss {loss!r} must be one of {', '.join(dict.fromkeys(losses))}")
         if self.target != EMBEDDED and not self.text.files:
-            raise UserError(
-                "[text] needs files (or the command --data): only the embedded target has openings of its own"
+            raise ValueError(
+                "[text] needs files (or the command --data): only the embedded target has openings"
             )
-
-    def _used_losses(self) -> list[str]:
-        parts = [self.training.losses, *(b.losses or () for b in self.training.budgets)]
-        return [name for part in (*parts, *(s.losses or () for s in self.systems)) for name in part]
+        return self
 
     def loss(self, name: str, paper_loss: LossConfig) -> LossConfig:
         """The loss that `name` means for a system with `paper_loss`."""
@@ -273,13 +271,18 @@ class Suite:
     @property
     def digest(self) -> str:
         """12 hexadecimal digits that stand for every value of the suite."""
-        return digest(asdict(self))
+        return digest(self.model_dump(mode="json"))
 
 
-def read_suite(name: str) -> Suite:
-    """Read a suite file, or one of the package's own by its name.
+def read_suite(
+    name: str, target: str | None = None, data: Sequence[str] = (), tasks: Sequence[str] = ()
+) -> Suite:
+    """Read a suite file, or one of the package's own by its name. Files that it names are looked for beside it.
 
-    Files that the suite names are looked for beside it.
+    Args:
+        name: of the file or the suite.
+        target, data: model and training files in place of the suite's.
+        tasks: in place of the suite's, each `NAME=FILE`, or `NAME=FILE:GROUP` for one group of prompts.
 
     Raises:
         UserError: there is no such suite, or it holds something it should not; one line that names the key.
@@ -296,33 +299,12 @@ def read_suite(name: str) -> Suite:
         ) from error
     except ValueError as error:
         raise UserError(f"{name} is not valid TOML: {error}") from error
-    return _beside(read_table(Suite, table, name), path.parent)
-
-
-def with_own(suite: Suite, target: str | None, data: Sequence[str], tasks: Sequence[str]) -> Suite:
-    """The suite on another target, with other training files and other tasks; what is empty stays.
-
-    Args:
-        tasks: each `NAME=FILE`, or `NAME=FILE:GROUP` for one group of prompts.
-
-    Raises:
-        UserError: a task is written in another way, or the suite does not allow it.
-    """
-    own = tuple(map(_read_task, tasks))
-    return replace(
-        suite,
-        target=target or suite.target,
-        text=replace(suite.text, files=tuple(data)) if data else suite.text,
-        tasks=own or suite.tasks,
-    )
-
-
-def _read_task(text: str) -> Task:
-    name, _, where = text.partition("=")
-    if not (name and where):
-        raise UserError(f"the task {text!r} must be NAME=FILE or NAME=FILE:GROUP")
-    file, _, group = where.partition(":")
-    return Task(name, file=file, group=group or None)
+    _complete(table, path.parent)
+    own = {"target": target, "tasks": [_read_task(task) for task in tasks]}
+    table |= {key: value for key, value in own.items() if value}
+    if data and isinstance(text := table.setdefault("text", {}), dict):
+        text["files"] = list(data)
+    return validated(Suite, table, name)
 
 
 def digest(value: Any) -> str:
@@ -335,22 +317,28 @@ def digest(value: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
-def _beside(suite: Suite, folder: Path) -> Suite:
-    files = tuple(str(folder / file) for file in suite.text.files)
-    tasks = tuple(replace(t, file=str(folder / t.file)) if t.file else t for t in suite.tasks)
-    return replace(suite, text=replace(suite.text, files=files), tasks=tasks)
+def _read_task(text: str) -> dict[str, Any]:
+    name, _, where = text.partition("=")
+    if not (name and where):
+        raise UserError(f"the task {text!r} must be NAME=FILE or NAME=FILE:GROUP")
+    file, _, group = where.partition(":")
+    return {"name": name, "file": file, "group": group or None}
 
 
-def _check_list(name: str, values: Any) -> None:
-    listed = list(values)
-    check(name, listed, len(listed) > 0, "a list with at least one entry")
-    for value in listed:
-        check(name, value, listed.count(value) == 1, "there once only")
+def _complete(table: dict[str, Any], folder: Path) -> None:
+    """Name systems after their types, and put `folder` before files; what is of a wrong type is left as it is."""
 
+    def tables(name: str) -> list[dict[str, Any]]:
+        found = table.get(name)
+        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
-def _positive(value: float) -> bool:
-    return value > 0 and isfinite(value)
+    def beside(file: Any) -> Any:
+        return str(folder / file) if isinstance(file, str) else file
 
-
-def _temperatures(values: tuple[float, ...]) -> bool:
-    return len(values) > 0 and all(value >= 0 and isfinite(value) for value in values)
+    for system in tables("systems"):
+        system.setdefault("name", system.get("system"))
+    for task in tables("tasks"):
+        if "file" in task:
+            task["file"] = beside(task["file"])
+    if isinstance(text := table.get("text"), dict) and isinstance(text.get("files"), list):
+        text["files"] = [beside(file) for file in text["files"]]

@@ -13,7 +13,7 @@ import torch
 
 from clover import assets
 from clover.compare.suite import PROMPTS, Task, TextOptions
-from clover.data import Sample, fingerprint, read_samples
+from clover.data import Sample, read_samples
 from clover.data.slices import cut_python
 from clover.data.tasks import PROMPT_TOKENS, encode_task, read_tasks
 from clover.errors import UserError
@@ -52,39 +52,32 @@ def read_text(target: TargetModel, options: TextOptions, path: Path) -> list[Sam
     return read_regenerated(path) if options.write else _samples(target, options)
 
 
-def text_name(samples: Sequence[Sample]) -> str:
-    """What stands for the text in results."""
-    return fingerprint(samples)
-
-
-def task_prompts(target: TargetModel, task: Task, limit: int) -> list[tuple[int, ...]]:
-    """Prompts of a task as token ids, at most `limit`; those that nearly fill the context are left out.
+def task_prompts(target: TargetModel, task: Task, count: int, at_least: int = 1) -> list[tuple[int, ...]]:
+    """Different prompts of a task as token ids, at most `count`; those that nearly fill the context are left out.
 
     Raises:
-        UserError: the task has no prompt that can be used.
+        UserError: the task has fewer than `at_least` prompts that can be used.
     """
     tokenizer = target.tokenizer
     assert tokenizer is not None
     longest = target.context_length - FEWEST_NEW_TOKENS
     if task.file is not None:
-        found = (
-            encode_task(t, tokenizer).tokens for t in read_tasks([task.file]) if _in_group(t.group, task)
-        )
+        tasks = (one for one in read_tasks([task.file]) if task.group in (None, one.group))
+        found = (encode_task(one, tokenizer).tokens for one in tasks)
     else:
         found = (tuple(tokenizer(text)["input_ids"][-PROMPT_TOKENS:]) for text in _kind_texts(task.kind))
-    prompts: list[tuple[int, ...]] = []
+    prompts: dict[tuple[int, ...], None] = {}
     for tokens in found:
         if 0 < len(tokens) <= longest:
-            prompts.append(tokens)
-        if len(prompts) == limit:
+            prompts[tokens] = None
+        if len(prompts) == count:
             break
-    if not prompts:
-        raise UserError(f"task {task.name!r} has no prompt of at most {longest} tokens")
-    return prompts
-
-
-def _in_group(group: str, task: Task) -> bool:
-    return task.group is None or task.group == group
+    if len(prompts) < at_least:
+        raise UserError(
+            f"task {task.name!r} has {len(prompts)} different prompts of at most {longest} tokens, and {at_least} are "
+            "needed, one for each place of the largest batch"
+        )
+    return list(prompts)
 
 
 @cache

@@ -6,16 +6,22 @@ its last step does not say which; so the last token of each text is in τ as τ 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 from operator import add
 from typing import Any
 
 from clover.data.tasks import TaskPrompt
-from clover.engine import Engine, Generation, Request
-from clover.evaluate.kinds import TOKEN_KINDS, TokenKinds
+from clover.engine import Engine, Request
+from clover.evaluate.accuracy import share_of
+from clover.evaluate.kinds import TOKEN_KINDS, kinds_of
+from clover.interleaved import decode
 from clover.metrics import Acceptance
+from clover.report.statistics import Estimate
 from clover.sampling import SamplingParams
 
 _FIRST_BIN = 16  # new tokens of the first bin of positions; each later bin ends at twice the one before
@@ -32,40 +38,75 @@ class Continuation:
     @property
     def tokens(self) -> tuple[int, ...]:
         """The new tokens."""
-        return tuple(token for step in self.steps for token in step)
+        return tuple(chain(*self.steps))
 
     @property
-    def drafted(self) -> tuple[bool, ...]:
+    def drafted(self) -> list[bool]:
         """Whether each new token but the last was an accepted draft token."""
-        flags = [place < len(step) - 1 for step in self.steps for place in range(len(step))]
-        return tuple(flags[:-1])
+        return [place < len(step) - 1 for step in self.steps for place in range(len(step))][:-1]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The prompts of one group, each with its acceptance. What is estimated has its standard error over prompts."""
+
+    name: str
+    acceptances: tuple[Acceptance, ...]
+
+    @property
+    def total(self) -> Acceptance:
+        """Of all prompts together."""
+        return reduce(add, self.acceptances, Acceptance())
+
+    @property
+    def tau(self) -> Estimate:
+        """Tokens per step, the bonus token included."""
+        return share_of(tau_pairs(self.acceptances))
+
+    @property
+    def depths(self) -> list[Estimate]:
+        """The share accepted at depth 1, 2, … of the steps that got to a draft there."""
+        return [share_of(depth_pairs(self.acceptances, depth)) for depth in range(len(self.total.attempts))]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All numbers as JSON values."""
+        errors = {"tau_error": self.tau.error, "depth_errors": [depth.error for depth in self.depths]}
+        return {"group": self.name, "prompts": len(self.acceptances), **self.total.to_dict(), **errors}
 
 
 @dataclass(frozen=True)
 class Share:
-    """Of `emitted` new tokens with this label `accepted` were accepted draft tokens; bonus tokens are the others."""
+    """Of the new tokens with a label those that were accepted draft tokens; bonus tokens are the others.
+
+    Args:
+        pairs: of each text the accepted ones, and all with this label.
+    """
 
     label: str
-    emitted: int
-    accepted: int
+    pairs: tuple[tuple[int, int], ...]
 
     @property
-    def share(self) -> float:
-        """0 … 1; 0 of nothing is 0."""
-        return self.accepted / self.emitted if self.emitted else 0.0
+    def emitted(self) -> int:
+        """All new tokens with this label."""
+        return sum(emitted for _, emitted in self.pairs)
+
+    @property
+    def share(self) -> Estimate:
+        """0 … 1, with its standard error over texts; 0 of nothing is 0."""
+        return share_of(self.pairs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Count and share as JSON values."""
+        return {
+            "label": self.label,
+            "emitted": self.emitted,
+            "share": self.share.value,
+            "error": self.share.error,
+        }
 
 
 @dataclass(frozen=True)
-class GroupAcceptance:
-    """The prompts of one group."""
-
-    group: str
-    prompts: int
-    acceptance: Acceptance
-
-
-@dataclass(frozen=True)
-class SettingResult:
+class Setting:
     """One tree at one temperature.
 
     Args:
@@ -79,27 +120,37 @@ class SettingResult:
     tree: str
     nodes: int
     temperature: float
-    groups: tuple[GroupAcceptance, ...]
+    groups: tuple[Group, ...]
     kinds: tuple[Share, ...]
     positions: tuple[Share, ...]
 
     @property
-    def acceptance(self) -> Acceptance:
-        """Of all groups together."""
-        return reduce(add, (group.acceptance for group in self.groups), Acceptance())
+    def all(self) -> Group:
+        """All groups together."""
+        return Group("all", tuple(chain(*(group.acceptances for group in self.groups))))
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures as JSON values."""
-        groups = [{"group": g.group, "prompts": g.prompts, **g.acceptance.to_dict()} for g in self.groups]
+        """All numbers as JSON values."""
         return {
             "tree": self.tree,
             "nodes": self.nodes,
             "temperature": self.temperature,
-            **self.acceptance.to_dict(),
-            "groups": groups,
-            "kinds": [{**asdict(share), "share": share.share} for share in self.kinds],
-            "positions": [{**asdict(share), "share": share.share} for share in self.positions],
+            **self.all.to_dict(),
+            **{
+                name: [one.to_dict() for one in getattr(self, name)]
+                for name in ("groups", "kinds", "positions")
+            },
         }
+
+
+def tau_pairs(acceptances: Sequence[Acceptance]) -> list[tuple[int, int]]:
+    """Tokens and steps of each text; their ratio is τ."""
+    return [(one.emitted, one.steps) for one in acceptances]
+
+
+def depth_pairs(acceptances: Sequence[Acceptance], depth: int) -> list[tuple[int, int]]:
+    """Of each text the steps that accepted a token at `depth`, from 0, and those that got to a draft there."""
+    return [(sum(one.histogram[depth + 1 :]), sum(one.attempts[depth : depth + 1])) for one in acceptances]
 
 
 def continue_prompts(
@@ -109,87 +160,60 @@ def continue_prompts(
     temperature: float,
     batch_size: int,
     seed: int = 0,
-    progress: Callable[[int], None] = lambda tokens: None,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> list[Continuation]:
     """Let the engine continue prompts; prompt i is sampled with `seed + i`.
 
     Args:
-        progress: called after each batch with the most tokens that its prompts could have got.
+        progress: called after each batch with the share that is done, 0 … 1.
     """
+    requests = [
+        Request(prompt.tokens, max_new_tokens, SamplingParams(temperature=temperature, seed=seed + i))
+        for i, prompt in enumerate(prompts)
+    ]
     done: list[Continuation] = []
     for start in range(0, len(prompts), batch_size):
-        some = prompts[start : start + batch_size]
-        requests = [
-            Request(p.tokens, max_new_tokens, SamplingParams(temperature=temperature, seed=seed + start + i))
-            for i, p in enumerate(some)
-        ]
-        done += _run(engine, some, requests)
-        progress(len(some) * max_new_tokens)
+        run = decode(engine, requests[start : start + batch_size])
+        done += map(Continuation, prompts[start : start + batch_size], run.steps, run.acceptances)
+        progress(len(done) / len(prompts))
     return done
 
 
-def _run(
-    engine: Engine, prompts: Sequence[TaskPrompt], requests: Sequence[Request]
-) -> Iterator[Continuation]:
-    steps: list[list[tuple[int, ...]]] = [[] for _ in requests]
-    finished: dict[int, Generation] = {}
-    for event in engine.run(requests):
-        steps[event.index].append(event.tokens)
-        if event.generation is not None:
-            finished[event.index] = event.generation
-    for row, prompt in enumerate(prompts):
-        yield Continuation(prompt, tuple(steps[row]), finished[row].acceptance)
-
-
-def summarize(
-    tree: str, nodes: int, temperature: float, continuations: Sequence[Continuation], tokenizer: Any
-) -> SettingResult:
-    """Count what continuations of one tree at one temperature say."""
-    return SettingResult(
-        tree,
-        nodes,
-        temperature,
-        count_groups(continuations),
-        count_kinds(continuations, tokenizer),
-        count_positions(continuations),
-    )
-
-
-def count_groups(continuations: Sequence[Continuation]) -> tuple[GroupAcceptance, ...]:
+def count_groups(continuations: Sequence[Continuation]) -> tuple[Group, ...]:
     """Acceptance per group of prompts."""
     groups: dict[str, list[Acceptance]] = {}
     for one in continuations:
         groups.setdefault(one.prompt.group, []).append(one.acceptance)
-    return tuple(
-        GroupAcceptance(group, len(parts), reduce(add, parts, Acceptance()))
-        for group, parts in groups.items()
-    )
+    return tuple(Group(name, tuple(found)) for name, found in groups.items())
 
 
 def count_kinds(continuations: Sequence[Continuation], tokenizer: Any) -> tuple[Share, ...]:
     """Share of accepted draft tokens per kind of token, in the order of TOKEN_KINDS."""
-    kinds = TokenKinds(tokenizer)
-    found: list[tuple[str, bool]] = []
-    for one in continuations:
-        text = [*one.prompt.tokens, *one.tokens[:-1]]
-        found += zip(kinds.of(text, len(one.prompt.tokens)), one.drafted, strict=True)
-    return tuple(_share(kind, [drafted for name, drafted in found if name == kind]) for kind in TOKEN_KINDS)
+    texts = [([*one.prompt.tokens, *one.tokens[:-1]], len(one.prompt.tokens)) for one in continuations]
+    return _count(TOKEN_KINDS, kinds_of(tokenizer, texts), continuations)
 
 
 def count_positions(continuations: Sequence[Continuation]) -> tuple[Share, ...]:
     """Share of accepted draft tokens per bin of positions: new tokens 1–16, 17–32, 33–64, 65–128 and so on."""
-    columns: list[list[bool]] = []
-    for one in continuations:
-        columns.extend([] for _ in range(len(one.drafted) - len(columns)))
-        for place, drafted in enumerate(one.drafted):
-            columns[place].append(drafted)
-    bins, start, end = [], 0, _FIRST_BIN
-    while start < len(columns):
-        inside = [drafted for column in columns[start:end] for drafted in column]
-        bins.append(_share(f"{start + 1}–{end}", inside))
-        start, end = end, 2 * end
-    return tuple(bins)
+    longest = max(len(one.drafted) for one in continuations)
+    ends = [_FIRST_BIN]
+    while ends[-1] < longest:
+        ends.append(2 * ends[-1])
+    names = [f"{start + 1}–{end}" for start, end in zip([0, *ends], ends, strict=False)]
+    labels = [
+        [names[bisect_right(ends, place)] for place in range(len(one.drafted))] for one in continuations
+    ]
+    return tuple(share for share in _count(names, labels, continuations) if share.emitted)
 
 
-def _share(label: str, drafted: Sequence[bool]) -> Share:
-    return Share(label, len(drafted), sum(drafted))
+def _count(
+    names: Sequence[str], labels: Sequence[Sequence[str]], continuations: Sequence[Continuation]
+) -> tuple[Share, ...]:
+    """One share per name, where each new token of each text has a label."""
+    counts = [
+        Counter(zip(own, one.drafted, strict=True)) for own, one in zip(labels, continuations, strict=True)
+    ]
+    return tuple(
+        Share(name, tuple((one[name, True], one[name, True] + one[name, False]) for one in counts))
+        for name in names
+    )

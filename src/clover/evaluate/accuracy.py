@@ -4,117 +4,123 @@ The draft is run through the session that the engine uses: at each position it t
 then forced, depth after depth, with the text's own tokens. Head i (from 0) at position t predicts token t + 2 + i. A
 position counts for head i when all tokens from t + 2 to t + 2 + i are to be predicted, as when decoding asks.
 
-Shapes: B texts, T tokens, D heads, K sizes of the top, V vocabulary, H hidden.
+Shapes: N texts of all batches, B texts of a batch, T tokens, D heads, K sizes of the top, V vocabulary, H hidden.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from clover.data import Batch
+from clover.data import Batch, Batches, Sample
 from clover.drafts import DraftModel
+from clover.report.statistics import Estimate, ratio
 from clover.target import TargetModel
 
 TOP = (1, 2, 3, 5, 10)
 MAX_HEADS = 8  # heads that are looked at where a draft goes down without end
-_CHUNK_ELEMENTS = 2**24  # logits of the target that exist at one time
+_WINDOW, _BATCH_TOKENS = 2048, 16384  # tokens of a text and of a batch of texts that are run at once
+
+TopCounts = tuple[tuple[tuple[int, ...], ...], ...]
 
 
 @dataclass(frozen=True)
 class HeadAccuracy:
-    """Counts of any number of texts; `a + b` merges two. A head is right within k if the token is among its k best.
+    """Counts of N texts. A head is right within k if the text's next token is among its k best.
 
     Attributes:
-        positions: Long [D], that count.
-        reached: Long [D], those of them where the first choices of all heads before were the text's tokens.
-        text: Long [D, K], right about the text's next token within TOP[k], of `positions`; forced with the text.
-        target: Long [D, K], right about the target's own first choice there, of `positions`; forced with the text.
-        chained: Long [D, K], right about the text's next token, of `reached`.
+        positions: [N, D], that count.
+        forced: [N, D, K], right within TOP[k] where the head is forced with the text's tokens.
+        chained: [N, D, K], the same, and the first choices of all heads before were right, too.
     """
 
-    positions: Tensor
-    reached: Tensor
-    text: Tensor
-    target: Tensor
-    chained: Tensor
+    positions: tuple[tuple[int, ...], ...]
+    forced: TopCounts
+    chained: TopCounts
 
     def __add__(self, other: HeadAccuracy) -> HeadAccuracy:
-        return HeadAccuracy(*(a + b for a, b in zip(self._counts(), other._counts(), strict=True)))
+        """The texts of both."""
+        return HeadAccuracy(
+            self.positions + other.positions, self.forced + other.forced, self.chained + other.chained
+        )
 
     @property
-    def heads(self) -> int:
-        """D."""
-        return len(self.positions)
+    def totals(self) -> list[int]:
+        """Positions of all texts together, per head."""
+        return [sum(column) for column in zip(*self.positions, strict=True)]
+
+    def pairs(self, counts: TopCounts, head: int, rank: int) -> list[tuple[int, int]]:
+        """Of each text how often a head was right within TOP[rank], by `forced` or `chained`, and its positions."""
+        return [(top[head][rank], all_[head]) for top, all_ in zip(counts, self.positions, strict=True)]
+
+    def shares(self, counts: TopCounts) -> list[list[Estimate]]:
+        """Shares [D, K] of `forced` or `chained`, 0 … 1, with standard errors over texts; 0 of nothing is 0."""
+        return [
+            [share_of(self.pairs(counts, head, rank)) for rank in range(len(TOP))]
+            for head in range(len(self.totals))
+        ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Counts and shares (0 … 1) per head and size of the top, as JSON values."""
-        return {
-            "top": list(TOP),
-            "positions": self.positions.tolist(),
-            "reached": self.reached.tolist(),
-            "forced": shares(self.text, self.positions),
-            "forced_target_choice": shares(self.target, self.positions),
-            "chained_of_all": shares(self.chained, self.positions),
-            "chained_of_reached": shares(self.chained, self.reached),
-        }
-
-    def _counts(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        return self.positions, self.reached, self.text, self.target, self.chained
+        """Positions and shares per head and size of the top, as JSON values."""
+        found: dict[str, Any] = {"top": list(TOP), "texts": len(self.positions), "positions": self.totals}
+        for name in ("forced", "chained"):
+            grid = self.shares(getattr(self, name))
+            found[name] = [[share.value for share in row] for row in grid]
+            found[f"{name}_errors"] = [[share.error for share in row] for row in grid]
+        return found
 
 
-def shares(counts: Tensor, of: Tensor) -> list[list[float]]:
-    """Counts [D, K] as shares of [D]; 0 of nothing is 0."""
-    return (counts.double() / of.clamp_min(1)[:, None]).tolist()
+def share_of(pairs: Sequence[tuple[float, float]]) -> Estimate:
+    """Sum divided by sum of (part, whole) of each text, with its standard error over texts; 0 of nothing is 0."""
+    above, below = zip(*pairs, strict=True)
+    return ratio(above, below) if sum(below) else Estimate(0.0)
 
 
-@dataclass(frozen=True)
-class Ranks:
-    """Where a token stands in a head's order, 0 first; V where the position does not exist. Each Long [D, B, T].
+def text_batches(target: TargetModel, samples: Sequence[Sample]) -> list[Batch]:
+    """Texts in batches, the same for every draft; those longer than 2,048 tokens are cut."""
+    window = min(_WINDOW, target.context_length)
+    return Batches(samples, window, max(_BATCH_TOKENS, window), seed=0).epoch()
 
-    `text` of the token in the text, `target` of the target's first choice there.
-    """
 
-    text: Tensor
-    target: Tensor
+def as_sample(prompt: Sequence[int], new: Sequence[int]) -> Sample:
+    """A text of which the tokens after the prompt are to be predicted."""
+    tokens = torch.tensor([*prompt, *new], dtype=torch.int32)
+    return Sample(tokens, torch.arange(len(tokens)) >= len(prompt))
 
 
 def measure_heads(
     target: TargetModel,
     draft: DraftModel,
-    batches: Iterable[Batch],
-    progress: Callable[[int], None] = lambda tokens: None,
+    batches: Sequence[Batch],
+    progress: Callable[[float], None] = lambda share: None,
 ) -> HeadAccuracy:
     """The accuracy of a draft's heads, at most MAX_HEADS, on the tokens that the batches mark as predicted.
 
     Args:
-        progress: called after each batch with its tokens, padding included.
+        batches: at least one, see `text_batches`.
+        progress: called after each batch with the share that is done, 0 … 1.
     """
-    heads = min(draft.max_depth, MAX_HEADS)
-    empty, grid = torch.zeros(heads, dtype=torch.long), torch.zeros(heads, len(TOP), dtype=torch.long)
-    total = HeadAccuracy(empty, empty, grid, grid, grid)
-    for batch in batches:
-        total = total + count_ranks(rank_tokens(target, draft, batch, heads), batch.predicted_mask)
-        progress(batch.tokens.numel())
-    return total
+    found = HeadAccuracy((), (), ())
+    for number, batch in enumerate(batches, 1):
+        found += count_ranks(rank_tokens(target, draft, batch), batch.predicted_mask)
+        progress(number / len(batches))
+    return found
 
 
 @torch.inference_mode()
-def rank_tokens(target: TargetModel, draft: DraftModel, batch: Batch, heads: int) -> Ranks:
-    """Run a draft over a batch of texts, at every position where a predicted token is two places on."""
-    tokens = batch.tokens.to(target.device)
-    output = target.train_forward(tokens, draft.config.hidden_state)
-    choices = _first_choices(target, output.hidden)
-    ranks = torch.full((2, heads, *tokens.shape), target.vocab_size, device=target.device)
+def rank_tokens(target: TargetModel, draft: DraftModel, batch: Batch) -> Tensor:
+    """Where each head has the text's next token in its order, 0 first: Long [D, B, T]; V where it is not asked."""
+    heads, tokens = min(draft.max_depth, MAX_HEADS), batch.tokens.to(target.device)
+    read = target.train_forward(tokens, draft.config.hidden_state).read
+    ranks = torch.full((heads, *tokens.shape), target.vocab_size, device=target.device)
     places = batch.predicted_mask[:, 2:].any(0).nonzero().flatten().tolist()
-    for at, head, logits in forced_logits(draft, output.read, tokens, places, heads):
-        ranks[0, head, :, at] = rank_of(logits, tokens[:, at + head + 2])
-        ranks[1, head, :, at] = rank_of(logits, choices[:, at + head + 1])
-    return Ranks(*ranks.cpu())
+    for at, head, logits in forced_logits(draft, read, tokens, places, heads):
+        ranks[head, :, at] = rank_of(logits, tokens[:, at + head + 2])
+    return ranks.cpu()
 
 
 def forced_logits(
@@ -153,25 +159,19 @@ def _over_all_tokens(draft: DraftModel, logits: Tensor) -> Tensor:
     return whole.index_copy(1, draft.d2t, logits)
 
 
-def count_ranks(ranks: Ranks, predicted_mask: Tensor) -> HeadAccuracy:
-    """Count ranks over the positions where a head and all before it predict tokens of the mask, Bool [B, T]."""
-    heads, _, length = ranks.text.shape
+def count_ranks(ranks: Tensor, predicted_mask: Tensor) -> HeadAccuracy:
+    """Count ranks [D, B, T] where a head and all before it predict tokens of the mask, Bool [B, T]."""
+    heads, _, length = ranks.shape
     ahead = torch.nn.functional.pad(predicted_mask.cpu(), (0, heads + 1))
     predicted = torch.stack([ahead[:, 2 + head : 2 + head + length] for head in range(heads)])
     counted = predicted.cumprod(0).bool()
-    first = (ranks.text == 0).cumprod(0).bool()
+    first = (ranks == 0).cumprod(0).bool()
     reached = counted & torch.cat((torch.ones_like(first[:1]), first[:-1]))
-    return HeadAccuracy(
-        positions=counted.sum((1, 2)),
-        reached=reached.sum((1, 2)),
-        text=_within(ranks.text, counted),
-        target=_within(ranks.target, counted),
-        chained=_within(ranks.text, reached),
+    within = [torch.stack([((ranks < k) & some).sum(2) for k in TOP], -1) for some in (counted, reached)]
+    forced, chained = (
+        tuple(tuple(map(tuple, text)) for text in counts.transpose(0, 1).tolist()) for counts in within
     )
-
-
-def _within(ranks: Tensor, counted: Tensor) -> Tensor:
-    return torch.stack([((ranks < size) & counted).sum((1, 2)) for size in TOP], dim=1)
+    return HeadAccuracy(tuple(map(tuple, counted.sum(2).T.tolist())), forced, chained)
 
 
 def rank_of(logits: Tensor, tokens: Tensor) -> Tensor:
@@ -180,10 +180,3 @@ def rank_of(logits: Tensor, tokens: Tensor) -> Tensor:
     smaller = torch.arange(logits.shape[1], device=logits.device) < tokens[:, None]
     rank = ((logits > own) | ((logits == own) & smaller)).sum(1)
     return torch.where(own[:, 0].isneginf(), logits.shape[1], rank)
-
-
-def _first_choices(target: TargetModel, hidden: Tensor) -> Tensor:
-    """The target's most probable next token after each position: hidden [B, T, H] to Long [B, T]."""
-    rows = max(1, _CHUNK_ELEMENTS // target.vocab_size)
-    parts = [target.logits(part).argmax(-1) for part in hidden.flatten(0, 1).split(rows)]
-    return torch.cat(parts).view(hidden.shape[:2])

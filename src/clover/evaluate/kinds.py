@@ -7,6 +7,7 @@ SentencePiece ("▁word") and byte fallback ("<0xE2>") all come out alike.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 WORD_START, WORD_INSIDE, DIGITS = "first of a word", "inside a word", "digits"
@@ -16,38 +17,29 @@ _CONTEXT = 4  # tokens that are decoded before a token
 _HALF_CHARACTER = "\ufffd"
 
 
-class TokenKinds:
-    """Says of which kind tokens are; keeps what it has found out.
+def kinds_of(tokenizer: Any, texts: Sequence[tuple[Sequence[int], int]]) -> list[list[str]]:
+    """Kinds of `tokens[start:]` of each text (tokens, start), each one of TOKEN_KINDS; the rest is context."""
+    special = set(tokenizer.all_special_ids)
 
-    The first character that is no space decides: a letter or "_" (a word goes on if such a character or a digit stands
-    right before), a digit, or else punctuation. A token that holds a part of a character is inside a word.
-    """
-
-    def __init__(self, tokenizer: Any):
-        self.tokenizer = tokenizer
-        self.special = set(tokenizer.all_special_ids)
-        self._known: dict[tuple[int, ...], str] = {}
-
-    def of(self, tokens: Sequence[int], start: int) -> list[str]:
-        """Kinds of `tokens[start:]`, each one of TOKEN_KINDS; what is before `start` is context."""
-        return [self._kind(tuple(tokens[max(0, at - _CONTEXT) : at + 1])) for at in range(start, len(tokens))]
-
-    def _kind(self, window: tuple[int, ...]) -> str:
-        if window[-1] in self.special:
+    @cache
+    def kind(window: tuple[int, ...]) -> str:
+        if window[-1] in special:
             return SPECIAL
-        if window not in self._known:
-            before, after = self._decode(window[:-1]), self._decode(window)
-            self._known[window] = kind_of(before, after)
-        return self._known[window]
+        options: Any = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
+        before, after = (tokenizer.decode(list(part), **options) for part in (window[:-1], window))
+        return kind_of(before, after)
 
-    def _decode(self, tokens: tuple[int, ...]) -> str:
-        return self.tokenizer.decode(
-            list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
+    return [
+        [kind(tuple(tokens[max(0, at - _CONTEXT) : at + 1])) for at in range(start, len(tokens))]
+        for tokens, start in texts
+    ]
 
 
 def kind_of(before: str, after: str) -> str:
     """Kind of the token that makes the text `before` into `after`.
+
+    The first character that is no space decides: a letter or "_" (a word goes on if such a character or a digit stands
+    right before), a digit, or else punctuation. A token that holds a part of a character is inside a word.
 
     >>> kind_of("def", "def area"), kind_of("def ar", "def area"), kind_of("x", "x[0")
     ('first of a word', 'inside a word', 'punctuation')

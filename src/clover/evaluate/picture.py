@@ -2,166 +2,98 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from clover import pictures
-from clover.evaluate.accuracy import TOP, shares
-from clover.evaluate.report import EvaluationReport, setting_label
-from clover.pictures import FAINT, GRID, INK
+from clover.evaluate.acceptance import Setting, Share
+from clover.evaluate.accuracy import TOP, HeadAccuracy
+from clover.evaluate.report import setting_label
+from clover.report.figure import COLOURS, FAINT, GREEN, INK, ORANGE, finish, new_figure, note, shade
+from clover.report.statistics import Estimate
 
-_COLOURS = ("#2f9e60", "#3b6fb6", "#c9803a", "#8b5fb0", "#b6483b", "#4a9ba8")
-_ORANGE = "#f0a030"
-_SHADES = ("#1d6b40", "#2f9e60", "#5db78a", "#93d0b0", "#c9e8d7")  # one per size of the top
 _FEW = 30  # fewer tokens than that say too little to be drawn
+_MOST = 6  # settings that one picture can hold
+_ERROR: Any = {"ecolor": INK, "elinewidth": 0.9, "capsize": 2}
 
 
-def save_picture(report: EvaluationReport, path: str | os.PathLike[str]) -> None:
-    """Draw the report into `path`, whole or not at all; the ending chooses the format.
-
-    Raises:
-        UserError: the file cannot be written.
-    """
-    pictures.save_picture(lambda: draw(report), path)
-
-
-def draw(report: EvaluationReport) -> Figure:
-    """The picture as a matplotlib figure, 12 by 6.4 inches."""
-    figure = Figure(figsize=(12, 6.4))
-    heads, kinds, positions = figure.subplots(
-        1,
-        3,
-        width_ratios=(1.25, 1.25, 0.9),
-        gridspec_kw={"left": 0.05, "right": 0.98, "top": 0.75, "bottom": 0.2, "wspace": 0.2},
-    )
-    figure.text(0.03, 0.925, _headline(report), fontsize=19, fontweight="bold")
-    figure.text(0.03, 0.873, _subline(report), fontsize=10.5, color=FAINT)
-    _draw_heads(heads, report)
-    _draw_kinds(kinds, report)
-    _draw_positions(positions, report)
-    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    figure.text(
-        0.03,
-        0.03,
-        f"{report.date}   {report.device}, {report.dtype} ({report.machine})   {versions}",
-        fontsize=8.5,
-        color=FAINT,
-    )
+def draw(heads: HeadAccuracy, settings: Sequence[Setting], label: str, models: str, foot: str) -> Figure:
+    """The picture as a matplotlib figure; error bars are standard errors over texts."""
+    first = settings[0].tree
+    tree = first if " " in first else f"tree {first}"  # such as "own tree"
+    shown = [setting for setting in settings if setting.tree == first][:2]
+    taus = ", ".join(f"{s.all.tau.text()} at temperature {s.temperature:g}" for s in shown)
+    figure = new_figure(12, 6, f"{label}, {tree}: τ {taus}", models, foot)
+    first_panel, *others = figure.subplots(1, 3, width_ratios=(1.25, 1.25, 0.9))
+    _draw_heads(first_panel, heads)
+    _draw_kinds(others[0], settings[:_MOST])
+    _draw_positions(others[1], settings[:_MOST])
     return figure
 
 
-def _headline(report: EvaluationReport) -> str:
-    first = report.settings[0].tree
-    tree = first if " " in first else f"tree {first}"  # such as "own tree"
-    shown = [s for s in report.settings if s.tree == first]
-    taus = ", ".join(f"{s.acceptance.tau:.2f} at temperature {s.temperature:g}" for s in shown[:2])
-    return f"{report.label}, {tree}: τ {taus}"
-
-
-def _subline(report: EvaluationReport) -> str:
-    models = f"target {_shortened(report.target)}, draft {_shortened(report.draft)}"
-    if report.target == report.draft:
-        models = f"{report.target} target and draft"
-    return f"{models}; {report.prompts} prompts, {report.max_new_tokens} new tokens each"
-
-
-def _shortened(name: str) -> str:
-    return name if len(name) <= 32 else "…" + name[-31:]
-
-
-def _draw_heads(axes: Any, report: EvaluationReport) -> None:
+def _draw_heads(axes: Any, heads: HeadAccuracy) -> None:
     """Per head the shares within the best 1, 2, 3, 5 and 10, one in front of the other; chained as dots."""
-    heads = report.heads
-    places = range(1, heads.heads + 1)
-    forced = shares(heads.text, heads.positions)
-    bars = {}
+    places, shares = range(1, len(heads.totals) + 1), heads.shares(heads.forced)
     for rank in reversed(range(len(TOP))):
-        heights = [100 * row[rank] for row in forced]
-        bars[rank] = axes.bar(places, heights, 0.8, color=_SHADES[rank], label=f"top {TOP[rank]}")
-    for head, row in zip(places, forced, strict=True):
-        _note(axes, head, 0, f"{100 * row[0]:.0f}", colour="white")
-        _note(axes, head, 100 * row[-1], f"{100 * row[-1]:.0f}")
-    chained = [100 * row[0] for row in shares(heads.chained, heads.positions)]
-    line = axes.plot(places, chained, "o-", color=_ORANGE, markersize=7, mec="white", label="top 1, chained")
-    _finish(axes, "Accuracy of each head, %")
+        heights, _ = _percents([row[rank] for row in shares])
+        axes.bar(places, heights, 0.8, color=shade(GREEN, rank), label=f"top {TOP[rank]}")
+        if rank in (0, len(TOP) - 1):
+            for head, height in zip(places, heights, strict=True):
+                note(axes, head, height, f"{height:.0f}", "below" if rank == 0 and height > 8 else "above")
+    heights, errors = _percents([row[0] for row in heads.shares(heads.chained)])
+    axes.errorbar(
+        places, heights, errors, fmt="o-", color=ORANGE, mec="white", label="top 1, chained", **_ERROR
+    )
     axes.set_xticks(places)
-    _legend(axes, 3, [bars[0], bars[1], bars[2], bars[3], bars[4], *line])
-    _caption(axes, "head; forced with the text's tokens\nchained: all heads before were right, too")
+    axes.set_xlabel("head, forced with the text's tokens\nchained: all heads before were right, too")
+    _finish(axes, "Accuracy of each head, %", 3)
 
 
-def _draw_kinds(axes: Any, report: EvaluationReport) -> None:
-    settings = report.settings[: len(_COLOURS)]
-    labels = [
-        share.label
-        for place, share in enumerate(settings[0].kinds)
-        if any(s.kinds[place].emitted >= _FEW for s in settings)
-    ]
+def _draw_kinds(axes: Any, settings: Sequence[Setting]) -> None:
+    """Bars of the share of draft tokens among the new tokens of each kind, a colour per setting."""
+    labels = list(dict.fromkeys(share.label for setting in settings for share in _enough(setting.kinds)))
     width = 0.84 / len(settings)
     for number, setting in enumerate(settings):
+        shares = _enough(setting.kinds)
         offset = (number - (len(settings) - 1) / 2) * width
-        found = {share.label: share for share in setting.kinds if share.emitted >= _FEW}
-        for place, label in enumerate(labels):
-            if label in found:
-                height = 100 * found[label].share
-                axes.bar(place + offset, height, width * 0.94, color=_COLOURS[number])
-                if len(settings) <= 3:
-                    _note(axes, place + offset, height, f"{height:.0f}")
-        axes.bar(0, 0, color=_COLOURS[number], label=setting_label(setting))
-    _finish(axes, "Accepted draft tokens by kind, %")
+        heights, errors = _percents([share.share for share in shares])
+        axes.bar(
+            [labels.index(share.label) + offset for share in shares], heights, width * 0.94, yerr=errors,
+            color=COLOURS[number], label=setting_label(setting), error_kw=_ERROR,
+        )  # fmt: skip
     axes.set_xticks(range(len(labels)), [label.replace(" ", "\n", 1) for label in labels], fontsize=9)
-    _legend(axes, 2)
-    _caption(axes, f"\n\nof the new tokens of each kind, at least {_FEW}")
+    axes.set_xlabel(f"of the new tokens of each kind, at least {_FEW}")
+    _finish(axes, "Accepted draft tokens by kind, %", 2)
 
 
-def _draw_positions(axes: Any, report: EvaluationReport) -> None:
-    settings = report.settings[: len(_COLOURS)]
-    longest = max((setting.positions for setting in settings), key=len)
+def _draw_positions(axes: Any, settings: Sequence[Setting]) -> None:
+    """Lines of the same share by the number of the new token."""
+    labels = list(dict.fromkeys(share.label for setting in settings for share in setting.positions))
     for number, setting in enumerate(settings):
-        points = [
-            (i, 100 * share.share) for i, share in enumerate(setting.positions) if share.emitted >= _FEW
-        ]
-        axes.plot([x for x, _ in points], [y for _, y in points], "o-", color=_COLOURS[number], linewidth=1.8)
-    _finish(axes, "… by position, %")
-    axes.set_xticks(range(len(longest)), [share.label for share in longest], fontsize=9.5)
-    axes.set_xlim(-0.4, max(len(longest) - 0.6, 0.4))
-    _caption(axes, "number of the new token")
+        shares = _enough(setting.positions)
+        heights, errors = _percents([share.share for share in shares])
+        places = [labels.index(share.label) for share in shares]
+        axes.errorbar(places, heights, errors, fmt="o-", color=COLOURS[number], **_ERROR)
+    axes.set_xticks(range(len(labels)), labels)
+    axes.set_xlim(-0.4, max(len(labels) - 0.6, 0.4))
+    axes.set_xlabel("number of the new token")
+    _finish(axes, "… by position, %", 0)
 
 
-def _note(axes: Any, x: float, y: float, text: str, colour: str = INK) -> None:
-    axes.annotate(
-        text,
-        (x, y),
-        (0, 3),
-        textcoords="offset points",
-        ha="center",
-        va="bottom",
-        color=colour,
-        fontsize=8.5,
-    )
+def _enough(shares: Sequence[Share]) -> list[Share]:
+    return [share for share in shares if share.emitted >= _FEW]
 
 
-def _legend(axes: Any, columns: int, handles: list[Any] | None = None) -> None:
-    options: Any = {} if handles is None else {"handles": handles}
-    axes.legend(
-        frameon=False,
-        loc="upper right",
-        fontsize=9,
-        borderaxespad=0.0,
-        ncols=columns,
-        handlelength=1.2,
-        **options,
-    )
+def _percents(shares: Sequence[Estimate]) -> tuple[list[float], list[float]]:
+    """Heights and errors."""
+    return [100 * share.value for share in shares], [100 * (share.error or 0.0) for share in shares]
 
 
-def _caption(axes: Any, text: str) -> None:
-    axes.text(0.5, -0.09, text, transform=axes.transAxes, ha="center", va="top", color=FAINT, fontsize=9.5)
-
-
-def _finish(axes: Any, title: str) -> None:
-    axes.set_title(title)
-    axes.tick_params(length=0)
-    axes.grid(axis="y", color=GRID)
-    axes.set_ylim(0, 124)
+def _finish(axes: Any, title: str, columns: int) -> None:
+    axes.set_ylim(0, 100)
+    finish(axes, title, room=1.25)
     axes.set_yticks(range(0, 101, 20))
+    axes.tick_params(axis="y", colors=FAINT)
+    if columns:
+        axes.legend(frameon=False, loc="upper right", fontsize=9, ncols=columns, handlelength=1.2)

@@ -1,79 +1,82 @@
-"""Everything an evaluation found, with what is needed to find it again."""
+"""The tables of an evaluation; what follows ± is one standard error over texts."""
 
 from __future__ import annotations
 
-import datetime
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from clover.evaluate.acceptance import SettingResult
-from clover.evaluate.accuracy import HeadAccuracy
-from clover.provenance import revision, versions
+from clover.evaluate.acceptance import Setting, Share
+from clover.evaluate.accuracy import TOP, HeadAccuracy, TopCounts
+from clover.report.statistics import Estimate
+from clover.report.table import Table
+from clover.report.words import SYSTEMS as SYSTEM_LABELS
 
-SYSTEM_LABELS = {
-    "clover1": "Clover-1",
-    "clover2": "Clover-2",
-    "recall": "Clover-Recall",
-    "medusa": "Medusa",
-    "eagle": "EAGLE-1",
-    "eagle3": "EAGLE-3",
-    "hydra": "Hydra",
-    "lookup": "prompt lookup",
-}
+__all__ = ["SYSTEM_LABELS", "make_tables", "setting_label"]
+_SIDE_BY_SIDE = 3  # settings in one table of kinds and positions
 
 
-@dataclass(frozen=True)
-class EvaluationReport:
-    """The figures of one draft; `to_dict` is what `--json` writes.
-
-    Args:
-        system: the draft's model type.
-        machine: name of the GPU or CPU.
-        texts: what the heads were measured on, in words.
-        left_out: prompts that were too long for the target's context.
-        heads: accuracy of the heads.
-        settings: acceptance, one per tree and temperature.
-        revision: of the checkout that Clover ran from, None without one.
-    """
-
-    command: str
-    target: str
-    draft: str
-    system: str
-    device: str
-    machine: str
-    dtype: str
-    prompts: int
-    left_out: int
-    max_new_tokens: int
-    texts: str
-    seconds: float
-    heads: HeadAccuracy
-    settings: tuple[SettingResult, ...]
-    date: str = field(default_factory=lambda: datetime.date.today().isoformat())
-    versions: dict[str, str] = field(default_factory=versions)
-    revision: str | None = field(default_factory=revision)
-
-    @property
-    def label(self) -> str:
-        """The draft system's name for people."""
-        return SYSTEM_LABELS.get(self.system, self.system)
-
-    def to_dict(self) -> dict[str, Any]:
-        """All figures as JSON values."""
-        plain = {name: value for name, value in vars(self).items() if name not in ("heads", "settings")}
-        return {
-            **plain,
-            "heads": self.heads.to_dict(),
-            "settings": [setting.to_dict() for setting in self.settings],
-        }
-
-
-def setting_label(setting: SettingResult) -> str:
+def setting_label(setting: Setting) -> str:
     """A tree and a temperature, in short.
 
-    >>> setting_label(SettingResult("trees/wide.json", 9, 1.0, (), (), ()))
+    >>> setting_label(Setting("trees/wide.json", 9, 1.0, (), (), ()))
     'wide.json, T 1'
     """
     return f"{Path(setting.tree).name}, T {setting.temperature:g}"
+
+
+def make_tables(heads: HeadAccuracy, settings: Sequence[Setting]) -> list[Table]:
+    """Accuracy of the heads, acceptance, and where the draft is weak."""
+    forced = "How often the text's next token is among a head's best 1, 2, 3, 5, 10."
+    chained = "A head is right only where the first choices of all heads before it were right, too."
+    return [
+        _head_table(heads, heads.forced, "Accuracy of the heads, forced with the text, %", forced),
+        _head_table(heads, heads.chained, "Accuracy of the heads, chained, %", chained),
+        _acceptance_table(settings),
+        *_weakness_tables(settings),
+    ]
+
+
+def _head_table(heads: HeadAccuracy, counts: TopCounts, title: str, note: str) -> Table:
+    rows = [
+        [str(head), f"{positions:,}", *(map(_percent, row) if positions else "–" * len(TOP))]
+        for head, positions, row in zip(range(1, 99), heads.totals, heads.shares(counts), strict=False)
+    ]
+    return Table(title, ("head", "positions", *(f"top {size}" for size in TOP)), rows, note)
+
+
+def _acceptance_table(settings: Sequence[Setting]) -> Table:
+    rows, firsts = [], []
+    for setting in settings:
+        firsts.append(len(rows))
+        for group in (setting.all, *(setting.groups if len(setting.groups) > 1 else ())):
+            depths = "  ".join(_percent(depth, 0).replace(" ", "") for depth in group.depths) or "–"
+            numbers = (str(len(group.acceptances)), f"{group.total.emitted:,}", group.tau.text())
+            rows.append((setting.tree, f"{setting.temperature:g}", group.name, *numbers, depths))
+    columns = ("tree", "T", "prompts of", "prompts", "tokens", "τ", "accepted at depth 1, 2, …, %")
+    note = "τ: tokens per step, the bonus token included; at each depth, of the steps that got there."
+    return Table("Acceptance", columns, rows, note, words=3, strong=firsts, sections=firsts[1:])
+
+
+def _weakness_tables(settings: Sequence[Setting]) -> Iterator[Table]:
+    note = "% of the new tokens that the draft gave, and their number; the target itself gave the others."
+    for start in range(0, len(settings), _SIDE_BY_SIDE):
+        some = settings[start : start + _SIDE_BY_SIDE]
+        kinds = _share_rows([setting.kinds for setting in some], "")
+        positions = _share_rows([setting.positions for setting in some], "number ")
+        columns = ("new tokens", *map(setting_label, some))
+        yield Table("Where the draft is weak", columns, [*kinds, *positions], note, sections=[len(kinds)])
+
+
+def _share_rows(columns: Sequence[Sequence[Share]], prefix: str) -> list[list[str]]:
+    """A row per label that any setting has tokens of."""
+    labels = dict.fromkeys(share.label for shares in columns for share in shares if share.emitted)
+    found = [{share.label: share for share in shares} for shares in columns]
+    return [[prefix + label, *(_share_cell(shares.get(label)) for shares in found)] for label in labels]
+
+
+def _share_cell(share: Share | None) -> str:
+    return f"{_percent(share.share)} of {share.emitted:,}" if share and share.emitted else "–"
+
+
+def _percent(share: Estimate, digits: int = 1) -> str:
+    return Estimate(100 * share.value, None if share.error is None else 100 * share.error).text(digits)

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from clover import assets
 from clover.api import load
-from clover.data import Batch, Batches, Sample, read_samples
+from clover.data import Sample, read_samples
 from clover.data.tasks import TaskPrompt, read_prompts
 from clover.engine import Engine
 from clover.errors import UserError
-from clover.evaluate.acceptance import Continuation, SettingResult, continue_prompts, summarize
-from clover.evaluate.accuracy import HeadAccuracy, measure_heads
-from clover.evaluate.picture import save_picture
-from clover.evaluate.progress import EvaluationProgress
-from clover.evaluate.report import EvaluationReport
-from clover.evaluate.table import print_report
-from clover.files import check_output_file, write_json
-from clover.pictures import check_picture
-from clover.provenance import command_line, machine
+from clover.evaluate.acceptance import (
+    Continuation,
+    Setting,
+    continue_prompts,
+    count_groups,
+    count_kinds,
+    count_positions,
+)
+from clover.evaluate.accuracy import HeadAccuracy, as_sample, measure_heads, text_batches
+from clover.evaluate.picture import draw
+from clover.evaluate.report import make_tables
+from clover.report.figure import Picture
+from clover.report.output import Report, check_outputs, publish
+from clover.report.progress import Progress
+from clover.report.provenance import Provenance, command_line
+from clover.report.words import system_name
 from clover.target import TargetModel
 from clover.tree import parse_tree
 
-_EMBEDDED, _OWN_TREE = "embedded", "own tree"
-_DEVELOPMENT = "development"
-_WINDOW, _BATCH_TOKENS = 2048, 16384  # tokens of a text and of a batch of texts that are run at once
+_EMBEDDED, _OWN_TREE, _DEVELOPMENT = "embedded", "own tree", "development"
 _FEWEST_NEW_TOKENS = 2
 
 
@@ -47,7 +50,7 @@ class EvaluateOptions:
         max_new_tokens: tokens per prompt.
         max_prompts: prompts at most, spread over the groups; and as many texts.
         batch_size: prompts that run together.
-        json, picture: files for the figures and for the picture, if wanted.
+        json, picture: files for the numbers and for the picture, if wanted.
     """
 
     files: tuple[str, ...] = ()
@@ -76,27 +79,10 @@ class EvaluateOptions:
         flags = {"trees": "tree", "temperatures": "temperature"}
         return command_line("evaluate", self, files="files", renamed=flags)
 
-    def check(self) -> None:
-        """Raise a UserError, before any time is spent, for what would fail at the end."""
-        if self.max_new_tokens < _FEWEST_NEW_TOKENS:
-            raise UserError(
-                f"max_new_tokens is {self.max_new_tokens}; heads are measured on 2 tokens or more"
-            )
-        if self.picture is not None:
-            check_picture(self.picture)
-        if self.json is not None:
-            check_output_file(self.json)
-
-
-@dataclass(frozen=True)
-class _Setting:
-    tree: str | None
-    temperature: float
-
 
 def run_evaluate(
     options: EvaluateOptions, console: Console | None = None, errors: Console | None = None
-) -> EvaluationReport:
+) -> Report:
     """Measure, print the tables, and write the JSON file and the picture.
 
     Args:
@@ -107,30 +93,23 @@ def run_evaluate(
     Raises:
         UserError: an option, a file or a model cannot be used.
     """
-    console = console or Console()
-    started = time.monotonic()
-    options.check()
-    with EvaluationProgress(errors or Console(stderr=True)) as progress:
+    if options.max_new_tokens < _FEWEST_NEW_TOKENS:
+        raise UserError(f"max_new_tokens is {options.max_new_tokens}; heads are measured on 2 tokens or more")
+    check_outputs(json=options.json, picture=options.picture)
+    with Progress(errors) as progress:
         progress.say("loading target and draft")
-        evaluation = _Evaluation(options, progress)
-        heads, texts, settings = evaluation.measure()
-    report = evaluation.report(heads, texts, settings, time.monotonic() - started)
-    print_report(console, report)
-    if options.json is not None:
-        write_json(options.json, report.to_dict())
-    if options.picture is not None:
-        save_picture(report, options.picture)
-    for path in (options.json, options.picture):
-        if path is not None:
-            console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+        evaluation = _Evaluation(options)
+        heads, settings = evaluation.measure(progress)
+    report = evaluation.report(heads, settings)
+    publish(report, console, json=options.json, picture=options.picture)
     return report
 
 
 class _Evaluation:
     """The models, the prompts and the texts of one run."""
 
-    def __init__(self, options: EvaluateOptions, progress: EvaluationProgress):
-        self.options, self.progress = options, progress
+    def __init__(self, options: EvaluateOptions):
+        self.options = options
         model = load(
             options.target,
             options.draft,
@@ -142,9 +121,8 @@ class _Evaluation:
         self.target, draft = model.target, model.engine.draft
         assert draft is not None
         self.draft = draft
-        self.engines: dict[str | None, Engine] = {
-            tree: Engine(self.target, draft, parse_tree(tree)) for tree in options.trees
-        } or {None: model.engine}
+        self.engines = {tree: Engine(self.target, draft, parse_tree(tree)) for tree in options.trees}
+        self.engines = self.engines or {_OWN_TREE: model.engine}
         prompts = choose_prompts(options.files or options.texts, self.target, options.max_prompts)
         room = self.target.context_length - options.max_new_tokens
         self.prompts = [prompt for prompt in prompts if len(prompt.tokens) <= room]
@@ -154,77 +132,58 @@ class _Evaluation:
                 f"no prompt leaves room for {options.max_new_tokens} new tokens in the target's context of "
                 f"{self.target.context_length}; lower --max-new-tokens or give shorter prompts"
             )
-        self.texts = _read_texts(options, self.target)
+        self.samples = _read_texts(options, self.target)
 
-    def measure(self) -> tuple[HeadAccuracy, str, tuple[SettingResult, ...]]:
-        """Accuracy of the heads, on what they were measured, and acceptance in all settings."""
-        options = self.options
-        settings = [_Setting(tree, t) for tree in self.engines for t in options.temperatures]
-        batches = None if self.texts is None else self._batches(self.texts)
-        per_setting = len(self.prompts) * options.max_new_tokens
-        texts = per_setting if batches is None else sum(batch.tokens.numel() for batch in batches)
-        own_run = batches is None and 0.0 not in options.temperatures
-        self.progress.begin(per_setting * (len(settings) + own_run) + texts)
-        results = [(setting, *self._continue(setting)) for setting in settings]
-        if batches is None:
-            greedy = [found for setting, _, found in results if setting.temperature == 0]
-            written_texts = greedy[0] if greedy else self._continue(_Setting(settings[0].tree, 0.0))[1]
-            batches = self._batches([_sample(one) for one in written_texts])
-        self.progress.say("accuracy of the heads")
-        heads = measure_heads(self.target, self.draft, batches, self.progress.advance)
-        summaries = [
-            summarize(setting.tree or _OWN_TREE, nodes, setting.temperature, found, self.target.tokenizer)
-            for setting, nodes, found in results
-        ]
-        return heads, self._describe_texts(), tuple(summaries)
+    def measure(self, progress: Progress) -> tuple[HeadAccuracy, list[Setting]]:
+        """Accuracy of the heads, and acceptance with each tree at each temperature."""
+        wanted = [(tree, temperature) for tree in self.engines for temperature in self.options.temperatures]
+        greedy = (wanted[0][0], 0.0)
+        runs = list(dict.fromkeys([*wanted, *([] if self.samples else [greedy])]))
+        progress.begin(len(runs) + 1)
+        written = {run: self._continue(*run, progress) for run in runs}
+        samples = self.samples or [as_sample(one.prompt.tokens, one.tokens) for one in written[greedy]]
+        done = progress.part(1, "accuracy of the heads")
+        heads = measure_heads(self.target, self.draft, text_batches(self.target, samples), done)
+        return heads, [self._setting(*run, written[run]) for run in wanted]
 
-    def report(
-        self, heads: HeadAccuracy, texts: str, settings: tuple[SettingResult, ...], seconds: float
-    ) -> EvaluationReport:
-        """Put the figures together with where they come from."""
-        options = self.options
-        return EvaluationReport(
-            command=options.command,
-            target=options.target or _EMBEDDED,
-            draft=options.draft or _EMBEDDED,
-            system=str(self.draft.config.model_type),
-            device=self.target.device.type,
-            machine=machine(self.target.device),
-            dtype=str(self.target.dtype).removeprefix("torch."),
-            prompts=len(self.prompts),
-            left_out=self.left_out,
-            max_new_tokens=options.max_new_tokens,
-            texts=texts,
-            seconds=seconds,
-            heads=heads,
-            settings=settings,
+    def report(self, heads: HeadAccuracy, settings: Sequence[Setting]) -> Report:
+        """Put the numbers together with where they come from."""
+        options, system = self.options, str(self.draft.config.model_type)
+        provenance = Provenance.here(options.command, self.target.device, self.target.dtype)
+        target, draft = options.target or _EMBEDDED, options.draft or _EMBEDDED
+        left_out = f" ({self.left_out} more do not fit into the context)" if self.left_out else ""
+        prompts = f"{len(self.prompts)} prompts, {options.max_new_tokens} new tokens each"
+        texts = "what the target writes after the prompts at temperature 0"
+        if self.samples:
+            texts = f"{len(self.samples)} texts as written in {', '.join(options.texts)}"
+        facts = {"target": target, "draft": draft, "system": system_name(system)}
+        facts |= {"prompts": prompts + left_out, "heads measured on": texts}
+        results = {"heads": heads.to_dict(), "settings": [setting.to_dict() for setting in settings]}
+        models = f"target {target}, draft {draft}; {prompts}; bars: one standard error over prompts"
+        picture = Picture(
+            "Evaluation", lambda: draw(heads, settings, facts["system"], models, provenance.line)
         )
+        note = ("±", "one standard error over prompts or texts")
+        return Report(
+            "How good the draft is", provenance, list(facts.items()), make_tables(heads, settings), [picture],
+            facts | {"system": system} | results, [note],
+        )  # fmt: skip
 
-    def _continue(self, setting: _Setting) -> tuple[int, list[Continuation]]:
-        """Nodes of the tree, root excluded, and what was written."""
-        self.progress.say(f"{setting.tree or _OWN_TREE}, temperature {setting.temperature:g}")
-        engine = self.engines[setting.tree]
-        assert engine.drafter is not None
-        found = continue_prompts(
-            engine,
-            self.prompts,
-            self.options.max_new_tokens,
-            setting.temperature,
-            self.options.batch_size,
-            self.options.seed,
-            self.progress.advance,
-        )
-        return engine.drafter.max_nodes - 1, found
+    def _continue(self, tree: str, temperature: float, progress: Progress) -> list[Continuation]:
+        """What is written after the prompts."""
+        options = self.options
+        done = progress.part(1, f"{tree}, temperature {temperature:g}")
+        return continue_prompts(
+            self.engines[tree], self.prompts, options.max_new_tokens, temperature, options.batch_size,
+            options.seed, done,
+        )  # fmt: skip
 
-    def _batches(self, samples: Sequence[Sample]) -> list[Batch]:
-        window = min(_WINDOW, self.target.context_length)
-        return list(Batches(samples, window, max(_BATCH_TOKENS, window), seed=0).epoch())
-
-    def _describe_texts(self) -> str:
-        if self.texts is not None:
-            count = f"{len(self.texts)} text{'s' if len(self.texts) > 1 else ''}"
-            return f"{count} as written in {', '.join(self.options.texts)}"
-        return "what the target writes after the prompts at temperature 0"
+    def _setting(self, tree: str, temperature: float, written: Sequence[Continuation]) -> Setting:
+        drafter = self.engines[tree].drafter
+        assert drafter is not None
+        kinds = count_kinds(written, self.target.tokenizer)
+        groups, positions = count_groups(written), count_positions(written)
+        return Setting(tree, drafter.max_nodes - 1, temperature, groups, kinds, positions)
 
 
 def choose_prompts(files: Sequence[str], target: TargetModel, limit: int) -> list[TaskPrompt]:
@@ -251,9 +210,3 @@ def _read_texts(options: EvaluateOptions, target: TargetModel) -> tuple[Sample, 
     tokenizer: Any = target.tokenizer
     texts = read_samples(options.texts, tokenizer, target.eos_token_ids)
     return texts.samples[: options.max_prompts]
-
-
-def _sample(continuation: Continuation) -> Sample:
-    prompt, new = continuation.prompt.tokens, continuation.tokens
-    tokens = torch.tensor([*prompt, *new], dtype=torch.int32)
-    return Sample(tokens, torch.arange(len(tokens)) >= len(prompt))
