@@ -8,12 +8,13 @@ from pathlib import Path
 from rich.console import Console
 
 from clover.compare import CompareOptions, run_compare
-from clover.compare.measuring import Measurement
-from clover.compare.plan import Place, TextCell, make_plan
-from clover.compare.results import read_records
+from clover.compare.plan import Plan
+from clover.compare.results import Measurement, read_records
 from clover.compare.suite import read_suite
 from clover.compare.text import write_text
 from clover.errors import UserError
+from clover.evaluate.acceptance import tau_pairs
+from clover.evaluate.accuracy import share_of
 from clover.target import TargetModel
 from lab.workplace import Workplace
 
@@ -57,17 +58,16 @@ def write_training_text(place: Workplace) -> None:
         return
     suite = read_suite(str(_suite(place, "drafts", trained_only=True)))
     target = _load_target(place)
-    plan = make_plan(suite, Place(suite.target, target.device.type, place.dtype_name))
-    (cell,) = (cell for cell in plan.cells if isinstance(cell, TextCell))
-    path = _shared(place) / f"text.{cell.key}.jsonl"
+    plan = Plan(suite, {"target": suite.target, "device": target.device.type, "dtype": place.dtype_name})
+    path = _shared(place) / f"text.{plan.text.key}.jsonl"
     said = [0]
 
     def show(texts: int, tokens: int) -> None:
-        if texts - said[0] >= cell.options.texts / 10:
+        if texts - said[0] >= suite.text.texts / 10:
             said[0] = texts
-            place.say(f"text: {texts} of {cell.options.texts} texts, {tokens:,} tokens")
+            place.say(f"text: {texts} of {suite.text.texts} texts, {tokens:,} tokens")
 
-    samples = write_text(target, cell.options, path, show)
+    samples = write_text(target, suite.text, path, show)
     learnt = sum(int(sample.loss_mask.sum()) for sample in samples)
     place.finish("text", {"texts": len(samples), "tokens_to_learn": learnt})
 
@@ -93,7 +93,11 @@ def acceptance(place: Workplace) -> dict[str, float]:
     for record in read_records(file) if file.exists() else []:
         one = record.result
         if isinstance(one, Measurement) and (one.batch_size, one.temperature) == (1, 0.0):
-            found |= {f"{m.method.system} {m.method.tree}": m.tau for m in one.methods if m.method.tree}
+            found |= {
+                f"{m.method.system} {m.method.tree}": share_of(tau_pairs(m.acceptances)).value
+                for m in one.methods
+                if m.method.tree
+            }
     return found
 
 

@@ -52,6 +52,12 @@ def stop_at_step(monkeypatch: pytest.MonkeyPatch, number: int) -> list[int]:
     return steps
 
 
+@pytest.fixture
+def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plots take their time; two runs draw them, the others do without."""
+    monkeypatch.setattr("clover.compare.report.make_plots", lambda findings: {})
+
+
 @pytest.fixture(scope="module")
 def finished(tiny_files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("run") / "out"
@@ -128,12 +134,14 @@ def test_numbers_of_the_report(finished: Path) -> None:
     assert re.search(rf"\| {emitted / steps:.2f} ± \d\.\d\d \|", row) and row.endswith("| yes |")
 
 
-def test_what_is_done_is_not_done_again(tiny_files: Path, finished: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("without_plots")
+def test_what_is_done_is_not_done_again(tiny_files: Path, finished: Path) -> None:
     before = (finished / "results.jsonl").read_text()
     assert "9 cells, 9 of them done" in compare(tiny_files, finished)
     assert (finished / "results.jsonl").read_text() == before
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_half_a_line_is_run_again_and_results_of_an_older_suite_are_pointed_out(
     tiny_files: Path, tmp_path: Path, finished: Path
 ) -> None:
@@ -149,6 +157,7 @@ def test_half_a_line_is_run_again_and_results_of_an_older_suite_are_pointed_out(
     assert lines(output)[-1]["key"] == json.loads(rows[-1])["key"]
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_an_interrupted_training_goes_on_and_nothing_finished_is_repeated(
     tiny_files: Path, tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +178,7 @@ def test_an_interrupted_training_goes_on_and_nothing_finished_is_repeated(
     assert len(found) == 2 and found == weights(finished.with_name("out.work"))
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_suites_that_share_a_work_directory_train_a_draft_once(
     tiny_files: Path, tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

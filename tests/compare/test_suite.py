@@ -6,6 +6,7 @@ import pytest
 
 from clover.compare.suite import SUITES, Suite, Task, read_suite
 from clover.drafts.config import LossConfig
+from clover.drafts.medusa import MedusaDraft
 from clover.errors import UserError
 
 GOOD = """
@@ -37,10 +38,10 @@ def test_files_are_beside_the_suite(tmp_path: Path) -> None:
 
 def test_names_of_losses(tmp_path: Path) -> None:
     suite = read(tmp_path, GOOD + "[losses.mine]\nlabel_weight = 2\n")
-    paper = LossConfig(decay=0.5)
-    assert suite.loss("paper", paper) is paper
-    assert suite.loss("distillation", paper) == LossConfig()
-    assert suite.loss("mine", paper).label_weight == 2.0
+    assert suite.loss("paper", MedusaDraft) is MedusaDraft.paper_loss
+    assert suite.loss("default", MedusaDraft) is MedusaDraft.default_loss
+    assert suite.loss("distillation", MedusaDraft) == LossConfig()
+    assert suite.loss("mine", MedusaDraft).label_weight == 2.0
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def test_names_of_losses(tmp_path: Path) -> None:
         ("[text]\ntexts = true\n", "text.texts is True"),
         ("[text]\nwrite = false\n", "text: write must be true"),
         ("[training]\nlosses = []\n", r"training.losses is \[\]"),
-        ("[training]\nlosses = ['own']\n", "the loss 'own' must be one of paper, distillation"),
+        ("[training]\nlosses = ['own']\n", "the loss 'own' must be one of default, paper, distillation"),
         ("[training]\nseeds = [1, 1]\n", "training.seeds: each entry must be there once only"),
         ("[training]\nlearning_rates = [0.0]\n", "training.learning_rates.0 is 0.0"),
         ("[training]\nlearning_rates = [inf]\n", "cannot be used"),

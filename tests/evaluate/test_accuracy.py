@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from clover.data import Batch
-from clover.drafts import Clover2Draft, DraftModel
+from clover.drafts import DraftModel, RecallDraft
 from clover.drafts.loading import SYSTEMS
 from clover.evaluate.accuracy import (
     MAX_HEADS,

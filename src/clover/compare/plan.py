@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from clover.compare.suite import PLAIN, Budget, Suite, System, Task, digest
-from clover.drafts.config import LossConfig
+from clover.drafts.config import LossConfig, all_options
 from clover.drafts.loading import SYSTEMS
 from clover.errors import UserError
 from clover.files import explain
@@ -70,7 +70,7 @@ class Draft:
         """What decides its weights, but for the text and the batches; the names are left out, defaults written out."""
         return {
             "system": self.system.system,
-            "options": SYSTEMS[self.system.system].options_of_new(self.system.options),
+            "options": all_options(SYSTEMS[self.system.system].config_class, self.system.options),
             "loss": self.loss and asdict(self.loss),
             "budget": self.budget and self.budget.name,
             "learning_rate": self.method.learning_rate,
@@ -201,7 +201,7 @@ def _drafts(suite: Suite, system: System) -> list[Draft]:
             Method(system.name, None, loss, budget.name, rate, seed),
             system,
             trees,
-            suite.loss(loss, kind.paper_loss),
+            suite.loss(loss, kind),
             budget,
         )
         for budget, loss, rate, seed in combinations

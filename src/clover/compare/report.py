@@ -1,4 +1,4 @@
-"""The report of a comparison: `report.md`, `report.html`, and plots as PNG and SVG, from its results alone."""
+"""The report of a comparison: `report.md`, `report.html`, and plots as PNG, from its results alone."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ def write_report(records: Sequence[Record], folder: Path) -> Path:
         for file in plots.glob("*.*"):
             file.unlink()  # of an earlier report
     for name, picture in pictures.items():
-        for ending in ("png", "svg"):
-            save_picture(picture.draw, plots / f"{name}.{ending}")
+        save_picture(picture.draw, plots / f"{name}.png")
     last = records[-1].provenance
     facts = [
         ("target", last.target),

@@ -9,7 +9,7 @@ files = ["chats.jsonl"]          # … after the prompts in these files; without
 
 [training]
 batch_tokens = 2048
-losses = ["paper", "distillation"]
+losses = ["default", "paper"]
 budgets = [{ steps = 200 }, { minutes = 3.0 }]
 
 [losses.with-labels]             # a loss of one's own, to be named in `losses`
@@ -43,6 +43,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from typing_extensions import Self
 
 from clover.data.slices import KINDS
+from clover.drafts import DraftModel
 from clover.drafts.config import LossConfig
 from clover.drafts.loading import SYSTEMS
 from clover.errors import UserError
@@ -53,7 +54,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib  # pyright: ignore[reportMissingImports]
 
-PLAIN, PAPER, DISTILLATION, EMBEDDED, PROMPTS = "plain", "paper", "distillation", "embedded", "prompts"
+PLAIN, EMBEDDED, PROMPTS = "plain", "embedded", "prompts"
+DEFAULT, PAPER, DISTILLATION = LOSSES = "default", "paper", "distillation"
 SUITES = Path(__file__).parent / "suites"
 
 T = TypeVar("T")
@@ -147,7 +149,8 @@ class TrainingOptions(_Table):
     """How every draft is trained; the rest as `clover train` does it.
 
     Args:
-        losses: "paper" (each system's own), "distillation" (one for all), or names of [losses] tables.
+        losses: "default" (what each system learns best by), "paper" (each system's own), "distillation" (one for
+            all), or names of [losses] tables.
         learning_rates: of every system that names none of its own.
         seeds: of the starting values and of the order of the texts.
         optimizer: see `TrainConfig`.
@@ -156,7 +159,7 @@ class TrainingOptions(_Table):
 
     max_length: Annotated[int, Field(ge=8)] = 256
     batch_tokens: Annotated[int, Field(ge=8)] = 2048
-    losses: Each[str] = (DISTILLATION,)
+    losses: Each[str] = (DEFAULT,)
     budgets: Each[Budget] = (Budget(steps=200),)
     learning_rates: Each[Positive] = (1e-3,)
     seeds: Each[int] = (0,)
@@ -249,24 +252,25 @@ class Suite(_Table):
         _each_once(tuple(task.name for task in self.tasks))
         if PLAIN in names:
             raise ValueError(f"no system can be called {PLAIN!r}, which is plain decoding")
-        if PAPER in self.losses:
-            raise ValueError(f"no loss can be called {PAPER!r}, which is each system's own")
-        losses = (PAPER, DISTILLATION, *self.losses)
+        if taken := set(self.losses).intersection(LOSSES):
+            raise ValueError(f"no loss can be called {taken.pop()!r}, which has a meaning of its own")
+        losses = (*LOSSES, *self.losses)
         for system in self.systems:
             if system.against not in (None, *names):
                 raise ValueError(f"against of {system.name!r} must be one of {', '.join(names)}")
             for loss in system.losses or self.training.losses:
                 if loss not in losses:
-                    raise ValueError(f"the loss {loss!r} must be one of {', '.join(dict.fromkeys(losses))}")
+                    raise ValueError(f"the loss {loss!r} must be one of {', '.join(losses)}")
         if self.target != EMBEDDED and not self.text.files:
             raise ValueError(
                 "[text] needs files (or the command --data): only the embedded target has openings"
             )
         return self
 
-    def loss(self, name: str, paper_loss: LossConfig) -> LossConfig:
-        """The loss that `name` means for a system with `paper_loss`."""
-        return paper_loss if name == PAPER else self.losses.get(name, LossConfig())
+    def loss(self, name: str, system: type[DraftModel]) -> LossConfig:
+        """The loss that `name` means for a system."""
+        known = {DEFAULT: system.default_loss, PAPER: system.paper_loss, DISTILLATION: LossConfig()}
+        return known.get(name) or self.losses[name]
 
     @property
     def digest(self) -> str:

@@ -83,7 +83,7 @@ def share_of(pairs: Sequence[tuple[float, float]]) -> Estimate:
 def text_batches(target: TargetModel, samples: Sequence[Sample]) -> list[Batch]:
     """Texts in batches, the same for every draft; those longer than 2,048 tokens are cut."""
     window = min(_WINDOW, target.context_length)
-    return Batches(samples, window, max(_BATCH_TOKENS, window), seed=0).epoch()
+    return list(Batches(samples, window, max(_BATCH_TOKENS, window), seed=0).epoch())
 
 
 def as_sample(prompt: Sequence[int], new: Sequence[int]) -> Sample:

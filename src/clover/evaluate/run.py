@@ -144,7 +144,9 @@ class _Evaluation:
         samples = self.samples or [as_sample(one.prompt.tokens, one.tokens) for one in written[greedy]]
         done = progress.part(1, "accuracy of the heads")
         heads = measure_heads(self.target, self.draft, text_batches(self.target, samples), done)
-        return heads, [self._setting(*run, written[run]) for run in wanted]
+        return heads, [
+            self._setting(tree, temperature, written[tree, temperature]) for tree, temperature in wanted
+        ]
 
     def report(self, heads: HeadAccuracy, settings: Sequence[Setting]) -> Report:
         """Put the numbers together with where they come from."""
