@@ -9,9 +9,7 @@ from clover.evaluate.acceptance import Setting, Share
 from clover.evaluate.accuracy import TOP, HeadAccuracy, TopCounts
 from clover.report.statistics import Estimate
 from clover.report.table import Table
-from clover.report.words import SYSTEMS as SYSTEM_LABELS
 
-__all__ = ["SYSTEM_LABELS", "make_tables", "setting_label"]
 _SIDE_BY_SIDE = 3  # settings in one table of kinds and positions
 
 
