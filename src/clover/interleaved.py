@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import torch
 
-from clover.engine import Engine, PhaseClock, Request
+from clover.engine import Engine, PhaseClock, Request, StepEvent
 from clover.metrics import Acceptance
 from clover.sampling import SamplingParams
 
@@ -112,27 +112,69 @@ def take_turns(methods: list[T], turn: int) -> list[T]:
     return order if turn % 2 == 0 else [order[0], *order[:0:-1]]
 
 
+class Decoding:
+    """One batch on one engine, decoded a while at a time.
+
+    Attributes:
+        clock: where the time went.
+        seconds: spent inside `advance`.
+        tokens: new tokens of all rows so far.
+        pieces: the text of each event so far.
+        run: the whole, once it is finished.
+    """
+
+    def __init__(self, engine: Engine, batch: Sequence[Request], synchronize: bool = False):
+        self.clock = PhaseClock(synchronize)
+        self.seconds, self.tokens = 0.0, 0
+        self.pieces: list[str] = []
+        self.run: Run | None = None
+        self._device, self._events = engine.target.device, engine.run(batch, self.clock)
+        self._steps: list[list[tuple[int, ...]]] = [[] for _ in batch]
+        self._acceptances = [Acceptance() for _ in batch]
+
+    def advance(self, seconds: float = float("inf")) -> bool:
+        """Decode for about so many seconds, to the end of a step; returns whether there is more to do."""
+        wait_for(self._device)
+        started = now = time.perf_counter()
+        finished = True
+        for event in self._events:
+            self._note(event)
+            now = time.perf_counter()
+            if now - started >= seconds:
+                finished = False
+                break
+        if finished:
+            wait_for(self._device)
+            now = time.perf_counter()
+        self.seconds += now - started
+        if finished and self.run is None:
+            self.run = self._finished()
+        return not finished
+
+    def _note(self, event: StepEvent) -> None:
+        self._steps[event.index].append(event.tokens)
+        self.tokens += len(event.tokens)
+        self.pieces.append(event.text)
+        if event.generation is not None:
+            self._acceptances[event.index] = event.generation.acceptance
+
+    def _finished(self) -> Run:
+        return Run(
+            texts=tuple(tuple(chain(*row)) for row in self._steps),
+            seconds=self.seconds,
+            acceptance=reduce(add, self._acceptances, Acceptance()),
+            clock=self.clock,
+            acceptances=tuple(self._acceptances),
+            steps=tuple(map(tuple, self._steps)),
+        )
+
+
 def decode(engine: Engine, batch: Sequence[Request], synchronize: bool = False) -> Run:
     """Decode a batch once; `synchronize` waits for a GPU after each phase, see `PhaseClock`."""
-    clock = PhaseClock(synchronize)
-    steps: list[list[tuple[int, ...]]] = [[] for _ in batch]
-    acceptances = [Acceptance() for _ in batch]
-    wait_for(engine.target.device)
-    started = time.perf_counter()
-    for event in engine.run(batch, clock):
-        steps[event.index].append(event.tokens)
-        if event.generation is not None:
-            acceptances[event.index] = event.generation.acceptance
-    wait_for(engine.target.device)
-    seconds = time.perf_counter() - started
-    return Run(
-        texts=tuple(tuple(chain(*row)) for row in steps),
-        seconds=seconds,
-        acceptance=reduce(add, acceptances, Acceptance()),
-        clock=clock,
-        acceptances=tuple(acceptances),
-        steps=tuple(map(tuple, steps)),
-    )
+    decoding = Decoding(engine, batch, synchronize)
+    decoding.advance()
+    assert decoding.run is not None
+    return decoding.run
 
 
 def speed(runs: Sequence[Run]) -> float:

@@ -25,66 +25,55 @@ _GEMM_SIZES = {"cpu": 1024, "cuda": 8192}
 
 
 @dataclass(frozen=True)
-class Ceilings:
-    """The device's limits.
+class Limits:
+    """The device's ceilings, and what a decoding step of the target cannot avoid.
 
     Args:
-        bytes_per_second: read.
-        read_bytes: how many were read at once to measure it.
-        flops_per_second: of a matrix product in the model's dtype.
-    """
-
-    bytes_per_second: float
-    read_bytes: int
-    flops_per_second: float
-
-    def read_seconds(self, number: float) -> float:
-        """The least time for reading so many bytes."""
-        return number / self.bytes_per_second
-
-    def product_seconds(self, flops: float) -> float:
-        """The least time for so many floating-point operations."""
-        return flops / self.flops_per_second
-
-
-@dataclass(frozen=True)
-class StepWork:
-    """What a decoding step of the target cannot avoid, whatever the batch.
-
-    Args:
-        weight_bytes: that a step reads once.
+        weight_bytes: that a step reads once, whatever the batch.
         flops_per_token: of the matrix products with the weights; attention comes on top.
+        bytes_per_second: read.
+        flops_per_second: of a matrix product in the model's dtype.
     """
 
     weight_bytes: int
     flops_per_token: int
+    bytes_per_second: float
+    flops_per_second: float
+
+    @property
+    def read_seconds(self) -> float:
+        """The least time for reading the weights once."""
+        return self.weight_bytes / self.bytes_per_second
+
+    @property
+    def fact(self) -> tuple[str, str]:
+        """A line of a card."""
+        speeds = f"{self.bytes_per_second / 1e9:.1f} GB/s, {self.flops_per_second / 1e9:,.0f} Gflop/s"
+        step = f"{self.weight_bytes / 1e6:,.0f} MB of weights, {1e3 * self.read_seconds:.2f} ms"
+        return "ceilings", f"{speeds}; a step reads {step}"
+
+    def product_seconds(self, tokens: int) -> float:
+        """The least time for the matrix products of so many tokens."""
+        return tokens * self.flops_per_token / self.flops_per_second
 
 
-def step_work(target: TargetModel) -> StepWork:
-    """Count the weights that a step reads: all but the embedding table, of which it reads a row per token.
+def measure_limits(target: TargetModel) -> Limits:
+    """Count what a step of the target reads and multiplies, and measure the device's ceilings for that.
 
-    A table that is also the lm_head is read as that.
+    All weights are read but the embedding table, of which a step reads one row per token; a table that is also the
+    lm_head is read as that.
     """
     embedding = target.embedding_weight
     tied = embedding.data_ptr() == target.lm_head_weight.data_ptr()
     weights = {weight.data_ptr(): weight for weight in target.model.parameters()}
     read = [w for w in weights.values() if tied or w.data_ptr() != embedding.data_ptr()]
-    return StepWork(
-        weight_bytes=sum(weight.nbytes for weight in read),
+    size = sum(weight.nbytes for weight in read)
+    return Limits(
+        weight_bytes=size,
         flops_per_token=2 * sum(weight.numel() for weight in read if weight.ndim == 2),
+        bytes_per_second=_read_speed(size, target.dtype, target.device),
+        flops_per_second=_product_speed(target.dtype, target.device),
     )
-
-
-def measure_ceilings(device: torch.device, dtype: torch.dtype, read_bytes: int) -> Ceilings:
-    """Measure reading `read_bytes` (4 GiB at most) and a matrix product."""
-    wanted = max(_SMALLEST_READ, min(read_bytes, _LARGEST_READ))
-    rows = -(-wanted // (_COLUMNS * dtype.itemsize))
-    matrix = torch.ones(rows, _COLUMNS, dtype=dtype, device=device)
-    vector = torch.ones(_COLUMNS, dtype=dtype, device=device)
-    with torch.inference_mode():
-        reading = min(fastest(lambda: matrix @ vector, device), fastest(matrix.sum, device))
-    size = _GEMM_SIZES.get(device.type, 1024)
-    return Ceilings(matrix.nbytes / reading, matrix.nbytes, _product_speed(size, dtype, device))
 
 
 def fastest(call: Callable[[], Tensor], device: torch.device, repeats: int = _REPEATS) -> float:
@@ -100,7 +89,17 @@ def fastest(call: Callable[[], Tensor], device: torch.device, repeats: int = _RE
     return min(times)
 
 
-def _product_speed(size: int, dtype: torch.dtype, device: torch.device) -> float:
+@torch.inference_mode()
+def _read_speed(size: int, dtype: torch.dtype, device: torch.device) -> float:
+    wanted = max(_SMALLEST_READ, min(size, _LARGEST_READ))
+    rows = -(-wanted // (_COLUMNS * dtype.itemsize))
+    matrix = torch.ones(rows, _COLUMNS, dtype=dtype, device=device)
+    vector = torch.ones(_COLUMNS, dtype=dtype, device=device)
+    return matrix.nbytes / min(fastest(lambda: matrix @ vector, device), fastest(matrix.sum, device))
+
+
+@torch.inference_mode()
+def _product_speed(dtype: torch.dtype, device: torch.device) -> float:
+    size = _GEMM_SIZES.get(device.type, 1024)
     left, right = torch.ones(2, size, size, dtype=dtype, device=device)
-    with torch.inference_mode():
-        return 2 * size**3 / fastest(lambda: left @ right, device)
+    return 2 * size**3 / fastest(lambda: left @ right, device)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clover.errors import UserError
-from clover.files import check_output_file
-from clover.pictures import check_picture
-from clover.provenance import command_line
+from clover.report.output import check_outputs
+from clover.report.provenance import command_line
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class BenchOptions:
         no_reference: leave out transformers' `generate` and its prompt lookup.
         no_memory: leave out the peak memory.
         compile: compile the steps of our own methods; on a CPU the peak memory is then left out.
-        json, picture: files for the figures and for the picture, if wanted.
+        json, picture, html: files for the metrics, the picture and the page, if wanted.
     """
 
     target: str | None = None
@@ -49,6 +48,7 @@ class BenchOptions:
     trust_remote_code: bool = False
     json: Path | None = None
     picture: Path | None = None
+    html: Path | None = None
 
     @property
     def command(self) -> str:
@@ -65,7 +65,6 @@ class BenchOptions:
         for name in ("batch_sizes", "temperatures"):
             if not getattr(self, name):
                 raise UserError(f"{name} is empty; give at least one")
-        if self.picture is not None:
-            check_picture(self.picture)
-        if self.json is not None:
-            check_output_file(self.json)
+        if self.target is not None and self.draft is None and not self.context:
+            raise UserError("a target was given but no draft; give its draft, or --draft lookup")
+        check_outputs(self.json, self.picture, self.html)

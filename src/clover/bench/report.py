@@ -1,117 +1,205 @@
-"""What a benchmark found, and its JSON lines."""
+"""The benchmark's tables and pictures, which the demo shows, too."""
 
 from __future__ import annotations
 
-import datetime
-import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import torch
+from matplotlib.figure import Figure
 
-from clover.bench.ceilings import Ceilings, StepWork
 from clover.bench.context import Curve
-from clover.bench.figures import Figures
-from clover.bench.options import BenchOptions
-from clover.files import write_text
-from clover.provenance import machine, revision, versions
+from clover.bench.metrics import Metrics
+from clover.report.figure import (
+    FAINT,
+    GREEN,
+    GREY,
+    INK,
+    finish,
+    legend_below,
+    line_style,
+    named_bars,
+    new_figure,
+    note,
+    shade,
+    system_colour,
+)
+from clover.report.statistics import Estimate
+from clover.report.table import Table
+from clover.report.words import mode, percent, times
+
+_PANELS = 3  # side by side
+_PHASES = ("draft", "verify", "accept", "keep", "other", "total")
+Cell = Callable[[Metrics], str]
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Where the figures come from.
-
-    Args:
-        machine: the GPU's name, or the CPU's with the number of threads.
-        versions: of Clover, PyTorch, transformers and Python.
-        revision: of Clover's source code; None without a checkout.
-        date: ISO 8601, UTC.
-    """
-
-    target: str
-    draft: str
-    device: str
-    dtype: str
-    machine: str
-    threads: int
-    versions: dict[str, str]
-    revision: str | None
-    command: str
-    date: str
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """A method that cannot run batches of a size, and why."""
-
-    method: str
-    batch_size: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class Report:
-    """Everything the benchmark of methods found.
-
-    Args:
-        prompts: different ones.
-        figures: by batch size and temperature, plain decoding first.
-    """
-
-    origin: Origin
-    work: StepWork
-    ceilings: Ceilings
-    prompts: int
-    max_new_tokens: int
-    figures: Sequence[Figures]
-    refusals: Sequence[Refusal]
-
-    def lines(self) -> list[dict[str, Any]]:
-        """One JSON object per method, batch size and temperature, each with where it comes from."""
-        common = {
-            "prompts": self.prompts,
-            "max_new_tokens": self.max_new_tokens,
-            "ceilings": asdict(self.ceilings),
-            "step_work": asdict(self.work),
-            "origin": asdict(self.origin),
-        }
-        return [asdict(one) | common for one in self.figures]
-
-
-@dataclass(frozen=True)
-class ContextReport:
-    """Cost of a step against the context, see `clover.bench.context`."""
-
-    origin: Origin
-    curves: tuple[Curve, ...]
-
-    def lines(self) -> list[dict[str, Any]]:
-        """One JSON object per method."""
-        return [asdict(curve) | {"origin": asdict(self.origin)} for curve in self.curves]
-
-
-def where_it_ran(options: BenchOptions, device: torch.device, dtype: str, target: str, draft: str) -> Origin:
-    """The machine, the versions and the command of this run."""
-    return Origin(
-        target=target,
-        draft=draft,
-        device=device.type,
-        dtype=dtype,
-        machine=machine(device),
-        threads=torch.get_num_threads(),
-        versions=versions(),
-        revision=revision(),
-        command=options.command,
-        date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+def speed_table(found: Sequence[Metrics]) -> Table:
+    """A row per method and setting; columns that say nothing about any of them are left out."""
+    columns: dict[str, Cell] = {
+        "method": lambda one: one.label,
+        "batch": lambda one: str(one.batch_size),
+        "T": lambda one: f"{one.temperature:g}",
+        "tokens/s": lambda one: f"{one.tokens_per_second:.1f}",
+        "speed-up": lambda one: _estimate(one.speedup, one.speedup_error) + "×",
+        "rounds": _spread,
+        "τ": lambda one: _estimate(one.tau, one.tau_error),
+        "ideal": lambda one: times(one.ideal_speedup),
+        "of ideal": lambda one: percent(one.ideal_share),
+        "draft": lambda one: percent(one.draft_share),
+        "peak MiB": lambda one: f"{one.peak_memory_bytes / 2**20:,.0f}" if one.peak_memory_bytes else "–",
+        "identical": _same,
+    }
+    cells = {name: [cell(one) for one in found] for name, cell in columns.items()}
+    told = {name: values for name, values in cells.items() if set(values) != {"–"}}
+    settings = [(one.batch_size, one.temperature) for one in found]
+    return Table(
+        "Speed",
+        list(told),
+        list(zip(*told.values(), strict=True)),
+        "speed-up: against plain decoding of the same run, ± standard error over prompts; τ: tokens per step and text",
+        strong=[at for at, one in enumerate(found) if one.ideal_share is not None],
+        sections=[at for at in range(1, len(found)) if settings[at] != settings[at - 1]],
+        optional=["draft", "ideal", "rounds", "peak MiB"],
     )
 
 
-def write_lines(path: Path, report: Report | ContextReport) -> None:
-    """Write the report as JSON lines, whole or not at all.
+def step_table(found: Sequence[Metrics]) -> Table:
+    """Where the time of a decoding step goes, of the methods whose steps are ours."""
+    rows = [
+        (
+            one.label,
+            str(one.batch_size),
+            f"{one.temperature:g}",
+            *(f"{one.step_milliseconds[phase]:.2f}" for phase in _PHASES),
+            percent(one.bandwidth_share),
+            percent(one.arithmetic_share),
+        )
+        for one in found
+        if one.step_milliseconds is not None
+    ]
+    columns = ("method", "batch", "T", *_PHASES, "bandwidth", "arithmetic")
+    return Table("A decoding step, ms", columns, rows, optional=["keep", "accept", "arithmetic"])
 
-    Raises:
-        UserError: the file cannot be written.
-    """
-    write_text(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in report.lines()))
+
+def explanations(found: Sequence[Metrics]) -> Iterator[tuple[str, str]]:
+    """What the columns mean, for the lines below the tables."""
+    yield "ideal", "τ · plain step / verify step: as if drafting and prefill took no time"
+    if any(one.bandwidth_share is not None for one in found):
+        yield (
+            "bandwidth",
+            "the time for reading the weights once at the measured speed, divided by the step's",
+        )
+        yield "arithmetic", "the time for the matrix products at the measured speed, divided by the step's"
+    yield "identical", "token by token the texts of plain decoding; – where they need not be"
+
+
+def context_table(curves: Sequence[Curve]) -> Table:
+    """The cost of a step at each context."""
+    columns = ("tokens of context", *(f"{curve.method}, ms" for curve in curves))
+    rows = [
+        (f"{context:,}", *(f"{1e3 * curve.seconds[at]:.2f}" for curve in curves))
+        for at, context in enumerate(curves[0].contexts)
+    ]
+    return Table("Cost of a decoding step", columns, rows, words=0)
+
+
+def draw(found: Sequence[Metrics], title: str, subtitle: str, foot: str) -> Figure:
+    """Bars of the speed-up, a panel per batch size and temperature, and lines of the acceptance per depth."""
+    settings = list(dict.fromkeys((one.batch_size, one.temperature) for one in found))
+    methods = list(dict.fromkeys((one.method, one.label) for one in found))
+    drafted = [one for one in found if one.acceptance_per_depth and one.batch_size == settings[0][0]]
+    panels = len(settings) + bool(drafted)
+    columns = min(panels, _PANELS)
+    rows = -(-panels // columns)
+    height = 1.6 + rows * max(0.42 * len(methods) + 0.9, 2.6)
+    figure = new_figure(2.2 + 3.6 * columns, height, title, subtitle, foot)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes in grid.flat[panels:]:
+        axes.set_visible(False)
+    most = max(max(one.speedup, one.ideal_speedup or 0) for one in found)
+    for number, (axes, setting) in enumerate(zip(grid.flat, settings, strict=False)):
+        shown = {one.method: one for one in found if (one.batch_size, one.temperature) == setting}
+        _draw_setting(axes, methods, shown, most)
+        batch = f"batch {setting[0]}, " if len({size for size, _ in settings}) > 1 else ""
+        finish(axes, f"Speed-up, {batch}{mode(setting[1])}", "x", room=1.0)
+        axes.tick_params(axis="y", labelleft=number % columns == 0)
+    if drafted:
+        _draw_depths(grid.flat[panels - 1], methods, drafted)
+        if any(one.temperature != drafted[0].temperature for one in drafted):
+            grid.flat[panels - 1].plot([], [], "--o", color=FAINT, label="dashed: sampled")
+        legend_below(figure, grid.flat[panels - 1])
+    return figure
+
+
+def draw_context(curves: Sequence[Curve], subtitle: str, foot: str) -> Figure:
+    """Points as measured, and the line through them."""
+    figure = new_figure(8, 5, "Cost of a decoding step against the context", subtitle, foot)
+    axes = figure.subplots()
+    for curve, colour in zip(curves, (GREY, GREEN), strict=False):
+        axes.plot(curve.contexts, [1e3 * s for s in curve.seconds], "o", color=colour, markersize=6)
+        ends = (0, curve.contexts[-1])
+        line = [1e3 * (curve.intercept + curve.slope * at) for at in ends]
+        axes.plot(ends, line, color=colour, linewidth=1.5, label=f"{curve.method}: {curve.words}")
+    axes.set_xlabel("tokens of context")
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    finish(axes, "Milliseconds per step", "both")
+    legend_below(figure, axes)
+    return figure
+
+
+def _draw_setting(axes: Any, methods: list[tuple[str, str]], found: dict[str, Metrics], most: float) -> None:
+    """A bar per method with its error, in the outline of the ideal."""
+    for place, (name, _) in enumerate(methods):
+        one = found.get(name)
+        if one is None:
+            note(axes, 0, place, "not able", "right")
+            continue
+        colour = system_colour(name, place)
+        if one.ideal_speedup is not None:
+            axes.barh(
+                place, one.ideal_speedup, 0.7, facecolor="none", edgecolor=colour, linestyle=(0, (3, 2))
+            )
+        axes.barh(place, one.speedup, 0.7, color=colour)
+        error = one.speedup_error or 0.0
+        axes.errorbar(one.speedup, place, xerr=error, color=INK, linewidth=1, capsize=2)
+        end = max(one.speedup + error, one.ideal_speedup or 0.0)
+        tau = f", τ {one.tau:.2f}" if one.acceptance_per_depth else ""
+        note(axes, end, place, f"{one.speedup:.2f}×{tau}\n{one.tokens_per_second:.0f} tokens/s", "right")
+    axes.axvline(1.0, color=INK, linewidth=0.9, linestyle=":")
+    axes.set_xlim(0, 1.75 * most)
+    named_bars(axes, [label for _, label in methods])
+    axes.set_xlabel("dashed outline: a draft that costs nothing")
+
+
+def _draw_depths(axes: Any, methods: list[tuple[str, str]], drafted: Sequence[Metrics]) -> None:
+    """A line per method and temperature; temperatures after the first are dashed and lighter."""
+    order = [name for name, _ in methods]
+    temperatures = list(dict.fromkeys(one.temperature for one in drafted))
+    for one in drafted:
+        step = temperatures.index(one.temperature)
+        colour = shade(system_colour(one.method, order.index(one.method)), step)
+        depths = range(1, len(one.acceptance_per_depth) + 1)
+        style = line_style(order.index(one.method)) | {"linestyle": ("-", "--", ":")[min(step, 2)]}
+        label = one.label if step == 0 else None
+        axes.plot(
+            depths, [100 * share for share in one.acceptance_per_depth], color=colour, label=label, **style
+        )
+    axes.set_xlabel("depth in the token tree, of the steps that got there")
+    axes.set_ylim(0, 100)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    finish(axes, "Accepted, %", room=1.0)
+
+
+def _estimate(value: float, error: float | None) -> str:
+    return Estimate(value, error or None).text()
+
+
+def _spread(one: Metrics) -> str:
+    rounds = one.rounds_speedup
+    return f"{min(rounds):.2f}–{max(rounds):.2f}" if len(rounds) > 1 else "–"
+
+
+def _same(one: Metrics) -> str:
+    if one.identical is None:
+        return "–"
+    return "yes" if one.identical else f"{one.identical_texts} of {one.texts}"

@@ -58,10 +58,12 @@ NoMemory = Annotated[bool, typer.Option("--no-memory", help="Leave the peak memo
 Json = Annotated[
     Path | None,
     typer.Option(
-        "--json", metavar="FILE", help="Write one JSON object per line: method, batch size, temperature."
+        "--json",
+        metavar="FILE",
+        help="Write one JSON object per line: method, batch size, temperature; - ends standard output with them.",
     ),
 ]
-Picture = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the figures: .png, .pdf or .svg.")]
+Picture = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the metrics: .png, .pdf or .svg.")]
 
 
 def bench(
@@ -84,6 +86,7 @@ def bench(
     trust_remote_code: options.TrustRemoteCode = False,
     json: Json = None,
     picture: Picture = None,
+    html: options.Html = None,
 ) -> None:
     """Measure plain decoding, the draft, and transformers' own ways to decode, in turn on the same prompts."""
     from clover.bench import BenchOptions, run_bench
@@ -110,5 +113,6 @@ def bench(
             trust_remote_code=trust_remote_code,
             json=json,
             picture=picture,
+            html=html,
         )
     )

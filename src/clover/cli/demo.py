@@ -1,4 +1,4 @@
-"""``clover demo``: plain decoding and a draft side by side, on held-out prompts."""
+"""``clover demo``: plain decoding and drafts side by side, on held-out prompts."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,11 +7,19 @@ import typer
 
 from clover.cli import options
 
+Drafts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--draft",
+        metavar="NAME|DIR",
+        help="Draft trained for the target, or lookup; may be given several times. Left out: the embedded ones.",
+    ),
+]
 Prompts = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help='JSON object {"prompts": [...]}, or text with a prompt per line. Left out: code prompts.',
+        help="Prompts, as `clover evaluate` takes them. Left out: held-out code prompts.",
     ),
 ]
 MaxNewTokens = Annotated[
@@ -25,7 +33,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Show nothing before the ta
 
 def demo(
     target: options.Target = None,
-    draft: options.Draft = None,
+    draft: Drafts = None,
     dtype: options.Dtype = None,
     device: options.Device = None,
     trust_remote_code: options.TrustRemoteCode = False,
@@ -35,19 +43,20 @@ def demo(
     temperature: Temperature = 0.8,
     picture: Picture = Path("demo.png"),
     json: options.Json = None,
+    html: options.Html = None,
     quiet: Quiet = False,
 ) -> None:
-    """Compare a draft with plain decoding, live, then as a table and a picture: at most two minutes.
+    """Compare drafts with plain decoding, live, then as a table and a picture: at most two minutes.
 
     Exits with 1 if a text differs from that of plain decoding and rounding does not explain it.
     """
     from clover.demo import DemoOptions, run_demo
 
     options.hide_loading_bars()
-    report = run_demo(
+    result = run_demo(
         DemoOptions(
             target=target,
-            draft=draft,
+            drafts=tuple(dict.fromkeys(draft or ())),
             tree=tree,
             dtype=dtype,
             device=device,
@@ -57,8 +66,9 @@ def demo(
             temperature=temperature,
             picture=picture,
             json=json,
+            html=html,
             quiet=quiet,
         )
     )
-    if report.defect:
+    if result.defect:
         raise typer.Exit(1)

@@ -1,8 +1,8 @@
-"""What is seen while the demo runs: two panels on a terminal, one line per prompt elsewhere, or nothing."""
+"""What is seen on a terminal while the demo runs: a panel per method with its text as it grows, and the totals."""
 
 from __future__ import annotations
 
-from types import TracebackType
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -11,171 +11,117 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import Self
 
-from clover.demo.measure import PLAIN, TRANSFORMERS, Decoding, Round
-from clover.demo.report import LABELS, summarize
+from clover.bench.methods import Method
+from clover.demo.race import Round, totals
+from clover.report.card import grid
+from clover.report.figure import shade, system_colour
+from clover.report.words import mode
 
-MIN_WIDTH, MIN_HEIGHT = 60, 14
-_MAX_LINES = 22
-_TAIL = 4000  # characters of a text that can be on the screen
-# The steps of a text alternate between two shades, so that one sees how much each of them gave.
-_SHADES = {PLAIN: ("white", "grey66"), "draft": ("bright_green", "green3")}
-
-
-class View:
-    """Shows nothing; the base of what shows something."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
-
-    def say(self, text: str) -> None:
-        """Tell what is being done."""
-
-    def show(self, current: Round) -> None:
-        """Show a round that is running; called about ten times a second."""
-
-    def finished(self, current: Round) -> None:
-        """Take note of a finished round."""
+_COLUMNS = 3
+_MAX_LINES = 12
+_TAIL = 3000  # characters of a text that can be on the screen
 
 
-class Lines(View):
-    """One line per prompt and temperature, for logs and pipes."""
+class Panels:
+    """The live display; a context manager. Its size follows the terminal's."""
 
-    def __init__(self, console: Console, total: int):
-        self.console, self.total = console, total
-
-    def say(self, text: str) -> None:
-        self.console.print(Text(text))
-
-    def finished(self, current: Round) -> None:
-        parts = [f"{current.number + 1:>{len(str(self.total))}}/{self.total} {mode(current.temperature):<13}"]
-        for result in summarize([current]):
-            speedup = f" ({result.speedup:.2f}×, τ {result.tau:.2f})" if result.drafted else ""
-            parts.append(f"{result.label} {result.tokens_per_second:.0f}{speedup}")
-            if result.drafted:
-                parts.append("identical" if result.identical else "NOT identical")
-        self.console.print(Text("  ".join(parts)), soft_wrap=True)
-
-
-class Panels(View):
-    """Both texts as they grow, side by side."""
-
-    def __init__(self, console: Console, total: int):
-        self.console, self.total = console, total
+    def __init__(self, console: Console, tokenizer: Any, total: int):
+        self.console, self.tokenizer, self.total = console, tokenizer, total
         self.rounds: list[Round] = []
-        self._status = ""
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
 
     def __enter__(self) -> Self:
+        """Take the lower part of the screen."""
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
+        """Leave the screen as it was."""
         self._live.stop()
 
-    def say(self, text: str) -> None:
-        self._status = text
-        self._live.update(Text(f" {text} …", style="dim"), refresh=True)
-
     def show(self, current: Round) -> None:
+        """Show a round that is running."""
         self._live.update(self.render(current), refresh=True)
-
-    def finished(self, current: Round) -> None:
-        self.rounds.append(current)
-        self.show(current)
 
     def render(self, current: Round) -> RenderableType:
         """The whole display of one moment."""
-        grid = Table.grid(expand=True)
-        grid.add_column(ratio=1)
-        grid.add_column(ratio=1)
-        grid.add_row(*(self._panel(current, name) for name in current.decodings))
-        return Group(self._header(current), grid, self._footer())
+        cells = len(current.methods) + 1
+        rows = -(-cells // _COLUMNS)
+        height = min((self.console.height - 2) // rows - 2, _MAX_LINES)
+        panels = [self._panel(current, one, height) for one in current.methods]
+        panels.append(self._totals(current, height))
+        table = Table.grid(expand=True)
+        for _ in range(_COLUMNS):
+            table.add_column(ratio=1)
+        for row in range(rows):
+            table.add_row(*panels[row * _COLUMNS : (row + 1) * _COLUMNS])
+        head = f" prompt {current.number + 1} of {self.total}   {mode(current.temperature)}   each shade is one step"
+        return Group(Text(head, "bold", no_wrap=True, overflow="ellipsis"), table)
 
-    def _header(self, current: Round) -> Text:
-        tokens = current.request.max_new_tokens
-        doing = "transformers' generate is running" if current.generating else "each shade is one step"
-        return Text.assemble(
-            (f" prompt {current.number + 1} of {self.total}", "bold"),
-            (f"   {mode(current.temperature)}   {tokens} tokens   {doing}", "dim"),
-            no_wrap=True,
-            overflow="ellipsis",
-        )
-
-    def _panel(self, current: Round, name: str) -> Panel:
-        decoding = current.decodings[name]
-        height = min(self.console.height - 6, _MAX_LINES)
-        width = max(self.console.width // 2 - 4, 10)
+    def _panel(self, current: Round, method: Method, height: int) -> Panel:
+        width = max(self.console.width // _COLUMNS - 4, 8)
+        lines = self._text(current, method).wrap(self.console, width, overflow="fold")
         return Panel(
-            _tail(_body(current.prompt, decoding, name), self.console, width, height),
-            title="[bold]plain decoding[/]" if name == PLAIN else f"[bold]{LABELS.get(name, name)}[/]",
-            subtitle=_figures(decoding, name),
-            border_style="grey50" if name == PLAIN else "green",
+            Text("\n").join(lines[-height:]),
+            title=Text(method.label, "bold"),
+            subtitle=Text(_speed(current, method)),
+            border_style=system_colour(method.name),
             height=height + 2,
             padding=(0, 1),
         )
 
-    def _footer(self) -> Text:
-        """Totals so far: one line per temperature."""
-        lines = []
-        results = summarize(self.rounds)
-        for result in (r for r in results if r.drafted):
-            others = {r.name: r.tokens_per_second for r in results if r.temperature == result.temperature}
-            line = f" {mode(result.temperature):<13} so far {result.speedup:.2f}×   τ {result.tau:.2f}   tokens/s"
-            line += f" {others[PLAIN]:.0f} → {result.tokens_per_second:.0f}"
-            if TRANSFORMERS in others:
-                line += f"  (transformers {others[TRANSFORMERS]:.0f})"
-            lines.append(line)
-        return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
+    def _text(self, current: Round, method: Method) -> Text:
+        text = Text(_printable(current.prompt[-_TAIL:]), style="dim")
+        run = current.theirs.get(method.name)
+        pieces = [self.tokenizer.decode(run.texts[0])] if run is not None else []
+        if method.name in current.decodings:
+            pieces = current.decodings[method.name].pieces
+        colours = [_style(method.name, step) for step in (0, 2)]
+        for step, piece in enumerate(pieces[-_TAIL:], start=len(pieces)):
+            text.append(_printable(piece), style=colours[step % 2])
+        return text
+
+    def _totals(self, current: Round, height: int) -> Panel:
+        """Of all finished prompts at the present temperature."""
+        done = [one for one in self.rounds if one.temperature == current.temperature]
+        found = totals(done)
+        lines = [
+            (f"{found[one.name][1]:.2f}×", f"{found[one.name][0]:4.0f}/s  {one.label}")
+            for one in current.methods
+            if one.name in found
+        ]
+        return Panel(grid(lines), title=f"{len(done)} prompts so far", border_style="dim", height=height + 2)
 
 
-def mode(temperature: float) -> str:
-    """How the tokens are chosen, in words.
+def describe(current: Round) -> str:
+    """A finished round in one line.
 
-    >>> mode(0.0), mode(0.8)
-    ('greedy', 'sampled (0.8)')
+    Speed of each method; of drafts the speed-up, and whether the text is that of plain decoding.
     """
-    return "greedy" if temperature == 0 else f"sampled ({temperature:g})"
+    found, runs = totals([current]), current.runs
+    parts = []
+    for method in current.methods:
+        fast, gain, tau = found[method.name]
+        same = "" if runs[method.name].texts == runs[current.methods[0].name].texts else ", NOT identical"
+        drafted = f" ({gain:.2f}×, τ {tau:.2f}{same})" if method.drafts else ""
+        parts.append(f"{method.label} {fast:.0f}{drafted}")
+    return f"prompt {current.number + 1}, {mode(current.temperature)}, tokens/s: " + ", ".join(parts)
 
 
-def choose_view(console: Console, total: int, quiet: bool) -> View:
-    """Panels on a terminal that is large enough, lines elsewhere."""
-    if quiet:
-        return View()
-    roomy = console.width >= MIN_WIDTH and console.height >= MIN_HEIGHT
-    if console.is_terminal and not console.is_dumb_terminal and roomy:
-        return Panels(console, total)
-    return Lines(console, total)
+def _speed(current: Round, method: Method) -> str:
+    decoding, run = current.decodings.get(method.name), current.runs.get(method.name)
+    done = "✓ " if run is not None else ""
+    if decoding is not None and decoding.seconds:
+        tau = f"  τ {decoding.tokens / max(len(decoding.pieces), 1):.2f}" if method.drafts else ""
+        return f"{done}{decoding.tokens / decoding.seconds:.0f} tokens/s{tau}"
+    return f"{done}{run.tokens / run.seconds:.0f} tokens/s" if run is not None else "…"
 
 
-def _body(prompt: str, decoding: Decoding, name: str) -> Text:
-    shades = _SHADES.get(name, _SHADES["draft"])
-    text = Text(_printable(prompt[-_TAIL:]), style="grey50")
-    skipped = max(len(decoding.pieces) - _TAIL, 0)
-    for step, piece in enumerate(decoding.pieces[skipped:], start=skipped):
-        text.append(_printable(piece), style=shades[step % 2])
-    return text
-
-
-def _tail(text: Text, console: Console, width: int, height: int) -> Text:
-    lines = text.wrap(console, width, overflow="fold")
-    return Text("\n").join(lines[-height:])
+def _style(name: str, step: int) -> str:
+    red, green, blue = (round(255 * value) for value in shade(system_colour(name), step))
+    return f"rgb({red},{green},{blue})"
 
 
 def _printable(text: str) -> str:
     """The text without what would move a terminal's cursor."""
     return "".join(c if c == "\n" or c.isprintable() else "�" for c in text.expandtabs(4))
-
-
-def _figures(decoding: Decoding, name: str) -> str:
-    if not decoding.seconds:
-        return "…"
-    tau = "" if name == PLAIN else f"   τ {decoding.tokens / max(decoding.steps, 1):.2f}"
-    done = "✓ " if decoding.run else ""
-    return f"{done}{decoding.tokens / decoding.seconds:.0f} tokens/s{tau}   {decoding.seconds:.2f} s"
