@@ -1,68 +1,63 @@
-"""Runs and reports made by hand."""
+"""Runs and metrics made by hand."""
 
 from __future__ import annotations
 
-import torch
+from types import SimpleNamespace
+from typing import Any
 
-from clover.bench.ceilings import Ceilings, StepWork
-from clover.bench.context import Curve
-from clover.bench.figures import Figures, Measured, StepTimes, figures
-from clover.bench.options import BenchOptions
-from clover.bench.report import ContextReport, Refusal, Report, where_it_ran
+from clover.bench.ceilings import Limits
+from clover.bench.methods import Method
+from clover.bench.metrics import Measured, Metrics, metrics
 from clover.engine import PhaseClock
 from clover.interleaved import Run
 from clover.metrics import Acceptance
+from clover.report.words import system_name
 
-WORK = StepWork(weight_bytes=4_000_000, flops_per_token=2_000_000)
-CEILINGS = Ceilings(bytes_per_second=4e9, read_bytes=4_000_000, flops_per_second=1e10)
-PLAIN_STEP = StepTimes(0.0, 0.008, 0.001, 0.0, 0.001)
-DRAFT_STEP = StepTimes(0.003, 0.012, 0.001, 0.002, 0.002)
+LIMITS = Limits(
+    weight_bytes=4_000_000, flops_per_token=2_000_000, bytes_per_second=4e9, flops_per_second=1e10
+)
+PLAIN_STEP = {"draft": 0.0, "verify": 0.008, "accept": 0.001, "keep": 0.0, "other": 0.001, "total": 0.010}
+DRAFT_STEP = {"draft": 0.003, "verify": 0.012, "accept": 0.001, "keep": 0.002, "other": 0.002, "total": 0.020}
+
+
+def method(name: str, nodes: int = 1, drafts: bool = False) -> Method:
+    """A method of ours that is never run; with drafts None one of transformers."""
+    engine: Any = SimpleNamespace(draft=object() if drafts else None, policy=SimpleNamespace(max_nodes=nodes))
+    theirs = name in ("transformers", "prompt lookup")
+    tree = name if ":" in name else None
+    return Method(name, system_name(name), lambda batch: run(1.0, (), [1]), None if theirs else engine, tree)
 
 
 def run(seconds: float, texts: tuple[tuple[int, ...], ...], histogram: list[int], **phases: float) -> Run:
     clock = PhaseClock()
     clock.seconds.update(phases)
     clock.steps = sum(histogram)
-    return Run(texts, seconds, Acceptance(histogram=histogram, attempts=[], drafted=0), clock)
+    attempts = [sum(histogram)] * (len(histogram) - 1)
+    return Run(
+        texts, seconds, Acceptance(histogram=histogram, attempts=attempts, drafted=sum(attempts)), clock
+    )
 
 
 def plain() -> Measured:
+    """Six tokens of one batch, in 1, 2 and 4 s."""
     rounds = [[run(seconds, ((1, 2, 3), (4, 5, 6)), [6])] for seconds in (1.0, 2.0, 4.0)]
-    return Measured("plain", rounds, PLAIN_STEP, 1, drafts=False, comparable=True)
+    return Measured(method("plain"), rounds, PLAIN_STEP)
 
 
-def drafted(name: str = "own tree", **changes: object) -> Measured:
+def drafted(name: str = "own tree", **changes: Any) -> Measured:
+    """Six tokens, one of them another, in 0.5, 0.5 and 2 s."""
     rounds = [[run(seconds, ((1, 2, 3), (4, 5, 7)), [0, 0, 2])] for seconds in (0.5, 0.5, 2.0)]
-    values = {"steps": DRAFT_STEP, "nodes": 8, "drafts": True, "comparable": True} | changes
-    return Measured(name, rounds, **values)  # type: ignore[arg-type]
+    return Measured(**({"method": method(name, 8, True), "rounds": rounds, "steps": DRAFT_STEP} | changes))
 
 
-def lines() -> list[Figures]:
-    found = []
-    for size in (1, 4):
-        for temperature in (0.0, 1.0):
-            methods = [
-                plain(),
-                drafted(),
-                drafted("chain:3"),
-                drafted("transformers", steps=None, drafts=False),
-            ]
-            found += [figures(m, methods[0], size, temperature, WORK, CEILINGS, 3 * 2**20) for m in methods]
-    return found
+def theirs(name: str = "transformers") -> Measured:
+    return Measured(method(name), plain().rounds, None)
 
 
-def report() -> Report:
-    origin = where_it_ran(BenchOptions(target="t"), torch.device("cpu"), "float32", "t", "d")
-    refusals = [Refusal("prompt lookup", 4, "not able: so it is")]
-    return Report(origin, WORK, CEILINGS, 8, 64, lines(), refusals)
-
-
-def context_report() -> ContextReport:
-    origin = where_it_ran(
-        BenchOptions(context=True), torch.device("cpu"), "float32", "a small model", "untrained"
-    )
-    curves = (
-        Curve.fit("plain", (1000, 2000, 4000), (0.003, 0.004, 0.006)),
-        Curve.fit("own tree", (1000, 2000, 4000), (0.005, 0.007, 0.012)),
-    )
-    return ContextReport(origin, curves)
+def found(settings: list[tuple[int, float]], names: list[str]) -> list[Metrics]:
+    """Metrics of plain decoding, of drafts by these names, and of transformers' generate."""
+    made = []
+    for size, temperature in settings:
+        measured = [plain(), *map(drafted, names), theirs()]
+        made += [metrics(one, measured[0], size, temperature, LIMITS, 3 * 2**20) for one in measured]
+    return made

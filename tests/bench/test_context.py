@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-import io
-
 import pytest
-import torch
-from rich.console import Console
 
-from clover.bench.context import Curve, measure_context
-from clover.evaluate.progress import EvaluationProgress
+from clover.bench.context import Curve, make_target, measure_context
+from clover.report.progress import Progress
 
 
 def test_a_line_is_found_and_a_bend_shows() -> None:
@@ -20,11 +16,9 @@ def test_a_line_is_found_and_a_bend_shows() -> None:
 
 
 def test_steps_are_measured_at_every_context() -> None:
-    torch.manual_seed(1)
-    progress = EvaluationProgress(Console(file=io.StringIO()))
-    found = measure_context("cpu", "float64", 2, progress, contexts=(40, 700, 1100))
-    assert [curve.method for curve in found.curves] == ["plain", "own tree"]
-    for curve in found.curves:
-        assert curve.contexts == (40, 700, 1100) and len(curve.seconds) == 3 and min(curve.seconds) > 0
-    assert (found.dtype, found.device.type) == ("float64", "cpu")
-    assert progress.done == progress.total == 6
+    progress = Progress()
+    found = measure_context(make_target("cpu", "float64", 600), 2, progress, contexts=(40, 300, 600))
+    assert [curve.method for curve in found] == ["plain", "own tree"]
+    for curve in found:
+        assert curve.contexts == (40, 300, 600) and len(curve.seconds) == 3 and min(curve.seconds) > 0
+    assert progress.done == progress.total == 600

@@ -10,15 +10,15 @@ from clover.recipe.run import RecipeOptions
 
 def test_demo_passes_its_options(run_clover: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[DemoOptions] = []
-    report = SimpleNamespace(defect=False)
-    monkeypatch.setattr("clover.demo.run_demo", lambda options: seen.append(options) or report)
+    result = SimpleNamespace(defect=False)
+    monkeypatch.setattr("clover.demo.run_demo", lambda options: seen.append(options) or result)
     flags = ["--target", "t", "--draft", "d", "--tree", "chain:2", "--dtype", "float32", "--device", "cpu"]
     flags += ["--prompts", "p.txt", "--max-new-tokens", "9", "--temperature", "0.5", "--picture", "x.svg"]
     assert run_clover("demo", *flags, "--json", "x.json", "--quiet").code == 0
     assert run_clover("demo").code == 0
     assert seen == [
         DemoOptions(
-            target="t", draft="d", tree="chain:2", dtype="float32", device="cpu", prompts=Path("p.txt"),
+            target="t", drafts=("d",), tree="chain:2", dtype="float32", device="cpu", prompts=Path("p.txt"),
             max_new_tokens=9, temperature=0.5, picture=Path("x.svg"), json=Path("x.json"), quiet=True,
         ),
         DemoOptions(),

@@ -1,4 +1,4 @@
-"""A tiny random target, a draft that was never trained, and results made by hand."""
+"""A tiny random target and drafts that were never trained."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,13 +9,13 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from clover.api import Clover, load
-from clover.demo.measure import Bench
-from clover.demo.report import MethodResult, Report
-from clover.drafts import RecallDraft
+from clover.api import load
+from clover.bench.methods import PLAIN, TRANSFORMERS, Method, of_engine, of_transformers
+from clover.drafts import Clover2Draft
+from clover.engine import Engine
 from clover.target import TargetModel
 
-PROMPTS = ["def area(self):", "import os\n", "class Tree:"]
+PROMPTS = ["def area(self):", "import os", "class Tree:"]
 
 
 class Models(NamedTuple):
@@ -55,64 +55,20 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> Models:
             weight.add_(torch.randn_like(weight), alpha=0.15)
     target.save_pretrained(where.target)
     byte_tokenizer().save_pretrained(where.target)
-    RecallDraft.from_target(TargetModel.load(where.target)).save_pretrained(where.draft)
+    Clover2Draft.from_target(TargetModel.load(where.target)).save_pretrained(where.draft)
     return where
 
 
 @pytest.fixture(scope="session")
-def model(directories: Models) -> Clover:
-    return load(directories.target, directories.draft, method="draft")
+def target(directories: Models) -> TargetModel:
+    return TargetModel.load(directories.target)
 
 
-@pytest.fixture
-def bench(model: Clover) -> Bench:
-    return Bench(model, PROMPTS, temperature=0.8)
-
-
-def method(name: str, temperature: float, speed: float, speedup: float, same: int = 12) -> MethodResult:
-    drafted = name == "clover2"
-    return MethodResult(
-        name=name,
-        temperature=temperature,
-        tokens_per_second=speed,
-        tau=3.12 if drafted else 1.0,
-        acceptance_per_depth=[0.81, 0.66, 0.54, 0.43, 0.32] if drafted else [],
-        speedup=speedup,
-        ideal_speedup=2.6 if drafted else None,
-        identical=same == 12,
-        ideal_share=speedup / 2.6 if drafted else None,
-        identical_prompts=same,
-        prompts=12,
-        tokens=1536,
-        seconds=1536 / speed,
-        speedup_per_prompt=[speedup * (0.9 + 0.02 * i) for i in range(12)],
-        plain_step_seconds=0.0082 if drafted else None,
-        verify_step_seconds=0.0098 if drafted else None,
-    )
-
-
-@pytest.fixture
-def report() -> Report:
-    """What a good run on two cores looks like."""
-    return Report(
-        device="cpu",
-        dtype="float32",
-        target="embedded",
-        draft="embedded",
-        methods=[
-            method("transformers", 0.0, 104.2, 0.91),
-            method("plain", 0.0, 114.3, 1.0),
-            method("clover2", 0.0, 268.2, 2.35),
-            method("plain", 0.8, 110.1, 1.0),
-            method("clover2", 0.8, 198.3, 1.8),
-        ],
-        versions={"clover": "0.1.0", "torch": "2.13.0", "transformers": "5.23.0", "python": "3.11.7"},
-        command="clover demo",
-        machine="A Processor, 2 threads",
-        date="2026-11-20",
-        tree_nodes=25,
-        prompts=12,
-        max_new_tokens=128,
-        seconds=61.2,
-        differences=[],
-    )
+@pytest.fixture(scope="session")
+def methods(directories: Models, target: TargetModel) -> list[Method]:
+    draft = load(target, directories.draft, method="draft").engine
+    return [
+        of_engine(PLAIN, Engine(target)),
+        of_transformers(TRANSFORMERS, target),
+        of_engine("clover2", draft),
+    ]

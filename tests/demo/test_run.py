@@ -2,15 +2,14 @@
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from clover.demo import DemoOptions, Report, run, run_demo
-from clover.demo.measure import Bench
-from clover.demo.report import Difference
+from clover.demo import DemoOptions, run, run_demo
+from clover.demo.differences import Difference
 from tests.demo.conftest import PROMPTS, Models
 
 
@@ -19,61 +18,54 @@ def options(directories: Models, tmp_path: Path) -> DemoOptions:
     prompts = tmp_path / "prompts.json"
     prompts.write_text(json.dumps({"prompts": PROMPTS}))
     target, draft = map(str, directories)
-    return DemoOptions(target=target, draft=draft, prompts=prompts, picture=tmp_path / "out" / "demo.png")
+    return DemoOptions(target=target, drafts=(draft,), prompts=prompts, picture=tmp_path / "out" / "demo.png")
 
 
 def arguments(options: DemoOptions, *more: object) -> list[object]:
     return [*options.command.split()[1:], *more]
 
 
-def run_quietly(options: DemoOptions) -> Report:
-    return run_demo(options, Console(file=io.StringIO(), width=100))
-
-
 def test_the_command_shows_and_writes_everything(
     options: DemoOptions, run_clover: Callable, tmp_path: Path
 ) -> None:
-    figures = tmp_path / "demo.json"
-    done = run_clover(*arguments(options, "--max-new-tokens", 8, "--json", figures))
-    assert (done.code, done.err) == (0, "")
-    assert "1/3 greedy" in done.out
-    assert "3/3 sampled (0.8)" in done.out
-    assert "identical output:    yes, 3 of 3 greedy texts and 3 of 3 sampled (0.8) texts" in done.out
-    assert f"wrote {options.picture}" in done.out
+    found, page = tmp_path / "demo.json", tmp_path / "demo.html"
+    done = run_clover(
+        *arguments(options, "--max-new-tokens", 8, "--json", found, "--html", page, "--draft", "lookup")
+    )
+    assert done.code == 0
+    assert done.err.count("prompt 3, ") == 2
+    assert [line for line in done.out.splitlines() if line.startswith("wrote ")] == [
+        f"wrote {path}" for path in (found, options.picture, page)
+    ]
     assert options.picture.read_bytes().startswith(b"\x89PNG")
-    report = json.loads(figures.read_text())
-    assert (report["device"], report["dtype"], report["target"]) == ("cpu", "float32", options.target)
-    rows = [(m["name"], m["temperature"], m["identical"]) for m in report["methods"]]
-    greedy = [(name, 0.0, True) for name in ("transformers", "plain", "clover2")]
-    assert rows == [*greedy, ("plain", 0.8, True), ("clover2", 0.8, True)]
-    assert report["command"].endswith(f"--max-new-tokens 8 --picture {options.picture} --json {figures}")
-    assert set(report["versions"]) == {"clover", "torch", "transformers", "python"}
+    report = json.loads(found.read_text())
+    assert (report["provenance"]["device"], report["provenance"]["dtype"]) == ("cpu", "float32")
+    assert (report["target"], report["prompts"], report["differences"]) == (options.target, 3, [])
+    names = ("plain", "transformers", "clover2", "lookup")
+    rows = [(one["method"], one["temperature"], one["identical"]) for one in report["methods"]]
+    sampled = [(name, 0.8, None if name == "transformers" else True) for name in names]
+    assert rows == [*((name, 0.0, True) for name in names), *sampled]
+    assert [one["label"] for one in report["methods"]][:2] == ["plain decoding", "transformers' generate"]
 
 
 def test_quiet_greedy_and_another_tree(options: DemoOptions, run_clover: Callable) -> None:
-    done = run_clover(
-        *arguments(options, "--quiet", "--temperature", 0, "--tree", "chain:3", "--max-new-tokens", 4)
-    )
-    assert done.code == 0
-    assert "1/3" not in done.out
-    assert "sampled" not in done.out
-    assert "tree of 3 nodes" in done.out
+    flags = ("--quiet", "--temperature", 0, "--tree", "chain:3", "--max-new-tokens", 4)
+    done = run_clover(*arguments(options, *flags))
+    assert (done.code, done.err) == (0, "")
 
 
-def test_tokens_are_chosen_to_fit_the_time(options: DemoOptions, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Bench, "seconds_per_token", lambda self: 1.5)
-    assert run_quietly(options).max_new_tokens == pytest.approx(0.9 * run.TIME_LIMIT / (3 * 1.5), abs=4)
-    monkeypatch.setattr(run, "TIME_LIMIT", 0.0)
-    report = run_quietly(options)
-    assert (report.max_new_tokens, report.prompts, report.out_of_time) == (run.MIN_TOKENS, 1, 2)
-
-
-def test_a_number_of_tokens_lifts_the_time_limit(
-    options: DemoOptions, monkeypatch: pytest.MonkeyPatch, run_clover: Callable
+def test_tokens_and_prompts_are_chosen_to_fit_the_time(
+    options: DemoOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def ran() -> tuple[int, int]:
+        data = run_demo(options, Console(file=io.StringIO()), Console(file=io.StringIO())).report.data
+        assert isinstance(data, dict)
+        return data["max_new_tokens"], data["prompts"]
+
+    monkeypatch.setattr(run, "TIME_LIMIT", 1e6)
+    assert ran() == (run.MAX_TOKENS, 3)
     monkeypatch.setattr(run, "TIME_LIMIT", 0.0)
-    done = run_clover(*arguments(options, "--max-new-tokens", 2, "--quiet"))
-    assert "3 prompts, 2 new tokens each" in done.out
+    assert ran() == (run.MIN_TOKENS, 1)
 
 
 @pytest.mark.parametrize(
@@ -89,12 +81,11 @@ def test_a_number_of_tokens_lifts_the_time_limit(
     ],
 )
 def test_bad_input_is_one_line(
-    options: DemoOptions, run_clover: Callable, more: list[str], message: str
+    options: DemoOptions, run_clover: Callable, more: Sequence[str], message: str
 ) -> None:
     done = run_clover(*arguments(options, *more))
     assert done.code == 2
-    assert done.err.startswith("clover: error: ")
-    assert done.err.count("\n") == 1
+    assert done.err.startswith("clover: error: ") and done.err.count("\n") == 1
     assert message in done.err
     assert not options.picture.exists()
 
@@ -103,7 +94,7 @@ def test_interruption(options: DemoOptions, run_clover: Callable, monkeypatch: p
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("clover.demo.measure.Decoding.advance", interrupted)
+    monkeypatch.setattr("clover.interleaved.Decoding.advance", interrupted)
     done = run_clover(*arguments(options))
     assert done.code == 130
     assert done.err.strip() == "clover: error: interrupted"
@@ -113,7 +104,7 @@ def test_interruption(options: DemoOptions, run_clover: Callable, monkeypatch: p
 def test_a_defect_is_an_exit_code(
     options: DemoOptions, run_clover: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "find_differences", lambda *_: [Difference(1, 3, 2.0)])
+    found = Difference("clover2", 1, 3, 2.0, defect=True)
+    monkeypatch.setattr(run, "find_differences", lambda *_: [found])
     done = run_clover(*arguments(options, "--max-new-tokens", 2, "--quiet"))
     assert done.code == 1
-    assert "it is a defect" in done.out

@@ -46,7 +46,7 @@ class Method:
     @property
     def nodes(self) -> int | None:
         """Tokens that every step verifies per text, root included; None where steps differ, or are not ours."""
-        ends_early = self.tree is not None and self.tree.count(":") > 1
+        ends_early = (self.tree or "").startswith("chain:") and (self.tree or "").count(":") > 1
         varies = self.engine is None or self.name == AUTO or ends_early
         return None if varies or self.engine is None else self.engine.policy.max_nodes
 

@@ -111,9 +111,9 @@ def step_seconds(runs: Sequence[Run]) -> dict[str, float]:
     total = sum(run.seconds - run.clock.seconds["prefill"] for run in runs) / steps
     return phases | {"other": total - sum(phases.values()), "total": total}
 
-    """That of all batches together, and of each; where texts differ, plain decoding is scaled to as many tokens."""
+
 def speedup(found: Measured, plain: Measured) -> tuple[Estimate, tuple[float, ...]]:
-    """That of all batches together, and of each; plain decoding's time is scaled to as many tokens where they differ."""
+    """That of all batches together, and of each; where texts differ, plain decoding is scaled to as many tokens."""
     own, other = found.batches, plain.batches
     above = [base * (tokens / count) for (tokens, _), (count, base) in zip(own, other, strict=True)]
     below = [seconds for _, seconds in own]

@@ -1,4 +1,4 @@
-"""What is seen on a terminal while the demo runs: a panel per method with its text as it grows, and the totals."""
+"""What is seen while the demo runs: a panel per method with its text as it grows, or a line per prompt."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from clover.report.figure import shade, system_colour
 from clover.report.words import mode
 
 _COLUMNS = 3
+_MIN_WIDTH, _MIN_HEIGHT = 75, 20
 _MAX_LINES = 12
 _TAIL = 3000  # characters of a text that can be on the screen
 
@@ -29,6 +30,12 @@ class Panels:
         self.console, self.tokenizer, self.total = console, tokenizer, total
         self.rounds: list[Round] = []
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is a terminal, and one that is large enough."""
+        shown = self.console.is_terminal and not self.console.is_dumb_terminal
+        return shown and self.console.width >= _MIN_WIDTH and self.console.height >= _MIN_HEIGHT
 
     def __enter__(self) -> Self:
         """Take the lower part of the screen."""
@@ -44,9 +51,8 @@ class Panels:
         self._live.update(self.render(current), refresh=True)
 
     def render(self, current: Round) -> RenderableType:
-        """The whole display of one moment."""
-        cells = len(current.methods) + 1
-        rows = -(-cells // _COLUMNS)
+        """The whole display of one moment: a panel per method, and the totals of the prompts before."""
+        rows = -(-(len(current.methods) + 1) // _COLUMNS)
         height = min((self.console.height - 2) // rows - 2, _MAX_LINES)
         panels = [self._panel(current, one, height) for one in current.methods]
         panels.append(self._totals(current, height))
@@ -65,59 +71,49 @@ class Panels:
             Text("\n").join(lines[-height:]),
             title=Text(method.label, "bold"),
             subtitle=Text(_speed(current, method)),
-            border_style=system_colour(method.name),
+            border_style=_colour(method.name, 0),
             height=height + 2,
             padding=(0, 1),
         )
 
     def _text(self, current: Round, method: Method) -> Text:
         text = Text(_printable(current.prompt[-_TAIL:]), style="dim")
-        run = current.theirs.get(method.name)
-        pieces = [self.tokenizer.decode(run.texts[0])] if run is not None else []
-        if method.name in current.decodings:
-            pieces = current.decodings[method.name].pieces
-        colours = [_style(method.name, step) for step in (0, 2)]
-        for step, piece in enumerate(pieces[-_TAIL:], start=len(pieces)):
-            text.append(_printable(piece), style=colours[step % 2])
+        decoding, run = current.decodings.get(method.name), current.runs.get(method.name)
+        pieces = [] if run is None else [self.tokenizer.decode(run.texts[0])]
+        for step, piece in enumerate(pieces if decoding is None else decoding.pieces):
+            text.append(_printable(piece), style=_colour(method.name, 2 * (step % 2)))
         return text
 
     def _totals(self, current: Round, height: int) -> Panel:
-        """Of all finished prompts at the present temperature."""
         done = [one for one in self.rounds if one.temperature == current.temperature]
-        found = totals(done)
+        labels = {one.name: one.label for one in current.methods}
         lines = [
-            (f"{found[one.name][1]:.2f}×", f"{found[one.name][0]:4.0f}/s  {one.label}")
-            for one in current.methods
-            if one.name in found
+            (f"{gain:.2f}×", f"{fast:4.0f}/s  {labels[name]}") for name, (fast, gain) in totals(done).items()
         ]
         return Panel(grid(lines), title=f"{len(done)} prompts so far", border_style="dim", height=height + 2)
 
 
 def describe(current: Round) -> str:
-    """A finished round in one line.
-
-    Speed of each method; of drafts the speed-up, and whether the text is that of plain decoding.
-    """
-    found, runs = totals([current]), current.runs
-    parts = []
+    """A finished round in one line: the speed of each method, and of drafts the speed-up and τ."""
+    parts, (first, *_) = [], current.methods
     for method in current.methods:
-        fast, gain, tau = found[method.name]
-        same = "" if runs[method.name].texts == runs[current.methods[0].name].texts else ", NOT identical"
-        drafted = f" ({gain:.2f}×, τ {tau:.2f}{same})" if method.drafts else ""
+        (fast, gain), run = totals([current])[method.name], current.runs[method.name]
+        same = "" if run.texts == current.runs[first.name].texts else ", NOT identical"
+        drafted = f" ({gain:.2f}×, τ {run.acceptance.tau:.2f}{same})" if method.drafts else ""
         parts.append(f"{method.label} {fast:.0f}{drafted}")
     return f"prompt {current.number + 1}, {mode(current.temperature)}, tokens/s: " + ", ".join(parts)
 
 
 def _speed(current: Round, method: Method) -> str:
     decoding, run = current.decodings.get(method.name), current.runs.get(method.name)
-    done = "✓ " if run is not None else ""
-    if decoding is not None and decoding.seconds:
-        tau = f"  τ {decoding.tokens / max(len(decoding.pieces), 1):.2f}" if method.drafts else ""
-        return f"{done}{decoding.tokens / decoding.seconds:.0f} tokens/s{tau}"
-    return f"{done}{run.tokens / run.seconds:.0f} tokens/s" if run is not None else "…"
+    if run is not None:
+        tau = f"  τ {run.acceptance.tau:.2f}" if method.drafts else ""
+        return f"✓ {run.tokens / run.seconds:.0f} tokens/s{tau}"
+    started = decoding is not None and decoding.seconds
+    return f"{decoding.tokens / decoding.seconds:.0f} tokens/s" if decoding is not None and started else "…"
 
 
-def _style(name: str, step: int) -> str:
+def _colour(name: str, step: int) -> str:
     red, green, blue = (round(255 * value) for value in shade(system_colour(name), step))
     return f"rgb({red},{green},{blue})"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from clover.bench.options import BenchOptions
 from clover.errors import UserError
 from clover.report.output import check_outputs
 from clover.report.provenance import command_line
@@ -12,14 +13,12 @@ from clover.report.provenance import command_line
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """Options of the demo; target, tree, dtype and device are those of `clover.load`.
+    """Options of the demo; those without a word here are those of `BenchOptions`.
 
     Args:
         drafts: shown side by side; the embedded ones when left out.
-        prompts: file with prompts, see `clover.data.tasks`; the embedded held-out code prompts when left out.
         max_new_tokens: tokens per prompt; when left out as many, up to 128, as fit into two minutes.
         temperature: of the sampled part; 0 leaves that part out.
-        picture, json, html: files for the picture and, if wanted, the metrics and the page.
         quiet: show nothing before the table.
     """
 
@@ -46,13 +45,12 @@ class DemoOptions:
         """
         return command_line("demo", self, renamed={"drafts": "draft"})
 
-    @property
-    def temperatures(self) -> tuple[float, ...]:
-        """Greedy, then sampled."""
-        return (0.0, self.temperature) if self.temperature else (0.0,)
+    def bench(self, max_new_tokens: int) -> BenchOptions:
+        """The benchmark that is shown: batch 1, one round, greedy and sampled.
 
-    def check(self) -> None:
-        """Raise a UserError, before any time is spent, for what would fail at the end."""
+        Raises:
+            UserError: something would fail at the end.
+        """
         if self.target is not None and not self.drafts:
             raise UserError("a target was given but no draft; give its draft, or --draft lookup")
         if self.temperature and (self.tree or "").startswith("drawn:"):
@@ -61,3 +59,11 @@ class DemoOptions:
                 "compares tokens; give another tree or --temperature 0"
             )
         check_outputs(self.json, self.picture, self.html)
+        shared = ("target", "prompts", "dtype", "device", "trust_remote_code")
+        return BenchOptions(
+            temperatures=(0.0, self.temperature) if self.temperature else (0.0,),
+            max_new_tokens=self.max_new_tokens or max_new_tokens,
+            max_prompts=12,
+            rounds=1,
+            **{name: getattr(self, name) for name in shared},
+        )

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import add
 
 from clover.bench.methods import Method
 from clover.engine import Request
@@ -29,7 +27,7 @@ class Round:
         request: what every method is asked for.
         methods: plain decoding first.
         decodings: those of our methods, by name.
-        theirs: runs of the other methods that are finished.
+        runs: those that are finished, by method.
     """
 
     number: int
@@ -37,18 +35,12 @@ class Round:
     request: Request
     methods: Sequence[Method]
     decodings: dict[str, Decoding] = field(default_factory=dict)
-    theirs: dict[str, Run] = field(default_factory=dict)
+    runs: dict[str, Run] = field(default_factory=dict)
 
     @property
     def temperature(self) -> float:
         """The temperature all methods decode at."""
         return self.request.params.temperature
-
-    @property
-    def runs(self) -> dict[str, Run]:
-        """The runs that are finished, by method."""
-        ours = {name: one.run for name, one in self.decodings.items() if one.run is not None}
-        return ours | self.theirs
 
 
 Show = Callable[[Round], None]
@@ -56,38 +48,37 @@ Show = Callable[[Round], None]
 
 def race(current: Round, show: Show = lambda current: None) -> Round:
     """Decode the prompt with every method; `show` is called between the turns."""
-    ours = {one.name: one.engine for one in current.methods if one.engine is not None}
-    current.decodings = {
-        name: Decoding(engine, [current.request]) for name, engine in ours.items() if engine is not None
-    }
+    for one in current.methods:
+        if one.engine is not None:
+            current.decodings[one.name] = Decoding(one.engine, [current.request])
     parts = [_run_ours, _run_theirs]
     for part in parts if current.number % 2 == 0 else reversed(parts):
         part(current, show)
     return current
 
 
-def totals(rounds: Sequence[Round]) -> dict[str, tuple[float, float, float]]:
-    """Per method the tokens per second, the speed-up against the first method, and τ, of finished rounds."""
-    found: dict[str, tuple[float, float, float]] = {}
-    for method in rounds[0].methods if rounds else ():
-        runs = [one.runs[method.name] for one in rounds]
-        fast = speed(runs)
-        base = next(iter(found.values()))[0] if found else fast
-        found[method.name] = fast, fast / base, reduce(add, (run.acceptance for run in runs)).tau
-    return found
+def totals(rounds: Sequence[Round]) -> dict[str, tuple[float, float]]:
+    """Tokens per second of each method and the speed-up against the first one, of finished rounds."""
+    speeds = (
+        {one.name: speed([r.runs[one.name] for r in rounds]) for one in rounds[0].methods} if rounds else {}
+    )
+    return {name: (value, value / next(iter(speeds.values()))) for name, value in speeds.items()}
 
 
 def _run_ours(current: Round, show: Show) -> None:
-    waiting = take_turns(list(current.decodings.values()), current.number)
+    waiting = take_turns(list(current.decodings), current.number)
     while waiting:
-        for decoding in tuple(waiting):
+        for name in tuple(waiting):
+            decoding = current.decodings[name]
             if not decoding.advance(TURN_SECONDS):
-                waiting.remove(decoding)
+                waiting.remove(name)
+                assert decoding.run is not None
+                current.runs[name] = decoding.run
             show(current)
 
 
 def _run_theirs(current: Round, show: Show) -> None:
     for method in current.methods:
         if method.engine is None:
-            current.theirs[method.name] = method.decode([current.request])
+            current.runs[method.name] = method.decode([current.request])
             show(current)

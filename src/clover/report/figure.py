@@ -42,7 +42,7 @@ _SYSTEMS = {
 _FORMATS = (".png", ".pdf", ".svg")
 _LINES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 _MARKERS = "osD^vPX*"
-_LEGEND_CHARACTERS, _LEGEND_ROW_INCHES = 150, 0.2
+_LEGEND_CHARACTERS, _LEGEND_ROW_INCHES = 14, 0.2  # per inch; of a line
 STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 10,
@@ -205,7 +205,7 @@ def legend_below(figure: Figure, axes: Any) -> None:
     """One legend for all panels of a `new_figure`, between them and its foot; the figure grows by its lines."""
     handles, labels = axes.get_legend_handles_labels()
     longest = max(map(len, labels), default=0)
-    columns = max(1, min(6, len(labels), _LEGEND_CHARACTERS // (longest + 8)))
+    columns = max(1, min(6, len(labels), int(figure.get_figwidth() * _LEGEND_CHARACTERS) // (longest + 8)))
     extra = 0.1 + _LEGEND_ROW_INCHES * -(-len(labels) // columns)
     height = figure.get_figheight()
     engine: Any = figure.get_layout_engine()
