@@ -18,7 +18,7 @@ from statistics import median
 
 from clover import assets
 from clover.api import find_tuning
-from clover.bench.figures import step_times
+from clover.bench.metrics import step_seconds
 from clover.drafting import Copier, Drafter, Policy, PrefillOutcome, Running, StepOutcome, make_policy
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine
@@ -85,12 +85,13 @@ def _measure(
     rounds = interleave(ways, batches, options.rounds)
     for found in zip(*rounds.values(), strict=True):
         assert texts_of(found[0]) == texts_of(found[1]) == texts_of(found[2]), "a text differs"
+    steps = step_seconds([run for found in rounds[WITH] for run in found])
     return {
         "batch_size": size,
         "temperature": temperature,
         **{name: round(median(speedups(rounds[name], rounds[PLAIN])), 3) for name in (WITHOUT, WITH)},
         "copied": round(counting.copied / counting.steps, 3),
-        "verify_share": round(step_times([run for found in rounds[WITH] for run in found]).verify_share, 3),
+        "verify_share": round(steps["verify"] / steps["total"], 3),
     }
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from statistics import median
 
 from clover import assets
-from clover.bench.figures import step_times
+from clover.bench.metrics import step_seconds
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine
 from clover.evaluate import choose_prompts
@@ -52,9 +52,9 @@ def _findings(rounds: dict[str, list[list[Run]]]) -> list[str]:
     lines = [f"exact {ratios[0]:.2f}", f"int8 {ratios[1]:.2f}", f"ratio {ratio:.3f}"]
     for name in (EXACT, INT8):
         runs = [run for found in rounds[name] for run in found]
-        times, tau = step_times(runs), acceptance_of(runs).tau
+        times, tau = step_seconds(runs), acceptance_of(runs).tau
         lines.append(
-            f"{name}: τ {tau:.2f}, drafting {1000 * times.draft:.2f} ms, pass {times.verify_share:.2f}"
+            f"{name}: τ {tau:.2f}, drafting {1000 * times['draft']:.2f} ms, pass {times['verify'] / times['total']:.2f}"
         )
     return lines
 

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from clover.bench.ceilings import Ceilings, StepWork, measure_ceilings, step_work
-from clover.bench.figures import step_times
+from clover.bench.ceilings import Limits, measure_limits
+from clover.bench.metrics import step_seconds
 from clover.drafts import Clover2Draft
 from clover.engine import Engine, Request
 from clover.errors import UserError, one_line
@@ -183,40 +183,40 @@ def _measure(place: Workplace, variant: Variant) -> dict[str, Any]:
         "context": place.sizes.context,
     }
     try:
-        steps, work, ceilings = _times(place, variant, layers)
+        steps, limits = _times(place, variant, layers)
         if layers < shape.layers:
-            fewer, *_ = _times(place, variant, layers // 2)
+            fewer, _ = _times(place, variant, layers // 2)
             steps = steps.with_layers_added(fewer, layers - layers // 2, shape.layers - layers)
     except (RuntimeError, TypeError, AssertionError) as error:
         if not variant.compiled:
             raise
         return line | {"failed": f"torch.compile: {one_line(error)}"}
     missing = shape.layer_parameters * (shape.layers - layers) * place.dtype.itemsize
-    least = ceilings.read_seconds(work.weight_bytes + missing)
+    weight_bytes = limits.weight_bytes + missing
+    least = weight_bytes / limits.bytes_per_second
     return line | {
         "milliseconds": {name: 1e3 * value for name, value in asdict(steps).items()},
-        "weight_bytes": work.weight_bytes + missing,
-        "bytes_per_second": ceilings.bytes_per_second,
-        "flops_per_second": ceilings.flops_per_second,
+        "weight_bytes": weight_bytes,
+        "bytes_per_second": limits.bytes_per_second,
+        "flops_per_second": limits.flops_per_second,
         "least_plain_milliseconds": 1e3 * least,
         "bars": bars(steps, least),
     }
 
 
-def _times(place: Workplace, variant: Variant, layers: int) -> tuple[Steps, StepWork, Ceilings]:
+def _times(place: Workplace, variant: Variant, layers: int) -> tuple[Steps, Limits]:
     with random_pair(place, variant.shape, layers, variant.draft_vocabulary) as (target, draft):
         request = step_request(place, target)
         plain = Engine(target, compile=variant.compiled)
         drafted = Engine(target, draft, CLOVER2_TREE, compile=variant.compiled)
-        phases = step_times([decode(drafted, [request], synchronize=True) for _ in range(2)][1:])
+        phases = step_seconds([decode(drafted, [request], synchronize=True) for _ in range(2)][1:])
         steps = Steps(
             plain=_step_seconds(plain, request),
-            verify=phases.verify,
-            draft=phases.draft,
+            verify=phases["verify"],
+            draft=phases["draft"],
             step=_step_seconds(drafted, request),
         )
-        work = step_work(target)
-        return steps, work, measure_ceilings(target.device, target.dtype, work.weight_bytes)
+        return steps, measure_limits(target)
 
 
 def step_request(place: Workplace, target: TargetModel) -> Request:

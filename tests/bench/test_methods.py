@@ -7,7 +7,7 @@ import torch
 
 from clover.bench.methods import AUTO, LOOKUP, OWN_TREE, PLAIN, TRANSFORMERS, make_method, method_names
 from clover.bench.setup import load_assistant
-from clover.drafts import Clover2Draft
+from clover.drafts import RecallDraft
 from clover.errors import UserError
 from clover.interleaved import make_batches
 from clover.target import TargetModel
@@ -23,7 +23,7 @@ def target() -> TargetModel:
 def draft(target: TargetModel, tmp_path_factory: pytest.TempPathFactory) -> str:
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("draft")
-    Clover2Draft.from_target(target, num_heads=3).save_pretrained(folder)
+    RecallDraft.from_target(target, num_heads=3).save_pretrained(folder)
     return str(folder)
 
 

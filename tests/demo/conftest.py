@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from clover.api import load
 from clover.bench.methods import PLAIN, TRANSFORMERS, Method, of_engine, of_transformers
-from clover.drafts import Clover2Draft
+from clover.drafts import RecallDraft
 from clover.engine import Engine
 from clover.target import TargetModel
 
@@ -55,7 +55,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> Models:
             weight.add_(torch.randn_like(weight), alpha=0.15)
     target.save_pretrained(where.target)
     byte_tokenizer().save_pretrained(where.target)
-    Clover2Draft.from_target(TargetModel.load(where.target)).save_pretrained(where.draft)
+    RecallDraft.from_target(TargetModel.load(where.target)).save_pretrained(where.draft)
     return where
 
 
@@ -70,5 +70,5 @@ def methods(directories: Models, target: TargetModel) -> list[Method]:
     return [
         of_engine(PLAIN, Engine(target)),
         of_transformers(TRANSFORMERS, target),
-        of_engine("clover2", draft),
+        of_engine("recall", draft),
     ]

@@ -34,8 +34,8 @@ def make(target: TargetModel, methods: list[Method]) -> Make:
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_every_method_of_ours_writes_the_same(make: Make, temperature: float) -> None:
     done = race(make(temperature=temperature))
-    assert set(done.runs) == {PLAIN, TRANSFORMERS, "clover2"}
-    assert done.runs["clover2"].texts == done.runs[PLAIN].texts
+    assert set(done.runs) == {PLAIN, TRANSFORMERS, "recall"}
+    assert done.runs["recall"].texts == done.runs[PLAIN].texts
     assert temperature or done.runs[TRANSFORMERS].texts == done.runs[PLAIN].texts
     assert 0 < done.runs[PLAIN].tokens <= 12 and done.runs[PLAIN].acceptance.tau == 1.0
 
@@ -57,9 +57,9 @@ def test_generate_comes_first_on_every_other_prompt(make: Make) -> None:
 
 def test_totals_are_against_plain_decoding(make: Make) -> None:
     done = make()
-    for name, seconds in ((PLAIN, 2.0), (TRANSFORMERS, 4.0), ("clover2", 1.0)):
+    for name, seconds in ((PLAIN, 2.0), (TRANSFORMERS, 4.0), ("recall", 1.0)):
         done.runs[name] = Run(((1, 2, 3, 4),), seconds, *_acceptance())
-    assert totals([done, done]) == {PLAIN: (2.0, 1.0), TRANSFORMERS: (1.0, 0.5), "clover2": (4.0, 2.0)}
+    assert totals([done, done]) == {PLAIN: (2.0, 1.0), TRANSFORMERS: (1.0, 0.5), "recall": (4.0, 2.0)}
     assert totals([]) == {}
 
 
@@ -75,18 +75,18 @@ def test_a_difference_is_located_and_weighed(make: Make, target: TargetModel) ->
     assert list(find_differences(target, [done])) == []
     plain = done.runs[PLAIN].texts[0]
     other = (*plain[:3], (plain[3] + 1) % 257, *plain[4:])
-    done.runs["clover2"] = Run((other,), 1.0, *_acceptance())
+    done.runs["recall"] = Run((other,), 1.0, *_acceptance())
     (found,) = find_differences(target, [done])
-    assert (found.method, found.prompt, found.position, found.defect) == ("clover2", 2, 4, True)
+    assert (found.method, found.prompt, found.position, found.defect) == ("recall", 2, 4, True)
     assert found.gap is not None and found.gap > 1e-3
-    done.runs["clover2"] = Run((plain[:4],), 1.0, *_acceptance())
+    done.runs["recall"] = Run((plain[:4],), 1.0, *_acceptance())
     (found,) = find_differences(target, [done])
     assert (found.position, found.gap, found.defect) == (5, None, True)
 
 
 def test_rounding_explains_differences_of_narrow_dtypes(make: Make, target: TargetModel) -> None:
     done = race(make(0, 4))
-    done.runs["clover2"] = Run(((1, 2, 3, 4),), 1.0, *_acceptance())
+    done.runs["recall"] = Run(((1, 2, 3, 4),), 1.0, *_acceptance())
     coarse = TargetModel(target.model)
     try:
         coarse.model.to(torch.bfloat16)
@@ -141,5 +141,5 @@ def test_panels_show_no_control_characters_and_leave_the_screen_clean(
 def test_a_round_in_one_line(make: Make) -> None:
     done = race(make(1, 4))
     assert describe(done).startswith("prompt 2, greedy, tokens/s: plain decoding ")
-    done.runs["clover2"] = Run(((1, 2, 3, 4),), 1.0, *_acceptance())
+    done.runs["recall"] = Run(((1, 2, 3, 4),), 1.0, *_acceptance())
     assert describe(done).endswith(", NOT identical)")

@@ -41,7 +41,7 @@ def test_the_command_shows_and_writes_everything(
     report = json.loads(found.read_text())
     assert (report["provenance"]["device"], report["provenance"]["dtype"]) == ("cpu", "float32")
     assert (report["target"], report["prompts"], report["differences"]) == (options.target, 3, [])
-    names = ("plain", "transformers", "clover2", "lookup")
+    names = ("plain", "transformers", "recall", "lookup")
     rows = [(one["method"], one["temperature"], one["identical"]) for one in report["methods"]]
     sampled = [(name, 0.8, None if name == "transformers" else True) for name in names]
     assert rows == [*((name, 0.0, True) for name in names), *sampled]
@@ -104,7 +104,7 @@ def test_interruption(options: DemoOptions, run_clover: Callable, monkeypatch: p
 def test_a_defect_is_an_exit_code(
     options: DemoOptions, run_clover: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = Difference("clover2", 1, 3, 2.0, defect=True)
+    found = Difference("recall", 1, 3, 2.0, defect=True)
     monkeypatch.setattr(run, "find_differences", lambda *_: [found])
     done = run_clover(*arguments(options, "--max-new-tokens", 2, "--quiet"))
     assert done.code == 1

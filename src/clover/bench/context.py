@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from clover.bench.methods import OWN_TREE, PLAIN
-from clover.drafts import Clover2Draft
+from clover.drafts import RecallDraft
 from clover.engine import Engine, PhaseClock, PrefixCache, Request
 from clover.interleaved import take_turns
 from clover.report.progress import Progress
@@ -96,7 +96,7 @@ def measure_context(
         rounds: at each context; the median counts.
     """
     progress.begin(contexts[-1])
-    draft: Any = Clover2Draft.from_target(target)
+    draft: Any = RecallDraft.from_target(target)
     engines = {PLAIN: Engine(target), OWN_TREE: Engine(target, draft.to(target.dtype).bind(target).eval())}
     prefixes = {name: PrefixCache() for name in engines}  # keep what they have read from context to context
     text = torch.randint(_VOCABULARY, (contexts[-1],), generator=torch.Generator().manual_seed(0)).tolist()

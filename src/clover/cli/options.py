@@ -90,7 +90,8 @@ Output = Annotated[
     Path, _other("Directory to write; it appears, whole, when the work is done.", metavar="DIR")
 ]
 Json = Annotated[
-    Path | None, _other("Write the metrics as JSON; - writes them to standard output.", "--json", metavar="FILE")
+    Path | None,
+    _other("Write the metrics as JSON; - writes them to standard output.", "--json", metavar="FILE"),
 ]
 Html = Annotated[Path | None, _other("Write one HTML page.", "--html", metavar="FILE")]
 Overwrite = Annotated[bool, _other("Replace the output directory if it exists.", "--overwrite")]
