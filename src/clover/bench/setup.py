@@ -34,7 +34,7 @@ class Bench:
         assistant: Any = None
         if options.assistant is not None and ASSISTED in names:
             assistant = load_assistant(options.assistant, self.target, trust)
-        draft = options.draft or str(assets.DRAFT)
+        draft = assets.draft_place(options.draft)
         self.methods = [make_method(name, self.target, draft, assistant, options.compile) for name in names]
         self.prompts = find_prompts(options.prompts, self.target, options.max_new_tokens, options.max_prompts)
 

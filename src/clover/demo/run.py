@@ -172,9 +172,8 @@ class _Demo:
     def _drafted(self) -> Iterator[Method]:
         """The drafts, each named by its system; of one system by their directories."""
         tree = self.options.tree
-        places = self.options.drafts or tuple(
-            map(str, getattr(assets, "DRAFTS", {"": assets.DRAFT}).values())
-        )
+        embedded = [str(place) for place in assets.DRAFTS.values() if place.is_dir()]
+        places = self.options.drafts or tuple(embedded)
         engines = [load(self.target, place, method="draft", tree=tree).engine for place in places]
         systems = [str(engine.draft.config.model_type) for engine in engines if engine.draft is not None]
         several = Counter(systems)
