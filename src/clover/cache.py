@@ -32,11 +32,8 @@ class KVCache(Cache):
     keeps one object and one length per layer, here all layers share one tensor and one set of lengths.
 
     Args:
-        num_layers, batch_size, num_kv_heads: L, B, Hkv. There is room for B rows for good; `drop` and `insert` change
-            how many of them are held.
-        key_dim, value_dim: Dk and Dv of one head.
-        capacity: slots S allocated at once; when a run needs more they double, from 1,024 on 1,024 are added.
-        dtype, device: of the keys and values.
+        keys, values: the storage, [L, B, Hkv, S, Dk] and [L, B, Hkv, S, Dv]. There is room for B rows for good; `drop`
+            and `insert` change how many of them are held.
 
     Attributes:
         keys: [L, B, Hkv, S, Dk].
@@ -44,8 +41,18 @@ class KVCache(Cache):
         lengths: cached tokens of each row, on the host.
     """
 
-    def __init__(
-        self,
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        self.layers = []
+        self.num_layers = keys.shape[0]
+        self._all_keys, self._all_values = keys, values
+        self._no_layers = [False] * self.num_layers
+        self._fixed = False  # whether the capacity is one of few sizes
+        self._aside: list[int] = []  # lengths of the last rows, while only the first ones are held
+        self._hold([0] * keys.shape[1])
+
+    @classmethod
+    def new(
+        cls,
         num_layers: int,
         batch_size: int,
         num_kv_heads: int,
@@ -54,16 +61,17 @@ class KVCache(Cache):
         capacity: int,
         dtype: torch.dtype,
         device: torch.device | str,
-    ) -> None:
-        self.layers = []
-        self.num_layers = num_layers
+    ) -> KVCache:
+        """An empty cache.
+
+        Args:
+            num_layers, batch_size, num_kv_heads: L, B, Hkv.
+            key_dim, value_dim: Dk and Dv of one head.
+            capacity: slots S allocated at once; when a run needs more they double, from 1,024 on 1,024 are added.
+            dtype, device: of the keys and values.
+        """
         slots = (num_layers, batch_size, num_kv_heads, max(capacity, 1))
-        self._all_keys = zeros((*slots, key_dim), dtype, device)
-        self._all_values = zeros((*slots, value_dim), dtype, device)
-        self._no_layers = [False] * num_layers
-        self._fixed = False  # whether the capacity is one of few sizes
-        self._aside: list[int] = []  # lengths of the last rows, while only the first ones are held
-        self._hold([0] * batch_size)
+        return cls(zeros((*slots, key_dim), dtype, device), zeros((*slots, value_dim), dtype, device))
 
     # -- one forward ---------------------------------------------------------------------------------------------
 

@@ -33,13 +33,11 @@ class FixedCache(KVCache):
     """
 
     def __init__(self, keys: Tensor, values: Tensor, lengths: Tensor, position_limit: int) -> None:
-        # The base class allocates and counts on the host, which is what must not happen here.
-        self.layers = []
-        self.num_layers = keys.shape[0]
-        self._no_layers = [False] * self.num_layers
-        self._all_keys, self._all_values = keys, values
-        self._row_lengths, self._position_limit = lengths, position_limit
-        self._slots = lengths
+        self._row_lengths, self._position_limit, self._slots = lengths, position_limit, lengths
+        super().__init__(keys, values)
+
+    def _hold(self, lengths: list[int]) -> None:
+        """Nothing: what is held, on the host, is for the cache to say whose storage this is."""
 
     def begin(self, num_tokens: int, after: int = 0) -> None:
         steps = torch.arange(after, after + num_tokens, device=self._row_lengths.device)

@@ -27,6 +27,7 @@ class Walk:
         self.session, self.hidden, self.tokens, self.reference = session, hidden, tokens, reference
         self.texts = list(range(len(tokens)))  # which text each row holds
         self.paths: list[list[list[int]]] = []  # [B][P] of the frontier
+        self.exact = EXACT
         self.draw = torch.Generator().manual_seed(0)
 
     def commit(self, counts: list[int]) -> None:
@@ -59,17 +60,22 @@ class Walk:
             known = self.tokens[text, : length + 1].tolist()
             for node, path in enumerate(self.paths[row]):
                 expected = self.reference(self.hidden[text, :length], known, path)
-                torch.testing.assert_close(logits[row, node], expected, **EXACT)
+                torch.testing.assert_close(logits[row, node], expected, **self.exact)
 
 
 @torch.no_grad()
 def walk_everywhere(
-    new_session: Callable[[int, int], Any], hidden: Tensor, reference: Reference, tokens: Tensor
+    new_session: Callable[[int, int], Any],
+    hidden: Tensor,
+    reference: Reference,
+    tokens: Tensor,
+    exact: dict[str, float] = EXACT,
 ) -> None:
     """Texts of 3 rows and at least 14 tokens: every call of a session, in every order that the engine uses."""
     walk = Walk(
         new_session(3, 1), hidden, tokens, reference
     )  # no room: it grows in the middle of the first tree
+    walk.exact = exact
     walk.commit([4, 2, 3])
     for nodes in (3, 4, 2, 3):
         walk.advance(nodes)

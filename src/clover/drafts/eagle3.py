@@ -13,9 +13,9 @@ same t, which lie behind one another at t + 1 … t + i.
 
 What differs from the paper: its draft has an lm_head of its own, over the tokens that are frequent in the training
 texts; here it is the target's, frozen, and whole unless `draft_vocab_size` takes the frequent rows only. The gain of
-the norm before it starts as that of the target's final norm. Rotary positions are plain, with the target's base,
-whatever the target's own positions are. The draft learns D = 5 steps by default, as many as the systems beside it; the
-authors' code has 7.
+the norm before it starts as that of the target's final norm. Rotary positions are LLaMA's with the target's base and
+scaling, whatever the target's own positions are. The draft learns D = 5 steps by default, as many as the systems beside
+it; the authors' code has 7.
 
 Shapes: B batch, N positions or nodes, T text, D depths, H hidden, W = 3H, V vocabulary.
 """
@@ -27,12 +27,19 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from clover.cache import KVCache
 from clover.drafts.base import DraftModel
 from clover.drafts.config import Count, DraftConfig, LossConfig, PaperRecipe
 from clover.drafts.frontier_session import shifted
-from clover.drafts.fused_layer import FusedLayer, LayerShape, PathAttention, cached_attention
+from clover.drafts.fused_layer import (
+    FusedLayer,
+    LayerShape,
+    PathAttention,
+    cached_attention,
+    rotary_embedding,
+)
 from clover.drafts.tree_session import TreeSession
 from clover.target import TargetModel
 
@@ -83,10 +90,14 @@ class Eagle3Draft(DraftModel):
         gain = (target.final_norm(signs) - target.final_norm(-signs)) / (2 * signs)
         self.output_norm.weight.copy_(gain)
 
+    def bind(self, target: TargetModel) -> Self:
+        self.layer.rotary = rotary_embedding(target.config, self.shape).to(target.device)
+        return super().bind(target)
+
     def new_session(self, batch_size: int, capacity: int) -> TreeSession:
         shape, like = self.shape, self.fuse.weight
         heads = (shape.num_kv_heads, shape.head_dim, shape.head_dim)
-        return TreeSession(self, KVCache(1, batch_size, *heads, capacity, like.dtype, like.device))
+        return TreeSession(self, KVCache.new(1, batch_size, *heads, capacity, like.dtype, like.device))
 
     def train_outputs(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)

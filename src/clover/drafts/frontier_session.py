@@ -62,7 +62,7 @@ class FrontierSession:
 
 def counting_cache(batch_size: int, like: Tensor) -> KVCache:
     """A cache of no layers, for drafts that keep nothing of committed positions but their number."""
-    return KVCache(0, batch_size, 1, 1, 1, 1, like.dtype, like.device)
+    return KVCache.new(0, batch_size, 1, 1, 1, 1, like.dtype, like.device)
 
 
 def last_position(values: Tensor, counts: Counts) -> Tensor:

@@ -16,12 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import PretrainedConfig
+from transformers import LlamaConfig, PretrainedConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from clover.cache import KVCache
 from clover.errors import UserError
 from clover.target.structure import sdpa_mask
+from clover.target.support import context_length
 
+_SCALED = ("linear", "llama3", "yarn")  # kinds of rotary positions that only the configuration decides
 # queries [B, Q, N, D], keys and values [B, G, N, D] -> what each query gets [B, Q, N, D]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -35,7 +38,6 @@ class LayerShape:
     num_kv_heads: int
     head_dim: int
     intermediate_size: int
-    rotary_base: float
     eps: float
 
     @classmethod
@@ -56,7 +58,6 @@ class LayerShape:
             num_kv_heads=getattr(target, "num_key_value_heads", None) or heads,
             head_dim=width,
             intermediate_size=next(filter(None, inner), 4 * size),
-            rotary_base=_rotary_base(target),
             eps=getattr(target, "rms_norm_eps", None) or 1e-6,
         )
 
@@ -67,6 +68,7 @@ class FusedLayer(nn.Module):
     def __init__(self, shape: LayerShape):
         super().__init__()
         self.shape = shape
+        self.rotary: nn.Module | None = None  # set when the target is known
         size, queries = shape.hidden_size, shape.num_heads * shape.head_dim
         pairs = shape.num_kv_heads * shape.head_dim
         self.token_norm, self.state_norm, self.mlp_norm = (nn.RMSNorm(size, eps=shape.eps) for _ in range(3))
@@ -85,8 +87,9 @@ class FusedLayer(nn.Module):
             part(inputs).unflatten(-1, (-1, self.shape.head_dim)).transpose(1, 2)
             for part in (self.query, self.key, self.value)
         )
-        turn = _rotation(positions, self.shape, query.dtype)
-        mixed = attend(_rotated(query, turn), _rotated(key, turn), value)
+        assert self.rotary is not None, "bind() the draft to its target first"
+        query, key = apply_rotary_pos_emb(query, key, *self.rotary(query, positions))
+        mixed = attend(query, key, value)
         states = states + self.output(mixed.transpose(1, 2).flatten(-2))
         normed = self.mlp_norm(states)
         return states + self.down(F.silu(self.gate(normed)) * self.up(normed))
@@ -142,22 +145,22 @@ def _repeated(heads: Tensor, groups: int) -> Tensor:
     return heads if groups == 1 else heads.repeat_interleave(groups, dim=1)
 
 
-def _rotary_base(target: PretrainedConfig) -> float:
-    """The target's rotary base, of its layers with full attention where it has several; 10000 if it names none."""
+def rotary_embedding(target: PretrainedConfig, shape: LayerShape) -> LlamaRotaryEmbedding:
+    """LLaMA's rotary positions with the target's base and scaling; with base 10000 where it has none.
+
+    Of a target with layers of several kinds they are those of full attention. Frequencies that depend on the length of
+    the text are left at their start.
+    """
     named: dict[str, Any] = getattr(target, "rope_parameters", None) or {}
-    return float(named.get("full_attention", named).get("rope_theta") or 10000.0)
-
-
-def _rotation(positions: Tensor, shape: LayerShape, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [B, 1, N, D / 2] of the angles at positions [B, N]."""
-    wide = torch.promote_types(dtype, torch.float32)
-    steps = torch.arange(0, shape.head_dim, 2, device=positions.device, dtype=wide)
-    angles = positions[:, None, :, None].to(wide) * shape.rotary_base ** (-steps / shape.head_dim)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
-
-
-def _rotated(vectors: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-    """[B, heads, N, D] with dimension j and j + D / 2 turned together, as in LLaMA."""
-    cosine, sine = turn
-    first, second = vectors.chunk(2, dim=-1)
-    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
+    named = {"rope_type": "default", "rope_theta": 10000.0} | named.get("full_attention", named)
+    named.pop("partial_rotary_factor", None)
+    if named["rope_type"] not in _SCALED:
+        named = {"rope_type": "default", "rope_theta": named["rope_theta"]}
+    config = LlamaConfig(
+        hidden_size=shape.hidden_size,
+        num_attention_heads=shape.num_heads,
+        head_dim=shape.head_dim,
+        max_position_embeddings=context_length(target),
+    )
+    config.rope_parameters = named
+    return LlamaRotaryEmbedding(config)

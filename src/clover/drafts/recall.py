@@ -201,8 +201,8 @@ class RecallSession(FrontierSession):
         weight, heads = draft.projector.weight, draft.layer.num_heads
         size, width = len(weight), len(weight) // heads
         place = (capacity, weight.dtype, weight.device)
-        memory = KVCache(1, batch_size, heads, width, width, *place)
-        super().__init__(KVCache(1, batch_size, 1, size, 1, *place), memory)
+        memory = KVCache.new(1, batch_size, heads, width, width, *place)
+        super().__init__(KVCache.new(1, batch_size, 1, size, 1, *place), memory)
         self.draft = draft
 
     def commit(self, hidden: Tensor, next_tokens: Tensor, counts: list[int]) -> Tensor:

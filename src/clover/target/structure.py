@@ -31,7 +31,7 @@ class KVShape:
     def new_cache(self, batch_size: int, capacity: int, like: Tensor) -> KVCache:
         """An empty cache of this shape with the dtype and device of ``like``."""
         dims = (self.num_kv_heads, self.key_dim, self.value_dim)
-        return KVCache(self.num_layers, batch_size, *dims, capacity, like.dtype, like.device)
+        return KVCache.new(self.num_layers, batch_size, *dims, capacity, like.dtype, like.device)
 
 
 @dataclass(frozen=True)

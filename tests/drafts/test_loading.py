@@ -1,0 +1,148 @@
+"""What is wrong with a draft's files is said in one line before anything is built; broken weights only slow down."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from clover.drafts import DraftModel, load_draft
+from clover.drafts.loading import SYSTEMS, trainable_system
+from clover.errors import UserError
+from clover.target import TargetModel
+from clover.tree import CLOVER2_TREE, TreeShape
+from tests.families import tiny_model
+
+
+@pytest.fixture(scope="module")
+def target() -> TargetModel:
+    return TargetModel(tiny_model("llama"))
+
+
+@pytest.fixture
+def saved(target: TargetModel, tmp_path: Path) -> Path:
+    SYSTEMS["clover2"].from_target(target).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def changed(directory: Path, **fields: Any) -> None:
+    path = directory / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_heads", "5"), ("num_heads", None), ("num_heads", 0), ("num_heads", True), ("num_heads", 10**9),
+        ("num_augmenting_layers", 10_000_000), ("embedding_scale", "a"), ("embedding_scale", -1.0),
+        ("embedding", "other"), ("start", 5), ("hidden_state", "low_middle_high"), ("dtype", "zz"),
+        ("target_config", {}), ("target_config", []), ("target_config", "llama"), ("tree", 5), ("tree", [[0, 0]]),
+        ("tree", [["0"]]), ("tree", []), ("draft_vocab_size", 0), ("draft_vocab_size", 10**9),
+        ("model_type", "llama"), ("model_type", ["clover2"]),
+    ],
+)  # fmt: skip
+def test_a_wrong_field_is_one_line(target: TargetModel, saved: Path, field: str, value: Any) -> None:
+    changed(saved, **{field: value})
+    with pytest.raises(UserError) as caught:
+        load_draft(saved, target)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("num_hidden_layers", 10_000_000), ("hidden_size", 64), ("vocab_size", 51), ("model_type", "mistral"),
+     ("num_hidden_layers", "2"), ("num_attention_heads", None), ("model_type", [])],
+)  # fmt: skip
+def test_another_target_is_refused_by_the_field_that_differs_and_at_once(
+    target: TargetModel, saved: Path, field: str, value: Any
+) -> None:
+    described = json.loads((saved / "config.json").read_text())["target_config"]
+    changed(saved, target_config={**described, field: value})
+    started = time.process_time()
+    with pytest.raises(UserError, match=f"trained for {field} = "):
+        load_draft(saved, target)
+    assert time.process_time() - started < 30, "nothing is built of it"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("head_dim", "a"), ("head_dim", -1), ("intermediate_size", []), ("rms_norm_eps", "a"), ("hidden_act", "a"),
+     ("rope_parameters", []), ("rope_parameters", "a")],
+)  # fmt: skip
+def test_other_fields_of_the_target_are_one_line_too(
+    target: TargetModel, saved: Path, field: str, value: Any
+) -> None:
+    described = json.loads((saved / "config.json").read_text())["target_config"]
+    changed(saved, target_config={**described, field: value})
+    with pytest.raises(UserError, match=r"^[^\n]*$"):
+        load_draft(saved, target)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"model_type": "clover2", "tree": ' + 10_000 * "[" + 10_000 * "]" + "}", "nested too deeply"),
+        ("[]", "must hold a JSON object"),
+        ("{", "not valid JSON"),
+        ('{"model_type": "clover2", "x": "' + 20_000_000 * "a" + '"}', "larger"),
+        ("{}", "is not a draft: its model_type is 'None'"),
+    ],
+    ids=["deep", "list", "cut", "long", "empty"],
+)
+def test_a_file_that_is_no_configuration(target: TargetModel, saved: Path, text: str, problem: str) -> None:
+    (saved / "config.json").write_text(text)
+    with pytest.raises(UserError, match=problem):
+        load_draft(saved, target)
+
+
+def test_damaged_weights(target: TargetModel, saved: Path) -> None:
+    with pytest.raises(UserError, match="no draft at"):
+        load_draft(saved / "nothing", target)
+    weights = saved / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match="cannot load the draft"):
+        load_draft(saved, target)
+    weights.write_bytes(whole)
+    changed(saved, num_augmenting_layers=3)
+    with pytest.raises(UserError, match="missing keys"):
+        load_draft(saved, target)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_make_it_unusable(target: TargetModel, saved: Path, bad: float) -> None:
+    assert load_draft(saved, target).usable
+    weights = load_file(saved / "model.safetensors")
+    next(iter(weights.values())).view(-1)[0] = bad
+    save_file(weights, saved / "model.safetensors", metadata={"format": "pt"})
+    with pytest.warns(UserWarning, match="no finite numbers: decoding is plain"):
+        assert not load_draft(saved, target).usable
+
+
+def test_a_draft_may_name_its_tree(target: TargetModel, saved: Path) -> None:
+    assert load_draft(saved, target).config.tree_shape == CLOVER2_TREE
+    changed(saved, tree=[[0], [1], [0, 0]])
+    assert load_draft(saved, target).config.tree_shape == TreeShape.from_paths([(0,), (1,), (0, 0)])
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_options_are_checked_by_name_and_type(name: str, target: TargetModel) -> None:
+    system: type[DraftModel] = SYSTEMS[name]
+    with pytest.raises(UserError, match=f"{name} has no option 'heads'; it has .*num_heads"):
+        system.from_target(target, heads=2)
+    for value in ("2", 2.0, True, None, [2], torch.zeros(1)):
+        with pytest.raises(UserError, match=f"{name}: num_heads|{name} cannot be used"):
+            system.from_target(target, num_heads=value)
+
+
+def test_systems_by_name() -> None:
+    assert trainable_system("medusa") is SYSTEMS["medusa"]
+    with pytest.raises(UserError, match="no draft system 'clover3'; known are clover1, clover2"):
+        trainable_system("clover3")
+    with pytest.raises(UserError, match="lookup has no weights to train"):
+        trainable_system("lookup")
