@@ -242,7 +242,7 @@ def test_muon_takes_the_matrices_inside_the_draft_and_adamw_the_rest(config, tar
         ({"optimizer": "sgd"}, "optimizer is 'sgd'; it must be muon or adamw"),
         ({"max_steps": 0}, "max_steps is 0"),
         ({"max_minutes": float("nan")}, "max_minutes"),
-        ({"schedule": "linear"}, "trapezoid or cosine"),
+        ({"schedule": "linear"}, "trapezoid or cosine or constant"),
         ({"dtype": "int8"}, "bf16 or fp32"),
         ({"betas": (0.9, 1.0)}, "betas"),
         ({"warm_up": 1.0}, "less than 1"),
@@ -278,7 +278,7 @@ def test_learning_rates() -> None:
     cosine = replace(config, schedule="cosine")
     assert [round(rate(cosine, s, 0), 2) for s in shares] == [0.01, 0.51, 0.9, 0.5, 0.15, 0.0]
     assert rate(replace(config, warm_up=0.0, decay=0.0), 0.0, 0) == 1.0
-    steps = replace(config, warm_up_steps=20, decay=0.0)
+    steps = replace(config, warm_up_steps=20, schedule="constant")
     assert [rate(steps, 0.0, step) for step in (0, 9, 19, 99)] == [0.05, 0.5, 1.0, 1.0]
 
 

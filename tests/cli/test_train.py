@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clover import regenerate
-from clover.drafts import Clover1Draft, RecallDraft
+from clover.drafts import Clover1Draft, Clover2Draft, RecallDraft
 from clover.losses import LossConfig
 from clover.train import TrainResult
 
@@ -168,9 +168,24 @@ def test_another_system_its_options_and_its_own_loss(train: Callable, tmp_path: 
     assert config["loss"] == asdict(Clover1Draft.paper_loss)
 
 
+def test_the_recipe_of_the_paper_is_shown_and_options_beside_it_win(train: Callable, tmp_path: Path) -> None:
+    code, _, err = train("--system", "clover2", "--recipe", "paper", "--lr", "0.01", "--heads", 2)
+    assert code == 0
+    (shown,) = [line for line in err.splitlines() if line.startswith("recipe paper: ")]
+    config = json.loads((tmp_path / "draft" / "training_config.json").read_text())["config"]
+    paper = Clover2Draft.paper_recipe
+    assert (config["optimizer"], config["lr"], config["clip"]) == ("adamw", 0.01, None)
+    assert (config["clip_value"], config["weight_decay"]) == (paper.clip_value, paper.weight_decay)
+    assert config["loss"] == asdict(Clover2Draft.paper_loss)
+    assert config["draft"] == {**paper.options, "num_heads": 2}
+    assert all(f"{name} " in shown for name in ("lr", "clip_value", "warm_up_steps", *paper.options))
+
+
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
+        (["--recipe", "best"], "--recipe is 'best'"),
+        (["--recipe", "paper", "--system", "medusa"], "recipe of medusa's paper is not known"),
         (["--system", "clover9"], "no draft system 'clover9'"),
         (["--system", "lookup"], "lookup has no weights to train"),
         (["--loss", "mse"], "--loss is 'mse'"),

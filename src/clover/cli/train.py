@@ -4,7 +4,7 @@ import json
 import shlex
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -63,14 +63,25 @@ Epochs = Annotated[float, _bound("Passes over the data if neither is given.", me
 MaxLength = Annotated[int, _training("Longest text, in tokens.", metavar="N")]
 BatchTokens = Annotated[int, _training("Tokens of a forward pass; less takes less memory.", metavar="N")]
 Accumulation = Annotated[int, _training("Forward passes per optimizer step.", metavar="N")]
-Optimizer = Annotated[
+Recipe = Annotated[
     str,
     _training(
-        "muon (AdamW for what is no matrix), which learns more from the same text, or adamw, as in the paper.",
+        "default, or paper: optimizer, rate, schedule, clipping, loss and start as the system's authors publish "
+        "them. What is given beside it wins.",
         metavar="NAME",
     ),
 ]
-LearningRate = Annotated[float, _training("Peak learning rate.", "--lr")]
+Optimizer = Annotated[
+    str | None,
+    _training(
+        "muon (AdamW for what is no matrix), which learns more from the same text and is the default, or adamw, as "
+        "in the paper.",
+        metavar="NAME",
+    ),
+]
+LearningRate = Annotated[
+    float | None, _training("Peak learning rate. Left out: the recipe's, 0.001 by default.", "--lr")
+]
 HiddenState = Annotated[
     str | None,
     _training(
@@ -90,10 +101,10 @@ DraftOption = Annotated[
     ),
 ]
 Loss = Annotated[
-    str,
+    str | None,
     _training(
         "default, what the system learns best by; distillation, the same for all systems; or paper, that of the "
-        "system's own paper.",
+        "system's own paper. Left out: the recipe's.",
         metavar="NAME",
     ),
 ]
@@ -134,11 +145,12 @@ def train(
     max_length: MaxLength = 2048,
     batch_tokens: BatchTokens = 8192,
     accumulation: Accumulation = 1,
-    optimizer: Optimizer = "muon",
-    lr: LearningRate = 1e-3,
+    recipe: Recipe = "default",
+    optimizer: Optimizer = None,
+    lr: LearningRate = None,
     system: System = "recall",
     draft_option: DraftOption = None,
-    loss: Loss = "default",
+    loss: Loss = None,
     hidden_state: HiddenState = None,
     heads: Heads = None,
     regression_weight: RegressionWeight = None,
@@ -153,12 +165,15 @@ def train(
     from clover.train import TrainConfig
 
     chosen: dict[str, Any] = {"output": str(output), "target": target or "embedded", "seed": seed}
-    chosen |= {"data": (*data, *(more_data or ())), "lr": lr, "dtype": _DTYPES.get(dtype or "", dtype)}
+    chosen |= {"data": (*data, *(more_data or ())), "dtype": _DTYPES.get(dtype or "", dtype)}
     chosen |= {"max_steps": max_steps, "max_minutes": max_minutes, "epochs": epochs, "max_length": max_length}
-    chosen |= {"batch_tokens": batch_tokens, "accumulation": accumulation, "optimizer": optimizer}
-    chosen |= {"system": system, "draft": _draft_options(draft_option, hidden_state, heads)}
+    chosen |= {"batch_tokens": batch_tokens, "accumulation": accumulation, "system": system}
+    settings, fields = _recipe(recipe, system)
+    chosen |= settings | _present(optimizer=optimizer, lr=lr)
+    chosen["draft"] = fields | _draft_options(draft_option, hidden_state, heads)
     weights = _present(regression_weight=regression_weight, likely_tokens_only=likely_tokens_only)
-    config = TrainConfig(**chosen, loss=_loss(loss, system, weights))
+    config = TrainConfig(**chosen, loss=_loss(loss or recipe, system, weights))
+    _show_recipe(recipe, config, settings)
     check_output_directory(output, overwrite)
     resume_training = _check_resume(config, regenerate, resume, overwrite)
     options.hide_loading_bars()
@@ -194,6 +209,35 @@ def _draft_options(given: list[str] | None, hidden_state: str | None, heads: int
         except (ValueError, RecursionError):
             found[name] = value
     return found | _present(hidden_state=hidden_state, num_heads=heads)
+
+
+def _recipe(name: str, system: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a recipe sets: of the training, and of the draft's configuration."""
+    from clover.drafts.loading import trainable_system
+
+    if name not in ("default", "paper"):
+        raise UserError(f"--recipe is {name!r}; it must be default or paper")
+    paper = trainable_system(system).paper_recipe
+    if name == "default":
+        return {}, {}
+    if paper is None:
+        raise UserError(f"the recipe of {system}'s paper is not known; leave --recipe out")
+    settings = {
+        "optimizer": "adamw",
+        "lr": paper.lr,
+        "betas": paper.betas,
+        "weight_decay": paper.weight_decay,
+    }
+    settings |= {"schedule": paper.schedule, "warm_up": 0.0, "warm_up_steps": paper.warm_up_steps or None}
+    return settings | {"clip": None, "clip_value": paper.clip_value}, dict(paper.options)
+
+
+def _show_recipe(name: str, config: "TrainConfig", settings: dict[str, Any]) -> None:
+    """Show every value that a recipe has set, as the options beside it have left it."""
+    if settings:
+        values = {field: getattr(config, field) for field in settings} | config.draft | asdict(config.loss)
+        shown = ", ".join(f"{field} {value}" for field, value in values.items())
+        print(f"recipe {name}: {shown}", file=sys.stderr)
 
 
 def _loss(name: str, system: str, weights: dict[str, Any]) -> "LossConfig":

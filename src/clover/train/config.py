@@ -10,7 +10,7 @@ from typing import Any
 from clover.errors import UserError
 from clover.losses import LossConfig
 
-_SCHEDULES = ("trapezoid", "cosine")
+_SCHEDULES = ("trapezoid", "cosine", "constant")
 DTYPES = ("bf16", "fp32")
 OPTIMIZERS = ("muon", "adamw")
 _MAY_CHANGE = (
@@ -33,9 +33,9 @@ class TrainConfig:
         epochs: passes over the data when neither of the two is given.
         optimizer: "muon" (for matrices; AdamW for the rest), or "adamw" for all, as in the paper.
         lr, betas, weight_decay: of the optimizers. lr is the peak.
-        schedule: "trapezoid" (constant, then linear to zero over the last `decay` of the run) or "cosine".
+        schedule: "trapezoid" (constant, then linear to zero over the last `decay` of the run), "cosine" or "constant".
         warm_up: share of the run in which the rate rises to its peak; `warm_up_steps` gives it in steps instead.
-        clip: largest norm of the gradient; `clip_value` bounds each value of it instead.
+        clip: largest norm of the gradient, None for any; `clip_value` bounds each value of it instead.
         dtype: "bf16" (autocast; weights stay float32) or "fp32"; by default bf16 on a GPU and fp32 on a CPU.
         validation_share: share of the texts that is held out and only measured.
         save_every_minutes: time between checkpoints.
@@ -61,7 +61,7 @@ class TrainConfig:
     warm_up: float = 0.02
     warm_up_steps: int | None = None
     decay: float = 0.3
-    clip: float = 1.0
+    clip: float | None = 1.0
     clip_value: float | None = None
     dtype: str | None = None
     seed: int = 0

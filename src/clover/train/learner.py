@@ -53,7 +53,7 @@ class Learner:
         assert metrics is not None
         if self.config.clip_value is not None:
             nn.utils.clip_grad_value_(self.parameters, self.config.clip_value)
-        else:
+        elif self.config.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.config.clip)
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:

@@ -26,4 +26,6 @@ def rate(config: TrainConfig, share: float, step: int) -> float:
         warm_up = min(1.0, (step + 1) / config.warm_up_steps)
     if config.schedule == "cosine":
         return min(warm_up, 0.5 + 0.5 * math.cos(math.pi * share))
+    if config.schedule == "constant":
+        return warm_up
     return min(warm_up, (1 - share) / config.decay if config.decay else 1.0)
