@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,24 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from clover.errors import UserError
-from clover.files import written
+from clover.errors import UserError, one_line
+from clover.files import parse_json, validated, written
 
 _FORMAT = "clover-checkpoint-1"
+
+
+@dataclass(frozen=True)
+class _Optimizer:
+    """What an optimizer's state holds beside tensors: values by "parameter.name", and its parameter groups."""
+
+    values: dict[str, Any]
+    groups: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class _Header:
+    state: dict[str, Any]
+    optimizers: dict[str, _Optimizer]
 
 
 def save_checkpoint(
@@ -48,13 +63,12 @@ def save_checkpoint(
         tensors |= {
             f"module.{name}.{key}": value for key, value in _module_tensors(module, trainable_only).items()
         }
-    header: dict[str, Any] = {"state": dict(state), "optimizers": {}}
+    header = _Header(dict(state), {})
     for name, optimizer in optimizers.items():
-        parts, values = _split_optimizer(optimizer)
+        parts, header.optimizers[name] = _split_optimizer(optimizer)
         tensors |= {f"optimizer.{name}.{key}": value for key, value in parts.items()}
-        header["optimizers"][name] = values
     tensors |= _random_state()
-    metadata = {"format": _FORMAT, "clover": json.dumps(header)}
+    metadata = {"format": _FORMAT, "clover": json.dumps(asdict(header))}
     _write(Path(path), {key: _owned(value) for key, value in tensors.items()}, metadata)
 
 
@@ -79,17 +93,15 @@ def load_checkpoint(
         }
     saved = {key: value for key, value in tensors.items() if key.startswith("module.")}
     _check_same(path, saved, expected)
-    if sorted(header["optimizers"]) != sorted(optimizers):
-        raise UserError(
-            f"{path} holds the optimizers {sorted(header['optimizers'])}, not {sorted(optimizers)}"
-        )
+    if sorted(header.optimizers) != sorted(optimizers):
+        raise UserError(f"{path} holds the optimizers {sorted(header.optimizers)}, not {sorted(optimizers)}")
     with torch.no_grad():
         for key, value in expected.items():
             value.copy_(saved[key])
     for name, optimizer in optimizers.items():
-        _load_optimizer(path, name, optimizer, tensors, header["optimizers"][name])
-    _restore_random_state(tensors)
-    return header["state"]
+        _load_optimizer(path, name, optimizer, tensors, header.optimizers[name])
+    _restore_random_state(path, tensors)
+    return header.state
 
 
 def _module_tensors(module: nn.Module, trainable_only: bool) -> dict[str, Tensor]:
@@ -99,13 +111,13 @@ def _module_tensors(module: nn.Module, trainable_only: bool) -> dict[str, Tensor
     return tensors | buffers
 
 
-def _split_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _split_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], _Optimizer]:
     content = optimizer.state_dict()
     tensors, values = {}, {}
     for index, entry in content["state"].items():
         for key, value in entry.items():
             (tensors if isinstance(value, Tensor) else values)[f"{index}.{key}"] = value
-    return tensors, {"values": values, "groups": content["param_groups"]}
+    return tensors, _Optimizer(values, content["param_groups"])
 
 
 def _load_optimizer(
@@ -113,22 +125,22 @@ def _load_optimizer(
     name: str,
     optimizer: Optimizer,
     tensors: Mapping[str, Tensor],
-    saved: dict[str, Any],
+    saved: _Optimizer,
 ) -> None:
     prefix = f"optimizer.{name}."
     entries = {key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}
-    state: dict[int, dict[str, Any]] = {}
-    for key, value in (entries | saved["values"]).items():
-        index, field = key.split(".", 1)
-        state.setdefault(int(index), {})[field] = value
-    groups = saved["groups"]
+    groups = saved.groups
     for group, current in zip(groups, optimizer.param_groups, strict=False):
         group |= {
             key: tuple(group[key]) for key, old in current.items() if isinstance(old, tuple) and key in group
         }
+    state: dict[int, dict[str, Any]] = {}
     try:
+        for key, value in (entries | saved.values).items():
+            index, field = key.split(".", 1)
+            state.setdefault(int(index), {})[field] = value
         optimizer.load_state_dict({"state": state, "param_groups": groups})
-    except ValueError as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: the optimizer {name!r} was saved with other parameters: {error}") from error
 
 
@@ -139,8 +151,11 @@ def _random_state() -> dict[str, Tensor]:
     return states
 
 
-def _restore_random_state(tensors: Mapping[str, Tensor]) -> None:
-    torch.set_rng_state(tensors["random.cpu"])
+def _restore_random_state(path: str | os.PathLike[str], tensors: Mapping[str, Tensor]) -> None:
+    try:
+        torch.set_rng_state(tensors["random.cpu"])
+    except (KeyError, RuntimeError, TypeError) as error:
+        raise UserError(f"{path} holds no state of the random numbers: {one_line(error)}") from error
     for i in range(torch.cuda.device_count()):
         if f"random.cuda.{i}" in tensors:
             torch.cuda.set_rng_state(tensors[f"random.cuda.{i}"], i)
@@ -168,7 +183,7 @@ def _write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> 
             temporary.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _read(path: Path) -> tuple[dict[str, Tensor], _Header]:
     if not path.is_file():
         raise UserError(f"there is no checkpoint file {path}")
     try:
@@ -176,7 +191,8 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             metadata = file.metadata() or {}
             if metadata.get("format") != _FORMAT:
                 raise UserError(f"{path} is not a training checkpoint of Clover")
-            return {key: file.get_tensor(key) for key in file.keys()}, json.loads(metadata["clover"])  # noqa: SIM118
+            header = validated(_Header, parse_json(metadata.get("clover", ""), str(path)), str(path))
+            return {key: file.get_tensor(key) for key in file.keys()}, header  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot read the checkpoint {path}: {error}") from error
 

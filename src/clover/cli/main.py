@@ -72,6 +72,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
+        _check_encoding(arguments)
         code = typer.main.get_command(app).main(
             list(arguments) or ["--help"], "clover", standalone_mode=False
         )
@@ -84,6 +85,15 @@ def run(arguments: Sequence[str] | None = None) -> int:
     if code == INTERRUPTED:
         return _report("interrupted", code)
     return code or 0
+
+
+def _check_encoding(arguments: Sequence[str]) -> None:
+    """Refuse bytes that are no UTF-8, which Python hands over as lone surrogates that nothing can print."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(f"the argument {argument!a} is not valid UTF-8 text") from error
 
 
 def _report(message: str, code: int) -> int:
@@ -99,6 +109,8 @@ def _explain(error: BaseException) -> str | None:
         return error.format_message()
     if isinstance(error, UserError):
         return str(error)
+    if isinstance(error, UnicodeDecodeError):
+        return f"the input is not UTF-8 text: {error.reason} at byte {error.start}"
     if isinstance(error, OSError):
         return _explain_os_error(error)
     if _out_of_memory(error):

@@ -44,6 +44,11 @@ class Batch:
         """The batch on another device."""
         return Batch(self.tokens.to(device), self.predicted_mask.to(device), self.lengths.to(device))
 
+    def opening(self, length: int) -> Batch:
+        """The first text alone, `length` tokens of it at most."""
+        tokens, mask = self.tokens[:1, :length], self.predicted_mask[:1, :length]
+        return Batch(tokens, mask, self.lengths[:1].clamp(max=length))
+
 
 @dataclass(frozen=True)
 class Position:

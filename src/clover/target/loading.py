@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from transformers import (
 )
 
 from clover.errors import UserError, one_line
-from clover.files import read_json
+from clover.files import read_json, read_text
 from clover.target.support import check_config
 
+_MOST = {"layer": 1_000, "head": 100_000, "size": 100_000_000}  # of numbers whose names hold these words
 _DTYPES = {
     "float64": torch.float64,
     "float32": torch.float32,
@@ -79,6 +81,8 @@ def load_config(name_or_path: str, trust_remote_code: bool) -> PretrainedConfig:
     path = Path(name_or_path)
     if not path.is_dir() and (path.exists() or name_or_path.startswith(("/", ".", "~"))):
         raise UserError(f"target model {name_or_path}: no such directory")
+    if (path / "config.json").is_file():
+        _check_sizes(path / "config.json")
     try:
         config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
     except FAILURES as error:
@@ -94,6 +98,21 @@ def load_config(name_or_path: str, trust_remote_code: bool) -> PretrainedConfig:
         )  # transformers would pass over a broken one, and its eos tokens
     check_config(config)
     return config
+
+
+def _check_sizes(file: Path) -> None:
+    """Refuse absurd numbers before anything is built of them, which would take minutes without a word."""
+    try:
+        content = json.loads(read_text(file))
+    except RecursionError as error:
+        raise UserError(f"{file} is nested too deeply") from error
+    except json.JSONDecodeError as error:
+        raise UserError(f"{file} is not valid JSON: {one_line(error)}") from error
+    parts = [content, *content.values()] if isinstance(content, dict) else []
+    for name, value in (field for part in parts if isinstance(part, dict) for field in part.items()):
+        most = next((most for word, most in _MOST.items() if word in name), None)
+        if most is not None and isinstance(value, int) and value > most:
+            raise UserError(f"{file}: {name} is {value:.4g}; no model has more than {most:,}")
 
 
 def load_model(

@@ -39,7 +39,7 @@ from clover.train.schedule import rate, spent
 
 _LOG_EVERY_SECONDS = 2.0
 _FIRST_LINE_SECONDS = 3.0  # where there is no terminal
-_SCALE_BATCHES, _SCALE_TOKENS = 8, 8192
+_SCALE_BATCHES, _SCALE_TOKENS = 8, 512  # tokens of each
 _COUNTED_TOKENS = 2**20  # of which the most frequent are found, for a draft that proposes from a part of all
 _VALIDATION_BATCHES = 16
 
@@ -169,12 +169,10 @@ class _Run:
         torch.manual_seed(config.seed)
 
     def start(self) -> None:
-        """Measure what the loss is relative to."""
-        batches: list[Batch] = []
-        while len(batches) < _SCALE_BATCHES and sum(b.tokens.numel() for b in batches) < _SCALE_TOKENS:
-            batches.append(self._next_batch())
+        """Measure what the loss is relative to: on the opening of one text from each of the first batches."""
+        first = [self._next_batch() for _ in range(_SCALE_BATCHES)]
         self.batches.position = Position()
-        self.learner.scale = hidden_scale(self.target, batches)
+        self.learner.scale = hidden_scale(self.target, (batch.opening(_SCALE_TOKENS) for batch in first))
 
     def go(self, console: Console | None) -> TrainResult:
         """Train until the budget is spent or a signal comes; leaves a checkpoint either way."""

@@ -235,7 +235,7 @@ def _check_count(what: str, value: int) -> None:
 def _read_paths(file: Path) -> list[list[int]]:
     try:
         paths = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"tree {str(file)!r} cannot be read ({error}); {_WANTED}") from error
     if not isinstance(paths, list) or not all(_is_rank_path(path) for path in paths):
         raise UserError(f"tree {str(file)!r} is not a list of rank paths; {_WANTED}")
