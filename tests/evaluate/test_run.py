@@ -80,7 +80,7 @@ def test_texts_are_measured_as_they_are_and_give_the_prompts(
     tokenizer, draft = model.target.tokenizer, model.engine.draft
     assert tokenizer is not None and draft is not None
     samples = read_samples([texts], tokenizer, model.target.eos_token_ids).samples[:2]
-    expected = measure_heads(model.target, draft, Batches(samples, 128, 1024, seed=1).epoch())
+    expected = measure_heads(model.target, draft, list(Batches(samples, 128, 1024, seed=1).epoch()))
     assert data(report)["heads"]["positions"] == expected.totals
     assert dict(report.facts)["heads measured on"] == f"2 texts as written in {texts}"
 
@@ -91,7 +91,7 @@ def test_files_and_tables(tiny_pair: tuple[Path, Path], questions: Path, tmp_pat
     found = json.loads(files["json"].read_text(encoding="utf-8"))
     assert found["settings"] == data(report)["settings"]
     assert found["provenance"]["command"].startswith("clover evaluate ")
-    assert found["system"] == "clover2"
+    assert found["system"] == "recall"
     assert files["picture"].stat().st_size > 1000
     tables: dict[str, Table] = {table.title: table for table in report.tables}
     tau = found["settings"][0]["tau"], found["settings"][0]["tau_error"]

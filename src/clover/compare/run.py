@@ -28,7 +28,7 @@ from clover.compare.results import (
     append_record,
     read_records,
 )
-from clover.compare.suite import EMBEDDED, Suite, Task, read_suite
+from clover.compare.suite import EMBEDDED, Suite, read_suite
 from clover.compare.text import read_text, task_prompts, write_text
 from clover.compare.training import new_draft, ready_draft, train_draft
 from clover.data import Batch, Sample, fingerprint
@@ -42,6 +42,8 @@ from clover.report.provenance import Provenance, command_line
 from clover.report.words import duration
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
+
+_WRITTEN_TOGETHER = 32  # texts that the heads are measured on
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,6 @@ class _Comparison:
             progress.begin(total, total - sum(cell.seconds for cell in waiting))
             for number, cell in enumerate(waiting, len(cells) - len(waiting) + 1):
                 seconds = self._finish(cell)
-                progress.advance(0)
                 if not progress.console.is_terminal:
                     progress.log(f"{number}/{len(cells)} {cell.label}: {duration(seconds)}")
 
@@ -184,14 +185,8 @@ class _Comparison:
             (draft,) = cell.drafts
             self.progress.log(cell.label)
             with self.progress.paused():  # a training has a bar of its own
-                return train_draft(
-                    self.target,
-                    self.suite,
-                    draft,
-                    self._training_text,
-                    self._folder(draft),
-                    self.progress.console,
-                )
+                folder, console = self._folder(draft), self.progress.console
+                return train_draft(self.target, self.suite, draft, self._training_text, folder, console)
         if cell.kind == "measuring":
             return self._measure(cell, share)
         (draft,) = cell.drafts
@@ -200,20 +195,12 @@ class _Comparison:
     def _measure(self, cell: Cell, share: Callable[[float], None]) -> Measurement:
         assert cell.task is not None
         options, size = self.suite.measuring, cell.batch_size
-        prompts = self._prompts(cell.task, max(size, options.prompts // size * size))
-        batches = make_batches(
-            prompts[: max(len(prompts) // size, 1) * size],
-            size,
-            cell.temperature,
-            options.max_new_tokens,
-            self.target.context_length,
-        )
+        prompts = task_prompts(self.target, cell.task, max(size, options.prompts // size * size))
+        whole, context = prompts[: len(prompts) // size * size], self.target.context_length
+        batches = make_batches(whole, size, cell.temperature, options.max_new_tokens, context)
         engines = make_engines(self.target, [(draft, self._ready(draft)) for draft in cell.drafts])
         found = measure(engines, batches, options.rounds, share)
         return Measurement(cell.task.name, size, cell.temperature, found)
-
-    def _prompts(self, task: Task, count: int) -> list[tuple[int, ...]]:
-        return task_prompts(self.target, task, count)
 
     def _ready(self, draft: Draft) -> DraftModel:
         return ready_draft(self.target, draft, self._folder(draft))
@@ -222,7 +209,7 @@ class _Comparison:
     def _written(self) -> list[Batch]:
         """What the target writes after the prompts of all tasks, greedily and sampled in turn."""
         options = self.suite.measuring
-        prompts = [p for task in self.suite.tasks for p in self._prompts(task, options.prompts)]
+        prompts = [p for task in self.suite.tasks for p in task_prompts(self.target, task, options.prompts)]
         requests = [
             Request(
                 prompt,
@@ -231,7 +218,9 @@ class _Comparison:
             )
             for i, prompt in enumerate(prompts)
         ]
-        texts = decode(Engine(self.target), requests).texts
+        engine, texts = Engine(self.target), []
+        for at in range(0, len(requests), _WRITTEN_TOGETHER):
+            texts += decode(engine, requests[at : at + _WRITTEN_TOGETHER]).texts
         return text_batches(self.target, list(map(as_sample, prompts, texts)))
 
     @cached_property

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
-
-import torch
 
 from clover import assets
 from clover.compare.suite import PROMPTS, Task, TextOptions
@@ -17,6 +15,7 @@ from clover.data import Sample, read_samples
 from clover.data.slices import cut_python
 from clover.data.tasks import PROMPT_TOKENS, encode_task, read_tasks
 from clover.errors import UserError
+from clover.evaluate.accuracy import as_sample
 from clover.files import read_json
 from clover.recipe.corpus import Corpus, Document, prompts_from, read_corpus
 from clover.regenerate import RegenerateConfig, read_regenerated, regenerate
@@ -123,11 +122,6 @@ def _samples(target: TargetModel, options: TextOptions) -> list[Sample]:
         raise UserError("there is no source code on this machine to take openings from; name files in [text]")
     chooser = random.Random(0)
     more = [chooser.choice(found) for _ in range(options.texts - len(found))]
-    return [_opening(tokens) for tokens in [*found, *more]]
-
-
-def _opening(tokens: Sequence[int]) -> Sample:
-    """A text whose opening is given and whose one learnt token stands for all that the target will write."""
-    learnt = torch.zeros(len(tokens) + 1, dtype=torch.bool)
-    learnt[-1] = True
-    return Sample(torch.tensor([*tokens, 0], dtype=torch.int32), learnt)
+    return [
+        as_sample(tokens, [0]) for tokens in [*found, *more]
+    ]  # one learnt token stands for all that is written

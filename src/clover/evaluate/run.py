@@ -96,6 +96,8 @@ def run_evaluate(
     if options.max_new_tokens < _FEWEST_NEW_TOKENS:
         raise UserError(f"max_new_tokens is {options.max_new_tokens}; heads are measured on 2 tokens or more")
     check_outputs(json=options.json, picture=options.picture)
+    for tree in options.trees:
+        parse_tree(tree)
     with Progress(errors) as progress:
         progress.say("loading target and draft")
         evaluation = _Evaluation(options)
