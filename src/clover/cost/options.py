@@ -30,7 +30,7 @@ class CostOptions:
         price, serving_price: money per hour of the machine that trains, and of the one that decodes.
         max_new_tokens: per text.
         max_minutes: time for all of it, shared by the batch sizes.
-        json: file for the figures, if wanted.
+        json: file for the numbers, if wanted.
     """
 
     prompts: tuple[str, ...] = ()

@@ -54,7 +54,7 @@ class Found:
 
 
 def make_report(found: Found) -> Report:
-    """Tables and figures."""
+    """Tables and numbers."""
     plain = found.costs[0].plain
     tables = [_tau_table(found)]
     if found.training_seconds is not None:

@@ -28,7 +28,7 @@ class TuneOptions:
         max_prompts: prompts at most, spread over their groups.
         max_minutes: time for all of it, loading left out; what is begun is finished.
         output: the file; `tuning.json` in the draft's directory when left out.
-        json, picture: files for the figures and for the picture, if wanted.
+        json, picture: files for the numbers and for the picture, if wanted.
     """
 
     files: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What `clover tune` tells: a table of the best trees, all figures as JSON, a picture of speed-up by tree."""
+"""What `clover tune` tells: a table of the best trees, all numbers as JSON, a picture of speed-up by tree."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Found:
 
 
 def make_report(found: Found) -> Report:
-    """Table, figures and picture."""
+    """Table, numbers and picture."""
     options = found.options
     written = f"{found.prompts} prompts, {found.new_tokens:,} new tokens, {mode(options.temperature)}"
     best = [f"{times(found.speedup(some[0]))} at batch {size}" for size, some in found.by_size.items()]
