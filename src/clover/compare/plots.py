@@ -33,7 +33,7 @@ from clover.report.statistics import Estimate
 _WIDTH, _BAR_INCHES, _MARGIN_INCHES = 10.0, 0.3, 1.1
 _ROW_LIMIT = 40  # bars of a plot; with more of them none can be read
 _ERROR: Any = {"ecolor": INK, "elinewidth": 0.9, "capsize": 2}
-_SPEEDUP = "Speed-up over plain decoding (geometric mean)"
+_SPEEDUP = "Speed-up (geometric mean)"
 Points = Iterable[tuple[Method, float, Estimate]]
 
 
@@ -73,7 +73,7 @@ def make_plots(findings: Findings) -> dict[str, Picture]:
 def _by_batch_size(findings: Findings) -> list[_Panel]:
     panels = [
         _Panel(
-            f"Speed-up, temperature {temperature:g}",
+            f"{_SPEEDUP}, temperature {temperature:g}",
             "batch size",
             [
                 (row.method, row.batch_size, row.speedup.geometric)
@@ -172,7 +172,7 @@ def _draw_speed(findings: Findings, rows: Sequence[Row]) -> Figure:
     left.axvline(1.0, color=INK, linewidth=0.9, linestyle=":")
     named_bars(left, [findings.label(method) for method in methods])
     shades = ", ".join(f"temperature {temperature:g}" for temperature in temperatures)
-    left.set_xlabel(f"batch {rows[0].batch_size}; from the top: {shades}")
+    left.set_xlabel(f"over plain decoding, batch {rows[0].batch_size}; from the top: {shades}", loc="left")
     finish(left, _SPEEDUP, "x", 1.12)
     finish(right, "τ, tokens per step", "x", 1.12)
     right.tick_params(axis="y", labelleft=False)
