@@ -7,7 +7,7 @@
 | `table` | rows of text as a terminal table, Markdown or HTML |
 | `figure` | how pictures look, colours of the systems, saving |
 | `progress` | a bar with the time left; plain lines where there is no terminal |
-| `statistics` | means and ratios with their standard errors |
+| `statistics` | ratios with their standard errors |
 | `words` | numbers, durations and names of systems for people |
 | `output` | the report as a whole: terminal, JSON, picture, HTML page |
 

@@ -1,4 +1,4 @@
-"""Means and ratios of measured values, with their standard errors."""
+"""Ratios of measured values, with their standard errors."""
 
 from __future__ import annotations
 
@@ -22,15 +22,6 @@ class Estimate:
         """
         error = "" if self.error is None else f" ± {self.error:.{digits}f}"
         return f"{self.value:.{digits}f}{error}"
-
-
-def mean(values: Sequence[float]) -> Estimate:
-    """The mean of independent samples.
-
-    >>> mean([1.0, 2.0, 3.0]).value, round(mean([1.0, 2.0, 3.0]).error, 4)
-    (2.0, 0.5774)
-    """
-    return ratio(values, [1.0] * len(values))
 
 
 def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Estimate:
