@@ -9,11 +9,14 @@ decoding per token at the batch size of use, and s the speed-up. So
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from clover.errors import UserError
+from clover.files import read_model
 
 _HOUR = 3600.0
+_RECORD = "training_config.json"  # what `clover train` leaves with a draft
 
 
 @dataclass(frozen=True)
@@ -62,3 +65,32 @@ def paying_tokens(seconds: float, plain_seconds: float, speedup: float, ratio: f
     if speedup <= 1:
         return math.inf
     return ratio * seconds / (plain_seconds * (1 - 1 / speedup))
+
+
+@dataclass(frozen=True)
+class _Result:
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Config:
+    writing_seconds: float = 0.0  # before the training, for texts that the target wrote (`--regenerate`)
+
+
+@dataclass(frozen=True)
+class _Record:
+    result: _Result
+    config: _Config = field(default_factory=_Config)
+
+
+def recorded_seconds(draft: str) -> float | None:
+    """What a draft's training took, by the record in its directory; None where there is none.
+
+    Raises:
+        UserError: the record is damaged.
+    """
+    path = Path(draft) / _RECORD
+    if not path.is_file():
+        return None
+    record = read_model(path, _Record)
+    return record.config.writing_seconds + record.result.seconds

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 
 from clover import assets
+from clover.cost.breakeven import recorded_seconds
 from clover.cost.options import CostOptions
-from clover.cost.record import read_record
 from clover.cost.report import Found, make_report
 from clover.cost.steps import TreeCost, measure_steps
 from clover.drafts import DraftModel, load_draft
@@ -61,10 +60,12 @@ def _measure(options: CostOptions, progress: Progress) -> Found:
         trust_remote_code=options.trust_remote_code,
     )
     draft = _draft(options, target)
-    record = None if options.draft is None else read_record(Path(options.draft))
+    training = None if options.draft is None else recorded_seconds(options.draft)
+    if options.minutes is not None:
+        training = 60 * options.minutes
     own_tree = draft.config.tree_shape.cut(draft.max_depth)
     chains = [TreeShape.chain(depth) for depth in _CHAINS if depth <= draft.max_depth]
-    shapes = list(dict.fromkeys(options.shapes or [*chains, own_tree]))
+    shapes = options.shapes or [*(shape for shape in chains if shape != own_tree), own_tree]
     requests = read_requests(options.prompts, target, max(options.batch_sizes), options.max_new_tokens)
     started, sizes, costs = time.monotonic(), options.batch_sizes, list[TreeCost]()
     progress.begin(len(sizes))
@@ -79,7 +80,7 @@ def _measure(options: CostOptions, progress: Progress) -> Found:
         origin=Provenance.here(options.command, target.device, target.dtype),
         system=str(draft.config.model_type),
         parameters=sum(weight.numel() for weight in draft.parameters()),
-        record=record,
+        training_seconds=training,
         costs=costs,
     )
 

@@ -1,0 +1,91 @@
+"""Is the speed-up that `clover cost` predicts from random weights the one that a trained draft then has?
+
+Steps are measured with a draft of the same structure and random weights; then the trained draft and plain decoding
+write the same texts in turn, whole, as in `clover bench`. At the τ that comes out, prediction and measurement are
+compared, one JSON line per batch size and tree:
+
+    python benchmarks/predicted.py --batch-size 1 --batch-size 4
+    python benchmarks/predicted.py --target DIR --draft DIR --dtype bfloat16
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from functools import partial
+from statistics import median
+
+from clover import assets
+from clover.cost.steps import measure_steps
+from clover.drafts import DraftModel, load_draft
+from clover.engine import Engine
+from clover.interleaved import acceptance_of, decode, interleave, speedups
+from clover.target import TargetModel
+from clover.tree import TreeShape, parse_tree
+from clover.tune.round_robin import until
+from clover.tune.texts import fill_batch, read_requests
+
+
+def main() -> None:
+    options = _options()
+    if options.cpu_time:
+        time.perf_counter = time.process_time
+    target = TargetModel.load(options.target or str(assets.TARGET), dtype=options.dtype)
+    draft = load_draft(options.draft or str(assets.DRAFT), target)
+    shapes = [_static(name) for name in options.tree or ("chain:2", "chain:4", "chain:8")]
+    for size in options.batch_size or (1,):
+        requests = read_requests(options.prompts, target, size, options.max_new_tokens)
+        batch = fill_batch(requests, size)
+        enough = until(options.steps, 12, options.seconds, lambda share: None)
+        costs = measure_steps(target, _untrained(draft, target), shapes, batch, enough)
+        engines = {"plain": Engine(target)} | {
+            cost.tree: Engine(target, draft, shape) for cost, shape in zip(costs, shapes, strict=True)
+        }
+        runs = interleave(
+            {name: partial(decode, engine) for name, engine in engines.items()}, [batch], options.rounds
+        )
+        for cost in costs:
+            tau = acceptance_of([run for part in runs[cost.tree] for run in part]).tau
+            came, told = median(speedups(runs[cost.tree], runs["plain"])), cost.speedup(tau)
+            found = {"batch_size": size, "tree": cost.tree, "tau": tau, "predicted": told, "measured": came}
+            print(json.dumps(found | {"ratio": told / came, "steps": cost.steps}), flush=True)
+
+
+def _untrained(draft: DraftModel, target: TargetModel) -> DraftModel:
+    """A draft of the same structure and sizes, with its starting values."""
+    new = type(draft)(draft.config).to(device=target.device, dtype=target.dtype)
+    if draft.d2t is not None:
+        new.d2t = draft.d2t.clone()
+    new.start_from(target)
+    return new.bind(target).eval()
+
+
+def _static(name: str) -> TreeShape:
+    shape = parse_tree(name)
+    assert isinstance(shape, TreeShape), f"{name} has another shape at every step"
+    return shape
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("prompts", nargs="*")
+    parser.add_argument("--target")
+    parser.add_argument("--draft")
+    parser.add_argument("--dtype")
+    parser.add_argument("--tree", action="append")
+    parser.add_argument("--batch-size", type=int, action="append")
+    parser.add_argument("--max-new-tokens", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="count processor time: on a busy machine, one thread"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
