@@ -138,6 +138,7 @@ def _draw(found: Found) -> Figure:
         axes.plot(timed[0].nodes - 1, found.speedup(timed[0]), "*", color=colour, markersize=14)
     axes.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
     axes.set_xscale("symlog", base=2, linthresh=1)
+    axes.set_xlim(left=-0.3)
     ticks = [0, 1, 2, 4, 8, 16, 32, 64]
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.set_xlabel(
