@@ -15,6 +15,7 @@ import json
 import time
 from functools import partial
 from statistics import median
+from typing import Any
 
 from clover import assets
 from clover.cost.steps import measure_steps
@@ -54,7 +55,8 @@ def main() -> None:
 
 def _untrained(draft: DraftModel, target: TargetModel) -> DraftModel:
     """A draft of the same structure and sizes, with its starting values."""
-    new = type(draft)(draft.config).to(device=target.device, dtype=target.dtype)
+    new: Any = type(draft)(draft.config)
+    new = new.to(device=target.device, dtype=target.dtype)
     if draft.d2t is not None:
         new.d2t = draft.d2t.clone()
     new.start_from(target)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
+from typing import Any
 
 from scipy.stats import theilslopes
 
@@ -125,7 +126,8 @@ def _tree_cost(
     emitted, seconds = [fmean(step.emitted) for step in steps], [step.seconds for step in steps]
     slope = 0.0
     if len(set(emitted)) > 1:
-        slope = max(float(theilslopes(seconds, emitted)[0]), 0.0)  # outliers hardly move it
+        line: Any = theilslopes(seconds, emitted)  # outliers hardly move it
+        slope = max(float(line.slope), 0.0)
     fixed = median(took - slope * tokens for took, tokens in zip(seconds, emitted, strict=True))
     nodes, depth = drafter.max_nodes - 1, drafter.max_depth
     return TreeCost(plain, name, nodes, depth, prefill, fixed, slope, len(steps))
