@@ -45,7 +45,7 @@ class Found:
 
 
 def make_report(found: Found) -> Report:
-    """Tables and figures."""
+    """Tables and numbers."""
     options, seconds, tables = found.options, found.training_seconds, [_tau_table(found)]
     weights = options.draft or "random weights"
     facts = [
