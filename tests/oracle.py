@@ -24,6 +24,8 @@ class OracleDraft:
     max_depth = 8
     d2t = None
 
+    usable = True
+
     def __init__(self, target: TargetModel, texts: list[list[int]], spread: int = 2):
         self.target, self.texts, self.spread = target, texts, spread
         self.config = SimpleNamespace(hidden_state="post_norm")

@@ -21,6 +21,8 @@ Text = tuple[int, ...]
 class ScriptedDraft:
     """Its logits are ``opinion(text)``, [V]; the text is all but a prompt's first token."""
 
+    usable = True
+
     def __init__(self, target: Any, opinion: Callable[[Text], Tensor], max_depth: int = 6):
         self.target, self.opinion, self.max_depth = target, opinion, max_depth
         self.config, self.d2t = SimpleNamespace(hidden_state="post_norm"), None

@@ -39,6 +39,8 @@ class Masked:
 
     d2t = None
 
+    usable = True
+
     def __init__(self, draft: Any, known: Tensor):
         self.draft, self.target, self.config = draft, draft.target, draft.config
         self.max_depth = draft.max_depth

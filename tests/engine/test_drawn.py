@@ -50,6 +50,8 @@ class TableDraft:
     d2t = None
     config = SimpleNamespace(hidden_state="post_norm")
 
+    usable = True
+
     def __init__(self, target: TargetModel, factor: float = 1.0):
         self.target = target
         with torch.inference_mode():

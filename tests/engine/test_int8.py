@@ -82,3 +82,15 @@ def test_drawn_trees_and_compiled_steps_have_exact_weights(target: TargetModel, 
     assert not int8_rows
     assert tokens_of(run(Engine(target, draft, parse_tree("chain:3")), requests)) == expected
     assert int8_rows
+
+
+@pytest.mark.parametrize("system", sorted(set(SYSTEMS) - {"lookup"}))
+def test_a_draft_that_is_not_usable_is_left_out(target: TargetModel, system: str) -> None:
+    requests, draft = requests_of(2, SETTINGS[:2], 6), make_draft(system, target)
+    for weight in draft.parameters():
+        torch.nn.init.constant_(weight, float("nan"))
+    draft.usable = False
+    expected = tokens_of(run(Engine(target), requests))
+    for tree in ("chain:3", "budget:4", "drawn:chain:2"):
+        engine = Engine(target, draft, parse_tree(tree))
+        assert engine.draft is None and tokens_of(run(engine, requests)) == expected

@@ -22,7 +22,7 @@ class Engine:
 
     Args:
         target: the frozen model whose output is produced.
-        draft: proposes tokens; None for plain decoding.
+        draft: proposes tokens; None for plain decoding, which a draft that is not `usable` means, too.
         tree: what the draft grows, a static tree or a rule; when left out the tree that its configuration names.
         prefill_chunk: prompt tokens that are run at once per row, at most.
         capacity: cache slots per row at the start; when left out enough for the prompt and 4,096 new tokens.
@@ -48,6 +48,8 @@ class Engine:
         policy: Policy | None = None,
         compile: bool | str = False,
     ):
+        if draft is not None and not draft.usable:
+            draft, policy = None, FixedPolicy(None)
         self.target, self.draft = target, draft
         self.policy: Policy = policy or FixedPolicy(None if draft is None else make_drafter(draft, tree))
         self.hidden_state = "post_norm" if draft is None else draft.config.hidden_state
