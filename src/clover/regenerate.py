@@ -62,14 +62,6 @@ class _Written:
             raise ValueError("tokens and loss_mask differ in length")
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Alternating parts of a text: what stands there, and what the target writes after it."""
-
-    given: tuple[int, ...]
-    written: int
-
-
 def written_name(target: TargetModel, fingerprint: str, config: RegenerateConfig) -> str:
     """A hash of all that decides what is written: the target, the texts, and the options that change an answer.
 
@@ -152,65 +144,54 @@ def read_regenerated(path: Path) -> list[Sample]:
 
 def _rewrite(engine: Engine, samples: Sequence[Sample], config: RegenerateConfig, first: int) -> list[Sample]:
     limit = min(config.max_length, engine.target.context_length)
-    parts = [_parts(sample, config.prompt_tokens, limit) for sample in samples]
+    parts = [_parts(sample, config.prompt_tokens) for sample in samples]
     texts: list[list[int]] = [[] for _ in samples]
     masks: list[list[bool]] = [[] for _ in samples]
-    rows = list(range(len(parts)))
+    writing = list(range(len(parts)))
     for turn in range(max(map(len, parts))):
         # A text ends before the first turn that does not fit: what comes later would answer what is not there.
-        rows = [
-            row
-            for row in rows
-            if turn < len(parts[row]) and len(texts[row]) + len(parts[row][turn].given) + 1 < limit
+        writing = [
+            i for i in writing if turn < len(parts[i]) and len(texts[i]) + len(parts[i][turn]) + 1 < limit
         ]
-        for row in rows:
-            texts[row] += parts[row][turn].given
-            masks[row] += [False] * len(parts[row][turn].given)
-        for row, answer in zip(rows, _answers(engine, rows, parts, texts, turn, config, first), strict=True):
-            texts[row] += answer
-            masks[row] += [True] * len(answer)
+        for i in writing:
+            texts[i] += parts[i][turn]
+            masks[i] += [False] * len(parts[i][turn])
+        requests = [
+            Request(
+                prompt=tuple(texts[i]),
+                max_new_tokens=limit - len(texts[i]),
+                params=SamplingParams(
+                    temperature=config.temperatures[(first + i) % len(config.temperatures)],
+                    seed=config.seed + (first + i) * 64 + turn,
+                ),
+            )
+            for i in writing
+        ]
+        for i, answer in zip(writing, _answers(engine, requests), strict=True):
+            texts[i] += answer
+            masks[i] += [True] * len(answer)
     return [
         Sample(torch.tensor(text, dtype=torch.int32), torch.tensor(mask, dtype=torch.bool))
         for text, mask in zip(texts, masks, strict=True)
     ]
 
 
-def _answers(
-    engine: Engine,
-    rows: Sequence[int],
-    parts: Sequence[Sequence[_Part]],
-    texts: Sequence[list[int]],
-    turn: int,
-    config: RegenerateConfig,
-    first: int,
-) -> Iterator[tuple[int, ...]]:
-    limit = min(config.max_length, engine.target.context_length)
-    requests = [
-        Request(
-            prompt=tuple(texts[row]),
-            max_new_tokens=min(limit - len(texts[row]), parts[row][turn].written),
-            params=SamplingParams(
-                temperature=config.temperatures[(first + row) % len(config.temperatures)],
-                seed=config.seed + (first + row) * 64 + turn,
-            ),
-        )
-        for row in rows
-    ]
+def _answers(engine: Engine, requests: Sequence[Request]) -> Iterator[tuple[int, ...]]:
     answers = {e.index: e.generation.tokens for e in engine.run(requests) if e.generation is not None}
-    return (answers[i] for i in range(len(rows)))
+    return (answers[i] for i in range(len(requests)))
 
 
-def _parts(sample: Sample, prompt_tokens: int, limit: int) -> list[_Part]:
+def _parts(sample: Sample, prompt_tokens: int) -> list[list[int]]:
+    """What stands before each answer: the opening of a plain text, or what comes between the answers of a chat."""
     tokens, mask = sample.tokens.tolist(), sample.loss_mask.tolist()
     if all(mask):
-        opening = max(1, min(prompt_tokens, len(tokens) // 2))
-        return [_Part(tuple(tokens[:opening]), limit)]
-    parts: list[_Part] = []
+        return [tokens[: max(1, min(prompt_tokens, len(tokens) // 2))]]
+    parts: list[list[int]] = []
     given: list[int] = []
     for at, (token, learnt) in enumerate(zip(tokens, mask, strict=True)):
         if not learnt:
             given.append(token)
         elif at == 0 or not mask[at - 1]:
-            parts.append(_Part(tuple(given), limit))
+            parts.append(given)
             given = []
     return parts

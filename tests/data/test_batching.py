@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from clover.data import Batches, Position, Sample, batching, fingerprint, held_out, split_samples
+from clover.data import Batches, Position, Sample, batching, fingerprint, held_out
 from clover.data.texts import SampleTexts
 from clover.errors import UserError
 
@@ -107,14 +107,11 @@ def test_texts_that_are_too_short_are_refused() -> None:
         next(Batches([], 10, 10, seed=0))
 
 
-def test_the_split_is_by_content(samples: list[Sample]) -> None:
-    train, validation = split_samples(samples, 0.2)
-    assert 20 < len(validation) < 60
-    assert len(train) + len(validation) == len(samples)
-    again = split_samples(samples[::-1] + samples[:1], 0.2)
-    assert {id(s) for s in again[1]} == {id(s) for s in validation}
-    assert split_samples(samples, 0.0) == (samples, [])
-    assert split_samples(samples[:1], 1.0) == (samples[:1], [])
+def test_what_is_held_out_is_chosen_by_content(samples: list[Sample]) -> None:
+    chosen = [held_out(0.2)(s) for s in samples]
+    assert 20 < sum(chosen) < 60
+    assert [held_out(0.2)(Sample(s.tokens.clone(), s.loss_mask.clone())) for s in samples] == chosen
+    assert not any(map(held_out(0.0), samples)) and all(map(held_out(1.0), samples))
 
 
 def test_the_fingerprint_sees_tokens_and_masks(samples: list[Sample]) -> None:

@@ -1,11 +1,12 @@
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clover.data import formats
-from clover.data.formats import Record, parse_record, read_records
+from clover.data.formats import Record, parse_record, raw_records
 from clover.errors import UserError
 
 SAY, ANSWER = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}
@@ -30,6 +31,10 @@ RECORDS: list[tuple[dict[str, Any], Record]] = [
     ({"question": "hi", "answer": "yes"}, Record("x", messages=(SAY, ANSWER))),
     ({"text": "kept", "messages": None}, Record("x", completion="kept")),
 ]
+
+
+def read_records(paths: list[Path]) -> Iterator[Record]:
+    return (parse_record(fields, where) for path in paths for where, fields in raw_records(path))
 
 
 @pytest.mark.parametrize(("fields", "record"), RECORDS)

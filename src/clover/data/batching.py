@@ -179,13 +179,6 @@ def held_out(share: float) -> Side:
     return lambda text: int.from_bytes(text.digest()[:8], "big") / 2**64 < share
 
 
-def split_samples(samples: Sequence[Sample], validation_share: float) -> tuple[list[Sample], list[Sample]]:
-    """Training and validation samples (see `held_out`); training never becomes empty."""
-    side = held_out(validation_share)
-    train, validation = ([s for s in samples if side(s) == wanted] for wanted in (False, True))
-    return (train, validation) if train else (validation, [])
-
-
 def _windows(sample: Sample, max_length: int) -> Iterator[Sample]:
     """Consecutive windows; those without a token that can be learnt are left out."""
     for start in range(0, sample.size, max_length):

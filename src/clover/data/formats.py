@@ -26,8 +26,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,13 +107,6 @@ def raw_records(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield each record of one file as it was decoded, with where it stands; see `open_rows` for the errors."""
     rows = open_rows(path)
     yield from map(rows.read, range(rows.count))
-
-
-def read_records(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Record]:
-    """Yield the records of all files in order; see `open_rows` and `parse_record` for the errors."""
-    for path in map(Path, paths):
-        for where, fields in raw_records(path):
-            yield parse_record(fields, where)
 
 
 def parse_record(fields: Any, where: str) -> Record:

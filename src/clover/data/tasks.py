@@ -14,7 +14,6 @@ The group is Spec-Bench's task (the categories of MT-bench are one task), else t
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from clover.data.chat import TemplateRefused, encode_prompt
 from clover.data.formats import Message, parse_record, raw_records
 from clover.data.slices import cut_plain, cut_python
 from clover.errors import UserError
-from clover.files import explain
+from clover.files import read_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -217,16 +216,9 @@ def _cut(text: str, path: Path, prompt_tokens: int) -> Iterator[Task]:
 
 
 def _read_text(path: Path) -> str:
-    try:
-        if path.is_dir():
-            raise UserError(f"{path} is a directory; name the files in it")
-        if path.stat().st_size > _MAX_BYTES:
-            raise UserError(f"{path} is over {_MAX_BYTES >> 20} MiB; write the prompts as .jsonl")
-        text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {explain(error.errno or errno.EIO)}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not valid UTF-8 text (byte {error.start}: {error.reason})") from error
+    if path.is_dir():
+        raise UserError(f"{path} is a directory; name the files in it")
+    text = read_text(path, _MAX_BYTES).replace("\r\n", "\n").replace("\r", "\n")
     if "\0" in text:
         raise UserError(f"{path} is not text: it holds zero bytes")
     return text
