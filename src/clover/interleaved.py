@@ -183,7 +183,7 @@ def speed(runs: Sequence[Run]) -> float:
 
 
 def speedups(rounds: Sequence[Sequence[Run]], base: Sequence[Sequence[Run]]) -> list[float]:
-    """Speed of one method over that of another in each round."""
+    """Speed of one method divided by that of another, in each round."""
     return [speed(own) / speed(other) for own, other in zip(rounds, base, strict=True)]
 
 

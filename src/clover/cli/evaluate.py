@@ -42,7 +42,7 @@ MaxPrompts = Annotated[
 BatchSize = Annotated[
     int, typer.Option(metavar="N", min=1, help="Prompts that run together; less takes less memory.")
 ]
-Picture = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the figures: .png, .pdf or .svg.")]
+Picture = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the results: .png, .pdf or .svg.")]
 
 
 def evaluate(

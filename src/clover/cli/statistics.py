@@ -1,4 +1,4 @@
-"""The line of figures that follows a text."""
+"""The line of metrics that follows a text."""
 
 from typing import TYPE_CHECKING
 

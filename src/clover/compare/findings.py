@@ -34,7 +34,7 @@ class Row:
         method: with its seed left out.
         nodes: draft tokens per step at most; 0 for plain decoding.
         speed: tokens per second.
-        speedup: over plain decoding, the mean of logarithms over batches of prompts.
+        speedup: against plain decoding, the mean of logarithms over batches of prompts.
         tau: tokens per step.
         depths: share accepted at each depth.
         milliseconds: per phase of a decoding step.
@@ -207,6 +207,6 @@ def _row(
 
 
 def _speedups(own: Decoded, plain: Decoded) -> Pairs:
-    """The logarithm of each batch's speed-up over plain decoding, of the median rounds."""
+    """The logarithm of each batch's speed-up against plain decoding, of the median rounds."""
     speeds, plains = (map(lambda n, s: n / s, one.tokens, one.batch_seconds) for one in (own, plain))
     return logarithms([fast / slow for fast, slow in zip(speeds, plains, strict=True)])

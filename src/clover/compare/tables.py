@@ -47,7 +47,7 @@ def _speed(findings: Findings) -> Table:
     ]
     tasks = f"Over {len(findings.tasks)} tasks together. " if len(findings.tasks) > 1 else ""
     note = (
-        f"{tasks}Speed-up: over plain decoding in the same engine and run, the geometric mean over batches of "
+        f"{tasks}Speed-up: against plain decoding in the same engine and run, the geometric mean over batches of "
         f"different prompts, each by its median round. τ: tokens per step, the bonus token included. {ERRORS}"
     )
     columns = ("method", "T", "batch", "draft tokens\nat most", "tokens/s", "speed-up\n(geometric mean)", "τ")

@@ -82,7 +82,7 @@ class PackedLinear:
 
 
 class _Product:
-    """One product in the place of a few layers that read the same input, or of one alone."""
+    """One product in place of a few layers that read the same input, or of one alone."""
 
     def __init__(self, layers: Sequence[Any], packed: bool, int8: bool):
         self.weights, self.biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
