@@ -1,5 +1,5 @@
-# make demo         train nothing, download nothing: show plain decoding and Clover-2 side by side
-# make test         lint, types, import rules and the tests, in three minutes
+# make demo         train nothing, download nothing: show plain decoding and the embedded drafts side by side
+# make test         lint, types, import rules and the tests, in four minutes
 # make test-long    the tests that take longer: whole benchmarks, comparisons and the GPU lab in small, compiled steps
 # make format       put the code in the project's format
 # make clean        remove .venv and caches
