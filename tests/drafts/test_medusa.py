@@ -126,5 +126,5 @@ def test_what_is_no_option_is_refused_by_name() -> None:
     target = TargetModel(tiny_model("llama"))
     with pytest.raises(UserError, match="medusa: num_heads is 0"):
         MedusaDraft.from_target(target, num_heads=0)
-    with pytest.raises(UserError, match="medusa: hidden_state is 'pre_norm'; it must be one of post_norm"):
+    with pytest.raises(UserError, match="medusa: hidden_state is 'pre_norm'; it must be 'post_norm'"):
         MedusaDraft.from_target(target, hidden_state="pre_norm")

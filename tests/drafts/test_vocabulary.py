@@ -161,9 +161,19 @@ def test_frequent_tokens() -> None:
     assert [frequent_tokens(counts, size).tolist() for size in (1, 3, 4)] == [[1], [1, 4, 5], [0, 1, 4, 5]]
 
 
-@pytest.mark.parametrize("size", [0, -1, VOCAB + 1, "20", True, 2.0])
-def test_impossible_sizes_are_refused(size: object) -> None:
-    with pytest.raises(UserError, match="draft_vocab_size is .* from 1 to the target's 50"):
+@pytest.mark.parametrize(
+    ("size", "wanted"),
+    [
+        (0, "greater than or equal to 1"),
+        (-1, "greater than or equal to 1"),
+        (VOCAB + 1, "from 1 to the target's 50"),
+        ("20", "a valid integer"),
+        (True, "a valid integer"),
+        (2.0, "a valid integer"),
+    ],
+)
+def test_impossible_sizes_are_refused(size: object, wanted: str) -> None:
+    with pytest.raises(UserError, match=f"draft_vocab_size is .*; it must be .*{wanted}"):
         make(SYSTEMS["clover2"], draft_vocab_size=size)
 
 

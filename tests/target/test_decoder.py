@@ -30,6 +30,7 @@ EXACT = {"rtol": 1e-6, "atol": 1e-8}
 def decoder_for(target: TargetModel, num_layers: int = 2) -> DecoderStack:
     decoder = build_decoder(json.loads(json.dumps(target.config.to_dict())), num_layers).to(target.dtype)
     copy_last_layer(target, decoder)
+    final_norm(decoder).load_state_dict(target.final_norm.state_dict())
     return decoder.eval()
 
 

@@ -19,7 +19,6 @@ from clover.files import check_output_directory, read_json, write_json
 if TYPE_CHECKING:
     from clover.data import FileTexts, Sample
     from clover.drafts import LossConfig
-    from clover.regenerate import RegenerateConfig
     from clover.target import TargetModel
     from clover.train import TrainConfig, TrainResult
 
@@ -159,9 +158,6 @@ def train(
     seed: options.Seed = 0,
 ) -> None:
     """Train a draft for a target that stays as it is."""
-    from clover.assets import TARGET
-    from clover.regenerate import RegenerateConfig
-    from clover.target import TargetModel
     from clover.train import TrainConfig
 
     chosen: dict[str, Any] = {"output": str(output), "target": target or "embedded", "seed": seed}
@@ -174,22 +170,42 @@ def train(
     weights = _present(regression_weight=regression_weight, likely_tokens_only=likely_tokens_only)
     config = TrainConfig(**chosen, loss=_loss(loss or recipe, system, weights))
     _show_recipe(recipe, config, settings)
-    check_output_directory(output, overwrite)
-    resume_training = _check_resume(config, regenerate, resume, overwrite)
-    options.hide_loading_bars()
-    model = TargetModel.load(
-        target or str(TARGET), dtype=dtype, device=device, trust_remote_code=trust_remote_code
-    )
-    texts = _open_texts(model, config, regenerate)
+    rewriting = _present(max_minutes=regenerate_minutes, batch_size=batch_size) if regenerate else None
+    place = (target, dtype, device, trust_remote_code)
+    _run(config, place, rewriting, resume, overwrite)
+
+
+def _run(
+    config: "TrainConfig",
+    place: tuple[str | None, str | None, str | None, bool],
+    rewriting: dict[str, Any] | None,
+    resume: bool,
+    overwrite: bool,
+) -> None:
+    """Train, on what the target writes itself if there are options for `rewriting`."""
+    check_output_directory(config.output, overwrite)
+    resume_training = _check_resume(config, rewriting is not None, resume, overwrite)
+    model = _load_target(*place)
+    texts = _open_texts(model, config, rewriting is not None)
     learnt: FileTexts | list[Sample] = texts
-    if regenerate:
-        given = _present(max_minutes=regenerate_minutes, batch_size=batch_size)
-        rules = RegenerateConfig(max_length=max_length, seed=seed, **given)
-        learnt, seconds = _write_anew(model, texts, config, rules, resume, resume_training)
+    if rewriting is not None:
+        learnt, seconds = _write_anew(model, texts, config, rewriting, resume, resume_training)
         config = replace(config, writing_seconds=seconds)
     result = _train(model, learnt, config, resume_training, overwrite)
     options.tell_left_out(texts.problems.values())
     _report(config, result)
+
+
+def _load_target(
+    name: str | None, dtype: str | None, device: str | None, trust_remote_code: bool
+) -> "TargetModel":
+    from clover.assets import TARGET
+    from clover.target import TargetModel
+
+    options.hide_loading_bars()
+    return TargetModel.load(
+        name or str(TARGET), dtype=dtype, device=device, trust_remote_code=trust_remote_code
+    )
 
 
 def _present(**values: Any) -> dict[str, Any]:
@@ -275,7 +291,7 @@ def _write_anew(
     target: "TargetModel",
     texts: "FileTexts",
     config: "TrainConfig",
-    rules: "RegenerateConfig",
+    given: dict[str, Any],
     resume: bool,
     training: bool,
 ) -> "tuple[list[Sample], float]":
@@ -284,10 +300,11 @@ def _write_anew(
     Returns:
         the texts, and the seconds that were spent on writing them, interrupted runs included.
     """
-    from clover.regenerate import read_regenerated, regenerate, written_name
+    from clover.regenerate import RegenerateConfig, read_regenerated, regenerate, written_name
     from clover.report.progress import Progress
 
     # So named, a run with another target, other data or other options never takes this one's answers.
+    rules = RegenerateConfig(max_length=config.max_length, seed=config.seed, **given)
     name = written_name(target, texts.fingerprint, rules)
     path = Path(f"{config.output.rstrip('/')}.{name}.regenerated.jsonl")
     if resume and not path.exists():

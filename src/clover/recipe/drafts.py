@@ -71,20 +71,8 @@ def train_draft(
     finished, facts = work / system, work / f"{system}.json"
     if finished.exists() and facts.exists():
         return DraftFacts(**read_json(facts))
-    made = trainable_system(system)
-    tokens = learnt_tokens(texts)
-    config = TrainConfig(
-        output=str(finished),
-        target="the embedded target",
-        data=("text written by the target", "corpus"),
-        system=system,
-        max_length=WINDOW,
-        batch_tokens=_BATCH_TOKENS,
-        max_minutes=minutes,
-        lr=_LR,
-        dtype="bf16",
-        loss=made.default_loss,
-    )
+    made, tokens = trainable_system(system), learnt_tokens(texts)
+    config = _config(system, finished, minutes)
     torch.manual_seed(0)
     draft = made.from_target(target)
     samples = [*texts, *corpus_windows(corpus, tokens)]
@@ -106,6 +94,21 @@ def train_draft(
     )
     write_json(facts, asdict(found))
     return found
+
+
+def _config(system: str, output: Path, minutes: float) -> TrainConfig:
+    return TrainConfig(
+        output=str(output),
+        target="the embedded target",
+        data=("text written by the target", "corpus"),
+        system=system,
+        max_length=WINDOW,
+        batch_tokens=_BATCH_TOKENS,
+        max_minutes=minutes,
+        lr=_LR,
+        dtype="bf16",
+        loss=trainable_system(system).default_loss,
+    )
 
 
 def keep_draft(trained: Path, output: Path, target: Path, prompts: Sequence[str], device: str) -> None:
