@@ -1,201 +1,225 @@
-"""How good the choices of auto are, without the noise of a machine: recorded paths, replayed at tuned costs.
+"""How good the choices of auto are, without the noise of a machine: recorded paths, replayed at measured costs.
 
-    python benchmarks/replay.py [--batch-size 8 --batch-size 64] [--temperature 0 --temperature 0.8] [--error 0.1]
+    python benchmarks/replay.py [--json FILE]
 
-The target writes the development prompts on, and at every token it is noted how far the draft's best path would have
-been right. From that follows what any chain accepts at any place, so closed batches of these texts can be run by the
-policy of auto and by every fixed chain without a model. Steps cost what the draft's tuning says: of each batch size a
-line through its chains, between sizes a line, too. With an error the policy is told other costs, each off by a factor
-that is drawn once: what a tuning on a busy machine may be off by. Chains that end early are left out, and copies.
+`docs/results/replay/paths-*.json` hold what was recorded of several pairs: texts that the target wrote, at each of
+their tokens how many of the draft's best chain, and of its own tree, are right; and seconds of steps by batch size.
+From that follows what any chain, the tree and prompt lookup accept at any place. So batches of these texts are run by
+the policy of auto, by plain decoding and by fixed chains without a model. Requests join as others end. The policy sees
+times with noise (6 % per step, and a drift of 10 %); what is added up is without.
 
-Printed per batch size and temperature: the time of auto over that of plain decoding, over that of the best of chain:8,
-chain:5 and chain:3, and over that of the best chain; the best is chosen afterwards, for each draw of the prompts.
+Printed per pair, with and without a tuning, kind of text and batch size: the speed of auto against plain decoding, and
+its time divided by that of the best of plain decoding and three chains, chosen afterwards.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from itertools import count
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import exp
+from pathlib import Path
 from random import Random
-from statistics import fmean, linear_regression
+from statistics import fmean, geometric_mean
+from types import SimpleNamespace
+from typing import Any
 
-from clover import assets
-from clover.api import find_tuning
-from clover.drafting import Drafter, Policy, Running, StepOutcome, make_drafter
-from clover.drafting.candidates import make_policy
-from clover.drafting.policy import FixedPolicy
-from clover.drafting.repetition import Copier
-from clover.drafting.tuning import PLAIN, Choice, Tuning, on_line
-from clover.drafts import DraftModel, load_draft
-from clover.engine import Engine, Request
-from clover.evaluate import choose_prompts
-from clover.sampling import SamplingParams
-from clover.target import TargetModel
-from clover.tree import TreeShape, parse_tree
-from clover.tune.ranks import rank_texts
-from clover.tune.texts import write_texts
+import torch
 
-DEEPEST = 12
-SOME = (8, 5, 3)
-ROUNDS, NOISE = 5, 0.06  # after one that warms up; standard deviation of a step's time, relative
-Paths = Sequence[int]  # of one text: at each token how many of the draft's best path are right
-Costs = Callable[[int, int], float]  # seconds of a step from rows and depth
+from clover.drafting import (
+    PLAIN_DRAFTER,
+    Drafter,
+    FixedPolicy,
+    LookupDrafter,
+    Policy,
+    Running,
+    StepOutcome,
+    make_policy,
+)
+from clover.drafting.tuning import PLAIN, Choice, Tuning, VerifyCost, on_line
+from clover.drafts.ngrams import RepeatingText
+from clover.tree import parse_tree
 
-serials = count()
-
-
-def record(
-    target: TargetModel, draft: DraftModel, prompts: Sequence[tuple[int, ...]], temperature: float, new: int
-) -> list[Paths]:
-    """Paths at each of `new` tokens of each text; texts that end before are dropped."""
-    requests = [
-        Request(prompt, new + DEEPEST + 1, SamplingParams(temperature=temperature, seed=seed), eos=())
-        for seed, prompt in enumerate(prompts)
-    ]
-    texts = [text for text in write_texts(Engine(target), requests, 8) if len(text.new) > new + DEEPEST]
-    ranking = rank_texts(target, draft, texts, DEEPEST)
-    return [[_right(path) for path in paths] for paths in ranking.paths]
+PATHS = Path(__file__).parents[1] / "docs" / "results" / "replay"
+SIZES, CHAINS, LOOKUPS = (1, 4, 16), (1, 3, 8), (7, 15, 31)
+TUNED_CHAINS = (1, 2, 4, 6, 8)
+NOISE, DRIFT, DRIFT_KEPT = 0.06, 0.1, 0.98
+CATCH_UP = 0.004  # of a plain step, for each position that the draft takes in late
+ROUNDS = 2
 
 
-def _right(ranks: Sequence[int]) -> int:
-    wrong = [place for place, rank in enumerate(ranks) if rank]
-    return wrong[0] if wrong else len(ranks)
+@dataclass(frozen=True)
+class Text:
+    """A text as the target wrote it.
+
+    Attributes:
+        chain, tree: at each new token, how many of the draft's best chain and of its own tree are right there.
+    """
+
+    prompt: tuple[int, ...]
+    new: tuple[int, ...]
+    chain: tuple[int, ...]
+    tree: tuple[int, ...]
+
+    def then(self, other: Text) -> Text:
+        """This text, going on as another one."""
+        new = self.new[: len(self.chain)] + other.new
+        return replace(self, new=new, chain=self.chain + other.chain, tree=self.tree + other.tree)
 
 
-def fixed_chains(tuning: Tuning) -> Tuning:
-    """The tuning with plain steps and chains of fixed length alone."""
-    shapes = {c.tree: c.tree == PLAIN or isinstance(parse_tree(c.tree), TreeShape) for c in tuning.choices}
-    chosen = [c for c in tuning.choices if shapes[c.tree] and c.tree.startswith(("chain:", PLAIN))]
-    return replace(tuning, choices=tuple(chosen))
+class Pair:
+    """A target and a draft as they were recorded."""
+
+    def __init__(self, file: Path):
+        found = json.loads(file.read_text())
+        self.name, self.tree = found["pair"], parse_tree(found["tree"])
+        self._costs = {float(size): costs for size, costs in found["costs"].items()}
+        self.texts: dict[float, list[Text]] = {}
+        for one in found["texts"]:
+            depths = [tuple(int(digit, 36) for digit in one[kind]) for kind in ("chain", "tree")]
+            text = Text(tuple(one["prompt"]), tuple(one["new"]), *depths)
+            self.texts.setdefault(one["temperature"], []).append(text)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Batch sizes whose costs were measured."""
+        return tuple(size for size in SIZES if size <= max(self._costs))
+
+    def seconds(self, batch: int, drafter: Drafter) -> float:
+        """Of a step, on lines through what was measured."""
+        points = [(size, self._step(costs, drafter)) for size, costs in sorted(self._costs.items())]
+        return on_line(points, batch)
+
+    def _step(self, costs: dict[str, Any], drafter: Drafter) -> float:
+        plain, nodes = costs[PLAIN], drafter.max_nodes
+        if nodes == 1:
+            return plain
+        if isinstance(drafter, LookupDrafter):
+            passes = {int(n): s / costs["verify"]["1"] * plain for n, s in costs.get("verify", {}).items()}
+            measured = {1: plain, **{1 + n: costs[f"lookup:{n}"] for n in LOOKUPS if f"lookup:{n}" in costs}}
+            return max(on_line(sorted((passes or measured).items()), nodes), plain)
+        if not is_chain(drafter) and "tree" in costs:
+            return costs["tree"]
+        chains = sorted((int(name[6:]), s) for name, s in costs.items() if name.startswith("chain:"))
+        return max(on_line(chains, drafter.max_depth), plain)
 
 
-def depth_of(choice: Choice) -> int:
-    return 0 if choice.tree == PLAIN else int(choice.tree.split(":")[1])
+def is_chain(drafter: Drafter) -> bool:
+    return drafter.max_nodes == drafter.max_depth + 1
 
 
-def costs_of(tuning: Tuning) -> Costs:
-    """A line through each size's chains, and its plain step."""
-    plain, lines = [], []
-    for size in tuning.batch_sizes:
-        choices = tuning.choices_for(size)
-        plain += [(float(size), c.step_seconds) for c in choices if c.tree == PLAIN]
-        drafted = [(depth_of(c), c.step_seconds) for c in choices if c.tree != PLAIN]
-        lines.append((float(size), linear_regression(*zip(*drafted, strict=True))))
-
-    def seconds(rows: int, depth: int) -> float:
-        if not depth:
-            return on_line(plain, rows)
-        slope = on_line([(size, line.slope) for size, line in lines], rows)
-        return on_line([(size, line.intercept) for size, line in lines], rows) + slope * depth
-
-    return seconds
+def fixed(depth: int) -> Any:
+    """As much of a chain's drafter as the replay looks at."""
+    return SimpleNamespace(max_depth=depth, max_nodes=depth + 1)
 
 
-def told(tuning: Tuning, costs: Costs, error: float, rng: Random) -> Tuning:
-    """The tuning as it would be with these costs, each off by a factor; the best first again."""
-    choices = []
-    for c in tuning.choices:
-        seconds = costs(c.batch_size, depth_of(c)) * rng.lognormvariate(0, error)
-        choices.append(replace(c, step_seconds=seconds, tokens_per_second=c.tau * c.batch_size / seconds))
-    choices.sort(key=lambda c: (c.batch_size, -c.tokens_per_second))
-    return replace(tuning, choices=tuple(choices))
+def run(policy: Policy, queue: Sequence[Text], size: int, pair: Pair, rng: Random) -> float:
+    """Seconds that these requests take, so many at once."""
+    at, total, drift, behind = [0] * len(queue), 0.0, 0.0, 0
+    read = [RepeatingText(text.prompt) for text in queue]
+    while live := [n for n, text in enumerate(queue) if at[n] < len(text.chain)][:size]:
+        for n in live:
+            done = len(read[n]) - len(queue[n].prompt)
+            read[n].extend(queue[n].new[done : at[n]])
+        texts = [read[n] for n in live]
+        drafter = policy.choose(Running(len(live), 100, texts=lambda texts=texts: texts))
+        emitted = tuple(1 + accepted(queue[n], at[n], drafter, read[n]) for n in live)
+        asks = drafter.max_nodes > 1 and not isinstance(drafter, LookupDrafter)
+        caught_up, behind = (behind, 0) if asks else (0, behind + max(emitted))
+        seconds = pair.seconds(len(live), drafter)
+        seconds += CATCH_UP * caught_up * pair.seconds(len(live), PLAIN_DRAFTER)
+        drift = DRIFT_KEPT * drift + rng.gauss(0, DRIFT * (1 - DRIFT_KEPT**2) ** 0.5)
+        seen = seconds * rng.lognormvariate(0, NOISE) * exp(drift)
+        policy.record(StepOutcome(len(live), 100, drafter, drafter.max_nodes, emitted, seen, 0.0, caught_up))
+        for n, tokens in zip(live, emitted, strict=True):
+            at[n] += tokens
+        total += seconds
+    return total
 
 
-def run(
-    policy: Policy, texts: Sequence[Paths], temperature: float, costs: Costs, new: int, rng: Random
-) -> float:
-    """Seconds, without the noise that the policy sees, that a closed batch of these texts takes."""
-    numbers, at, seconds = [next(serials) for _ in texts], [0] * len(texts), 0.0
-    while live := [row for row in range(len(texts)) if at[row] < new]:
-        left, rows = tuple(new - at[row] for row in live), tuple(numbers[row] for row in live)
-        drafter: Drafter | Copier | None = policy.choose(
-            Running(len(live), 100, temperature, left, rows=rows)
-        )
-        depth = 0 if drafter is None else drafter.max_depth
-        step = costs(len(live), depth)
-        emitted = tuple(min(texts[row][at[row]], depth) + 1 for row in live)
-        measured = step * rng.lognormvariate(0, NOISE)
-        policy.record(StepOutcome(len(live), 100, drafter, depth + 1, emitted, measured, 0.0, 0))
-        for row, tokens in zip(live, emitted, strict=True):
-            at[row] += tokens
-        seconds += step
-    return seconds
+def accepted(text: Text, at: int, drafter: Drafter, read: RepeatingText) -> int:
+    if isinstance(drafter, LookupDrafter):
+        pairs = zip(read.following(drafter.max_depth), text.new[at:-1], strict=False)
+        wrong = [place for place, (found, right) in enumerate(pairs) if found != right]
+        return wrong[0] if wrong else min(len(text.new) - 1 - at, drafter.max_depth if read.match else 0)
+    return min((text.chain if is_chain(drafter) else text.tree)[at], drafter.max_depth)
+
+
+def auto(pair: Pair, tuned: bool) -> Policy:
+    """What `clover.load` would make of the pair."""
+    draft: Any = SimpleNamespace(max_depth=12, d2t=None, config=SimpleNamespace(tree_shape=pair.tree))
+    draft.target = SimpleNamespace(device=torch.device("cpu"), vocab_size=1 << 16)
+    if not tuned:
+        return make_policy(draft)
+    choices, verify = [], []
+    for size in pair.sizes:
+        trees = [(PLAIN, PLAIN_DRAFTER, 1.0)]
+        trees += [(f"chain:{d}", fixed(d), tau(pair, d)) for d in TUNED_CHAINS]
+        for name, drafter, yields in trees:
+            seconds = pair.seconds(size, drafter)
+            choices.append(Choice(size, name, yields, seconds, yields * size / seconds))
+        lookups = [(1, PLAIN_DRAFTER), *((1 + n, LookupDrafter(n)) for n in LOOKUPS)]
+        verify += [VerifyCost(size, nodes, 100, pair.seconds(size, one)) for nodes, one in lookups]
+    return make_policy(draft, Tuning("cpu", "float32", "", 1, "", {}, "", tuple(verify), tuple(choices)))
+
+
+def tau(pair: Pair, depth: int) -> float:
+    """Tokens per step of a chain on the greedy texts, which is what a tuning measures."""
+    steps = tokens = 0
+    for text in pair.texts[0.0]:
+        at = 0
+        while at < len(text.chain):
+            at += 1 + min(text.chain[at], depth)
+            steps += 1
+        tokens += at
+    return tokens / steps
+
+
+def kinds(pair: Pair) -> dict[str, list[Text]]:
+    """Texts of each temperature, and those that change from one to the other half-way."""
+    greedy, warm = (texts for _, texts in sorted(pair.texts.items()))
+    changing = [part for a, b in zip(greedy, warm, strict=False) for part in (a.then(b), b.then(a))]
+    return {"greedy": greedy, "sampled": warm, "changing": changing}
+
+
+def replay(pair: Pair, tuned: bool, texts: Sequence[Text], size: int) -> dict[str, float]:
+    """Mean seconds of auto, of plain decoding and of the best fixed choice."""
+    found = []
+    for number in range(ROUNDS):
+        rng = Random(1000 * number + size)
+        some = rng.sample(list(texts), len(texts))
+        queue = [some[n % len(some)] for n in range(max(12, 4 * size))]
+        own = run(auto(pair, tuned), queue, size, pair, rng)
+        every = [
+            run(FixedPolicy(one), queue, size, pair, rng) for one in (PLAIN_DRAFTER, *map(fixed, CHAINS))
+        ]
+        found.append((own, every[0], min(every)))
+    return dict(zip(("auto", "plain", "best"), map(fmean, zip(*found, strict=True)), strict=True))
 
 
 def main() -> None:
-    options = _options()
-    target = TargetModel.load(options.target)
-    draft = load_draft(options.draft, target)
-    tuning = find_tuning(options.draft, target)
-    assert tuning is not None, "the draft has no tuning of this target, device and dtype"
-    chains = fixed_chains(tuning)
-    prompts = [prompt.tokens for prompt in choose_prompts((), target, 24)]
-    fixed = {depth: make_drafter(draft, TreeShape.chain(depth)) for depth in range(1, DEEPEST + 1)}
-    ratios: list[list[float]] = []
-    for temperature in options.temperature or [0.0, 0.8]:
-        texts = record(target, draft, prompts, temperature, options.max_new_tokens)
-        for size in options.batch_size or chains.batch_sizes:
-            found = [
-                _draw(draft, chains, fixed, texts, size, temperature, options, n)
-                for n in range(options.draws)
-            ]
-            ratios.append([fmean(values) for values in zip(*found, strict=True)])
-            print(
-                f"T {temperature:g}  batch {size:2}  ",
-                "  ".join(f"{value:.3f}" for value in ratios[-1]),
-                flush=True,
-            )
-    print("mean           ", "  ".join(f"{fmean(values):.3f}" for values in zip(*ratios, strict=True)))
-
-
-def _draw(
-    draft: DraftModel,
-    chains: Tuning,
-    fixed: dict[int, Drafter],
-    texts: Sequence[Paths],
-    size: int,
-    temperature: float,
-    options: argparse.Namespace,
-    seed: int,
-) -> tuple[float, float, float]:
-    """The time of auto over that of plain steps, of the best of some chains, and of all, for one draw of prompts."""
-    rng = Random(seed)
-    some = rng.sample(list(texts), min(options.prompts, len(texts)))
-    starts = range(0, max(len(some) - size, 0) + 1, size)
-    batches = [[some[(start + row) % len(some)] for row in range(size)] for start in starts]
-    costs = costs_of(chains)
-    auto = make_policy(draft, told(chains, costs, options.error, rng), copies=False)
-
-    def seconds(policy: Policy) -> float:
-        return sum(run(policy, batch, temperature, costs, options.max_new_tokens, rng) for batch in batches)
-
-    seconds(auto)
-    own = fmean(seconds(auto) for _ in range(ROUNDS))
-    every = {depth: seconds(FixedPolicy(drafter)) for depth, drafter in fixed.items()}
-    return (
-        own / seconds(FixedPolicy(None)),
-        own / min(every[depth] for depth in SOME),
-        own / min(every.values()),
-    )
-
-
-def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--target", default=str(assets.TARGET))
-    parser.add_argument("--draft", default=str(assets.DRAFT))
-    parser.add_argument("--batch-size", type=int, action="append")
-    parser.add_argument("--temperature", type=float, action="append")
-    parser.add_argument("--prompts", type=int, default=8, help="different ones of a draw")
-    parser.add_argument("--draws", type=int, default=12)
-    parser.add_argument("--max-new-tokens", type=int, default=64)
-    parser.add_argument(
-        "--error", type=float, default=0.0, help="standard deviation of what tuned costs are off by"
-    )
-    return parser.parse_args()
+    parser.add_argument("--json", type=Path)
+    options, rows = parser.parse_args(), list[dict[str, Any]]()
+    for pair in map(Pair, sorted(PATHS.glob("paths-*.json"))):
+        for tuned in (False, True):
+            for kind, texts in kinds(pair).items():
+                for size in pair.sizes:
+                    row = {"pair": pair.name, "tuned": tuned, "texts": kind, "batch_size": size}
+                    rows.append(row | replay(pair, tuned, texts, size))
+                    print(*row.values(), f"{rows[-1]['plain'] / rows[-1]['auto']:.3f}", flush=True)
+    for name in dict.fromkeys(row["pair"] for row in rows):
+        own = [row for row in rows if row["pair"] == name]
+        speeds = [row["plain"] / row["auto"] for row in own]
+        loss = geometric_mean([row["auto"] / row["best"] for row in own])
+        print(
+            f"{name}: {geometric_mean(speeds):.3f} times plain, at least {min(speeds):.3f}; time/best {loss:.3f}"
+        )
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

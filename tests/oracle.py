@@ -23,7 +23,6 @@ class OracleDraft:
 
     max_depth = 8
     d2t = None
-
     usable = True
 
     def __init__(self, target: TargetModel, texts: list[list[int]], spread: int = 2):

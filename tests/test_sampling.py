@@ -160,19 +160,19 @@ def test_a_draft_is_told_the_numbers_of_the_targets_choices():
     for step in range(3):
         for depth in range(tree.max_depth + 1):
             nodes = tree.depths[0] == depth
-            scores = sampler.perturbed(logits[:, nodes], depth)
+            scores = sampler.gumbel_scores(logits[:, nodes], depth)
             assert torch.equal(scores.argmax(-1), sampler.choose(logits, tree)[:, nodes])
             for row, own in enumerate(params[1:], 1):
                 position = 2 * step + depth
                 slow = logits[row, nodes].double() / own.temperature + own_gumbels(own, position)
                 torch.testing.assert_close(scores[row].double(), slow, rtol=0, atol=1e-4)
-        assert torch.equal(sampler.perturbed(logits, 2)[0], logits[0])
+        assert torch.equal(sampler.gumbel_scores(logits, 2)[0], logits[0])
         sampler.commit(torch.zeros(4, 2, dtype=torch.long), torch.full((4,), 2))
 
 
 def test_greedy_rows_leave_a_drafts_logits_as_they_are():
     sampler, logits, _, _ = case([SamplingParams()] * 2, dtype=torch.bfloat16)
-    assert sampler.perturbed(logits, 0) is logits
+    assert sampler.gumbel_scores(logits, 0) is logits
 
 
 def test_a_step_hashes_what_no_step_before_it_has(monkeypatch):
@@ -184,7 +184,7 @@ def test_a_step_hashes_what_no_step_before_it_has(monkeypatch):
         hashed.append(numbers.numel() // 300)
         return numbers
 
-    monkeypatch.setattr("clover.sampling.choices.gumbels", counted)
+    monkeypatch.setattr("clover.sampling.gumbel_cache.gumbels", counted)
     sampler, logits, tree, _ = case(SETTINGS)
     sampling = sum(not params.greedy for params in SETTINGS)
     rows = torch.ones(len(SETTINGS), dtype=torch.long)
@@ -192,7 +192,7 @@ def test_a_step_hashes_what_no_step_before_it_has(monkeypatch):
     for new, gained in ((every, 1), (1, 2), (2, 0), (0, every + 2), (every, 0)):
         sampler.expect(tree.max_depth)
         for depth in range(tree.max_depth):
-            sampler.perturbed(logits[:, :2], depth)
+            sampler.gumbel_scores(logits[:, :2], depth)
         sampler.choose(logits, tree)
         assert sum(hashed) == new * sampling
         hashed.clear()
@@ -338,7 +338,7 @@ def test_a_race_is_what_drafts_expect_at_every_depth() -> None:
         for tokens in (None, some):
             seen = logits[: len(params), :, : len(some) if tokens is not None else 30]
             sampler, asked = (Sampler(params, [[0]] * len(params), 30, "cpu") for _ in range(2))
-            race = sampler.race(3, tokens)
-            assert (race.numbers is None) == (params == rows[:1])
+            noise = sampler.gumbel_noise(3, tokens)
+            assert (noise.numbers is None) == (params == rows[:1])
             for depth in range(3):
-                assert torch.equal(race.perturbed(seen, depth), asked.perturbed(seen, depth, tokens))
+                assert torch.equal(noise.gumbel_scores(seen, depth), asked.gumbel_scores(seen, depth, tokens))

@@ -35,7 +35,8 @@ def assert_as_slow_walk(tree: TokenTree, choices: torch.Tensor) -> None:
         path, emitted = slow_walk(
             tree.tokens[row].tolist(), tree.parents[row].tolist(), choices[row].tolist()
         )
-        assert on_host[row] == (path, emitted)
+        assert on_host.path[row, : len(path)].tolist() == path and on_host.counts[row] == len(path)
+        assert on_host.tokens[row, : len(path)].tolist() == emitted
         padding = width - len(path)
         assert verified.counts[row] == len(path)
         assert verified.path[row].tolist() == path + path[-1:] * padding
@@ -78,7 +79,8 @@ def test_static_trees(shape):
 def test_padding_is_never_accepted():
     tree = TokenTree.from_parents(torch.tensor([[1, 1, 1]]), torch.tensor([[-1, -1, -1]]), max_depth=2)
     choices = torch.tensor([[1, 1, 1]])
-    assert verify_on_host(tree, choices) == [([0], [1])]
+    on_host = verify_on_host(tree, choices)
+    assert (on_host.path.tolist(), on_host.tokens.tolist()) == ([[0]], [[1]])
     verified = verify(tree, choices)
     assert (verified.counts.item(), verified.path.tolist()) == (1, [[0, 0, 0]])
 

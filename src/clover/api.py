@@ -15,8 +15,9 @@ from typing import Any, overload
 import torch
 
 from clover import assets
-from clover.drafting import FixedPolicy, Policy, make_drafter, make_policy
-from clover.drafting.tuning import FILE_NAME, Tuning, read_tuning, target_fingerprint
+from clover.drafting import PLAIN_DRAFTER, FixedPolicy, LookupDrafter, Policy, make_drafter, make_policy
+from clover.drafting.prompt_lookup import LOOKUP, LOOKUP_LENGTH
+from clover.drafting.tuning import FILE_NAME, PLAIN, Tuning, read_tuning, target_fingerprint
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Generation, PrefixCache, Request
 from clover.errors import UserError
@@ -50,10 +51,11 @@ def load(
         method: "auto" chooses between trees, and none, while it runs, by what pays at the present batch size and text:
             between those that `clover tune` found best, or a few others. "draft" always grows the same tree, "plain"
             decodes without a draft. The text is the same.
-        tree: always this one: "clover2" (25 nodes), "medusa" (63 nodes), "chain:5", "chain:12:0.06" (ends where
-            the draft is unsure), a JSON file with rank paths, "budget:4" (Clover-1's dynamic tree), "eagle2:60" (expand
-            and re-rank) or "drawn:clover2" (children drawn from the draft); or an object of `clover.tree`. See
-            `clover.tree.parse_tree`. When left out `method` decides; "draft" takes the draft's own tree.
+        tree: "auto" or "plain", as method; "lookup" (prompt lookup, no draft needed); or always this one: "clover2" (25
+            nodes), "medusa" (63 nodes), "chain:5", "chain:12:0.06" (ends where the draft is unsure), a JSON file with
+            rank paths, "budget:4" (Clover-1's dynamic tree), "eagle2:60" (expand and re-rank) or "drawn:clover2"
+            (children drawn from the draft); or an object of `clover.tree`. See `clover.tree.parse_tree`. When left out
+            `method` decides; "draft" takes the draft's own tree.
         plain: short for method="plain".
         dtype: "float32", "bfloat16", …; float32 on a CPU and bfloat16 on a GPU when left out.
         device: "cpu", "cuda", …; a GPU when there is one.
@@ -63,19 +65,31 @@ def load(
     Raises:
         UserError: something cannot be loaded or does not fit together; says what.
     """
-    if method not in METHODS:
-        raise UserError(f"there is no method {method!r}; give {', '.join(METHODS)}")
-    plain, tree = plain or method == "plain", parse_tree(tree) if isinstance(tree, str) else tree
-    if draft is None and target is not None and not plain:
+    kind, tree = _wanted(PLAIN if plain else method, tree)
+    if draft is None and target is not None and kind not in (PLAIN, LOOKUP):
         raise UserError(
             "a target was given but no draft; give its draft, or ask for plain decoding (plain=True, --plain)"
         )
     if not isinstance(target, TargetModel):
         name = os.fspath(target or assets.TARGET)
         target = TargetModel.load(name, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-    if plain:
-        return Clover(Engine(target, compile=compile))
-    return Clover(_drafting_engine(target, assets.draft_place(draft), tree, method == "draft", compile))
+    if kind in (PLAIN, LOOKUP):
+        drafter = PLAIN_DRAFTER if kind == PLAIN else LookupDrafter(LOOKUP_LENGTH)
+        return Clover(Engine(target, policy=FixedPolicy(drafter), compile=compile))
+    return Clover(_drafting_engine(target, assets.draft_place(draft), tree, kind == "draft", compile))
+
+
+def _wanted(method: str, tree: str | Tree | None) -> tuple[str, Tree | None]:
+    """What `load` is asked for: one of METHODS or "lookup", and the tree, if one is named."""
+    if method not in METHODS:
+        raise UserError(f"there is no method {method!r}; give {', '.join(METHODS)}")
+    if PLAIN in (method, tree):
+        return PLAIN, None
+    if tree == LOOKUP:
+        return LOOKUP, None
+    if tree is None or tree == "auto":
+        return (method if tree is None else "auto"), None
+    return "draft", parse_tree(tree) if isinstance(tree, str) else tree
 
 
 def _drafting_engine(

@@ -1,7 +1,7 @@
 """Lossless verification: how far down a token tree the target model's own tokens lead.
 
-Rule A (`verify`) is for trees that do not look at what the target chooses at their nodes, rule B (`verify_drawn`) for
-children drawn from the draft without replacement.
+Token matching (`verify`) is for trees that do not look at what the target chooses at their nodes, recursive rejection
+sampling (`verify_drawn`) for children drawn from the draft without replacement.
 
 Shapes: B batch, N nodes (root included), D depth of the tree, P nodes whose children were drawn, K children at most,
 V vocabulary.
@@ -59,37 +59,44 @@ def verify(tree: TokenTree, choices: Tensor) -> Verified:
     return Verified(path, counts, tokens)
 
 
-def verify_on_host(tree: TokenTree, choices: Tensor) -> list[tuple[list[int], list[int]]]:
-    """What `verify` finds, for a CPU: each row's path and tokens, without padding.
+def verify_on_host(tree: TokenTree, choices: Tensor) -> Verified:
+    """What `verify` finds, for a CPU; as wide as the longest path, and paths are padded by 0.
 
     There a loop over the nodes takes a fraction of the time of `verify`'s twenty small operators, whose code the
     target's pass has pushed out of the processor's caches.
 
     >>> tokens, parents = torch.tensor([[5, 7, 6, 8]]), torch.tensor([[-1, 0, 0, 2]])
     >>> verify_on_host(TokenTree.from_parents(tokens, parents), choices=torch.tensor([[6, 1, 9, 2]]))
-    [([0, 2], [6, 9])]
+    Verified(path=tensor([[0, 2]]), counts=tensor([2]), tokens=tensor([[6, 9]]))
     """
-    found = []
-    rows = zip(tree.tokens.tolist(), tree.parents.tolist(), choices.tolist(), strict=True)
-    for tokens, parents, chosen in rows:
-        depths, last = [0], 0  # of the nodes that the target's tokens lead to; -1 of others
-        for node in range(1, len(tokens)):
-            parent = parents[node]
-            follows = parent >= 0 <= depths[parent] and tokens[node] == chosen[parent]
-            depths.append(depths[parent] + 1 if follows else -1)
-            if depths[node] > depths[last]:
-                last = node
-        path = [last]
-        while path[-1]:
-            path.append(parents[path[-1]])
-        path.reverse()
-        found.append((path, [chosen[node] for node in path]))
-    return found
+    sequences = zip(tree.tokens.tolist(), tree.parents.tolist(), choices.tolist(), strict=True)
+    found = [_follow(*one) for one in sequences]
+    counts = [len(path) for path, _ in found]
+    padding = [[0] * (max(counts) - count) for count in counts]
+    paths = [path + zeros for (path, _), zeros in zip(found, padding, strict=True)]
+    tokens = [emitted + zeros for (_, emitted), zeros in zip(found, padding, strict=True)]
+    return Verified(torch.tensor(paths), torch.tensor(counts), torch.tensor(tokens))
+
+
+def _follow(tokens: list[int], parents: list[int], chosen: list[int]) -> tuple[list[int], list[int]]:
+    """Path and emitted tokens of one sequence."""
+    depths, last = [0], 0  # of the nodes that the target's tokens lead to; -1 of others
+    for node in range(1, len(tokens)):
+        parent = parents[node]
+        follows = parent >= 0 <= depths[parent] and tokens[node] == chosen[parent]
+        depths.append(depths[parent] + 1 if follows else -1)
+        if depths[node] > depths[last]:
+            last = node
+    path = [last]
+    while path[-1]:
+        path.append(parents[path[-1]])
+    path.reverse()
+    return path, [chosen[node] for node in path]
 
 
 @dataclass(frozen=True)
 class DrawRule:
-    """Rule B at every node whose children were drawn, without its random numbers.
+    """Recursive rejection sampling at every node whose children were drawn, without its random numbers.
 
     Attributes:
         thresholds: float64 [B, P, K]; a child is accepted if its number is below this, and those of the children
@@ -102,7 +109,7 @@ class DrawRule:
 
 
 def draw_rule(tree: TokenTree, draws: Draws, target_probs: Tensor) -> DrawRule:
-    """Work out rule B for all nodes at once.
+    """Work out the rule for all nodes at once.
 
     Child x is accepted with probability min(1, r(x) / q(x)), where r is the target's distribution and q the draft's
     at first; when it is refused, r becomes the positive part of r - q and q loses x, both normalised anew
@@ -151,7 +158,7 @@ def verify_drawn(tree: TokenTree, target_probs: Tensor, tests: Tensor, bonus: Te
     Verified(path=tensor([[0, 1]]), counts=tensor([2]), tokens=tensor([[1, 0]]))
     """
     draws = tree.draws
-    assert draws is not None, "rule B needs to know how the children were drawn"
+    assert draws is not None, "recursive rejection sampling needs to know how the children were drawn"
     at_nodes = draws.nodes.unsqueeze(2).expand_as(draws.draft_probs)
     rule = draw_rule(tree, draws, target_probs.gather(1, at_nodes))
     path, counts = _walk(tree, _accepted(tree, draws, rule, tests))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clover.drafting import DraftInput
 from clover.sampling import Sampler, SamplingParams
 from clover.sampling.numbers import gumbels
 from clover.tree import TokenTree
@@ -116,9 +117,14 @@ def fake_target(vocab: int) -> SimpleNamespace:
     return SimpleNamespace(device=torch.device("cpu"), vocab_size=vocab)
 
 
+def draft_input(session: Any, logits: Tensor, root: Tensor, sampler: Any) -> DraftInput:
+    """What a step offers whose draft has just taken everything in."""
+    return DraftInput(root, sampler, lambda: (session, logits), tuple)
+
+
 def grown(drafter: Any, draft: ScriptedDraft, rows: int, sampler: Sampler | None = None) -> TokenTree:
     """One step's trees; row b's text is (b,), and all rows are greedy unless a sampler is given."""
     sampler = sampler or sampler_of([SamplingParams()] * rows, draft.target.vocab_size)
     session = ScriptedSession(draft, [(row,) for row in range(rows)])
     logits = torch.stack([draft.opinion((row,)) for row in range(rows)])
-    return drafter.grow(session, logits, torch.arange(rows), sampler)
+    return drafter.grow(draft_input(session, logits, torch.arange(rows), sampler))

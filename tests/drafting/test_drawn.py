@@ -15,6 +15,7 @@ from clover.tree import CLOVER2_TREE, DrawnTree, TokenTree, TreeShape
 from tests.drafting.scripted import (
     ScriptedDraft,
     ScriptedSession,
+    draft_input,
     fake_target,
     grown,
     paths_of,
@@ -111,14 +112,14 @@ def test_greedy_rows_take_the_most_probable_tokens() -> None:
     mixed = sampler_of([SamplingParams(), SamplingParams(temperature=1.0)], 40)
     root = torch.zeros(2, dtype=torch.long)
     drafter = DrawnDrafter(draft, SMALL)  # type: ignore[arg-type]
-    drawn = drafter.grow(session, logits, root, mixed)
+    drawn = drafter.grow(draft_input(session, logits, root, mixed))
     greedy = sampler_of([SamplingParams()] * 2, 40)
     best = StaticDrafter(draft, SMALL.shape).grow(  # type: ignore[arg-type]
-        ScriptedSession(draft, [(0,), (2,)]), logits, root, greedy
+        draft_input(ScriptedSession(draft, [(0,), (2,)]), logits, root, greedy)
     )
     assert set(paths_of(drawn, 0)) <= set(paths_of(best, 0))
     assert not torch.equal(drawn.tokens[1], best.tokens[1])
-    all_greedy = drafter.grow(ScriptedSession(draft, [(0,), (2,)]), logits, root, greedy)
+    all_greedy = drafter.grow(draft_input(ScriptedSession(draft, [(0,), (2,)]), logits, root, greedy))
     assert all_greedy.draws is None
     assert torch.equal(all_greedy.tokens, best.tokens)
 

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-import clover.sampling.choices
+import clover.sampling.gumbel_cache
 import clover.tree.tokens
 from clover.drafting import make_drafter
 from clover.sampling import Sampler, SamplingParams
 from clover.tree import parse_tree
 from clover.verify import verify, verify_drawn
-from tests.drafting.scripted import ScriptedDraft, fake_target
+from tests.drafting.scripted import ScriptedDraft, draft_input, fake_target
 
 VOCAB, ROWS = 20, 2
 
@@ -31,7 +31,7 @@ def test_trees_grow_and_are_verified_without_a_question(text: str, monkeypatch: 
         clover.tree.tokens._shape_tensors.__wrapped__
     )  # tensors without data must not outlive this test
     monkeypatch.setattr(clover.tree.tokens, "_shape_tensors", uncached)
-    monkeypatch.setattr(clover.sampling.choices, "_KEPT_ON", "nothing")  # what a CPU does, which may ask
+    monkeypatch.setattr(clover.sampling.gumbel_cache, "_KEPT_ON", "nothing")  # what a CPU does, which may ask
     draft = ScriptedDraft(fake_target(VOCAB), lambda _: torch.zeros(VOCAB))
     params = [SamplingParams(), SamplingParams(temperature=0.8, repetition_penalty=1.2)]
     with FakeTensorMode():
@@ -39,7 +39,7 @@ def test_trees_grow_and_are_verified_without_a_question(text: str, monkeypatch: 
         drafter = make_drafter(draft, parse_tree(text))  # type: ignore[arg-type]
         monkeypatch.setattr(drafter, "_on_cpu", False, raising=False)  # there it may ask
         root = torch.zeros(ROWS, dtype=torch.long)
-        tree = drafter.grow(Session(), torch.randn(ROWS, VOCAB), root, sampler)  # type: ignore[arg-type]
+        tree = drafter.grow(draft_input(Session(), torch.randn(ROWS, VOCAB), root, sampler))  # type: ignore[arg-type]
         nodes = tree.tokens.shape[1]
         logits = torch.randn(ROWS, nodes, VOCAB)
         if tree.draws is None:

@@ -20,6 +20,7 @@ from clover.errors import UserError
 from clover.sampling import Sampler, SamplingParams
 from clover.target import TargetModel
 from clover.tree import TokenTree, TreeShape, parse_tree
+from tests.drafting.scripted import draft_input
 from tests.drafts.checks import check_gradients, check_round_trip, make, texts
 from tests.engine.test_lossless import requests_of, run
 from tests.families import VOCAB
@@ -76,7 +77,7 @@ def grown(target: TargetModel, draft: Any, tree: str, settings: list[SamplingPar
     session = draft.new_session(len(settings), 9)
     logits = session.commit(hidden, tokens.roll(-1, 1), [len(row) - 1 for row in tokens])
     sampler = Sampler(settings, tokens.tolist(), target.vocab_size, "cpu")
-    return make_drafter(draft, parse_tree(tree)).grow(session, logits, tokens[:, -1], sampler)
+    return make_drafter(draft, parse_tree(tree)).grow(draft_input(session, logits, tokens[:, -1], sampler))
 
 
 @pytest.mark.parametrize("tree", TREES)

@@ -49,7 +49,6 @@ class TableDraft:
     max_depth = 6
     d2t = None
     config = SimpleNamespace(hidden_state="post_norm")
-
     usable = True
 
     def __init__(self, target: TargetModel, factor: float = 1.0):

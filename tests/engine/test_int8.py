@@ -15,7 +15,7 @@ from clover.target.fast_linear import Int8Linear, can_have_int8
 from clover.tree import parse_tree
 from tests.engine.test_captured import make_draft
 from tests.engine.test_lossless import SETTINGS, requests_of, run, tokens_of
-from tests.engine.test_policy import WITH_COPIES, ScriptedPolicy, random_choices
+from tests.engine.test_policy import WITHOUT_DRAFT, ScriptedPolicy, random_choices
 from tests.families import tiny_config, tiny_model
 
 NEW = 24
@@ -63,7 +63,9 @@ def test_choices_refilled_rows_and_a_reduced_vocabulary(
     for seed, reduced in enumerate((False, True)):
         if reduced:
             draft.reduce_vocabulary(torch.arange(0, 512, 2))
-        policy = ScriptedPolicy(random_choices(draft, ("chain:4", "clover2", "budget:3"), seed, WITH_COPIES))
+        policy = ScriptedPolicy(
+            random_choices(draft, ("chain:4", "clover2", "budget:3"), seed, WITHOUT_DRAFT)
+        )
         engine = Engine(target, draft, policy=policy)
         assert tokens_of(run(engine, requests)) == expected
         found = {e.index: e.generation.tokens for e in engine.run(requests, max_rows=2) if e.generation}

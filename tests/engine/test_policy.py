@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Sequence
-from itertools import cycle
 from typing import Any
 
 import pytest
@@ -13,11 +12,12 @@ import torch
 from torch import Tensor
 
 from clover.drafting import (
-    Copier,
+    PLAIN_DRAFTER,
     Drafter,
     FixedPolicy,
+    LookupDrafter,
+    PlainDrafter,
     Policy,
-    PrefillOutcome,
     Running,
     StepOutcome,
     make_drafter,
@@ -36,41 +36,32 @@ NEW = 24
 
 
 class ScriptedPolicy(Policy):
-    """Chooses as it is told, over and over, and notes how it went; so with the prompts that the draft takes in."""
+    """Chooses as it is told, over and over, and notes how it went."""
 
-    def __init__(self, choices: Sequence[Drafter | Copier | None], expects: Sequence[bool] = (True,)):
-        self.choices, self.expects = list(choices), cycle(expects)
-        self.max_nodes = max(1 if choice is None else choice.max_nodes for choice in choices)
-        self.max_depth = max(0 if choice is None else choice.max_depth for choice in choices)
+    def __init__(self, choices: Sequence[Drafter]):
+        self.choices = list(choices)
+        self.max_nodes = max(choice.max_nodes for choice in choices)
+        self.max_depth = max(choice.max_depth for choice in choices)
         self.asked: list[Running] = []
         self.outcomes: list[StepOutcome] = []
-        self.coming: list[Running] = []
-        self.prefilled: list[PrefillOutcome] = []
 
-    def choose(self, running: Running) -> Drafter | Copier | None:
+    def choose(self, running: Running) -> Drafter:
         self.asked.append(running)
         return self.choices[(len(self.asked) - 1) % len(self.choices)]
 
     def record(self, outcome: StepOutcome) -> None:
         self.outcomes.append(outcome)
 
-    def expects_draft(self, coming: Running) -> bool:
-        self.coming.append(coming)
-        return next(self.expects)
 
-    def record_prefill(self, outcome: PrefillOutcome) -> None:
-        self.prefilled.append(outcome)
-
-
-WITH_COPIES = (None, Copier(3), Copier(9))
+WITHOUT_DRAFT = (PLAIN_DRAFTER, LookupDrafter(3), LookupDrafter(9))
 
 
 def random_choices(
-    draft: Any, trees: Sequence[str], seed: int, others: Sequence[Copier | None] = (None,)
-) -> list[Drafter | Copier | None]:
+    draft: Any, trees: Sequence[str], seed: int, others: Sequence[Drafter] = (PLAIN_DRAFTER,)
+) -> list[Drafter]:
     """Runs of one to six steps of the same kind; every other run is one of the others, plain steps if none is named."""
     rng = random.Random(seed)
-    drafters = [make_drafter(draft, parse_tree(tree)) for tree in trees]
+    drafters = [make_drafter(draft, tree) for tree in trees]
     runs = [[rng.choice(others if i % 2 else drafters)] * rng.randrange(1, 7) for i in range(8)]
     return [choice for part in runs for choice in part]
 
@@ -91,7 +82,7 @@ def test_any_choices_give_the_tokens_of_plain_decoding(target: TargetModel, draf
     requests = requests_of(batch, SETTINGS[batch % 2 :], NEW)
     expected = tokens_of(run(Engine(target), requests))
     for seed in range(2):
-        policy = ScriptedPolicy(random_choices(draft, TREES, seed, WITH_COPIES), (seed == 0, True, False))
+        policy = ScriptedPolicy(random_choices(draft, TREES, seed, WITHOUT_DRAFT))
         engine = Engine(target, draft, prefill_chunk=3, capacity=1, policy=policy)
         assert tokens_of(run(engine, requests)) == expected
         found = {e.index: e.generation.tokens for e in engine.run(requests, max_rows=2) if e.generation}
@@ -128,18 +119,16 @@ class Committed:
         return session
 
 
-@pytest.mark.parametrize("expects", [True, False])
-@pytest.mark.parametrize(("rows", "others"), [(3, (None,)), (1, WITH_COPIES)])
+@pytest.mark.parametrize(("rows", "others"), [(3, (PLAIN_DRAFTER,)), (1, WITHOUT_DRAFT)])
 def test_the_draft_takes_in_every_position_once_and_in_order(
     target: TargetModel,
     monkeypatch: pytest.MonkeyPatch,
     rows: int,
-    others: Sequence[Copier | None],
-    expects: bool,
+    others: Sequence[Drafter],
 ) -> None:
     draft = SYSTEMS["clover2"].from_target(target).to(target.dtype).eval()
     requests = [Request((3, *range(5, 8 + 4 * i)), 30, eos=()) for i in reversed(range(rows))]
-    policy = ScriptedPolicy(random_choices(draft, TREES, 3, others), [expects])
+    policy = ScriptedPolicy(random_choices(draft, TREES, 3, others))
     seen = Committed(draft, monkeypatch)
     generations = run(Engine(target, draft, prefill_chunk=4, policy=policy), requests)
     for taken, request, generation in zip(seen.taken, requests, generations, strict=True):
@@ -148,19 +137,19 @@ def test_the_draft_takes_in_every_position_once_and_in_order(
         assert len(taken) > len(request.prompt) + 10
         assert [token for _, token in taken] == text[0, 1 : len(taken) + 1].tolist()
         torch.testing.assert_close(torch.stack([own for own, _ in taken]), hidden[: len(taken)])
-    assert seen.widest <= max(4, 1 + max(drafter.max_depth for drafter in policy.choices if drafter))
+    assert seen.widest <= max(4, 1 + max(drafter.max_depth for drafter in policy.choices))
 
 
 def test_outcomes_say_what_happened(target: TargetModel) -> None:
     draft = SYSTEMS["clover2"].from_target(target).to(target.dtype).eval()
     tree = make_drafter(draft, parse_tree("chain:3"))
-    policy = ScriptedPolicy([tree, None, None, tree])
+    policy = ScriptedPolicy([tree, PLAIN_DRAFTER, PLAIN_DRAFTER, tree])
     requests = [Request((3, 4, 5), 20, eos=()), Request((6,), 9, eos=())]
     generations = run(Engine(target, draft, policy=policy), requests)
     first = policy.outcomes[0]
-    assert policy.asked[0] == Running(2, 3, 0.0, (20, 9))
+    assert policy.asked[0] == Running(2, 3)
     assert (first.batch_size, first.context) == (2, 3)
-    assert [outcome.drafter for outcome in policy.outcomes[:4]] == [tree, None, None, tree]
+    assert [outcome.drafter for outcome in policy.outcomes[:4]] == [tree, PLAIN_DRAFTER, PLAIN_DRAFTER, tree]
     assert [outcome.nodes for outcome in policy.outcomes[:4]] == [4, 1, 1, 4]
     assert [outcome.caught_up for outcome in policy.outcomes[:4]][1:3] == [0, 0]
     assert policy.outcomes[3].caught_up > 0 == policy.outcomes[0].caught_up
@@ -170,46 +159,9 @@ def test_outcomes_say_what_happened(target: TargetModel) -> None:
     assert sum(sum(outcome.emitted) for outcome in policy.outcomes) >= 29
 
 
-def test_prompts_wait_for_the_draft_where_it_is_not_expected(target: TargetModel) -> None:
-    """The draft's trees are the same; its first step has the prompts to take in, those that have joined since, too."""
-    draft = SYSTEMS["clover2"].from_target(target).to(target.dtype).eval()
-    tree, lengths = make_drafter(draft, parse_tree("chain:3")), (40, 25, 31)
-    requests = [
-        Request(tuple(3 + i % 40 for i in range(n)), 40 - 17 * row, eos=()) for row, n in enumerate(lengths)
-    ]
-    texts = []
-    for expects in (True, False):
-        policy = ScriptedPolicy([None, None, None, tree], [expects])
-        engine = Engine(target, draft, prefill_chunk=16, policy=policy)
-        found = {e.index: e.generation for e in engine.run(requests, max_rows=2) if e.generation}
-        texts.append([(found[i].tokens, found[i].acceptance) for i in range(3)])
-        assert policy.outcomes[3].caught_up == (3 if expects else 39 - 1 + 3)
-        chunks, joining = [(2 * 16), (2 * 16), (2 * 7)], [16, 14]
-        assert [one.positions for one in policy.prefilled] == ([*chunks, *joining] if expects else [])
-    assert texts[0] == texts[1]
-    first, joins = policy.coming
-    assert (first.batch_size, first.context, first.behind) == (2, 40, (39 + 24) // 2)
-    assert (joins.batch_size, joins.left) == (2, (joins.left[0], 6))
-    assert joins.behind >= 30 // 2
-
-
-def test_what_is_left_is_told_once_no_other_request_can_come(target: TargetModel) -> None:
-    requests = [Request((3, 4, 5), 4, eos=()), Request((6,), 9, eos=()), Request((7,), 3, eos=())]
-    policy = ScriptedPolicy([None])
-    for _ in Engine(target, policy=policy).run(requests, max_rows=2):
-        pass
-    assert [asked.left for asked in policy.asked[:4]] == [()] * 4
-    assert policy.asked[4].left == (5, 3), "the third request has joined"
-    assert [len(asked.left) for asked in policy.asked[4:]] == [2, 2, 2, 1, 1]
-    decoding = Engine(target, policy=policy).open(2)
-    decoding.add(requests[0])
-    decoding.step()
-    assert policy.asked[-1] == Running(1, 3, 0.0, ())
-
-
 def test_a_conversation_keeps_what_plain_steps_wrote(target: TargetModel) -> None:
     draft = SYSTEMS["clover2"].from_target(target).to(target.dtype).eval()
-    engine = Engine(target, draft, policy=FixedPolicy(None))
+    engine = Engine(target, draft, policy=FixedPolicy(PLAIN_DRAFTER))
     prefix, prompt = PrefixCache(), (3, 9, 27, 31, 14)
     (said,) = [e.generation for e in engine.run([Request(prompt, 15, eos=())], prefix=prefix) if e.generation]
     follow_up = (*prompt, *said.tokens, 5, 6)
@@ -227,16 +179,16 @@ class MovedClock(Policy):
     def __init__(self, draft: Any, compiled: bool = False):
         self.inner = make_policy(draft, compiled=compiled)
         self.max_nodes, self.max_depth = self.inner.max_nodes, self.inner.max_depth
-        self.drafters: list[Drafter | Copier | None] = []
+        self.drafters: list[Drafter] = []
 
-    def choose(self, running: Running) -> Drafter | Copier | None:
+    def choose(self, running: Running) -> Drafter:
         self.drafters.append(self.inner.choose(running))
         return self.drafters[-1]
 
     def record(self, outcome: StepOutcome) -> None:
         cheap = len(self.drafters) // 20 % 2 == 0
-        copied = isinstance(outcome.drafter, Copier)
-        seconds = 1.0 if outcome.drafter is None or copied else 0.5 if cheap else 9.0
+        asked = not isinstance(outcome.drafter, PlainDrafter | LookupDrafter)
+        seconds = (0.5 if cheap else 9.0) if asked else 1.0
         self.inner.record(dataclasses.replace(outcome, seconds=seconds))
 
 
@@ -254,7 +206,7 @@ def test_the_automatic_choice_gives_the_tokens_of_plain_decoding(
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_copies_of_texts_that_go_in_circles_change_no_token(dtype: torch.dtype, batch: int) -> None:
+def test_looking_up_texts_that_go_in_circles_changes_no_token(dtype: torch.dtype, batch: int) -> None:
     target = TargetModel(tiny_model("llama", seed=4).to(dtype))
     draft = SYSTEMS["clover2"].from_target(target).to(dtype).eval()
     requests = requests_of(batch, [SamplingParams()], 6 * NEW)
@@ -262,16 +214,16 @@ def test_copies_of_texts_that_go_in_circles_change_no_token(dtype: torch.dtype, 
     engine = Engine(target, draft, policy=policy)
     generations = run(engine, requests)
     assert tokens_of(generations) == tokens_of(run(Engine(target), requests))
-    assert sum(isinstance(one, Copier) for one in policy.drafters) > 5
+    assert sum(isinstance(one, LookupDrafter) for one in policy.drafters) > 5
     assert max(generation.acceptance.tau for generation in generations) > 2
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-def test_copies_up_to_the_end_of_the_context(target: TargetModel, batch: int) -> None:
+def test_lookup_up_to_the_end_of_the_context(target: TargetModel, batch: int) -> None:
     draft = SYSTEMS["clover2"].from_target(target).to(target.dtype).eval()
     room = target.context_length
     requests = [Request(tuple([5, 6, 7, 8] * (room // 4 - 12 - row)), room, eos=()) for row in range(batch)]
-    policy = ScriptedPolicy([Copier(9)])
+    policy = ScriptedPolicy([LookupDrafter(9)])
     found = run(Engine(target, draft, policy=policy), requests)
     assert tokens_of(found) == tokens_of(run(Engine(target), requests))
     assert {generation.finish_reason for generation in found} == {"context"}

@@ -4,7 +4,7 @@ from statistics import fmean
 
 import pytest
 
-from clover.drafting import StaticDrafter
+from clover.drafting import PLAIN_DRAFTER, StaticDrafter
 from clover.drafts.medusa import MedusaDraft
 from clover.engine import Request
 from clover.target import TargetModel
@@ -18,7 +18,7 @@ def steps() -> dict[str, list[Step]]:
     target = TargetModel(tiny_model("llama"))
     draft = MedusaDraft.from_target(target, num_heads=2).eval()
     batch = [Request((3, 4, 5), 10), Request((6, 7), 10)]
-    drafters = {"plain": None, "chain:2": StaticDrafter(draft, TreeShape.chain(2))}
+    drafters = {"plain": PLAIN_DRAFTER, "chain:2": StaticDrafter(draft, TreeShape.chain(2))}
     return time_in_turn(target, draft, drafters, [batch], lambda fewest: fewest >= 9)
 
 

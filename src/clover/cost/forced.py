@@ -6,11 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
-from torch import Tensor
-
-from clover.drafting import StaticDrafter
-from clover.drafts import DraftSession
-from clover.sampling import Sampler
+from clover.drafting import DraftInput, StaticDrafter
 from clover.tree import TokenTree
 
 _LEAST, _MOST = 0.1, 0.95  # chance that a token on the first path is right, drawn anew for each step
@@ -34,8 +30,9 @@ class ForcedDrafter:
         paths = drafter.shape.paths
         self._first = [paths.index((0,) * depth) for depth in range(1, self.max_depth + 1)]
 
-    def grow(self, session: DraftSession, logits: Tensor, root: Tensor, sampler: Sampler) -> TokenTree:
-        tree = self._drafter.grow(session, logits, root, sampler)
+    def grow(self, given: DraftInput) -> TokenTree:
+        session, logits = given.catch_up()
+        tree = self._drafter.grow(replace(given, catch_up=lambda: (session, logits)))
         tokens, chance = tree.tokens.clone(), self._random.uniform(_LEAST, _MOST)
         for row, length in enumerate(session.lengths):
             known = self._texts[row][length + 1 :]  # the draft has taken in all positions before the root

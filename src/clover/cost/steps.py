@@ -17,7 +17,8 @@ from typing import Any
 from scipy.stats import theilslopes
 
 from clover.cost.forced import ForcedDrafter
-from clover.drafting import StaticDrafter
+from clover.drafting import PLAIN_DRAFTER, StaticDrafter
+from clover.drafting.tuning import PLAIN
 from clover.drafts import DraftModel
 from clover.engine import Engine, Request
 from clover.interleaved import decode, wait_for
@@ -26,7 +27,6 @@ from clover.tree import TreeShape, static_spec
 from clover.tune.round_robin import Step, time_in_turn
 
 _STARTS = 5  # times that the prompts alone are run
-_PLAIN = "plain"
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,9 @@ def measure_steps(
     texts = [[*one.prompt, *new] for one, new in zip(batch, written, strict=True)]
     trees = {static_spec(shape): StaticDrafter(draft, shape) for shape in shapes}
     forced = {name: ForcedDrafter(drafter, texts, seed) for name, drafter in trees.items()}
-    steps = time_in_turn(target, draft, {_PLAIN: None, **forced}, [batch], enough, seed)
+    steps = time_in_turn(target, draft, {PLAIN: PLAIN_DRAFTER, **forced}, [batch], enough, seed)
     prefills = [_prefill(Engine(target), batch), _prefill(Engine(target, draft), batch)]
-    plain_step = median(step.seconds for step in steps[_PLAIN])
+    plain_step = median(step.seconds for step in steps[PLAIN])
     plain = PlainCost(len(batch), batch[0].max_new_tokens, prefills[0], plain_step)
     return [_tree_cost(plain, name, one, prefills[1], steps[name]) for name, one in trees.items()]
 

@@ -1,29 +1,29 @@
-"""Growing token trees from a draft: one file per way to do it, on the interface of `clover.drafting.base`."""
+"""Growing token trees: one file per way to do it, on the interface of `clover.drafting.base`, and the choice of one."""
 
-from clover.drafting.auto import AutoPolicy
-from clover.drafting.base import Drafter
+from clover.drafting.auto import AutoPolicy, make_policy
+from clover.drafting.base import PLAIN_DRAFTER, Drafter, DraftInput, PlainDrafter
 from clover.drafting.budget import BudgetDrafter
-from clover.drafting.candidates import make_policy
 from clover.drafting.confident import ConfidentDrafter
 from clover.drafting.drawn import DrawnDrafter
-from clover.drafting.making import make_drafter
-from clover.drafting.policy import FixedPolicy, Policy, PrefillOutcome, Running, StepOutcome
-from clover.drafting.repetition import Copier, Repetition
+from clover.drafting.factory import make_drafter
+from clover.drafting.policy import FixedPolicy, Policy, Running, StepOutcome
+from clover.drafting.prompt_lookup import LookupDrafter
 from clover.drafting.rerank import RerankDrafter
 from clover.drafting.static import StaticDrafter
 
 __all__ = [
+    "PLAIN_DRAFTER",
     "Drafter",
+    "DraftInput",
+    "PlainDrafter",
     "StaticDrafter",
     "BudgetDrafter",
     "RerankDrafter",
     "ConfidentDrafter",
     "DrawnDrafter",
-    "Copier",
-    "Repetition",
+    "LookupDrafter",
     "make_drafter",
     "Policy",
-    "PrefillOutcome",
     "Running",
     "StepOutcome",
     "FixedPolicy",

@@ -1,35 +1,112 @@
-"""What drafts at each step, chosen while it runs: the candidate that gives the most tokens per second at present.
+"""What drafts at each step, chosen while it runs: the candidate with the most expected tokens per second.
 
-docs/auto.md says how well it does.
+A candidate's speed is its tokens per step divided by the seconds of its step. Tokens come from a running mean of the
+acceptance rate at each depth, seconds from the tuning, or from the first steps. docs/auto.md says what it loses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from math import inf
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import log2
 from statistics import fmean, median_low
 
-from clover.drafting.base import Drafter
-from clover.drafting.copying import LENGTHS, Copying, copier_name
-from clover.drafting.estimates import AcceptanceEstimate, Believed, CatchUpEstimate, CostEstimate
-from clover.drafting.policy import Policy, PrefillOutcome, Running, StepOutcome
-from clover.drafting.repetition import Copier
-from clover.drafting.sizes import Size, Trial, size_group
-from clover.drafting.tail import Tail
-from clover.drafting.tuning import PLAIN
+from clover.drafting.base import PLAIN_DRAFTER, Drafter
+from clover.drafting.factory import make_drafter
+from clover.drafting.policy import Policy, Running, StepOutcome
+from clover.drafting.prompt_lookup import LookupAcceptance, LookupDrafter
+from clover.drafting.tuning import PLAIN, Tuning, on_line, verify_seconds
+from clover.drafts import DraftModel
+from clover.drafts.ngrams import RepeatingText
+from clover.tree import TreeShape, static_spec
 
 _MARGIN = 1.03  # a change must promise that much
-_NEAR = 1.6  # times as fast as plain steps: an error of the tuning could hide that these are faster
-_PLAIN_SHARE, _SHARE = 0.006, 0.01  # of the time may be lost by trials; less where plain steps lead
-# Steps' worth of time that may be lost at the start, less where costs are known beforehand, and that may be saved up.
-_FIRST_CREDIT, _TUNED_FIRST_CREDIT, _MOST_CREDIT = 4.0, 0.5, 12.0
-_TRIAL, _LONGEST_TRIAL, _PLAIN_TRIAL = 4, 24, 3  # steps
-# Steps that costs known beforehand, and those taken from another batch size, count for.
-_TUNED_STEPS, _GUESSED_STEPS = 3, 2
-_SLOPE = 0.1  # guess: what a node costs, in plain steps
-_FEW = 32  # positions that the draft takes in with the last step's, at hardly any cost
-_HORIZON = 128  # guess: tokens that a row will still emit
+_NEAR = 1.3  # a leader less than so many times as fast as a rival may owe its lead to an error in its costs
+_PROBE_SHARE = 0.01  # of the time may be lost by probes
+_PROBE_STEPS, _PLAIN_STEPS = 3, 2
+_MOST_LOST = 3  # times that the wait between probes doubles
+_MEMORY = 32.0  # steps that acceptance is averaged over
+_KEPT = 9  # seconds of steps, of which the median counts
+_FEW = 8  # positions that the draft catches up on in no time
+_DEPTHS, _COMPILED_DEPTHS = (1, 2, 4, 6, 8, 12), (2,)  # chains that an untuned draft may grow
+_LENGTHS, _COMPILED_LENGTHS = (7, 15, 31), (15,)  # tokens that prompt lookup may propose
+_LOOKUP_COST = 0.05  # guess: plain steps per token, at least
+
+
+class Acceptance:
+    """Tokens per step at each depth, from a running mean of the acceptance rate there.
+
+    The rate at a depth counts the sequences that got there. The depth before speaks for one that was hardly seen.
+
+    Args:
+        depth: that is ever drafted.
+        rate: assumed at first, and how many observations that counts for.
+    """
+
+    def __init__(self, depth: int, rate: float, weight: float):
+        self._right, self._tried = [0.0] * depth, [0.0] * depth
+        self._right[0], self._tried[0] = rate * weight, weight
+
+    def observe(self, accepted: Sequence[int], depth: int) -> None:
+        """Learn from a step: draft tokens accepted in each sequence, of chains or trees of a depth."""
+        self.fade()
+        for count in accepted:
+            for at in range(min(count + 1, depth)):
+                self._tried[at] += 1
+                self._right[at] += at < count
+
+    def fade(self) -> None:
+        """Let what was seen count a little less; also at steps in which nothing is seen."""
+        kept = 1 - 1 / _MEMORY
+        self._right = [kept * value for value in self._right]
+        self._tried = [kept * value for value in self._tried]
+
+    def tokens(self, depth: int) -> float:
+        """Expected per sequence and step, the bonus token included."""
+        rate, reached, total = self._right[0] / max(self._tried[0], 1e-9), 1.0, 1.0
+        for right, tried in zip(self._right[:depth], self._tried, strict=False):
+            rate = (right + rate) / (tried + 1)
+            reached *= rate
+            total += reached
+        return total
+
+
+class StepSeconds:
+    """Seconds of a step of each candidate in batches of about one size; only ratios count.
+
+    The machine's speed changes, so a candidate that runs for a few steps is compared with what ran just before.
+    Medians, because other processes make single steps slow and none fast.
+
+    Args:
+        known: by name; counts for `weight` steps.
+    """
+
+    def __init__(self, known: Mapping[str, float], weight: int):
+        self._steps = {name: deque([value] * weight, maxlen=_KEPT) for name, value in known.items()}
+        self._pace = deque[float](maxlen=_KEPT)  # seconds of late, divided by those of `known`
+
+    @property
+    def medians(self) -> dict[str, float]:
+        """Of those that have run, or were tuned."""
+        return {name: median_low(steps) for name, steps in self._steps.items()}
+
+    @property
+    def pace(self) -> float | None:
+        """Seconds at present per second of `medians`; None before anything has run."""
+        return median_low(self._pace) if self._pace else None
+
+    def observe(self, name: str, seconds: float, new: bool) -> None:
+        """Learn from a step what a candidate costs if it is new there, else how fast the machine is."""
+        pace = self.pace
+        if name not in self._steps or (new and pace is not None):
+            self._steps.setdefault(name, deque(maxlen=_KEPT)).append(seconds / (pace or 1.0))
+        if not new or pace is None:
+            self._pace.append(seconds / median_low(self._steps[name]))
+
+    def interrupt(self) -> None:
+        """The machine's speed of late is not that of the steps to come."""
+        self._pace.clear()
 
 
 @dataclass(frozen=True)
@@ -37,333 +114,286 @@ class Candidate:
     """Something that may draft.
 
     Attributes:
-        name: a tree as `parse_tree` takes it, or what the user calls it.
-        drafter: grows it.
-        accepted: tokens it is believed to have accepted per row and step.
-        depth: mean depth of its trees, if that varies from step to step.
+        kind: "plain", "chain", "tree" or "lookup".
+        rate: acceptance rate assumed at every depth.
+        weight: observations that this counts for.
     """
 
-    name: str
+    kind: str
     drafter: Drafter
-    accepted: float
-    depth: float | None = None
+    rate: float = 0.6
+    weight: float = 1.0
+
+
+@dataclass
+class _Size:
+    """Batches of about one size: what steps cost, what leads and since how many steps."""
+
+    costs: StepSeconds
+    leader: str = PLAIN
+    age: int = 0
 
 
 class AutoPolicy(Policy):
-    """Runs the candidate with the most expected tokens per second, or plain steps, and tries others now and then.
+    """Runs the fastest candidate; probes another one where that may pay.
 
-    Batch sizes are grouped by powers of two; each group has costs and a leader of its own, acceptance is common to
-    all (`CostEstimate`, `AcceptanceEstimate`). The leader changes when another is expected to be 3 % faster. A trial
-    is a few steps of another candidate: first of one of unknown cost, then of plain steps, else of the fastest that is
-    due. What trials lose is paid from a credit that grows by 1 % of the time, 0.6 % where plain steps lead, and a
-    candidate that has lost waits twice as long as before. In a batch the candidate and the leader take turns, so that
-    rows that change meanwhile do not speak for one of them. While plain steps lead, one trial tells all: the text is
-    as good for the other trees.
+    Where plain steps lead, the best chain is probed, at first the shallowest. Where drafting leads, plain steps and
+    trees are, if they are nearly as fast. A probe is three steps, two in a batch. What it loses, catching up included,
+    must be 1 % of the time until the next, and less after each probe that was lost: a poor draft is hardly ever asked
+    again. Prompt lookup needs no probes, because every token tells what it would have been worth. In a batch it must
+    be faster than plain steps for every sequence, or those that do not repeat themselves fall behind.
 
-    What the draft takes in after plain steps is no part of a candidate's cost: those steps are left out of it, and
-    counted as the trial's. While plain steps lead prompts are left to it, too, and it does not take over from them
-    unless it wins back what that will take.
-
-    Where texts repeat themselves a step of copies (`Copying`) comes in between, at each step that it is expected to be
-    3 % faster at than the leader. It needs no trials: what copies would have been worth is known after every step.
+    Batch sizes are grouped by powers of two. Acceptance is common to all.
 
     Args:
-        candidates: plain steps need not be among them, they always are.
-        costs: per batch size, seconds per step by name, of those worth considering there and of copies; "plain" is a
-            plain step. Where no size has any, all are considered, and measured first.
-        weight: rows times steps that speak for the candidates' accepted tokens.
-        copies: tokens that a step may copy.
+        candidates: by name; "plain" is among them.
+        costs: per batch size, seconds of a step by name, where they are known.
     """
 
     def __init__(
-        self,
-        candidates: Sequence[Candidate],
-        costs: Mapping[int, Mapping[str, float]] | None = None,
-        weight: float = 8.0,
-        copies: Sequence[int] = LENGTHS,
+        self, candidates: Mapping[str, Candidate], costs: Mapping[int, Mapping[str, float]] | None = None
     ):
-        assert candidates, "without a draft there is nothing to choose"
-        self._drafters = {candidate.name: candidate.drafter for candidate in candidates}
-        self._copying = Copying(copies)
-        every = (*self._drafters.values(), *self._copying.copiers.values())
-        self.max_nodes = max(drafter.max_nodes for drafter in every)
-        self.max_depth = max(drafter.max_depth for drafter in every)
-        self._known = (PLAIN, *self._drafters)
-        known = {c.name: Believed(max(c.accepted, 0.05), c.drafter.max_depth, c.depth) for c in candidates}
-        self._acceptance = AcceptanceEstimate(known, weight)
-        self._sizes = {
-            size_group(size): Size(
-                CostEstimate(known, _TUNED_STEPS),
-                (PLAIN, *(name for name in known if name in self._drafters)),
-                tuned=True,
-            )
-            for size, known in (costs or {}).items()
+        self._candidates = dict(candidates)
+        drafters = [one.drafter for one in candidates.values()]
+        self.max_nodes = max(drafter.max_nodes for drafter in drafters)
+        self.max_depth = max(drafter.max_depth for drafter in drafters)
+        self._depths = {name: one.drafter.max_depth for name, one in candidates.items()}
+        chains = [name for name, one in candidates.items() if one.kind == "chain"]
+        self._shallowest = min(chains, key=self._depths.__getitem__)
+        self._lookups = [name for name, one in candidates.items() if one.kind == "lookup"]
+        first = candidates[self._shallowest]
+        self._chains = Acceptance(max(map(self._depths.__getitem__, chains)), first.rate, first.weight)
+        self._trees = {
+            name: Acceptance(self._depths[name], one.rate, one.weight)
+            for name, one in candidates.items()
+            if one.kind == "tree"
         }
-        self._group = -1
-        self._first_credit = _TUNED_FIRST_CREDIT if costs else _FIRST_CREDIT
-        self._credit: float | None = None  # seconds
-        self._pace: float | None = None  # seconds of late per unit of the costs' scale
-        self._running = Running(1, 0)
-        self._lone: str | None = None  # what is fastest for a single row, as long as the rows are the same
-        self._catch_ups = CatchUpEstimate()
-        self._trial: Trial | None = None
-
-    # -- the choice ------------------------------------------------------------------------------------------------
-
-    def choose(self, running: Running) -> Drafter | Copier | None:
-        size = self._enter(running)
-        self._copying.enter(running)
-        costs = self._costs(size)
-        if self._trial is None:
-            size.lead(self._best(size, costs))
-            self._trial = self._next_trial(size, costs)
-        return self._copier(size, costs, running.room) or self._drafters.get(self._name(size))
-
-    def expects_draft(self, coming: Running) -> bool:
-        """Where nobody knows yet what is best the draft is expected; else it must be worth its share of the prompts."""
-        size = self._size(size_group(coming.batch_size))
-        self._consider(coming)
-        costs = self._costs(size)
-        return PLAIN not in costs or len(costs) == 1 or self._best(size, costs) != PLAIN
+        self._lookup, self._texts = LookupAcceptance(), list[RepeatingText]()
+        self._sizes = {size_group(at): _Size(StepSeconds(known, 3)) for at, known in (costs or {}).items()}
+        self._group, self._name = -1, PLAIN
+        self._probe: tuple[str, int] | None = None  # what, and steps that are left
+        self._spent, self._yielded = 0.0, 0.0  # by the probe: seconds, and tokens per sequence
+        self._wait, self._lost = 0.0, 0  # seconds until the next probe, and probes lost one after the other
 
     @property
     def leader(self) -> str:
         """Name of what is held for the best at the present batch size."""
         return self._sizes[self._group].leader if self._group in self._sizes else PLAIN
 
-    @property
-    def _trying(self) -> Trial | None:
-        """The trial, if the next step is one of its own."""
-        return None if self._trial is None or self._trial.rests else self._trial
-
-    def _name(self, size: Size) -> str:
-        return size.leader if self._trying is None else self._trying.name
-
-    def _enter(self, running: Running) -> Size:
-        at = size_group(running.batch_size)
-        size = self._size(at)
-        if at != self._group:
-            self._trial, self._group = None, at
-            size.costs.interrupt()
-        self._consider(running)
-        return size
-
-    def _consider(self, running: Running) -> None:
-        """Judge by what these rows are like."""
-        if running.rows != self._running.rows:
-            self._lone = None
-        self._running = running
-        self._acceptance.enter(running.temperature, running.rows or range(running.batch_size))
-
-    def _size(self, group: int) -> Size:
-        """The knowledge about a batch size; what is known of the nearest other one where there is none."""
-        if group not in self._sizes:
-            self._sizes[group] = self._like_nearest(group)
-        return self._sizes[group]
-
-    def _like_nearest(self, group: int) -> Size:
-        if not self._sizes:
-            return Size(CostEstimate({}, _GUESSED_STEPS), self._known)
-        known = self._sizes[min(self._sizes, key=lambda other: (abs(other - group), other))]
-        return Size(CostEstimate(known.costs.relative, _GUESSED_STEPS), known.names, leader=known.leader)
-
-    def _best(self, size: Size, costs: Mapping[str, float]) -> str:
-        """The leader, unless another known candidate is faster by the margin."""
-        if not costs:
-            return PLAIN
-        known = (name for name in size.names if name in costs)
-        per_token = {name: costs[name] / self._acceptance.tokens(name) for name in known}
-        catch_up = self._catch_up_per_token
-        for name in per_token.keys() - {PLAIN}:
-            per_token[name] += catch_up
-        best = min(per_token, key=per_token.__getitem__)
-        if size.leader not in per_token:
-            return best
-        return best if _MARGIN * per_token[best] < per_token[size.leader] else size.leader
-
-    def _costs(self, size: Size) -> dict[str, float]:
-        """Of a step of each known candidate on the present text, and of the tail it leads to; only ratios count."""
-        costs = size.costs.steps(self._acceptance.stretch).items()
-        emitted = {name: (cost, self._acceptance.tokens(name)) for name, cost in costs if name in self._known}
-        return self._with_tail(size, emitted)
-
-    def _with_tail(self, size: Size, steps: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-        """Costs of steps, from what they cost themselves and the tokens that each row has of them."""
-        left = self._running.left
-        alone = self._alone(size) if left else 0.0
-        if not alone:
-            return {name: cost for name, (cost, _) in steps.items()}
-        tail = Tail(left)
-        return {
-            name: cost * (1 + tail.surplus(emitted)) + alone * emitted * tail.lag(emitted)
-            for name, (cost, emitted) in steps.items()
-        }
-
-    # -- copies ----------------------------------------------------------------------------------------------------
-
-    def _copier(self, size: Size, costs: Mapping[str, float], room: int) -> Copier | None:
-        """What makes this step's copies, if they are worth more than the leader."""
-        if not (self._copying.repeats and size.leader in costs and PLAIN in costs):
-            return None
-        own = size.costs.relative
-        for name in (name for name in self._copying.copiers if name not in own):
-            own[name] = self._guess(size, name, min)
-            size.costs.presume(name, own[name])
-        tokens = self._copying.tokens(own, room)
-        charged = self._with_tail(size, {name: (own[name], emitted) for name, emitted in tokens.items()})
-        leading = self._acceptance.tokens(size.leader) / costs[size.leader]
-        best = max(tokens, key=lambda name: tokens[name] / charged[name], default=None)
-        if best is None or tokens[best] / charged[best] <= _MARGIN * leading:
-            return None
-        return self._copying.copiers[best]
-
-    def _alone(self, size: Size) -> float:
-        """What a token costs where a single row is left, on the scale of a larger batch; 0 where that is not known."""
-        single = self._sizes.get(0)
-        if single is None or single is size or not (size.tuned and single.tuned):
-            return 0.0
-        if self._lone is None:
-            costs = single.costs.steps(self._acceptance.stretch)
-            self._lone = min(costs, key=lambda name: costs[name] / self._acceptance.tokens(name))
-        cost = single.costs.step(self._lone, self._acceptance.stretch(self._lone))
-        return cost / self._acceptance.tokens(self._lone)
-
-    # -- trials ----------------------------------------------------------------------------------------------------
-
-    def _next_trial(self, size: Size, costs: Mapping[str, float]) -> Trial | None:
-        """The first of the trials in order that the credit pays for, once the machine's speed is known."""
-        if self._credit is None or not size.costs.paced:
-            return None
-        for name in self._in_order(size, costs):
-            if name != PLAIN and name in costs and self._plain_is_due(size, costs):
-                return None
-            steps = _PLAIN_TRIAL if name == PLAIN else _TRIAL
-            if self._expected_loss(size, costs, name, steps) <= self._credit:
-                long = PLAIN not in (name, size.leader)
-                long = long and self._expected_loss(size, costs, name, _LONGEST_TRIAL) <= self._credit / 2
-                return Trial(name, _LONGEST_TRIAL if long else steps)
-        return None
-
-    def _plain_is_due(self, size: Size, costs: Mapping[str, float]) -> bool:
-        """Whether the credit is saved up for plain steps: not tried yet, and so near that their cost matters most."""
-        if size.plain_tried or PLAIN not in costs or size.leader == PLAIN:
-            return False
-        return self._acceptance.tokens(size.leader) / costs[size.leader] < _NEAR / costs[PLAIN]
-
-    def _in_order(self, size: Size, costs: Mapping[str, float]) -> list[str]:
-        """What to try: what costs nobody knows, smallest first; plain steps, to know when to fall back; the fastest."""
-        unknown = sorted((name for name in size.names if name not in costs), key=self._nodes)
-        others = [name for name in size.names if name in costs and name != size.leader]
-        others.sort(key=lambda name: (name != PLAIN, -self._acceptance.tokens(name) / costs[name]))
-        if size.leader == PLAIN:
-            others = others[:1]
-        return unknown + [name for name in others if size.is_due(name)]
-
-    def _nodes(self, name: str) -> int:
-        drafter = self._drafters.get(name) or self._copying.copiers.get(name)
-        return 1 if drafter is None else drafter.max_nodes
-
-    def _expected_loss(self, size: Size, costs: Mapping[str, float], name: str, steps: int) -> float:
-        """Seconds that a trial takes longer than the leader takes for as many tokens."""
-        per_token = costs[size.leader] / self._acceptance.tokens(size.leader)
-        step = costs[name] if name in costs else self._guess(size, name)
-        catch_up = 0.0 if name == PLAIN else self._catch_up
-        return steps * size.costs.pace * (step - per_token * self._acceptance.tokens(name)) + catch_up
-
-    def _guess(self, size: Size, name: str, of: Callable[[list[float]], float] = max) -> float:
-        """What a candidate of unknown cost may cost: as much per node as the dearest known one, or other `of` them."""
-        costs = size.costs.relative
-        plain = costs.get(PLAIN, min(costs.values()))
-        drafted = ((cost, self._nodes(other) - 1) for other, cost in costs.items() if other != PLAIN)
-        slopes = [(cost - plain) / tokens for cost, tokens in drafted]
-        return plain + of([_SLOPE * plain, *slopes]) * (self._nodes(name) - 1)
-
-    @property
-    def _catch_up(self) -> float:
-        """Seconds that the draft needs for what it has not taken in."""
-        return self._catch_ups.seconds * self._running.behind * self._running.batch_size
-
-    @property
-    def _catch_up_per_token(self) -> float:
-        """The same on the costs' scale for each token that a row will still emit; 0 where that is not known."""
-        left = self._running.left
-        return self._catch_up / (self._pace or inf) / (fmean(left) if left else _HORIZON)
-
-    # -- learning --------------------------------------------------------------------------------------------------
+    def choose(self, running: Running) -> Drafter:
+        size = self._enter(running.batch_size)
+        self._texts = list(running.texts()) if self._lookups else []
+        for text in self._texts:
+            self._lookup.learn(text)
+        known = size.costs.medians
+        if PLAIN not in known or (len(known) == 1 and size.age < _PLAIN_STEPS):
+            self._name = PLAIN
+        else:
+            costs = self._costs(known)
+            self._lead(size, costs)
+            if self._probe is None:
+                self._begin_probe(size, costs, running.batch_size)
+            self._name = self._probe[0] if self._probe else self._looked_up(size, costs, running.room)
+        return self._candidates[self._name].drafter
 
     def record(self, outcome: StepOutcome) -> None:
-        size = self._sizes[self._group]
-        size.steps += 1
-        credit = self._first_credit * outcome.seconds if self._credit is None else self._credit
-        most = _MOST_CREDIT * outcome.seconds + self._catch_up
-        share = _PLAIN_SHARE if size.leader == PLAIN else _SHARE
-        self._credit = min(credit + share * outcome.seconds, most)
-        if outcome.drafter is not None and outcome.nodes == 1:
-            return  # the end of the context leaves no room for a tree
-        if isinstance(outcome.drafter, Copier):
-            self._learn_from_copies(size, outcome.drafter, outcome)
-        elif self._trying is not None:
-            self._learn_from_trial(size, self._trying, outcome)
-        else:
-            self._learn_from_leader(size, outcome)
-            if self._trial is not None:
-                self._trial.rests = False
-        if size.costs.paced:
-            self._pace = size.costs.pace
-
-    def record_prefill(self, outcome: PrefillOutcome) -> None:
-        self._catch_ups.observe(outcome.positions, outcome.draft_seconds)
-
-    def _learn_from_leader(self, size: Size, outcome: StepOutcome) -> None:
-        name = self._name(size)
+        size, name = self._sizes[self._group], self._name
+        size.age += 1
+        kind = self._candidates[name].kind
+        if kind != "plain" and outcome.nodes == 1:
+            return  # nothing was drafted: the context ends, or nothing repeats itself
+        if kind in ("chain", "tree"):
+            depth = min(self._depths[name], outcome.nodes - 1)
+            (self._trees.get(name) or self._chains).observe(outcome.accepted, depth)
+        elif kind == "plain":
+            for one in (self._chains, *self._trees.values()):
+                one.fade()
         if outcome.caught_up <= _FEW:
-            size.costs.observe(name, outcome.seconds, self._stretch(name, outcome))
-        if name == PLAIN:
-            self._acceptance.fade()
+            new = name != size.leader or size.age <= _PROBE_STEPS
+            size.costs.observe(name, outcome.seconds, new)
+        if self._probe is None:
+            self._wait -= outcome.seconds
         else:
-            self._acceptance.observe(name, outcome.accepted, outcome.nodes - 1)
+            self._learn_from_probe(size, outcome)
 
-    def _learn_from_copies(self, size: Size, copier: Copier, outcome: StepOutcome) -> None:
-        """What they cost; what they are worth, the texts tell."""
-        if size.costs.paced:
-            size.costs.compare(copier_name(copier.max_depth), [(outcome.seconds, 1.0)])
+    def _enter(self, batch_size: int) -> _Size:
+        group = size_group(batch_size)
+        if group not in self._sizes:
+            near = min(self._sizes, key=lambda other: (abs(other - group), other), default=None)
+            known = {} if near is None else self._sizes[near].costs.medians
+            leader = PLAIN if near is None else self._sizes[near].leader
+            self._sizes[group] = _Size(StepSeconds(known, 2), leader)
+        if group != self._group:
+            self._group, self._probe = group, None
+            self._sizes[group].costs.interrupt()
+        return self._sizes[group]
 
-    def _learn_from_trial(self, size: Size, trial: Trial, outcome: StepOutcome) -> None:
-        trial.left -= 1
-        trial.steps.append(outcome)
-        trial.rests = outcome.batch_size > 1 and PLAIN not in (trial.name, size.leader)
-        if trial.name != PLAIN:
-            learn = self._acceptance.observe if size.leader == PLAIN else self._acceptance.compare
-            learn(trial.name, outcome.accepted, outcome.nodes - 1)
-        if not trial.left or self._hopeless(size, trial):
-            self._finish(size, trial)
-            self._trial = None
+    def _costs(self, known: Mapping[str, float]) -> dict[str, float]:
+        """Of a step of each candidate: measured, or on a line through the chains that were."""
+        plain = known[PLAIN]
+        measured = [name for name in known if self._candidates[name].kind == "chain"]
+        chains = sorted((float(self._depths[name]), known[name]) for name in measured)
+        if len(chains) == 1:  # half of what drafting takes is taken for the same at every depth
+            chains.insert(0, (0.0, (plain + chains[0][1]) / 2))
+        slope = min(((seconds - plain) / depth for depth, seconds in chains if depth), default=0.0)
+        lookups = sorted((float(self._depths[name]), known[name]) for name in self._lookups if name in known)
+        lookups = [(0.0, plain), *(lookups or [(1.0, plain + max(slope, _LOOKUP_COST * plain))])]
+        lines = {"chain": chains, "tree": chains, "lookup": lookups}
+        found = dict(known)
+        for name in self._candidates.keys() - known.keys():
+            line = lines[self._candidates[name].kind] or lookups
+            found[name] = on_line(line, self._depths[name])
+        return found
 
-    def _stretch(self, name: str, outcome: StepOutcome) -> float:
-        return self._acceptance.stretch(name, outcome.nodes - 1)
+    def _tokens(self, name: str) -> float:
+        tree = self._trees.get(name)
+        return self._chains.tokens(self._depths[name]) if tree is None else tree.tokens(self._depths[name])
 
-    def _hopeless(self, size: Size, trial: Trial) -> bool:
-        """Whether two steps have already shown that the text is nothing for a draft; only asked in plain decoding."""
-        if size.leader != PLAIN or len(trial.steps) < 2:
-            return False
-        costs = self._costs(size)
-        if trial.name not in costs:
-            return False
-        needed = costs[trial.name] / costs[PLAIN] - 1
-        return trial.emitted / len(trial.steps) - 1 < needed / 2
+    def _lead(self, size: _Size, costs: Mapping[str, float]) -> None:
+        """Let another candidate lead if it promises to be faster by the margin; one that never ran must be probed."""
+        own = size.costs.medians
+        chains = self._shallowest in own  # all of them are on one line
+        kinds = {name: one.kind for name, one in self._candidates.items()}
+        ready = [
+            n for n, kind in kinds.items() if kind != "lookup" and (n in own or (chains and kind == "chain"))
+        ]
+        speeds = {name: self._tokens(name) / costs[name] for name in ready}
+        best = max(speeds, key=speeds.__getitem__)
+        if size.leader not in speeds or speeds[best] > _MARGIN * speeds[size.leader]:
+            size.leader, size.age = best, 0
 
-    def _finish(self, size: Size, trial: Trial) -> None:
-        """Learn what the candidate costs, pay for the trial, and say when the next one may be."""
-        # The first step in another shape is often slower than those that follow.
-        clean = [step for step in trial.steps if not step.caught_up][-3:] or trial.steps[-3:]
-        size.costs.compare(trial.name, [(step.seconds, self._stretch(trial.name, step)) for step in clean])
-        usual, caught_up = median_low(step.seconds for step in clean), sum(s.caught_up for s in trial.steps)
-        positions = caught_up * trial.steps[0].batch_size
-        self._catch_ups.observe(positions, max(trial.steps[0].seconds - usual, 0.0))
-        # What it is believed to have taken, for a single slow step is another process's doing.
-        costs, leader = self._costs(size), size.leader
-        instead = trial.emitted * costs[leader] / self._acceptance.tokens(leader)
-        lost = size.costs.pace * (len(trial.steps) * costs[trial.name] - instead)
-        if self._credit is not None:
-            self._credit -= max(lost + self._catch_ups.seconds * positions, 0.0)
-        size.end_trial(trial.name, won=self._best(size, costs) == trial.name)
+    def _looked_up(self, size: _Size, costs: Mapping[str, float], room: int) -> str:
+        """The prompt lookup that is worth more than the leader in this step, or the leader."""
+        matches = [text.match for text in self._texts]
+        if not (matches and all(matches)):
+            return size.leader
+        speeds = dict[str, float]()
+        for name in self._lookups:
+            tokens = [self._lookup.tokens(match, self._depths[name]) for match in matches]
+            if self._depths[name] < room and min(tokens) * costs[PLAIN] >= costs[name]:
+                speeds[name] = fmean(tokens) / costs[name]
+        best = max(speeds, key=speeds.__getitem__, default=PLAIN)
+        own = self._tokens(size.leader) / costs[size.leader]
+        return best if speeds.get(best, 0.0) > _MARGIN * own else size.leader
+
+    def _begin_probe(self, size: _Size, costs: Mapping[str, float], batch_size: int) -> None:
+        if self._wait > 0 or size.costs.pace is None:
+            return
+        speeds = {name: self._tokens(name) / costs[name] for name in costs if name not in self._lookups}
+        own, kind = speeds.pop(size.leader), self._candidates[size.leader].kind
+        if size.leader == PLAIN:
+            known = self._shallowest in size.costs.medians
+            chains = [name for name in speeds if self._candidates[name].kind == "chain"]
+            name = max(chains, key=speeds.__getitem__) if known else self._shallowest
+        else:
+            rivals = [n for n in speeds if kind == "tree" or self._candidates[n].kind != "chain"]
+            name = max(rivals, key=speeds.__getitem__)
+            if speeds[name] * _NEAR < own:
+                return
+        self._probe = name, _PROBE_STEPS if batch_size == 1 else _PROBE_STEPS - 1
+        self._spent, self._yielded = 0.0, 0.0
+
+    def _learn_from_probe(self, size: _Size, outcome: StepOutcome) -> None:
+        """Count what the probe loses; it ends early where a draft is of no use."""
+        assert self._probe is not None
+        name, left = self._probe
+        self._probe = name, left - 1
+        self._spent += outcome.seconds
+        self._yielded += fmean(outcome.emitted)
+        useless = left == 2 and max(outcome.emitted) == 1 and self._yielded < _PLAIN_STEPS + 0.5
+        if left > 1 and not (useless and name != PLAIN and name in size.costs.medians):
+            return
+        self._probe = None
+        costs, pace = self._costs(size.costs.medians), size.costs.pace or 1.0
+        instead = pace * self._yielded * costs[size.leader] / self._tokens(size.leader)
+        self._wait = max(self._spent - instead, outcome.seconds / 4) / _PROBE_SHARE * 2**self._lost
+        self._lost = min(self._lost + 1, _MOST_LOST) if self._spent > instead else 0
+
+
+def size_group(batch_size: int) -> int:
+    """Batch sizes of one group are about alike: 1, 2, 3 to 5, 6 to 11, 12 to 22 and so on."""
+    return round(log2(batch_size))
+
+
+@dataclass
+class _Known:
+    """What a tuning knows of one tree: tokens per step, and seconds per batch size."""
+
+    tau: list[float] = field(default_factory=list)
+    seconds: dict[int, float] = field(default_factory=dict)
+
+
+def make_policy(
+    draft: DraftModel, tuning: Tuning | None = None, compiled: bool = False, lookup: bool = True
+) -> AutoPolicy:
+    """Make what chooses between plain decoding, chains, the draft's own tree and prompt lookup while it runs.
+
+    Args:
+        tuning: what was measured of the draft on this machine: its chains and each batch size's best tree. Without it
+            chains of a few depths and the draft's own tree are measured in the first steps.
+        compiled: fewer shapes, because each is compiled.
+        lookup: whether prompt lookup is a candidate.
+
+    Raises:
+        UserError: a tuned tree is deeper than the draft goes.
+    """
+    lengths = () if not lookup else _COMPILED_LENGTHS if compiled else _LENGTHS
+    lookups = {f"lookup:{length}": Candidate("lookup", LookupDrafter(length)) for length in lengths}
+    found = {PLAIN: Candidate("plain", PLAIN_DRAFTER), **lookups}
+    known = {} if tuning is None else _known(tuning, compiled)
+    if tuning is None or not any(name.startswith("chain:") for name in known):
+        depths = _COMPILED_DEPTHS if compiled else _DEPTHS
+        shapes = [TreeShape.chain(min(depth, draft.max_depth)) for depth in depths]
+        shapes.append(draft.config.tree_shape.cut(draft.max_depth))
+        names = dict.fromkeys(map(static_spec, shapes))
+        return AutoPolicy(found | {name: _candidate(draft, name) for name in names})
+    for name, one in known.items():
+        found[name] = _candidate(draft, name, fmean(one.tau)) if name != PLAIN else found[PLAIN]
+    costs = {
+        size: {name: one.seconds[size] for name, one in known.items() if size in one.seconds}
+        | _lookup_seconds(tuning, size, known[PLAIN].seconds.get(size), lengths)
+        for size in tuning.batch_sizes
+    }
+    return AutoPolicy(found, costs)
+
+
+def _candidate(draft: DraftModel, name: str, tau: float | None = None) -> Candidate:
+    drafter = make_drafter(draft, name)
+    kind = "chain" if name.startswith("chain:") else "tree"
+    return Candidate(kind, drafter, *(() if tau is None else (_rate(tau, drafter.max_depth), 8.0)))
+
+
+def _known(tuning: Tuning, compiled: bool) -> dict[str, _Known]:
+    """Plain decoding, the chains of fixed length, and of each batch size the best tree."""
+    found = {PLAIN: _Known()}
+    for size in tuning.batch_sizes:
+        choices = tuning.choices_for(size)
+        chains = [c for c in choices if c.tree.startswith("chain:") and c.tree.count(":") == 1]
+        trees = [c for c in choices if not c.tree.startswith("chain:") and c.tree != PLAIN]
+        plain = [c for c in choices if c.tree == PLAIN]
+        for choice in (*chains[: 1 if compiled else None], *trees[:1], *plain):
+            one = found.setdefault(choice.tree, _Known())
+            one.tau.append(choice.tau)
+            one.seconds[size] = choice.step_seconds
+    return found
+
+
+def _rate(tau: float, depth: int) -> float:
+    """The acceptance rate, the same at every depth, that gives so many tokens per step."""
+    low, high = 0.0, 1.0
+    for _ in range(30):
+        rate = (low + high) / 2
+        low, high = (low, rate) if sum(rate**d for d in range(depth + 1)) > tau else (rate, high)
+    return low
+
+
+def _lookup_seconds(
+    tuning: Tuning, size: int, plain: float | None, lengths: Iterable[int]
+) -> dict[str, float]:
+    """A plain step's, with the target's pass over more tokens."""
+    if plain is None or not tuning.verify:
+        return {}
+    near = min(tuning.verify, key=lambda cost: (abs(log2(cost.batch_size / size)), cost.context))
+    single = verify_seconds(tuning.verify, size, 1, near.context)
+    passes = {n: verify_seconds(tuning.verify, size, 1 + n, near.context) for n in lengths}
+    return {f"lookup:{n}": plain * max(seconds / single, 1.0) for n, seconds in passes.items()}

@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from clover.drafting.best import best, compact, likeliest
-from clover.drafts import DraftModel, DraftSession
+from clover.drafting.base import DraftInput
+from clover.drafting.top_k import best, compact, likeliest
+from clover.drafts import DraftModel
 from clover.drafts.vocabulary import target_tokens
-from clover.sampling import Sampler
 from clover.tree import BudgetTree, TokenTree
 
 _LEAST_SHARE = 0.25  # of the most probable child's probability
@@ -29,9 +29,9 @@ class BudgetDrafter:
     3. Head level: what was kept leaves the budget.
 
     Probabilities are the draft's own, at temperature 1. In sampled rows they are taken at the row's temperature, after
-    the numbers by which the target will choose are added to the logits (`Sampler.perturbed`). A level has room for all
-    that could be kept in any row, since the host does not know how many are. On a CPU, where a look costs nothing, the
-    draft ends when all budgets are spent; elsewhere it runs on and what it says is not used.
+    the numbers by which the target will choose are added to the logits (`Sampler.gumbel_scores`). A level has room for
+    all that could be kept in any row, since the host does not know how many are. On a CPU, where a look costs nothing,
+    the draft ends when all budgets are spent; elsewhere it runs on and what it says is not used.
     """
 
     def __init__(self, draft: DraftModel, tree: BudgetTree):
@@ -39,14 +39,15 @@ class BudgetDrafter:
         self.max_depth = min(draft.max_depth, tree.budget)
         self.max_nodes = 1 + tree.budget
 
-    def grow(self, session: DraftSession, logits: Tensor, root: Tensor, sampler: Sampler) -> TokenTree:
+    def grow(self, given: DraftInput) -> TokenTree:
+        (session, logits), root, sampler = given.catch_up(), given.root, given.sampler
         output, everywhere = logits.unsqueeze(1), torch.ones_like(root, dtype=torch.bool).unsqueeze(1)
         joint = everywhere.double()
         left = torch.full_like(root, self.tree.budget).unsqueeze(1)
         tokens, parents, exists, first = [root.unsqueeze(1)], [torch.zeros_like(left)], [everywhere], 0
         for depth in range(1, self.max_depth + 1):
             room = self.tree.budget - depth + 1
-            scores = sampler.perturbed(output, depth - 1, self.d2t)
+            scores = sampler.gumbel_scores(output, depth - 1, self.d2t)
             candidates, values = self._candidates(scores, joint, room)
             joint, places = best(values, min(room, values.shape[1]))
             kept = (joint > 0) & (torch.arange(joint.shape[1], device=root.device) < left)

@@ -11,12 +11,11 @@ Shapes: B batch, V the draft's vocabulary.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
-from clover.drafting.best import log_probabilities
-from clover.drafts import DraftModel, DraftSession
+from clover.drafting.base import DraftInput
+from clover.drafting.top_k import log_probabilities
+from clover.drafts import DraftModel
 from clover.drafts.vocabulary import target_tokens
-from clover.sampling import Sampler
 from clover.tree import ConfidentChain, TokenTree, TreeShape
 
 
@@ -24,8 +23,8 @@ class ConfidentDrafter:
     """Drafts one token after another until their joint probability, as the mean of the rows, is below the least.
 
     Probabilities are the draft's own. In sampled rows they are taken at the row's temperature, after the numbers by
-    which the target will choose are added to the logits (`Sampler.perturbed`). All rows of a batch get as many tokens.
-    The host has to know when to end, so it waits for the device once per depth.
+    which the target will choose are added to the logits (`Sampler.gumbel_scores`). All sequences of a batch get as
+    many tokens. The host has to know when to end, so it waits for the device once per depth.
     """
 
     def __init__(self, draft: DraftModel, tree: ConfidentChain):
@@ -34,11 +33,12 @@ class ConfidentDrafter:
         self.max_nodes = 1 + self.max_depth
         self._shapes = [TreeShape.chain(depth) for depth in range(1, self.max_depth + 1)]
 
-    def grow(self, session: DraftSession, logits: Tensor, root: Tensor, sampler: Sampler) -> TokenTree:
+    def grow(self, given: DraftInput) -> TokenTree:
+        (session, logits), root, sampler = given.catch_up(), given.root, given.sampler
         tokens, output = [root.unsqueeze(1)], logits.unsqueeze(1)
         slots, joint = torch.zeros_like(tokens[0]), torch.ones_like(root, dtype=torch.float64)
         for shape in self._shapes:
-            scores = sampler.perturbed(output, shape.max_depth - 1, self.d2t)[:, 0]
+            scores = sampler.gumbel_scores(output, shape.max_depth - 1, self.d2t)[:, 0]
             scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
             found = scores.max(-1, keepdim=True)
             tokens.append(target_tokens(self.d2t, found.indices))

@@ -1,4 +1,4 @@
-"""Trees whose children are drawn from the draft without replacement, for verification by rule B.
+"""Trees whose children are drawn from the draft without replacement, verified by recursive rejection sampling.
 
 Shapes: B batch, N nodes (root included), P nodes with children, K children at most, V vocabulary, V' the draft's.
 """
@@ -10,8 +10,9 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from clover.drafting.base import DraftInput
 from clover.drafting.static import StaticDrafter
-from clover.drafts import DraftModel, DraftSession
+from clover.drafts import DraftModel
 from clover.drafts.vocabulary import target_tokens
 from clover.sampling import Sampler
 from clover.tree import DrawnTree, Draws, TokenTree
@@ -35,10 +36,12 @@ class DrawnDrafter(StaticDrafter):
         self._expanded = torch.tensor([expanded], device=device)  # Long [1, P]
         self._children = torch.tensor([padded], device=device)  # Long [1, P, K]
 
-    def grow(self, session: DraftSession, logits: Tensor, root: Tensor, sampler: Sampler) -> TokenTree:
-        if not sampler.any_sampled:
-            return super().grow(session, logits, root, sampler)
-        tokens, output = [root.unsqueeze(1)], logits.unsqueeze(1)
+    def grow(self, given: DraftInput) -> TokenTree:
+        sampler = given.sampler
+        if not (isinstance(sampler, Sampler) and sampler.any_sampled):
+            return super().grow(given)
+        session, logits = given.catch_up()
+        tokens, output = [given.root.unsqueeze(1)], logits.unsqueeze(1)
         missing, probs = [torch.zeros_like(tokens[0], dtype=torch.bool)], []
         for level in self.levels:
             assert output is not None

@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from clover.drafting.best import best, compact, likeliest
-from clover.drafts import DraftModel, DraftSession
+from clover.drafting.base import DraftInput
+from clover.drafting.top_k import best, compact, likeliest
+from clover.drafts import DraftModel
 from clover.drafts.vocabulary import target_tokens
-from clover.sampling import Sampler
 from clover.tree import RerankTree, TokenTree
 
 
@@ -22,7 +22,7 @@ class RerankDrafter:
     the best are the tree. No child is better than its parent, and among equals the one found earlier wins, parents
     before children: so the best always form a tree. Probabilities are the draft's own, at temperature 1. In sampled
     rows they are taken at the row's temperature, after the numbers by which the target will choose are added to the
-    logits (`Sampler.perturbed`).
+    logits (`Sampler.gumbel_scores`).
     """
 
     def __init__(self, draft: DraftModel, tree: RerankTree):
@@ -31,12 +31,13 @@ class RerankDrafter:
         self.beam = min(tree.beam, draft.target.vocab_size if self.d2t is None else len(self.d2t))
         self.max_nodes = 1 + min(tree.budget, self.beam * (1 + (self.max_depth - 1) * self.beam))
 
-    def grow(self, session: DraftSession, logits: Tensor, root: Tensor, sampler: Sampler) -> TokenTree:
+    def grow(self, given: DraftInput) -> TokenTree:
+        (session, logits), root, sampler = given.catch_up(), given.root, given.sampler
         output, scores = logits.unsqueeze(1), torch.zeros_like(root, dtype=torch.float64).unsqueeze(1)
         parent_of = torch.zeros_like(root).unsqueeze(1)  # where the frontier is among all nodes
         tokens, parents, values, first = [root.unsqueeze(1)], [parent_of], [scores], 1
         for depth in range(1, self.max_depth + 1):
-            found, indices = self._children(sampler.perturbed(output, depth - 1, self.d2t), scores)
+            found, indices = self._children(sampler.gumbel_scores(output, depth - 1, self.d2t), scores)
             children = target_tokens(self.d2t, indices)
             width = found.shape[1] // output.shape[1]
             tokens.append(children)

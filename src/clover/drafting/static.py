@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from clover.drafting.base import DraftInput
 from clover.drafts import DraftModel, DraftSession
 from clover.drafts.vocabulary import target_tokens
 from clover.errors import UserError
-from clover.sampling import Race, Sampler
 from clover.tree import TokenTree, TreeShape
 
 
@@ -59,8 +59,8 @@ class Growth:
 class StaticDrafter:
     """Fills a fixed tree shape: node i is the `ranks[i]`-th best child of its parent (Clover-2, section 3).
 
-    The best are the most probable ones in greedy rows; in sampled rows those that come first in the race by which
-    the target will choose, run on the draft's probabilities (`Sampler.perturbed`).
+    The best are the most probable ones in greedy rows; in sampled rows those with the highest Gumbel scores, by the
+    numbers with which the target will choose (`Sampler.gumbel_scores`).
 
     One call of the draft per depth; only nodes that have children are expanded.
     """
@@ -82,15 +82,16 @@ class StaticDrafter:
         self.levels = growth(shape, draft.target.device)
         self.d2t = draft.d2t
 
-    def grow(self, session: DraftSession, logits: Tensor, root: Tensor, sampler: Sampler) -> TokenTree:
-        return TokenTree.from_shape(self.shape, self.fill(session, logits, root, sampler))
+    def grow(self, given: DraftInput) -> TokenTree:
+        return TokenTree.from_shape(self.shape, self.fill(given))
 
-    def fill(self, session: DraftSession, logits: Tensor, root: Tensor, sampler: Sampler | Race) -> Tensor:
-        """The tokens of the tree, Long [B, N]; the arguments are those of `grow`."""
-        tokens, output = [root.unsqueeze(1)], logits.unsqueeze(1)
+    def fill(self, given: DraftInput) -> Tensor:
+        """The tokens of the tree, Long [B, N]."""
+        session, logits = given.catch_up()
+        tokens, output = [given.root.unsqueeze(1)], logits.unsqueeze(1)
         for depth, level in enumerate(self.levels):
             assert output is not None
-            picked = level.pick(sampler.perturbed(output, depth, self.d2t))
+            picked = level.pick(given.sampler.gumbel_scores(output, depth, self.d2t))
             tokens.append(target_tokens(self.d2t, picked))
             output = level.advance(session, tokens[-1])
         return torch.cat(tokens, dim=1)

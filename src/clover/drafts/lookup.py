@@ -14,7 +14,6 @@ Shapes: B batch, A committed positions, P frontier nodes, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -22,9 +21,8 @@ from torch import Tensor
 
 from clover.drafts.base import DraftModel
 from clover.drafts.config import Count, DraftConfig
+from clover.drafts.ngrams import NgramIndex
 from clover.errors import UserError
-
-_TIE = 0.5  # logits fall by at most this for the sake of ties: less than log 2, the step between two n-gram lengths
 
 
 class LookupConfig(DraftConfig):
@@ -66,68 +64,6 @@ class LookupDraft(DraftModel):
     def save_pretrained(self, save_directory: Any, **options: Any) -> None:  # type: ignore[override]
         """Write the configuration; there is nothing else."""
         self.config.save_pretrained(save_directory)
-
-
-class NgramIndex:
-    """One text and where each of its n-grams led, kept up to date token by token.
-
-    Args:
-        shortest, longest: n-grams of these lengths are kept.
-    """
-
-    def __init__(self, shortest: int, longest: int):
-        self.lengths = range(longest, shortest - 1, -1)
-        self.text: list[int] = []
-        self._places: dict[
-            tuple[int, ...], dict[int, list[int]]
-        ] = {}  # n-gram -> token after it -> where, rising
-
-    def append(self, token: int) -> None:
-        """Take in the next token of the text."""
-        for ngram in self._ends():
-            self._places.setdefault(ngram, {}).setdefault(token, []).append(len(self.text))
-        self.text.append(token)
-
-    def crop(self, length: int) -> None:
-        """Forget the text from `length` on."""
-        while len(self.text) > length:
-            token = self.text.pop()
-            for ngram in self._ends():
-                followers = self._places[ngram]
-                followers[token].pop()
-                if not followers[token]:
-                    del followers[token]
-                if not followers:
-                    del self._places[ngram]
-
-    def tail(self) -> tuple[int, ...]:
-        """The last tokens of the text, as many as the longest n-gram has."""
-        return tuple(self.text[-self.lengths[0] :])
-
-    def log_shares(self, tail: tuple[int, ...]) -> tuple[dict[int, float], float]:
-        """What followed the ends of `tail`, best first.
-
-        Returns:
-            the logarithm of each such token's share, and of the mass that all others have together; relative, and
-            lowered a little from rank to rank, so that the more recent of two equal ones stands above the other.
-        """
-        shares: dict[int, float] = {}
-        mass = 0.0
-        for n in self.lengths:
-            followers = self._places.get(tail[-n:], {}) if n <= len(tail) else {}
-            new = [(len(at), at[-1], token) for token, at in followers.items() if token not in shares]
-            total = sum(count for count, _, _ in new)
-            for count, _, token in sorted(new, reverse=True):
-                shares[token] = mass + math.log(count / total)
-            mass = min(shares.values(), default=math.log(2)) - math.log(2)
-        step = _TIE / max(len(shares), 1)
-        return {token: share - step * rank for rank, (token, share) in enumerate(shares.items())}, mass
-
-    def _ends(self) -> Iterator[tuple[int, ...]]:
-        """The n-grams that the text ends with."""
-        for n in self.lengths:
-            if n <= len(self.text):
-                yield tuple(self.text[-n:])
 
 
 class LookupSession:

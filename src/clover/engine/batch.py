@@ -1,4 +1,4 @@
-"""The rows that run together and all that is kept of them.
+"""The sequences that run together and all that is kept of them.
 
 Shapes: B batch, A positions, W width of the hidden states that the draft reads.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 from clover.cache import KVCache
 from clover.drafts import DraftSession
 from clover.engine.pending import Pending
-from clover.engine.rows import Row
+from clover.engine.sequences import RunningSequence
 from clover.sampling import Sampler
 
 
@@ -23,7 +23,7 @@ class Batch:
     """Rows, in the same order everywhere. Row b's root is its last committed token, which is not cached yet.
 
     Attributes:
-        rows: the host's side.
+        sequences: the host's side.
         cache: the target's keys and values.
         session: the draft's side; None without a draft.
         sampler: how the rows' tokens are chosen; without rows it means nothing.
@@ -31,7 +31,7 @@ class Batch:
         pending: what the draft has not taken in; without a draft nothing is put there.
     """
 
-    rows: list[Row]
+    sequences: list[RunningSequence]
     cache: KVCache
     session: DraftSession | None
     sampler: Sampler
@@ -40,7 +40,7 @@ class Batch:
 
     def drop(self, dropped: Sequence[int]) -> None:
         """Take rows out; the last row moves into the place of each."""
-        kept = list(range(len(self.rows)))
+        kept = list(range(len(self.sequences)))
         for row in sorted(dropped, reverse=True):
             kept[row] = kept[-1]
             kept.pop()
@@ -48,16 +48,16 @@ class Batch:
             if self.session is not None:
                 self.session.drop(row)
                 self.pending.drop(row)
-        self.rows = [self.rows[row] for row in kept]
+        self.sequences = [self.sequences[row] for row in kept]
         if kept:
             self.sampler.select(kept)
         self.root = self.root[torch.tensor(kept, dtype=torch.long, device=self.root.device)]
 
     def insert(self, other: Batch) -> None:
         """Take in the rows of another batch, behind the own ones; what these have is not touched."""
-        if not other.rows:
+        if not other.sequences:
             return
-        if not self.rows:
+        if not self.sequences:
             self.sampler = other.sampler
         else:
             self.sampler.insert(other.sampler)
@@ -65,5 +65,5 @@ class Batch:
         if self.session is not None and other.session is not None:
             self.session.insert(other.session)
             self.pending.insert(other.pending)
-        self.rows += other.rows
+        self.sequences += other.sequences
         self.root = torch.cat((self.root, other.root))

@@ -22,13 +22,13 @@ import torch
 from torch import Tensor, nn
 
 from clover.cache import KVCache
-from clover.drafting import BudgetDrafter, Drafter, RerankDrafter, StaticDrafter
+from clover.drafting import BudgetDrafter, Drafter, DraftInput, RerankDrafter, StaticDrafter
 from clover.drafts.frontier_session import FrontierSession
 from clover.engine.batch import Batch
 from clover.engine.chunks import chunk_size
 from clover.errors import UserError
 from clover.fixed_cache import FixedCache
-from clover.sampling import Race
+from clover.sampling import GumbelNoise
 from clover.sampling.numbers import most_probable
 from clover.storage import fixed_capacity, on_device, power_of_two
 from clover.target import TargetModel
@@ -100,7 +100,7 @@ class CapturedSteps:
         if not isinstance(session, FrontierSession) or not captured:
             return None
         assert isinstance(drafter, StaticDrafter | BudgetDrafter | RerankDrafter)
-        size = chunk_size(chunk, len(batch.rows), batch.cache.length)
+        size = chunk_size(chunk, len(batch.sequences), batch.cache.length)
         *earlier, (hidden, next_tokens, counts) = pending.take(size, min(size, self._width))
         for part in earlier:
             session.commit(*part)
@@ -109,7 +109,7 @@ class CapturedSteps:
         for cache in caches:
             assert cache.lengths == session.lengths, "one tensor of lengths serves all caches"
             cache.begin_fixed(self._width, self._width + drafter.max_nodes)
-        race = batch.sampler.race(drafter.max_depth, drafter.d2t)
+        noise = batch.sampler.gumbel_noise(drafter.max_depth, drafter.d2t)
         tensors = self._run_draft(
             session,
             drafter,
@@ -117,8 +117,8 @@ class CapturedSteps:
             filled(next_tokens, sizes),
             on_device([*counts, *[0] * (sizes[0] - rows)], hidden.device),
             filled(batch.root, sizes[:1]),
-            filled(race.temperatures, sizes[:1], 1.0),
-            None if race.numbers is None else filled(race.numbers, sizes[:1]),
+            filled(noise.temperatures, sizes[:1], 1.0),
+            None if noise.numbers is None else filled(noise.numbers, sizes[:1]),
             session.cache.row_lengths(sizes[0]),
             [_storage(cache) for cache in caches],
         )
@@ -129,12 +129,12 @@ class CapturedSteps:
             return TokenTree.from_shape(drafter.shape, held[0])
         return TokenTree(*held, max_depth=drafter.max_depth)
 
-    def run_tree(self, batch: Batch, tree: TokenTree) -> tuple[Tensor, Tensor | None, Verified | None]:
+    def run_tree(self, batch: Batch, tree: TokenTree) -> tuple[Tensor, Tensor | Verified]:
         """Run the nodes of the trees through the target.
 
         Returns:
-            hidden states [B, N, W] for the draft, and either logits [B, N, V], or what was verified where rows simply
-            take the most probable tokens.
+            hidden states [B, N, W] for the draft, and either logits [B, N, V], or what was verified where all
+            sequences simply take the most probable tokens.
         """
         cache, (rows, nodes) = batch.cache, tree.tokens.shape
         sizes = row_size(batch), node_size(nodes)
@@ -154,8 +154,8 @@ class CapturedSteps:
             )
         read = read[:rows, :nodes]
         if settles:
-            return read, None, Verified(*(values[:rows] for values in found))
-        return read, found[0][:rows, :nodes], None
+            return read, Verified(*(values[:rows] for values in found))
+        return read, found[0][:rows, :nodes]
 
     # -- what is traced --------------------------------------------------------------------------------------------
 
@@ -197,10 +197,10 @@ class CapturedSteps:
         caches = [FixedCache(*storage, lengths, self._target.position_limit) for storage in storages]
         session = session.on(caches[0], caches[1] if len(caches) > 1 else None)
         logits = session.commit(hidden, next_tokens, counts)
-        race = Race(temperatures, numbers)
+        given = DraftInput(root, GumbelNoise(temperatures, numbers), lambda: (session, logits), tuple)
         if isinstance(drafter, StaticDrafter):
-            return (drafter.fill(session, logits, root, race),)
-        tree = drafter.grow(session, logits, root, race)
+            return (drafter.fill(given),)
+        tree = drafter.grow(given)
         return tree.tokens, tree.parents, tree.depths, tree.ancestor_mask
 
     def _compiled(self, function: Callable[..., Any], backend: str) -> Callable[..., Any]:
@@ -213,7 +213,7 @@ class CapturedSteps:
 
 def row_size(batch: Batch) -> int:
     """Rows that a batch is filled up to: a power of two, unless the caches have room for fewer."""
-    return min(power_of_two(len(batch.rows)), batch.cache.storage[0].shape[1])
+    return min(power_of_two(len(batch.sequences)), batch.cache.storage[0].shape[1])
 
 
 def node_size(nodes: int) -> int:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from clover.drafting import Copier, Running, StepOutcome
+from clover.drafting import Running, StepOutcome
 from clover.engine.batch import Batch
 from clover.engine.pending import Pending
 from clover.engine.prefill import Prefill
 from clover.engine.prefix import PrefixCache
 from clover.engine.requests import Request, StepEvent
-from clover.engine.rows import Row
-from clover.engine.step import catch_up, draft_tree, keep, run_tree, settle
+from clover.engine.sequences import RunningSequence
+from clover.engine.step import catch_up, draft_tree, keep, run_tree, to_host, verify_tree
 from clover.engine.timing import PhaseClock
 from clover.sampling import Sampler
 
@@ -45,8 +45,8 @@ class Decoding:
     def __init__(self, engine: Engine, max_rows: int, clock: PhaseClock, prefix: PrefixCache | None = None):
         self.max_rows, self.clock = max_rows, clock
         self._engine, self._target, self._prefix = engine, engine.target, prefix
-        self._added, self._sealed = 0, False
-        self._waiting: deque[Row] = deque()
+        self._added = 0
+        self._waiting: deque[RunningSequence] = deque()
         self._joining: Prefill | None = None
         self._batch: Batch | None = None
 
@@ -59,34 +59,32 @@ class Decoding:
             UserError: the prompt does not fit into the context or holds tokens the target does not know, or the
                 target cannot run that long. The other requests are not affected.
         """
-        assert not self._sealed, "no request was to come"
         engine, target = self._engine, self._target
         engine.check(request)
         room = target.context_length - len(request.prompt)
-        self._waiting.append(Row(self._added, request, room, target.eos_token_ids, target.tokenizer))
+        eos, tokenizer = target.eos_token_ids, target.tokenizer
+        self._waiting.append(RunningSequence(self._added, request, room, eos, tokenizer))
         self._added += 1
         return self._added - 1
-
-    def seal(self) -> None:
-        """Say that no more requests will come: a policy may then reckon with how the batch ends."""
-        self._sealed = True
 
     def cancel(self, index: int) -> None:
         """Forget a request, whether it waits or runs, and free its place; one that has finished is no more there."""
         self._waiting = deque(row for row in self._waiting if row.index != index)
         for batch in (self._batch, None if self._joining is None else self._joining.batch):
-            rows = [] if batch is None else [at for at, row in enumerate(batch.rows) if row.index == index]
+            rows = (
+                [] if batch is None else [at for at, row in enumerate(batch.sequences) if row.index == index]
+            )
             if batch is not None and rows:
                 with torch.inference_mode():
                     batch.drop(rows)
-        if self._joining is not None and not self._joining.batch.rows:
+        if self._joining is not None and not self._joining.batch.sequences:
             self._joining = None
         self._free()
 
     @property
     def running(self) -> int:
         """Requests that are being decoded."""
-        return 0 if self._batch is None else len(self._batch.rows)
+        return 0 if self._batch is None else len(self._batch.sequences)
 
     @property
     def idle(self) -> bool:
@@ -105,12 +103,12 @@ class Decoding:
             if self._joining is not None or (self._waiting and self.running < self.max_rows):
                 with self.clock.phase("prefill"):
                     self._admit()
-            return self._decode(self._batch) if self._batch is not None and self._batch.rows else []
+            return self._decode(self._batch) if self._batch is not None and self._batch.sequences else []
 
     def close(self) -> None:
         """Leave what was decoded so far to the next turn of the conversation."""
-        if self._prefix is not None and self._batch is not None and self._batch.rows:
-            row = self._batch.rows[0]
+        if self._prefix is not None and self._batch is not None and self._batch.sequences:
+            row = self._batch.sequences[0]
             self._prefix.tokens = [*row.request.prompt, *row.tokens]
             self._prefix.cache, self._prefix.session = self._batch.cache, self._batch.session
 
@@ -121,9 +119,7 @@ class Decoding:
         if self._joining is None:
             self._joining = self._first_prefill() if self._batch is None else self._next_prefill()
         if not self._joining.finished:
-            outcome = self._joining.advance()
-            if outcome is not None:
-                self._engine.policy.record_prefill(outcome)
+            self._joining.advance()
         if self._joining.finished:
             joining, self._joining = self._joining.batch, None
             if self._batch is None:
@@ -161,16 +157,9 @@ class Decoding:
         return self._prefill(self._new_batch(rows, len(rows), capacity))
 
     def _prefill(self, batch: Batch, done: int = 0) -> Prefill:
-        engine = self._engine
-        # The next turn of a conversation goes on from what the draft has taken in.
-        drafts = (
-            batch.session is None
-            or self._prefix is not None
-            or engine.policy.expects_draft(self._coming(batch))
-        )
-        return Prefill(batch, self._target, engine.hidden_state, engine.prefill_chunk, done, drafts)
+        return Prefill(batch, self._target, self._engine.hidden_state, self._engine.prefill_chunk, done)
 
-    def _new_batch(self, rows: list[Row], room: int, capacity: int) -> Batch:
+    def _new_batch(self, rows: list[RunningSequence], room: int, capacity: int) -> Batch:
         """Rows in new caches, which have room for more."""
         draft = self._engine.draft
         cache = self._target.new_cache(room, capacity)
@@ -181,7 +170,7 @@ class Decoding:
                 session.drop(row)
         return Batch(rows, cache, session, *self._state(rows, room))
 
-    def _state(self, rows: Sequence[Row], room: int) -> tuple[Sampler, torch.Tensor, Pending]:
+    def _state(self, rows: Sequence[RunningSequence], room: int) -> tuple[Sampler, torch.Tensor, Pending]:
         """What a batch needs besides its caches."""
         for row in rows:
             row.start()
@@ -197,31 +186,35 @@ class Decoding:
     def _decode(self, batch: Batch) -> list[StepEvent]:
         engine, target, clock, started = self._engine, self._target, self.clock, time.perf_counter()
         clock.steps += 1
-        running = self._running(batch.rows, batch.cache.length, batch.pending.behind)
+        behind, drafted = batch.pending.behind, clock.seconds["draft"]
+        running = Running(
+            batch_size=len(batch.sequences),
+            context=batch.cache.length + 1,
+            room=target.position_limit - batch.cache.length,
+            texts=lambda: [sequence.repeating for sequence in batch.sequences],
+        )
         drafter = engine.policy.choose(running)
-        asked = batch.session is not None and not (drafter is None or isinstance(drafter, Copier))
-        caught_up = running.behind if asked else 0
-        drafted = clock.seconds["draft"]
         with clock.phase("draft"):
             tree = draft_tree(batch, drafter, target.position_limit, engine.prefill_chunk, engine.captured)
+            caught_up = behind if batch.pending.empty else 0
         with clock.phase("verify"):
-            run = run_tree(batch, target, tree, engine.hidden_state, engine.captured)
+            read, found = run_tree(batch, target, tree, engine.hidden_state, engine.captured)
         with clock.phase("accept"):
-            verified, settled = settle(batch, tree, run)
+            verified = verify_tree(batch, tree, found)
+            steps = to_host(verified, tree)
         with clock.phase("keep"):
-            keep(batch, run, verified, settled.counts)
-            parts = zip(
-                batch.rows, settled.tokens, settled.paths, settled.counts, settled.depths, strict=True
-            )
-            events = [row.accept(tokens[:n], path[:n], depth) for row, tokens, path, n, depth in parts]
+            counts = [len(step.tokens) for step in steps]
+            keep(batch, read, verified, counts)
+            pairs = zip(batch.sequences, steps, strict=True)
+            events = [sequence.accept(step.tokens, step.path, step.depth) for sequence, step in pairs]
             self._leave(batch)
         engine.policy.record(
             StepOutcome(
-                batch_size=len(events),
+                batch_size=running.batch_size,
                 context=running.context,
                 drafter=drafter,
                 nodes=tree.tokens.shape[1],
-                emitted=tuple(settled.counts),
+                emitted=tuple(counts),
                 seconds=time.perf_counter() - started,
                 draft_seconds=clock.seconds["draft"] - drafted,
                 caught_up=caught_up,
@@ -229,37 +222,14 @@ class Decoding:
         )
         return events
 
-    def _coming(self, joining: Batch) -> Running:
-        """The batch that there will be when these rows have joined, if the draft takes nothing in until then."""
-        rows, lengths = joining.rows, [len(row.request.prompt) - 1 for row in joining.rows]
-        behind = sum(lengths)
-        if self._batch is not None and self._batch.rows:
-            rows = [*self._batch.rows, *rows]
-            lengths.append(self._batch.cache.length)
-            behind += self._batch.pending.behind * len(self._batch.rows)
-        return self._running(rows, max(lengths), behind // len(rows))
-
-    def _running(self, rows: list[Row], length: int, behind: int) -> Running:
-        closed = self._sealed and not self._waiting and self._joining is None
-        return Running(
-            batch_size=len(rows),
-            context=length + 1,
-            temperature=sum(row.request.params.temperature for row in rows) / len(rows),
-            left=tuple(row.left for row in rows) if closed else (),
-            behind=behind,
-            room=self._target.position_limit - length,
-            rows=tuple(row.serial for row in rows),
-            repetitions=lambda: [row.repetition for row in rows],
-        )
-
     def _leave(self, batch: Batch) -> None:
         """Take out the rows that have finished."""
-        finished = [at for at, row in enumerate(batch.rows) if row.finish_reason]
+        finished = [at for at, row in enumerate(batch.sequences) if row.finish_reason]
         if not finished:
             return
         if self._prefix is not None:
             if batch.session is not None and batch.pending.behind:
-                catch_up(batch, batch.session, self._engine.prefill_chunk)
+                catch_up(batch, self._engine.prefill_chunk)
             self.close()
             self._batch = None
         else:
@@ -272,5 +242,5 @@ class Decoding:
             self._batch = None
 
 
-def _longest_first(row: Row) -> int:
+def _longest_first(row: RunningSequence) -> int:
     return -len(row.request.prompt)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 
-from clover.drafting import Drafter, FixedPolicy, Policy, make_drafter
-from clover.drafting.drawn import DrawnDrafter
+from clover.drafting import PLAIN_DRAFTER, Drafter, DrawnDrafter, FixedPolicy, Policy, make_drafter
 from clover.drafts import DraftModel
 from clover.engine.captured import CapturedSteps
 from clover.engine.decoding import Decoding
@@ -49,9 +48,11 @@ class Engine:
         compile: bool | str = False,
     ):
         if draft is not None and not draft.usable:
-            draft, policy = None, FixedPolicy(None)
+            draft, policy = None, FixedPolicy(PLAIN_DRAFTER)
         self.target, self.draft = target, draft
-        self.policy: Policy = policy or FixedPolicy(None if draft is None else make_drafter(draft, tree))
+        self.policy: Policy = policy or FixedPolicy(
+            PLAIN_DRAFTER if draft is None else make_drafter(draft, tree)
+        )
         self.hidden_state = "post_norm" if draft is None else draft.config.hidden_state
         self.prefill_chunk, self.capacity = prefill_chunk, capacity
         if draft is not None:
@@ -67,7 +68,7 @@ class Engine:
 
     @property
     def drafter(self) -> Drafter | None:
-        """What always drafts; None in plain decoding, and where a policy decides."""
+        """What always drafts; None where a policy decides."""
         return self.policy.drafter if isinstance(self.policy, FixedPolicy) else None
 
     def open(
@@ -108,7 +109,6 @@ class Engine:
         decoding = self.open(min(max_rows or len(requests), len(requests)), clock, prefix)
         for request in requests:
             decoding.add(request)
-        decoding.seal()
         try:
             while not decoding.idle:
                 yield from decoding.step()

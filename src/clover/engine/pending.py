@@ -1,7 +1,7 @@
 """Positions that the target has run and the draft has not taken in yet.
 
-While a draft is used these are the positions of the last step. Plain steps add theirs behind them, and so do prompts
-that join them, so that the draft can catch up when it is used again.
+While a draft is used these are the positions of the last step. Steps without it add theirs behind them, so that the
+draft can catch up when it is used again.
 
 Shapes: B batch, A positions of one step, W width of the hidden states that the draft reads.
 """
@@ -40,6 +40,11 @@ class Pending:
     def behind(self) -> int:
         """Positions that the draft has to take in beyond those of the last step, in the row that has most."""
         return max(a - b for a, b in zip(self.counts, self._latest, strict=True))
+
+    @property
+    def empty(self) -> bool:
+        """Whether the draft has taken in everything."""
+        return not any(self.counts)
 
     def append(self, hidden: Tensor, next_tokens: Tensor, counts: Sequence[int]) -> None:
         """Add the positions of one step.

@@ -5,14 +5,12 @@ Shapes: B batch, T tokens of a chunk, W width of the hidden states that the draf
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from clover.drafting import PrefillOutcome
 from clover.drafts import DraftSession
 from clover.engine.batch import Batch
 from clover.engine.chunks import chunk_size, padded_size
@@ -29,7 +27,7 @@ class Prefill:
     lengths take hardly more than as many tokens of one length.
 
     The draft takes in all of that but the last position, so that every row has exactly one position left for it when
-    decoding starts; none if its prompt is a single token. Where it is not expected to be asked, all is left.
+    decoding starts; none if its prompt is a single token.
 
     Args:
         batch: rows that have not run yet, longest prompt first.
@@ -37,61 +35,47 @@ class Prefill:
         hidden_state: kind of the hidden states that the draft reads.
         chunk: prompt tokens that are run at once per row; fewer of many rows and after a long text, which saves memory.
         done: tokens that the caches hold already.
-        drafts: whether the draft is expected to be asked.
     """
 
-    def __init__(
-        self,
-        batch: Batch,
-        target: TargetModel,
-        hidden_state: str,
-        chunk: int,
-        done: int = 0,
-        drafts: bool = True,
-    ):
+    def __init__(self, batch: Batch, target: TargetModel, hidden_state: str, chunk: int, done: int = 0):
         self.batch, self._target, self._hidden_state = batch, target, hidden_state
-        self._chunk, self._done, self._drafts = chunk, done, drafts
+        self._chunk, self._done = chunk, done
 
     @property
     def finished(self) -> bool:
         """Whether the rows can decode."""
         return self._done >= max(self._lengths, default=0)
 
-    def advance(self) -> PrefillOutcome | None:
-        """Run one chunk; says how it went where the draft took it in."""
+    def advance(self) -> None:
+        """Run one chunk."""
         batch, start = self.batch, self._done
         left = [max(length - start, 0) for length in self._lengths]
         while not left[-1]:
             left.pop()
         size = padded_size(left, chunk_size(self._chunk, len(left), start), _PADDING[batch.root.device.type])
-        text = [row.request.prompt[start : start + size + 1] for row in batch.rows]
+        text = [row.request.prompt[start : start + size + 1] for row in batch.sequences]
         padded = [[*part, *[0] * (size + 1 - len(part))] for part in text]
         tokens = torch.tensor(padded, device=batch.root.device)
         with batch.cache.first_rows(len(left)):
             hidden = self._run(tokens[: len(left), :-1])
             batch.cache.commit([min(count, size) for count in left])
         self._done = start + size
-        return None if batch.session is None else self._leave(batch.session, hidden, tokens[:, 1:])
+        if batch.session is not None:
+            self._leave(batch.session, hidden, tokens[:, 1:])
 
-    def _leave(self, session: DraftSession, hidden: Tensor, next_tokens: Tensor) -> PrefillOutcome | None:
+    def _leave(self, session: DraftSession, hidden: Tensor, next_tokens: Tensor) -> None:
         """Give the draft what a chunk found: hidden states [R, T, W] of the R rows that ran, next tokens [B, T]."""
-        batch, (rows, size) = self.batch, next_tokens.shape
+        rows, size = next_tokens.shape
         hidden = pad(hidden, (0, 0, 0, 0, 0, rows - len(hidden)))
         start = self._done - size
         last = [length - 1 - start for length in self._lengths]
         paired = [min(max(place, 0), size) for place in last]
-        outcome, started = None, time.perf_counter()
-        if self._drafts:
-            session.commit(hidden, next_tokens, paired)
-            outcome = PrefillOutcome(rows * size, time.perf_counter() - started)
-        else:
-            batch.pending.append(hidden, next_tokens, paired)
+        session.commit(hidden, next_tokens, paired)
         self._keep_last(hidden, last)
-        return outcome
 
     @property
     def _lengths(self) -> list[int]:
-        return [len(row.request.prompt) - 1 for row in self.batch.rows]
+        return [len(row.request.prompt) - 1 for row in self.batch.sequences]
 
     def _run(self, tokens: Tensor) -> Tensor:
         cache, size = self.batch.cache, tokens.shape[1]

@@ -140,9 +140,9 @@ class _Evaluation:
         """Accuracy of the heads, and acceptance with each tree at each temperature."""
         wanted = [(tree, temperature) for tree in self.engines for temperature in self.options.temperatures]
         greedy = (wanted[0][0], 0.0)
-        runs = list(dict.fromkeys([*wanted, *([] if self.samples else [greedy])]))
+        runs = list(dict.fromkeys(wanted if self.samples else [*wanted, greedy]))
         progress.begin(len(runs) + 1)
-        written = {run: self._continue(*run, progress) for run in runs}
+        written = {(tree, t): self._continue(tree, t, progress) for tree, t in runs}
         samples = self.samples or [as_sample(one.prompt.tokens, one.tokens) for one in written[greedy]]
         done = progress.part(1, "accuracy of the heads")
         heads = measure_heads(self.target, self.draft, text_batches(self.target, samples), done)

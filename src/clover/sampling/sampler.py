@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clover.sampling.choices import CHOICE, ChoiceNumbers
+from clover.sampling.gumbel_cache import CHOICE, GumbelCache
 from clover.sampling.numbers import gumbels, most_probable, uniforms
 from clover.sampling.params import SamplingParams
 from clover.sampling.warpers import Warpers, column
@@ -24,8 +24,8 @@ _DRAW, _TEST = 0, 1  # what a hashed number is for; another is `CHOICE`
 
 
 @dataclass(frozen=True)
-class Race:
-    """What a draft expects of the target's choices in one step, as tensors alone (see `Sampler.perturbed`).
+class GumbelNoise:
+    """What a draft expects of the target's choices in one step, as tensors alone (see `Sampler.gumbel_scores`).
 
     Attributes:
         temperatures: float64 [B, 1, 1].
@@ -35,8 +35,8 @@ class Race:
     temperatures: Tensor
     numbers: Tensor | None
 
-    def perturbed(self, logits: Tensor, depth: int, tokens: Tensor | None = None) -> Tensor:
-        """See `Sampler.perturbed`; which tokens the logits are of, the numbers know."""
+    def gumbel_scores(self, logits: Tensor, depth: int, tokens: Tensor | None = None) -> Tensor:
+        """See `Sampler.gumbel_scores`; which tokens the logits are of, the numbers know."""
         if self.numbers is None:
             return logits
         scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -52,13 +52,14 @@ class Sampler:
     sampled text is a function of model, prompt and parameters: the same with and without a draft, for every tree,
     batch and order of rows. Siblings share numbers, but at most one of them is on the path.
 
-    A draft may look at the same numbers (`perturbed`), and guesses better for it: where its distribution is the
+    A draft may look at the same numbers (`gumbel_scores`), and guesses better for it: where its distribution is the
     target's, the race has the same winner. The target's choice does not depend on what the draft proposes, so this
     changes no text. It is speculative decoding with common random numbers, the drafter-invariant kind of Daliri,
     Musco and Suresh (Coupling without communication and drafter-invariant speculative decoding, 2024, 2408.07978).
 
-    Draws from the draft and the tests of rule B use other numbers, hashed from the seed, the number of new tokens
-    committed so far, the node and the token: the text is then still the same in every batch and order of rows.
+    Draws from the draft and the tests of recursive rejection sampling use other numbers, hashed from the seed, the
+    number of new tokens committed so far, the node and the token: the text is then still the same in every batch and
+    order of rows.
 
     Attributes:
         any_sampled: whether a row is not greedy.
@@ -88,8 +89,8 @@ class Sampler:
         self._configure(params)
         self._positions = torch.zeros(len(params), dtype=torch.long, device=self._device)
         self._seen = self._seen_in(prompts).to(self._device)
-        self._choices: ChoiceNumbers | None = None  # of the whole vocabulary
-        self._draft_choices: ChoiceNumbers | None = None  # of the tokens that a draft proposes from
+        self._choices: GumbelCache | None = None  # of the whole vocabulary
+        self._draft_choices: GumbelCache | None = None  # of the tokens that a draft proposes from
         self._depths = 1  # how many depths are hashed at once
 
     def _configure(self, params: Sequence[SamplingParams]) -> None:
@@ -173,7 +174,7 @@ class Sampler:
         one_hot = torch.zeros_like(scores).scatter(-1, most_probable(scores).unsqueeze(-1), 1.0)
         return torch.where(self._greedy.unsqueeze(-1), one_hot, probs)
 
-    def perturbed(self, logits: Tensor, depth: int, tokens: Tensor | None = None) -> Tensor:
+    def gumbel_scores(self, logits: Tensor, depth: int, tokens: Tensor | None = None) -> Tensor:
         """Turn a draft's logits into the scores of the race that it expects: the best are the likeliest choices.
 
         Args:
@@ -186,15 +187,15 @@ class Sampler:
             `choose` will choose after these nodes. Greedy rows, for which chance means nothing, keep their logits.
         """
         numbers = self._gumbels_of(tokens, depth) if self.any_sampled else None
-        return Race(self._draft_temperatures, numbers).perturbed(logits, 0)
+        return GumbelNoise(self._draft_temperatures, numbers).gumbel_scores(logits, 0)
 
-    def race(self, depths: int, tokens: Tensor | None = None) -> Race:
-        """What `perturbed` needs for nodes at the first `depths` depths; `tokens` as there."""
+    def gumbel_noise(self, depths: int, tokens: Tensor | None = None) -> GumbelNoise:
+        """What `gumbel_scores` needs for nodes at the first `depths` depths; `tokens` as there."""
         if not self.any_sampled:
-            return Race(self._draft_temperatures, None)
+            return GumbelNoise(self._draft_temperatures, None)
         self.expect(depths - 1)
         numbers = [self._gumbels_of(tokens, depth) for depth in range(depths)]
-        return Race(self._draft_temperatures, torch.cat(numbers, dim=1))
+        return GumbelNoise(self._draft_temperatures, torch.cat(numbers, dim=1))
 
     def draft_probs(self, logits: Tensor) -> Tensor:
         """Turn a draft's logits [B, P, V'] into the distributions that `draw` draws from, float64 [B, P, V'].
@@ -244,11 +245,11 @@ class Sampler:
         depths = torch.arange(max_depth + 1, device=self._device).unsqueeze(0)
         return self._prepared(max_depth).of_nodes(depths)
 
-    def _prepared(self, max_depth: int) -> ChoiceNumbers:
+    def _prepared(self, max_depth: int) -> GumbelCache:
         """The numbers of the whole vocabulary, ready down to this depth or as deep as trees may be."""
         if self._choices is None:
             tokens = torch.arange(self._vocab_size, device=self._device)
-            self._choices = ChoiceNumbers(self._seeds, self._rows_greedy, tokens)
+            self._choices = GumbelCache(self._seeds, self._rows_greedy, tokens)
         self._choices.prepare(self._positions, max(self._depths, max_depth + 1))
         return self._choices
 
@@ -262,7 +263,7 @@ class Sampler:
         if not self._warpers.narrow:
             return self._prepared(depth).of_depth(depth)[..., tokens]
         if self._draft_choices is None or self._draft_choices.tokens is not tokens:
-            self._draft_choices = ChoiceNumbers(self._seeds, self._rows_greedy, tokens)
+            self._draft_choices = GumbelCache(self._seeds, self._rows_greedy, tokens)
         self._draft_choices.prepare(self._positions, max(self._depths, depth + 1))
         return self._draft_choices.of_depth(depth)
 
@@ -306,7 +307,7 @@ class Sampler:
             choices.insert(self._seeds, self._rows_greedy)
 
     @property
-    def _hashed(self) -> list[ChoiceNumbers]:
+    def _hashed(self) -> list[GumbelCache]:
         return [choices for choices in (self._choices, self._draft_choices) if choices is not None]
 
     def _scores(self, logits: Tensor, tree: TokenTree) -> Tensor:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from clover.errors import UserError
+from clover.files import read_model
 from clover.tree.shape import TreeShape
 
 _MOST = 9999  # nodes, depths or children that a tree may be asked for
+_MOST_BYTES = 2**20  # of a file with a tree
+RankPaths = tuple[tuple[Annotated[int, Field(ge=0, le=_MOST)], ...], ...]
 
 
 @dataclass(frozen=True)
@@ -125,8 +130,8 @@ MEDUSA_TREE = _shape(
 
 _NAMED = {"clover2": CLOVER2_TREE, "medusa": MEDUSA_TREE}
 _WANTED = (
-    "give clover2, medusa, chain:5, chain:10:0.1, budget:4, eagle2:60, drawn:clover2, or a JSON file with a "
-    "list of rank paths such as [[0], [1], [0, 0]]"
+    "give auto, plain, lookup, clover2, medusa, chain:5, chain:10:0.1, budget:4, eagle2:60, drawn:clover2, or a JSON "
+    "file with a list of rank paths such as [[0], [1], [0, 0]]"
 )
 
 
@@ -234,13 +239,6 @@ def _check_count(what: str, value: int) -> None:
 
 def _read_paths(file: Path) -> list[list[int]]:
     try:
-        paths = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        return [list(path) for path in read_model(file, RankPaths, _MOST_BYTES)]
+    except UserError as error:
         raise UserError(f"tree {str(file)!r} cannot be read ({error}); {_WANTED}") from error
-    if not isinstance(paths, list) or not all(_is_rank_path(path) for path in paths):
-        raise UserError(f"tree {str(file)!r} is not a list of rank paths; {_WANTED}")
-    return paths
-
-
-def _is_rank_path(path: object) -> bool:
-    return isinstance(path, list) and all(type(rank) is int and rank >= 0 for rank in path)

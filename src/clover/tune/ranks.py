@@ -90,7 +90,7 @@ def _ranks(
     for position, depth, logits in forced_logits(draft, hidden, tokens, positions, depths):
         if depth == 0:
             _commit(sampler, tokens, position + 1, lengths)
-        scores = sampler.perturbed(logits.unsqueeze(1), depth)[:, 0]
+        scores = sampler.gumbel_scores(logits.unsqueeze(1), depth)[:, 0]
         yield position, depth, rank_of(scores, tokens[:, position + depth + 2]).tolist()
 
 

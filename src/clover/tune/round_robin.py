@@ -55,17 +55,16 @@ class RoundRobinPolicy(Policy):
         steps: of each drafter.
     """
 
-    def __init__(self, drafters: Mapping[str, Drafter | None], on_gpu: bool, seed: int = 0):
-        some = [drafter for drafter in drafters.values() if drafter is not None]
-        self.max_nodes = max((drafter.max_nodes for drafter in some), default=1)
-        self.max_depth = max((drafter.max_depth for drafter in some), default=0)
+    def __init__(self, drafters: Mapping[str, Drafter], on_gpu: bool, seed: int = 0):
+        self.max_nodes = max(drafter.max_nodes for drafter in drafters.values())
+        self.max_depth = max(drafter.max_depth for drafter in drafters.values())
         self.clock = PhaseClock()
         self.steps: dict[str, list[Step]] = {name: [] for name in drafters}
         self._drafters, self._on_gpu, self._random = dict(drafters), on_gpu, Random(seed)
         self._waiting, self._current, self._left = list[str](), "", 0
         self._started, self._verified = 0.0, 0.0
 
-    def choose(self, running: Running) -> Drafter | None:
+    def choose(self, running: Running) -> Drafter:
         if not self._left:
             self._waiting = self._waiting or self._random.sample(list(self._drafters), len(self._drafters))
             self._current, self._left = self._waiting.pop(), _TURN
@@ -86,7 +85,7 @@ class RoundRobinPolicy(Policy):
 def time_in_turn(
     target: TargetModel,
     draft: DraftModel,
-    drafters: Mapping[str, Drafter | None],
+    drafters: Mapping[str, Drafter],
     batches: Sequence[Sequence[Request]],
     enough: Callable[[int], bool],
     seed: int = 0,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from clover.drafting import StaticDrafter
+from clover.drafting import PLAIN_DRAFTER, StaticDrafter
 from clover.drafting.tuning import PLAIN, Choice, VerifyCost
 from clover.drafts import DraftModel
 from clover.engine import Request
@@ -61,7 +61,7 @@ def time_trees(
     every = {PLAIN: Candidate(_ROOT, 1.0), **{one.spec: one for one in candidates}}
     drafters = {one.spec: StaticDrafter(draft, one.shape) for one in candidates}
     enough = until(_WANTED, _FEWEST, seconds, told)
-    steps = time_in_turn(target, draft, {PLAIN: None, **drafters}, batches, enough, seed)
+    steps = time_in_turn(target, draft, {PLAIN: PLAIN_DRAFTER, **drafters}, batches, enough, seed)
     found = [_timed(name, one, steps[name]) for name, one in every.items()]
     return sorted(found, key=lambda one: -one.choice.tokens_per_second)
 

@@ -1,26 +1,34 @@
 """From a tree's name to what grows it."""
 
-from clover.drafting.base import Drafter
+from clover.drafting.base import PLAIN_DRAFTER, Drafter
 from clover.drafting.budget import BudgetDrafter
 from clover.drafting.confident import ConfidentDrafter
 from clover.drafting.drawn import DrawnDrafter
+from clover.drafting.prompt_lookup import LOOKUP, LOOKUP_LENGTH, LookupDrafter
 from clover.drafting.rerank import RerankDrafter
 from clover.drafting.static import StaticDrafter
+from clover.drafting.tuning import PLAIN
 from clover.drafts import DraftModel
-from clover.tree import BudgetTree, ConfidentChain, DrawnTree, RerankTree, Tree
+from clover.tree import BudgetTree, ConfidentChain, DrawnTree, RerankTree, Tree, parse_tree
 
 
-def make_drafter(draft: DraftModel, tree: Tree | None = None) -> Drafter:
+def make_drafter(draft: DraftModel, tree: Tree | str | None = None) -> Drafter:
     """Make what grows `tree` from the draft.
 
     Args:
-        tree: when left out the one that the draft's configuration names, as deep as the draft goes.
+        tree: a tree, or its name: "plain", "lookup" (prompt lookup) or what `parse_tree` reads; when left out the one
+            that the draft's configuration names, as deep as the draft goes.
 
     Raises:
         UserError: a static tree is deeper than the draft goes. The depth of other trees follows from the draft's.
     """
+    if tree == PLAIN:
+        return PLAIN_DRAFTER
+    if tree == LOOKUP:
+        return LookupDrafter(LOOKUP_LENGTH)
     if tree is None:
         return StaticDrafter(draft, draft.config.tree_shape.cut(draft.max_depth))
+    tree = parse_tree(tree) if isinstance(tree, str) else tree
     match tree:
         case BudgetTree():
             return BudgetDrafter(draft, tree)

@@ -18,7 +18,7 @@ def best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     lowest are the same whichever it takes, and of the equal ones the first are found by their running count.
 
     Args:
-        values: [..., C], no NaN.
+        values: [..., C]; NaN counts as -inf.
         count: at most C.
 
     Returns:
@@ -27,6 +27,7 @@ def best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     >>> best(torch.tensor([0.5, 0.1, 0.5, 0.3, 0.1]), 4)
     (tensor([0.5000, 0.5000, 0.3000, 0.1000]), tensor([0, 2, 3, 1]))
     """
+    values = values.masked_fill(values.isnan(), -torch.inf)
     top = values.topk(count)
     lowest = top.values[..., -1:]
     above = (top.values > lowest).sum(-1, keepdim=True, dtype=torch.int32)
@@ -57,10 +58,10 @@ def log_probabilities(found: Tensor, scores: Tensor) -> Tensor:
     """Turn some of the scores [..., K] of all [..., V] into log-probabilities; no others are.
 
     Returns:
-        float64 [..., K], -inf where no token has a finite score.
+        float64 [..., K], -inf where no token has a finite score, and for a score that is not finite.
     """
     log_probs = (found - scores.logsumexp(-1, keepdim=True)).double()
-    return log_probs.nan_to_num(-torch.inf, neginf=-torch.inf)
+    return log_probs.nan_to_num(-torch.inf, posinf=-torch.inf, neginf=-torch.inf)
 
 
 def compact(tokens: Tensor, parents: Tensor, exists: Tensor, size: int, max_depth: int) -> TokenTree:

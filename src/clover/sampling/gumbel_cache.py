@@ -16,7 +16,7 @@ CHOICE = 2  # what these numbers are for, among all that are hashed from a row's
 _KEPT_ON = "cpu"  # the type of device on which they are kept
 
 
-class ChoiceNumbers:
+class GumbelCache:
     """Standard Gumbel numbers of some tokens at the next positions of each row; those of greedy rows are 0.
 
     On a CPU, where hashing takes longer than much else of a step, the numbers of positions that a row has not reached

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from clover.sampling import choices
-from clover.sampling.choices import CHOICE, ChoiceNumbers
+from clover.sampling import gumbel_cache
+from clover.sampling.gumbel_cache import CHOICE, GumbelCache
 from clover.sampling.numbers import gumbels
 
 TOKENS = torch.tensor([3, 0, 7, 11])
@@ -30,7 +30,7 @@ def test_whatever_was_kept_the_numbers_are_the_same(keeps: bool) -> None:
     rng = random.Random(0)
     seeds, greedy = torch.tensor([5, 6, 7]), [False, True, False]
     positions = torch.tensor([0, 4, 0])
-    numbers = ChoiceNumbers(seeds, greedy, TOKENS)
+    numbers = GumbelCache(seeds, greedy, TOKENS)
     numbers._keeps = keeps
     for step in range(60):
         deepest = rng.randrange(6)
@@ -57,7 +57,7 @@ def test_whatever_was_kept_the_numbers_are_the_same(keeps: bool) -> None:
 
 def test_rows_side_by_side_are_read_in_place() -> None:
     """A single row, or rows that are all as far, need no gathering."""
-    numbers = ChoiceNumbers(torch.tensor([1, 2]), [False, False], TOKENS)
+    numbers = GumbelCache(torch.tensor([1, 2]), [False, False], TOKENS)
     numbers.prepare(torch.tensor([9, 9]), 4)
     assert numbers.of_depth(2)._base is not None
 
@@ -70,8 +70,8 @@ def test_a_number_is_hashed_once_and_those_of_greedy_rows_never(monkeypatch: pyt
         hashed.append(found.numel() // len(TOKENS))
         return found
 
-    monkeypatch.setattr(choices, "gumbels", counted)
-    numbers = ChoiceNumbers(torch.tensor([1, 2, 3]), [False, True, False], TOKENS)
+    monkeypatch.setattr(gumbel_cache, "gumbels", counted)
+    numbers = GumbelCache(torch.tensor([1, 2, 3]), [False, True, False], TOKENS)
     positions = torch.tensor([0, 0, 0])
     numbers.prepare(positions, 5)
     numbers.prepare(positions, 5)

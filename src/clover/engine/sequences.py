@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from typing import Any
 
-from clover.drafting import Repetition
+from clover.drafts.ngrams import RepeatingText
 from clover.engine.requests import FinishReason, Generation, Request, StepEvent
 from clover.engine.text import Detokenizer
 from clover.metrics import Acceptance
 
-_serials = itertools.count()
 
-
-class Row:
-    """The host's side of one row of the batch.
+class RunningSequence:
+    """The host's side of one sequence of the batch.
 
     Args:
         index: the request's number in the order in which requests were added.
@@ -23,9 +20,6 @@ class Row:
         limit: tokens that the context leaves room for.
         eos: tokens that end the text where the request names none.
         tokenizer: for the text; None when the target has none.
-
-    Attributes:
-        serial: a number that no other row of the process has.
     """
 
     def __init__(
@@ -37,12 +31,11 @@ class Row:
         tokenizer: Any | None,
     ):
         self.index, self.request, self.limit = index, request, limit
-        self.serial = next(_serials)
         self.eos = eos if request.eos is None else request.eos
         self.tokens: list[int] = []
         self.acceptance = Acceptance()
         self.finish_reason: FinishReason | None = None
-        self._repetition: Repetition | None = None
+        self._repeating: RepeatingText | None = None
         self._detokenizer = Detokenizer(tokenizer, request.stop, request.prompt)
         self._started = 0.0
         self._first_token_seconds = 0.0
@@ -53,13 +46,12 @@ class Row:
         return min(self.request.max_new_tokens, self.limit) - len(self.tokens)
 
     @property
-    def repetition(self) -> Repetition:
+    def repeating(self) -> RepeatingText:
         """Its text so far, and where the end of it stood before."""
-        prompt = self.request.prompt
-        if self._repetition is None:
-            self._repetition = Repetition(prompt)
-        self._repetition.extend(self.tokens[len(self._repetition.text) - len(prompt) :])
-        return self._repetition
+        if self._repeating is None:
+            self._repeating = RepeatingText(self.request.prompt)
+        self._repeating.extend(self.tokens[len(self._repeating) - len(self.request.prompt) :])
+        return self._repeating
 
     def start(self) -> None:
         """Note that the request no longer waits: its prompt is run from now on."""

@@ -1,0 +1,70 @@
+"""Prompt lookup: what followed the end of a text where it stood before is proposed, and the draft is not asked.
+
+Texts repeat themselves: code, quotations, tables, answers about a document, and greedy texts that go in circles. A
+drafted token costs a depth of the draft. A looked-up one costs its place in the target's pass and nothing else (LLMA,
+2304.04487).
+"""
+
+from __future__ import annotations
+
+import torch
+
+from clover.drafting.base import DraftInput
+from clover.drafts.ngrams import RepeatingText
+from clover.tree import TokenTree, TreeShape
+
+LOOKUP = "lookup"  # its name among trees
+LOOKUP_LENGTH = 10  # tokens, where nobody chooses
+_RATES = (0.6, 0.7, 0.8, 0.9, 0.95, 0.95)  # assumed where 3, 4, 8, 16, 32 and 64 tokens match
+_MEMORY, _WEIGHT = 256.0, 8.0  # tokens that rates are averaged over, and that the assumed ones count for
+
+
+class LookupDrafter:
+    """Proposes a chain of tokens in each sequence that repeats itself, and nothing in the others.
+
+    Args:
+        length: of the chain.
+    """
+
+    def __init__(self, length: int):
+        self.max_depth, self.max_nodes = length, length + 1
+        self._shape = TreeShape.chain(length)
+
+    def grow(self, given: DraftInput) -> TokenTree:
+        root = given.root.unsqueeze(1)
+        found = [[] if text is None else text.following(self.max_depth) for text in given.texts()]
+        if not any(found):
+            return TokenTree.root_only(root)
+        tokens = torch.tensor([tokens or [0] * self.max_depth for tokens in found], device=root.device)
+        tree = TokenTree.from_shape(self._shape, torch.cat((root, tokens), dim=1))
+        missing = torch.tensor([[not tokens] for tokens in found], device=root.device)
+        return tree if all(found) else tree.without(missing)
+
+
+class LookupAcceptance:
+    """Tokens that prompt lookup yields, by how many tokens match; learnt from every token, whatever proposed it."""
+
+    def __init__(self) -> None:
+        self._right = [rate * _WEIGHT for rate in _RATES]
+        self._tried = [_WEIGHT] * len(_RATES)
+
+    def learn(self, text: RepeatingText) -> None:
+        """Learn from the tokens that came since it was last asked."""
+        for match, right in text.judged:
+            at = self._class(match)
+            kept = 1 - 1 / _MEMORY
+            self._right[at] = kept * self._right[at] + right
+            self._tried[at] = kept * self._tried[at] + 1
+        text.judged.clear()
+
+    def tokens(self, match: int, length: int) -> float:
+        """Expected of `length` tokens looked up where so many match, the bonus token included."""
+        reached, total = 1.0, 1.0
+        for at in range(length if match else 0):
+            place = self._class(match + at)
+            reached *= self._right[place] / self._tried[place]
+            total += reached
+        return total
+
+    def _class(self, match: int) -> int:
+        return min(match.bit_length(), 7) - 2
