@@ -1,111 +1,101 @@
-"""The choice at run time, on recorded paths of real drafts: the policy assumes no law that these were made by."""
+"""The choice at run time, on recorded paths: what is accepted is what real drafts had right, not the policy's law."""
 
-from __future__ import annotations
-
-import json
-from collections.abc import Sequence
-from pathlib import Path
-from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from replay import PATHS, Pair, kinds, replay
 
-from clover.drafting import PLAIN_DRAFTER, AutoPolicy, Drafter, FixedPolicy, Policy, Running, StepOutcome
-from clover.drafting.auto import Candidate
-from clover.tree import TokenTree
+from clover.drafting import LookupDrafter, PlainDrafter, Running, StepOutcome, make_policy
+from clover.drafting.auto import Acceptance
+from clover.drafting.tuning import PLAIN, Choice, Tuning
+from clover.drafts.ngrams import RepeatingText
+from clover.errors import UserError
+from clover.tree import TreeShape
 
-RECORDED = Path(__file__).parents[2] / "docs" / "results" / "replay"
-PLAIN_SECONDS = 0.010
-
-
-class Chain:
-    """A chain that is never grown: the recorded path says what it accepts."""
-
-    def __init__(self, depth: int):
-        self.max_depth, self.max_nodes = depth, depth + 1
-
-    def grow(self, given: Any) -> TokenTree:
-        raise AssertionError("nothing is decoded here")
+PAIRS = {pair.name: pair for pair in map(Pair, PATHS.glob("paths-*.json"))}
 
 
-CHAINS = {f"chain:{depth}": Chain(depth) for depth in (1, 2, 4, 8)}
+def draft(max_depth: int = 8) -> Any:
+    target = SimpleNamespace(device=torch.device("cpu"), vocab_size=100)
+    shape = TreeShape.from_paths([[0], [1], [0, 0]])
+    return SimpleNamespace(
+        max_depth=max_depth, d2t=None, target=target, config=SimpleNamespace(tree_shape=shape)
+    )
 
 
-def recorded(pair: str, temperature: float) -> list[list[int]]:
-    """Per text: at each token, how many tokens of the draft's best chain are right."""
-    found = json.loads((RECORDED / f"paths-{pair}.json").read_text())
-    return [[int(c, 36) for c in one["chain"]] for one in found["texts"] if one["temperature"] == temperature]
+def tuning(*choices: Choice) -> Tuning:
+    return Tuning("cpu", "float32", "", 1, "", {}, "", (), choices)
 
 
-def poor(texts: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The same texts with a draft that is right one time in twelve."""
-    rng = Random(1)
-    return [[int(rng.random() < 1 / 12) for _ in text] for text in texts]
+# -- on recorded paths -------------------------------------------------------------------------------------------------
 
 
-def make_policy() -> AutoPolicy:
-    candidates = {"plain": Candidate("plain", PLAIN_DRAFTER)}
-    return AutoPolicy(candidates | {name: Candidate("chain", chain) for name, chain in CHAINS.items()})
+@pytest.mark.parametrize("tuned", [False, True], ids=["untuned", "tuned"])
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("name", ["stories", "smollm"])
+def test_a_poor_draft_costs_next_to_nothing(name: str, size: int, tuned: bool) -> None:
+    found = replay(PAIRS[name], tuned, kinds(PAIRS[name])["sampled"], size)
+    assert found["plain"] / found["auto"] > 0.975
 
 
-def seconds_of(drafter: Drafter, rows: int, per_node: float) -> float:
-    drafting = 0.0 if drafter.max_depth == 0 else 0.0008 + 0.0006 * drafter.max_depth
-    return PLAIN_SECONDS + drafting + per_node * rows * drafter.max_depth * PLAIN_SECONDS
+@pytest.mark.parametrize(
+    ("kind", "size", "least"), [("greedy", 1, 4.0), ("changing", 1, 2.5), ("sampled", 16, 1.1)]
+)
+def test_a_good_draft_is_used_from_the_first_steps_on(kind: str, size: int, least: float) -> None:
+    found = replay(PAIRS["recall"], False, kinds(PAIRS["recall"])[kind], size)
+    assert found["plain"] / found["auto"] > least and found["auto"] < 1.12 * found["best"]
 
 
-def run(policy: Policy, texts: Sequence[Sequence[int]], rows: int = 1, per_node: float = 0.02) -> float:
-    """Seconds that all texts take, `rows` at a time; what the policy sees of them is noisy."""
-    rng, total = Random(0), 0.0
-    for first in range(0, len(texts) - rows + 1, rows):
-        batch, at, behind = texts[first : first + rows], [0] * rows, 0
-        while live := [row for row in range(rows) if at[row] < len(batch[row])]:
-            drafter = policy.choose(Running(len(live), 100))
-            step = seconds_of(drafter, len(live), per_node)
-            emitted = tuple(1 + min(batch[row][at[row]], drafter.max_depth) for row in live)
-            step += 0.00005 * behind * len(live) if drafter.max_depth else 0.0
-            noisy = step * rng.lognormvariate(0, 0.06) * (4.0 if rng.random() < 0.02 else 1.0)
-            policy.record(
-                StepOutcome(len(live), 100, drafter, drafter.max_depth + 1, emitted, noisy, 0.0, behind)
-            )
-            behind = 0 if drafter.max_depth else behind + 1
-            for row, tokens in zip(live, emitted):
-                at[row] += tokens
-            total += step
-    return total
+# -- what is expected --------------------------------------------------------------------------------------------------
 
 
-def best_fixed(texts: Sequence[Sequence[int]], **how: Any) -> float:
-    return min(run(FixedPolicy(drafter), texts, **how) for drafter in (PLAIN_DRAFTER, *CHAINS.values()))
+def test_tokens_are_those_of_the_acceptance_rates() -> None:
+    chains = Acceptance(4, rate=0.5, weight=1.0)
+    assert chains.tokens(2) == pytest.approx(1 + 0.5 + 0.25)
+    for _ in range(300):
+        chains.observe([3, 1], 4)  # rates 1, 1/2, 1, 0
+    assert [chains.tokens(depth) for depth in (1, 2, 4)] == pytest.approx([2.0, 2.5, 3.0], abs=0.05)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("pair", ["recall", "stories", "smollm"])
-def test_it_is_near_the_best_fixed_choice(pair: str, temperature: float) -> None:
-    texts = recorded(pair, temperature)
-    assert run(make_policy(), texts) < 1.08 * best_fixed(texts)
+# -- what is chosen between --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rows", [1, 4])
-def test_a_poor_draft_costs_two_per_cent_at_most(rows: int) -> None:
-    texts = poor(recorded("recall", 0.0))[:8]
-    plain = run(FixedPolicy(PLAIN_DRAFTER), texts, rows)
-    assert run(make_policy(), texts, rows) < plain / 0.98
+def test_the_fastest_of_the_tuning_leads_per_batch_size() -> None:
+    policy = make_policy(
+        draft(),
+        tuning(
+            Choice(1, "chain:4", 3.0, 0.015, 200.0),
+            Choice(1, PLAIN, 1.0, 0.010, 100.0),
+            Choice(8, PLAIN, 1.0, 0.016, 500.0),
+            Choice(8, "chain:2", 2.2, 0.064, 275.0),
+        ),
+    )
+    for rows, expected in ((1, "chain:4"), (8, PLAIN), (7, PLAIN), (64, PLAIN), (2, "chain:4")):
+        policy.choose(Running(rows, 10))
+        assert policy.leader == expected
 
 
-def test_plain_decoding_leads_where_nodes_are_dear() -> None:
-    texts = 3 * recorded("recall", 0.8)
-    how = {"rows": 4, "per_node": 0.5}
-    assert run(make_policy(), texts, **how) < run(FixedPolicy(PLAIN_DRAFTER), texts, **how) / 0.98
+def test_compiled_steps_have_fewer_shapes() -> None:
+    depths = [make_policy(draft(), compiled=compiled).max_depth for compiled in (False, True)]
+    assert depths == [31, 15] and make_policy(draft(), compiled=True, lookup=False).max_depth == 2
 
 
-def test_it_follows_a_text_that_changes() -> None:
-    good, bad = recorded("recall", 0.0)[:6], poor(recorded("recall", 0.0)[:6])
-    for texts in ([*good, *bad], [*bad, *good]):
-        halves = best_fixed(texts[:6]) + best_fixed(texts[6:])
-        assert run(make_policy(), texts) < 1.2 * halves
+def test_a_tuned_tree_that_is_too_deep_is_an_error() -> None:
+    with pytest.raises(UserError, match="deep"):
+        make_policy(draft(3), tuning(Choice(1, "chain:4", 3.0, 0.015, 200.0)))
 
 
-def test_a_good_draft_is_used_at_once() -> None:
-    policy = make_policy()
-    run(policy, recorded("recall", 0.0)[:1])
-    assert policy.leader.startswith("chain:")
+def test_a_text_that_goes_in_circles_is_looked_up() -> None:
+    text = RepeatingText([1, 2, 3, 4] * 12)
+    policy, asked = make_policy(draft()), 0
+    for _ in range(30):
+        drafter = policy.choose(Running(1, 50, texts=lambda: [text]))
+        looked_up = isinstance(drafter, LookupDrafter)
+        asked += looked_up
+        tokens = 1 + drafter.max_depth if looked_up else 1
+        seconds = 1.2 if looked_up else 1.0 if isinstance(drafter, PlainDrafter) else 2.0
+        policy.record(StepOutcome(1, 50, drafter, drafter.max_nodes, (tokens,), seconds, 0.0, 0))
+        text.extend(text.following(tokens))
+    assert asked > 20

@@ -235,7 +235,7 @@ class AutoPolicy(Policy):
         chains = sorted((float(self._depths[name]), known[name]) for name in measured)
         if len(chains) == 1:  # half of what drafting takes is taken for the same at every depth
             chains.insert(0, (0.0, (plain + chains[0][1]) / 2))
-        slope = min(((seconds - plain) / depth for depth, seconds in chains if depth), default=0.0)
+        slope = on_line(chains, 2) - on_line(chains, 1) if chains else 0.0
         lookups = sorted((float(self._depths[name]), known[name]) for name in self._lookups if name in known)
         lookups = [(0.0, plain), *(lookups or [(1.0, plain + max(slope, _LOOKUP_COST * plain))])]
         lines = {"chain": chains, "tree": chains, "lookup": lookups}
