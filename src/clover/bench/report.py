@@ -58,7 +58,7 @@ def speed_table(found: Sequence[Metrics]) -> Table:
         "speed-up: against plain decoding of the same run, ± standard error over prompts; τ: tokens per step and text",
         strong=[at for at, one in enumerate(found) if one.ideal_share is not None],
         sections=[at for at in range(1, len(found)) if settings[at] != settings[at - 1]],
-        optional=[name for name in ("draft", "ideal", "rounds", "peak MiB") if name in told],
+        optional=[name for name in ("of ideal", "draft", "ideal", "rounds", "peak MiB") if name in told],
     )
 
 

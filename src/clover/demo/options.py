@@ -17,7 +17,7 @@ class DemoOptions:
 
     Args:
         drafts: shown side by side; the embedded ones when left out.
-        max_new_tokens: tokens per prompt; when left out as many, up to 128, as fit into two minutes.
+        max_new_tokens: tokens per prompt; when left out as many, up to 128, as fit into three and a half minutes.
         temperature: of the sampled part; 0 leaves that part out.
         quiet: show nothing before the table.
     """

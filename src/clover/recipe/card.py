@@ -45,7 +45,7 @@ def write_cards(
     """Try the finished models on development prompts and write `README.md` and `facts.json` into `output`."""
     tau, new = {}, {}
     for draft in drafts:
-        model = load(output / "target", output / draft.system, tree="clover2", dtype="float32", device=device)
+        model = load(output / "target", output / draft.system, method="draft", dtype="float32", device=device)
         texts = {
             t: model.generate(prompts, max_new_tokens=_EVALUATION_TOKENS, temperature=t)
             for t in _TEMPERATURES
@@ -105,7 +105,7 @@ acceptance can be measured anywhere. The target is far too small to be of use as
 
 {_draft_table(facts, drafts)}
 
-τ is the acceptance length on 24 development prompts with the tree of 25 nodes. Weights are stored as bf16 safetensors.
+τ is the acceptance length on 24 development prompts with the tree that the draft names, of 8 nodes. Weights are stored as bf16 safetensors.
 
 ## Data
 

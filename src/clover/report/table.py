@@ -11,6 +11,9 @@ from rich.cells import cell_len
 from rich.text import Text
 
 
+_LEGIBLE = 22  # columns that words get at least
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows of text below their columns' names. "–" stands for what does not apply.
@@ -47,6 +50,7 @@ class Table:
             shown.add_column(
                 self.columns[at], justify="left" if words else "right", vertical="bottom",
                 no_wrap=not words, overflow="fold" if words else "ellipsis",
+                min_width=min(self._widths[at], _LEGIBLE) if words else None,
             )  # fmt: skip
         for number, row in enumerate(self.rows):
             if number in self.sections:
