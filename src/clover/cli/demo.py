@@ -24,7 +24,7 @@ Prompts = Annotated[
 ]
 MaxNewTokens = Annotated[
     int | None,
-    typer.Option(metavar="N", min=1, help="Tokens per prompt. Left out: what fits into two minutes."),
+    typer.Option(metavar="N", min=1, help="Tokens per prompt. Left out: what fits into three and a half."),
 ]
 Temperature = Annotated[float, typer.Option(metavar="T", help="Of the sampled part; 0 leaves it out.")]
 Picture = Annotated[Path, typer.Option(metavar="FILE", help="Picture to draw: .png, .pdf or .svg.")]
@@ -46,7 +46,7 @@ def demo(
     html: options.Html = None,
     quiet: Quiet = False,
 ) -> None:
-    """Compare drafts with plain decoding, live, then as a table and a picture: at most two minutes.
+    """Compare drafts with plain decoding, live, then as a table and a picture: at most three and a half minutes.
 
     Exits with 1 if a text differs from that of plain decoding and rounding does not explain it.
     """

@@ -131,7 +131,7 @@ class _Demo:
         count, total = len(rounds) // len(self.temperatures), len(self.prompts)
         run = f"{count} prompts, {tokens} new tokens each at most, batch 1, methods in turn; {seconds:.0f} s in all"
         models = {"target": options.target or "embedded", "drafts": ", ".join(options.drafts) or "embedded"}
-        left_out = f"{total - count} of {total} prompts, to end within two minutes; --max-new-tokens lifts that limit"
+        left_out = f"{total - count} of {total} prompts, to end in time; --max-new-tokens lifts that limit"
         words = f"target {models['target']}; {run}"
         report = Report(
             title,

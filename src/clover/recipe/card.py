@@ -105,7 +105,8 @@ acceptance can be measured anywhere. The target is far too small to be of use as
 
 {_draft_table(facts, drafts)}
 
-τ is the acceptance length on 24 development prompts with the tree that the draft names, of 8 nodes. Weights are stored as bf16 safetensors.
+τ is the acceptance length on 24 development prompts with the tree that the draft names, of 8 nodes.
+Weights are stored as bf16 safetensors.
 
 ## Data
 

@@ -10,7 +10,6 @@ from rich import table as rich_table
 from rich.cells import cell_len
 from rich.text import Text
 
-
 _LEGIBLE = 22  # columns that words get at least
 
 
@@ -44,7 +43,9 @@ class Table:
     def rich(self, width: int) -> rich_table.Table:
         """The table for a terminal of so many columns."""
         kept = self._kept(width)
-        shown = rich_table.Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
+        shown = rich_table.Table(
+            box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True
+        )
         for at in kept:
             words = at < self.words
             shown.add_column(
