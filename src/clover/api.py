@@ -83,13 +83,10 @@ def _wanted(method: str, tree: str | Tree | None) -> tuple[str, Tree | None]:
     """What `load` is asked for: one of METHODS or "lookup", and the tree, if one is named."""
     if method not in METHODS:
         raise UserError(f"there is no method {method!r}; give {', '.join(METHODS)}")
-    if PLAIN in (method, tree):
-        return PLAIN, None
-    if tree == LOOKUP:
-        return LOOKUP, None
-    if tree is None or tree == "auto":
-        return (method if tree is None else "auto"), None
-    return "draft", parse_tree(tree) if isinstance(tree, str) else tree
+    if isinstance(tree, str) and tree in (PLAIN, LOOKUP, "auto"):
+        return (PLAIN if method == PLAIN else tree), None
+    tree = parse_tree(tree) if isinstance(tree, str) else tree
+    return (method, None) if method == PLAIN or tree is None else ("draft", tree)
 
 
 def _drafting_engine(
