@@ -73,7 +73,7 @@ def test_time_left_is_shown(tiny: Path) -> None:
     terminal = io.StringIO()
     chosen = options(tiny, no_reference=True)
     run_bench(chosen, Console(file=io.StringIO()), Console(file=terminal, force_terminal=True, width=120))
-    assert "loading target and draft" in terminal.getvalue() and "left" in terminal.getvalue()
+    assert "batch 1, temperature 0" in terminal.getvalue() and "left" in terminal.getvalue()
 
 
 def test_memory_grows_with_the_batch_and_holds_the_weights(tiny: Path) -> None:
