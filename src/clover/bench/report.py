@@ -51,6 +51,9 @@ def speed_table(found: Sequence[Metrics]) -> Table:
     cells = {name: [cell(one) for one in found] for name, cell in columns.items()}
     told = {name: values for name, values in cells.items() if set(values) != {"–"}}
     settings = [(one.batch_size, one.temperature) for one in found]
+    optional = [name for name in ("of ideal", "draft", "ideal", "rounds", "peak MiB") if name in told]
+    if len(set(told["batch"])) == 1:  # the card says it
+        optional.insert(0, "batch")
     return Table(
         "Speed",
         list(told),
@@ -58,7 +61,7 @@ def speed_table(found: Sequence[Metrics]) -> Table:
         "speed-up: against plain decoding of the same run, ± standard error over prompts; τ: tokens per step and text",
         strong=[at for at, one in enumerate(found) if one.ideal_share is not None],
         sections=[at for at in range(1, len(found)) if settings[at] != settings[at - 1]],
-        optional=[name for name in ("of ideal", "draft", "ideal", "rounds", "peak MiB") if name in told],
+        optional=optional,
     )
 
 

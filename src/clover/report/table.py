@@ -71,7 +71,7 @@ class Table:
 
     def _kept(self, width: int) -> list[int]:
         kept, optional = list(range(len(self.columns))), list(self.optional)
-        while optional and sum(self._widths[at] + 3 for at in kept) > width + 3:
+        while optional and sum(self._widths[at] + 2 for at in kept) > width:
             kept.remove(list(self.columns).index(optional.pop()))
         return kept
 
