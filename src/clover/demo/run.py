@@ -172,8 +172,7 @@ class _Demo:
     def _drafted(self) -> Iterator[Method]:
         """The drafts, each named by its system; of one system by their directories."""
         tree = self.options.tree
-        embedded = [str(place) for place in assets.DRAFTS.values() if place.is_dir()]
-        places = self.options.drafts or tuple(embedded)
+        places = self.options.drafts or tuple(map(str, assets.DRAFTS.values()))
         engines = [load(self.target, place, method="draft", tree=tree).engine for place in places]
         systems = [str(engine.draft.config.model_type) for engine in engines if engine.draft is not None]
         several = Counter(systems)

@@ -65,7 +65,7 @@ class TuneOptions:
         """
         if self.output is not None:
             return self.output
-        directory = assets.DRAFT if self.draft is None else Path(self.draft)
+        directory = Path(assets.draft_place(self.draft))
         if not directory.is_dir():
             raise UserError(
                 f"the draft {self.draft} is not a directory to save the tuning in; give --output FILE"

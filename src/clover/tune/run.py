@@ -170,4 +170,4 @@ def _load(options: TuneOptions) -> tuple[TargetModel, DraftModel]:
         device=options.device,
         trust_remote_code=options.trust_remote_code,
     )
-    return target, load_draft(options.draft or assets.DRAFT, target)
+    return target, load_draft(assets.draft_place(options.draft), target)
