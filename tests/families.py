@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import transformers as hf
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from clover.cache import KVCache
@@ -73,6 +76,15 @@ def tiny_model(
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.15)
     return model.eval()
+
+
+@contextmanager
+def captured_input(module: nn.Module) -> Iterator[list[Tensor]]:
+    """Collect the first argument of every call of ``module``."""
+    inputs: list[Tensor] = []
+    handle = module.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+    yield inputs
+    handle.remove()
 
 
 def ancestor_mask(parents: tuple[int, ...]) -> Tensor:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from clover.drafts import DraftModel, load_draft
 from clover.target import TargetModel
-from clover.target.structure import captured_input, find_layers
-from tests.families import VOCAB, tiny_model
+from clover.target.structure import find_layers
+from tests.families import VOCAB, captured_input, tiny_model
 
 T = 9
 AnyDraft = TypeVar("AnyDraft", bound=DraftModel)

@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from clover.drafts import Clover2Draft, load_draft, token_table
+from clover.drafts import Clover2Draft, layers, load_draft
 from clover.drafts.clover2 import CosineAttention
 from clover.errors import UserError
 from clover.target import TargetModel
-from clover.target.decoder import final_norm, run_decoder
 from clover.tree import CLOVER2_TREE
 from tests.drafts.checks import (
     check_drop,
@@ -57,7 +56,7 @@ def reference(
     rows = target.embedding_weight if draft.config.embedding == "input" else target.lm_head_weight
     rows = rows * draft.config.embedding_scale
     folded = [attend(draft.fold, h, rows[x]) for h, x in zip(hidden, tokens[1:], strict=True)]
-    state = run_decoder(draft.augment, torch.stack(folded)[None])[0, -1]
+    state = draft.augment(torch.stack(folded)[None])[0, -1]
     outputs = [draft.first_projector.weight @ state + draft.first_projector.bias]
     for token in drafted:
         state = attend(draft.recur, state, rows[token])
@@ -101,7 +100,7 @@ def test_tables_follow_the_weights_and_need_room(monkeypatch: pytest.MonkeyPatch
         draft.projector.weight.mul_(2)
     assert draft.for_inference() is not first
     check_session(target, draft.for_inference(), reference_of(draft))
-    monkeypatch.setattr(token_table, "_MAX_BYTES", 0)
+    monkeypatch.setattr(layers, "_MAX_TABLE", 0)
     assert draft.for_inference(exact=True).token_table is None
     check_session(target, draft.for_inference(exact=True), reference_of(draft))
 
@@ -153,7 +152,7 @@ def test_starting_values_follow_the_target() -> None:
     for layer in draft.augment.layers:
         assert all(torch.equal(layer.state_dict()[key], value) for key, value in last.items())
     for each in (draft, Clover2Draft.from_target(target)):
-        assert torch.equal(final_norm(each.augment).weight, target.final_norm.weight)
+        assert torch.equal(each.augment.final_norm.weight, target.final_norm.weight)
         assert torch.equal(each.output_norm.weight, target.final_norm.weight)
         assert each.embed(torch.arange(VOCAB)).square().mean().item() == pytest.approx(1.0)
     identity = torch.eye(HIDDEN, 2 * HIDDEN)

@@ -14,7 +14,6 @@ from clover.drafts import EagleDraft, load_draft
 from clover.engine import Engine, Request
 from clover.errors import UserError
 from clover.target import TargetModel
-from clover.target.decoder import run_decoder
 from tests.drafts.checks import check_round_trip, make
 from tests.drafts.learning import check_learning
 from tests.drafts.tree_walk import EXACT, walk_everywhere
@@ -25,7 +24,7 @@ Layer = Callable[[EagleDraft, Tensor], Tensor]  # inputs [n, H] -> the last outp
 
 
 def whole_text(draft: EagleDraft, inputs: Tensor) -> Tensor:
-    return run_decoder(draft.layer, inputs[None])[0, -1]
+    return draft.layer(inputs[None])[0, -1]
 
 
 def llama_layer(draft: EagleDraft, inputs: Tensor) -> Tensor:

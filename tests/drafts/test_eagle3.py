@@ -67,16 +67,16 @@ def last_output(
     target: TargetModel, draft: Eagle3Draft, states: list[Tensor], following: list[int]
 ) -> Tensor:
     """a [H] at the last of the pairs."""
-    layer, shape = draft.layer, draft.shape
+    layer, shape = draft.layer, draft.layer_config
     base = frequencies(target, shape.head_dim // 2)
     inputs = [
         torch.cat((normed(layer.token_norm, target.embedding_weight[x]), normed(layer.state_norm, g)))
         for g, x in zip(states, following, strict=True)
     ]
     at, width, mixed = len(inputs) - 1, shape.head_dim, []
-    for head in range(shape.num_heads):
+    for head in range(shape.num_attention_heads):
         query = turned(layer.query.weight[head * width :][:width] @ inputs[at], at, base)
-        group = head * shape.num_kv_heads // shape.num_heads
+        group = head * shape.num_key_value_heads // shape.num_attention_heads
         part = slice(group * width, (group + 1) * width)
         keys = [turned(layer.key.weight[part] @ n, j, base) for j, n in enumerate(inputs)]
         weights = torch.stack([query @ key / width**0.5 for key in keys]).softmax(0)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clover.drafts.frontier_session import FrontierSession, counting_cache, last_position, shifted
+from clover.drafts import MedusaDraft
 from clover.drafts.layers import NOISE, ResidualBlock, cosine_weighted, identity_linear
+from clover.drafts.session import last_position, shifted
+from tests.drafts.checks import make
 
 
 def test_each_head_is_weighted_by_its_own_cosine() -> None:
@@ -45,7 +47,7 @@ def test_tokens_move_left() -> None:
 
 
 def test_a_cache_of_no_layers_counts_positions() -> None:
-    session = FrontierSession(counting_cache(3, torch.zeros(1)))
+    session = make(MedusaDraft)[1].new_session(3, capacity=1)
     for counts, expected in (([2, 1, 4], [2, 1, 4]), ([1, 4, 1], [3, 5, 5]), ([9, 9, 9], [12, 14, 14])):
         session.cache.begin(max(counts))
         session.cache.commit(counts)

@@ -81,7 +81,7 @@ def test_logits_are_capped_where_the_target_caps_them() -> None:
     draft = MedusaDraft.from_target(target)
     tokens, hidden = texts(target, draft)
     torch.testing.assert_close(
-        draft.head_logits(0, hidden), target.model(tokens).logits, rtol=1e-6, atol=1e-8
+        draft.logits(draft.heads[0](hidden)), target.model(tokens).logits, rtol=1e-6, atol=1e-8
     )
 
 

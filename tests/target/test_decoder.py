@@ -11,26 +11,16 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from clover.errors import UserError
 from clover.target import TargetModel
-from clover.target.decoder import (
-    DecoderStack,
-    build_decoder,
-    copy_last_layer,
-    decoder_cache,
-    final_norm,
-    input_norm,
-    remove_outer_norms,
-    run_decoder,
-)
-from clover.target.structure import captured_input
-from tests.families import FAMILIES, HIDDEN, VOCAB, tiny_config, tiny_model
+from clover.target.decoder import DecoderStack, input_norm
+from tests.families import FAMILIES, HIDDEN, VOCAB, captured_input, tiny_config, tiny_model
 
 EXACT = {"rtol": 1e-6, "atol": 1e-8}
 
 
 def decoder_for(target: TargetModel, num_layers: int = 2) -> DecoderStack:
-    decoder = build_decoder(json.loads(json.dumps(target.config.to_dict())), num_layers).to(target.dtype)
-    copy_last_layer(target, decoder)
-    final_norm(decoder).load_state_dict(target.final_norm.state_dict())
+    decoder = DecoderStack(json.loads(json.dumps(target.config.to_dict())), num_layers).to(target.dtype)
+    decoder.copy_last_layer(target)
+    decoder.final_norm.load_state_dict(target.final_norm.state_dict())
     return decoder.eval()
 
 
@@ -40,7 +30,7 @@ def test_one_copied_layer_does_what_the_last_layer_does(family: str) -> None:
     with captured_input(target.layers[-1]) as inputs:
         expected = target.train_forward(torch.randint(VOCAB, (2, 6))).hidden
     with torch.no_grad():
-        actual = run_decoder(decoder_for(target, 1), inputs[0])
+        actual = decoder_for(target, 1)(inputs[0])
     torch.testing.assert_close(actual, expected, **EXACT)
 
 
@@ -48,9 +38,9 @@ def test_one_copied_layer_does_what_the_last_layer_does(family: str) -> None:
 def test_steps_with_a_cache_equal_the_whole_text(family: str) -> None:
     decoder = decoder_for(TargetModel(tiny_model(family)))
     inputs = torch.randn(2, 7, HIDDEN, dtype=torch.float64)
-    cache = decoder_cache(decoder, 2, 2)
+    cache = decoder.new_cache(2, 2)
     with torch.no_grad():
-        whole = run_decoder(decoder, inputs)
+        whole = decoder(inputs)
         run_step(decoder, cache, inputs[:, :3], [3, 1])
         steps = torch.stack([inputs[0, 3:7], inputs[1, 1:5]])
         outputs = run_step(decoder, cache, steps, [4, 4])
@@ -60,7 +50,7 @@ def test_steps_with_a_cache_equal_the_whole_text(family: str) -> None:
 def run_step(decoder: DecoderStack, cache: Any, inputs: Tensor, counts: list[int]) -> Tensor:
     added = inputs.shape[1]
     cache.begin(added)
-    output = run_decoder(decoder, inputs, cache.positions(added), cache.causal_mask(added), cache)
+    output = decoder(inputs, cache.positions(added), cache.causal_mask(added), cache)
     cache.commit(counts)
     return output
 
@@ -71,28 +61,28 @@ def test_a_lone_token_sees_of_those_before_it_what_its_mask_says(family: str) ->
     inputs = torch.randn(
         1, 5, HIDDEN, dtype=torch.float64
     )  # two of text, two children of it, a child of the first
-    cache = decoder_cache(decoder, 1, 2)
+    cache = decoder.new_cache(1, 2)
     with torch.no_grad():
-        expected = run_decoder(decoder, inputs[:, [0, 1, 2, 4]])[:, -1:]
+        expected = decoder(inputs[:, [0, 1, 2, 4]])[:, -1:]
         run_step(decoder, cache, inputs[:, :2], [2])
         tree = torch.eye(2, dtype=torch.bool)[None]
         cache.begin(2)
-        run_decoder(decoder, inputs[:, 2:4], torch.tensor([[2, 2]]), cache.attention_mask(tree), cache)
+        decoder(inputs[:, 2:4], torch.tensor([[2, 2]]), cache.attention_mask(tree), cache)
         lone = cache.attention_mask(torch.tensor([[[True, False, True]]]))
         cache.begin(1, after=2)
-        actual = run_decoder(decoder, inputs[:, 4:], torch.tensor([[3]]), lone, cache)
+        actual = decoder(inputs[:, 4:], torch.tensor([[3]]), lone, cache)
     torch.testing.assert_close(actual, expected, **EXACT)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_input_norm_is_the_one_that_attention_has_to_itself(family: str) -> None:
-    decoder = build_decoder(tiny_config(family), 1)
+    decoder = DecoderStack(tiny_config(family), 1)
     layer, seen = decoder.layers[0], []
-    run_decoder(decoder, torch.randn(1, 1, HIDDEN))
+    decoder(torch.randn(1, 1, HIDDEN))
     for name, child in layer.named_children():
         child.register_forward_pre_hook(lambda _, args, name=name: seen.append((name, *args[:1])))
     with captured_input(layer) as inputs:
-        run_decoder(decoder, torch.randn(1, 3, HIDDEN))
+        decoder(torch.randn(1, 3, HIDDEN))
     first, *vectors = seen[0]
     reads_input = bool(vectors) and torch.equal(vectors[0], inputs[-1])
     assert input_norm(layer) == (first if reads_input and family not in ("phi", "cohere") else None)
@@ -100,25 +90,25 @@ def test_the_input_norm_is_the_one_that_attention_has_to_itself(family: str) -> 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_without_outer_norms_the_size_of_a_vector_counts(family: str) -> None:
-    decoder = build_decoder(tiny_config(family), 1)
+    decoder = DecoderStack(tiny_config(family), 1)
     names = {name for name, _ in decoder.named_parameters()}
     norm = input_norm(decoder.layers[0])
-    remove_outer_norms(decoder)
+    decoder.remove_outer_norms()
     gone = names - {name for name, _ in decoder.named_parameters()}
     assert all("norm" in name or "ln_" in name for name in gone)
     assert any(f".{norm}." in name for name in gone) == (norm is not None)
     inputs = torch.randn(1, 3, HIDDEN)
     with torch.no_grad(), captured_input(decoder.layers[0]) as seen:
-        small, large = run_decoder(decoder, inputs), run_decoder(decoder, 100 * inputs)
+        small, large = decoder(inputs), decoder(100 * inputs)
     torch.testing.assert_close(seen[-1], 100 * inputs)
     assert large.std() > 20 * small.std()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_training_reaches_every_weight(family: str) -> None:
-    decoder = build_decoder(tiny_config(family), 2).train()
+    decoder = DecoderStack(tiny_config(family), 2).train()
     inputs = torch.randn(2, 5, HIDDEN, requires_grad=True)
-    run_decoder(decoder, inputs, torch.arange(5).expand(2, -1)).square().mean().backward()
+    decoder(inputs, torch.arange(5).expand(2, -1)).square().mean().backward()
     assert inputs.grad is not None and inputs.grad.abs().sum() > 0
     idle = [name for name, weight in decoder.named_parameters() if weight.grad is None]
     assert not idle and all(weight.requires_grad for weight in decoder.parameters())
@@ -127,11 +117,11 @@ def test_training_reaches_every_weight(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["llama", "gemma", "granite", "opt"])
 def test_training_under_bf16_autocast(family: str) -> None:
-    decoder = build_decoder(tiny_config(family), 1).train()
+    decoder = DecoderStack(tiny_config(family), 1).train()
     inputs = torch.randn(2, 5, HIDDEN)
-    exact = run_decoder(decoder, inputs)
+    exact = decoder(inputs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        output = run_decoder(decoder, inputs)
+        output = decoder(inputs)
     output.float().square().mean().backward()
     assert all(
         weight.grad is not None and weight.grad.dtype == torch.float32 for weight in decoder.parameters()
@@ -140,38 +130,36 @@ def test_training_under_bf16_autocast(family: str) -> None:
 
 
 def test_padding_on_the_right_changes_nothing() -> None:
-    decoder = build_decoder(tiny_config("llama"), 2).double().eval()
+    decoder = DecoderStack(tiny_config("llama"), 2).double().eval()
     inputs = torch.randn(1, 6, HIDDEN, dtype=torch.float64)
     padded = inputs.clone()
     padded[:, 4:] = 7.0
-    torch.testing.assert_close(
-        run_decoder(decoder, inputs)[:, :4], run_decoder(decoder, padded)[:, :4], **EXACT
-    )
+    torch.testing.assert_close(decoder(inputs)[:, :4], decoder(padded)[:, :4], **EXACT)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_input_scale_is_undone(family: str) -> None:
-    decoder = build_decoder(tiny_config(family), 1)
+    decoder = DecoderStack(tiny_config(family), 1)
     inputs = torch.randn(1, 3, HIDDEN)
     with captured_input(decoder.layers[0]) as seen:
-        run_decoder(decoder, inputs)
+        decoder(inputs)
     torch.testing.assert_close(seen[-1], inputs)
 
 
 def test_layers_are_of_the_kind_of_the_last_one() -> None:
     config = tiny_config("gemma3_text")
     config.layer_types = ["full_attention", "sliding_attention"]
-    assert build_decoder(config, 3).stack.config.layer_types == ["sliding_attention"] * 3
+    assert DecoderStack(config, 3).stack.config.layer_types == ["sliding_attention"] * 3
     assert config.layer_types == ["full_attention", "sliding_attention"]
-    smol = build_decoder(tiny_config("smollm3"), 1)
+    smol = DecoderStack(tiny_config("smollm3"), 1)
     assert smol.stack.config.no_rope_layers == [1]
 
 
 def test_structure_needs_no_weights() -> None:
     for family in FAMILIES:
         with torch.device("meta"):
-            decoder = build_decoder(tiny_config(family), 2)
-        assert "norm" in type(final_norm(decoder)).__name__.lower()
+            decoder = DecoderStack(tiny_config(family), 2)
+        assert "norm" in type(decoder.final_norm).__name__.lower()
 
 
 class Wrapper(PreTrainedModel):
@@ -179,7 +167,7 @@ class Wrapper(PreTrainedModel):
 
     def __init__(self, config: PretrainedConfig) -> None:
         super().__init__(config)
-        self.decoder = build_decoder(config.target_config, 2)
+        self.decoder = DecoderStack(config.target_config, 2)
         self.post_init()
 
     def _init_weights(self, module: Any) -> None:
@@ -190,19 +178,19 @@ class Wrapper(PreTrainedModel):
 def test_saved_inside_another_model_it_comes_back(family: str, tmp_path: Path) -> None:
     target = TargetModel(tiny_model(family, torch.float32))
     model = Wrapper(PretrainedConfig(target_config=target.config.to_dict())).eval()
-    copy_last_layer(target, model.decoder)
+    model.decoder.copy_last_layer(target)
     model.save_pretrained(tmp_path)
     again = Wrapper.from_pretrained(tmp_path).eval()
     inputs = torch.randn(1, 4, HIDDEN)
-    torch.testing.assert_close(run_decoder(again.decoder, inputs), run_decoder(model.decoder, inputs))
+    torch.testing.assert_close(again.decoder(inputs), model.decoder(inputs))
 
 
 def test_layers_of_another_model_are_refused() -> None:
     with pytest.raises(UserError, match="not those of qwen3"):
-        copy_last_layer(TargetModel(tiny_model("qwen3")), build_decoder(tiny_config("llama"), 1))
+        DecoderStack(tiny_config("llama"), 1).copy_last_layer(TargetModel(tiny_model("qwen3")))
     with pytest.raises(UserError, match="opt gives its embeddings another width"):
         config = tiny_config("opt")
         config.word_embed_proj_dim = 16
-        build_decoder(config, 1)
+        DecoderStack(config, 1)
     with pytest.raises(UserError, match="no draft layers"):
-        build_decoder({"model_type": "nonesuch"}, 1)
+        DecoderStack({"model_type": "nonesuch"}, 1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from clover.target import HeadSlice, fast_linear
+from clover.target import fast_linear
 from clover.target.fast_linear import (
     INT8_ROWS,
     FastLinear,
@@ -14,6 +14,7 @@ from clover.target.fast_linear import (
     PackedLinear,
     can_have_int8,
     can_speed_up,
+    linear_of,
     shared_copy,
     speed_up,
 )
@@ -159,15 +160,12 @@ def test_few_rows_take_int8_weights_and_many_packed_ones(monkeypatch: pytest.Mon
 
 
 @torch.inference_mode()
-def test_a_head_slice_has_the_rows_asked_for_and_may_have_int8_weights() -> None:
+def test_rows_of_a_layer_may_have_int8_weights() -> None:
     with torch.inference_mode(False):
         torch.manual_seed(0)
-        linear, tokens = nn.Linear(WIDE, 1000), torch.tensor([2, 30, 999, *range(100, 400)])
-        hidden = torch.randn(3, WIDE)
-        slices = ((HeadSlice(linear), slice(None)), (HeadSlice(linear, tokens), tokens))
-    for part, rows in slices:
-        expected = linear(hidden)[:, rows]
-        torch.testing.assert_close(part(hidden), expected)
-        found = part.with_int8_weights()(hidden)
-        assert (found - expected).norm() < 0.02 * expected.norm()
-        assert not list(part.parameters()) and not part.state_dict()
+        linear, rows = nn.Linear(WIDE, 1000), torch.tensor([2, 30, 999, *range(100, 400)])
+        hidden, part = torch.randn(3, WIDE), linear_of(linear.weight[rows], linear.bias[rows])
+    expected = linear(hidden)[:, rows]
+    torch.testing.assert_close(part(hidden), expected)
+    found = fast_linear.fast_linear(part, packed=False, int8=True)(hidden)
+    assert (found - expected).norm() < 0.02 * expected.norm()

@@ -6,13 +6,14 @@ W width of the hidden states that are read, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from typing_extensions import Self
 
+from clover.cache import KVCache
 from clover.drafts.config import (
     DraftConfig,
     LossConfig,
@@ -21,61 +22,12 @@ from clover.drafts.config import (
     check_options,
     check_target,
 )
+from clover.drafts.session import DraftSession, FrontierSession, shifted
 from clover.drafts.vocabulary import check_map, check_size
-from clover.target import HeadSlice, TargetModel
-from clover.target.fast_linear import can_speed_up, shared_copy, speed_up
+from clover.target import TargetModel
+from clover.target.fast_linear import can_speed_up, fast_linear, linear_of, shared_copy, speed_up
 
 DEEPEST = 16  # depths that a tree may have where a draft repeats one step and so has no end of its own
-
-
-class DraftSession(Protocol):
-    """The draft's side of one running batch. It commits verified positions only, so a run rolls nothing back."""
-
-    @property
-    def lengths(self) -> list[int]:
-        """Committed positions of each row."""
-        ...
-
-    def commit(self, hidden: Tensor, next_tokens: Tensor, counts: list[int]) -> Tensor:
-        """Take in positions that the target has run.
-
-        Args:
-            hidden: [B, A, W] the target's hidden states there, of the kind `config.hidden_state` names.
-            next_tokens: Long [B, A] the token that follows each of them.
-            counts: how many of the A positions of each row are real; the rest is padding at the end.
-
-        Returns:
-            logits [B, V] for the token after the last committed pair: the first depth of the tree. Which of the
-            target's tokens an index is, the draft's `d2t` says.
-        """
-        ...
-
-    def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
-        """Go one depth down.
-
-        Args:
-            slots: Long [B, P] row of the frontier before (0 on the first call after `commit`) that a node continues.
-            tokens: Long [B, P] the nodes' tokens, in the target's numbering.
-
-        Returns:
-            logits [B, P, V] for the children of each node; these nodes are the frontier of the next call.
-        """
-        ...
-
-    def drop(self, row: int) -> None:
-        """Forget a row; the last row takes its place."""
-        ...
-
-    def insert(self, other: Self) -> None:
-        """Take in the rows of another session of the same draft behind the own ones; a commit comes next.
-
-        There is room for as many rows as the session was made for.
-        """
-        ...
-
-    def crop(self, lengths: list[int]) -> None:
-        """Forget all positions of row b from lengths[b] on, before the next turn of a conversation."""
-        ...
 
 
 class DraftModel(PreTrainedModel):
@@ -99,6 +51,7 @@ class DraftModel(PreTrainedModel):
     paper_recipe: PaperRecipe | None = None  # how the paper's authors train it, as far as it is known
     trainable = True  # False for systems without weights
     repeats_step = False  # True where all depths, or all after the first, are one step that can be repeated
+    hears_tokens = True  # False where `step` passes drafted tokens over, so that all nodes of a depth are one
 
     def __init__(self, config: DraftConfig):
         super().__init__(config)
@@ -106,7 +59,7 @@ class DraftModel(PreTrainedModel):
         if size is not None:
             check_size(size, config.target_shape.vocab_size)
         self.register_buffer("d2t", None if size is None else torch.arange(size))
-        self._head_slice: HeadSlice | None = None  # the target's lm_head, or its rows of `d2t`, after `bind`
+        self._lm_head: tuple[nn.Linear, ...] = ()  # after `bind`; in a tuple it is not saved with the draft
         self._fast: dict[bool, tuple[Any, Any]] = {}  # per `exact`: versions of the weights, and the copy
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -141,17 +94,20 @@ class DraftModel(PreTrainedModel):
                 not name tokens of the target.
         """
         check_target(self.config.target_config, target)
+        linear = target.head.linear
         if self.d2t is not None:
             check_map(self.d2t, target.vocab_size)
-        self._head_slice = HeadSlice(target.head.linear, self.d2t)
-        self._target, self._fast = target, {}
+            linear = linear_of(
+                linear.weight[self.d2t], None if linear.bias is None else linear.bias[self.d2t]
+            )
+        self._target, self._lm_head, self._fast = target, (linear,), {}
         return self
 
     @property
-    def head_slice(self) -> HeadSlice:
-        """The rows of the target's lm_head that the draft proposes from."""
-        assert self._head_slice is not None, "bind() the draft to its target first"
-        return self._head_slice
+    def lm_head(self) -> nn.Linear:
+        """The target's lm_head, or the rows of it that the draft proposes from; frozen."""
+        assert len(self._lm_head) == 1, "bind() the draft to its target first"
+        return self._lm_head[0]
 
     def for_inference(self, exact: bool = False) -> Self:
         """This draft over the same weights, as sessions run it fastest on this machine (`clover.target.fast_linear`).
@@ -169,12 +125,12 @@ class DraftModel(PreTrainedModel):
     @torch.inference_mode(False)
     @torch.no_grad()
     def _made_fast(self, exact: bool) -> Self:
-        draft = shared_copy(self, [self.config, self._target, self._head_slice, self._fast])
+        draft = shared_copy(self, [self.config, self._target, self._fast, *self._lm_head])
         draft.make_tables()
         if can_speed_up(draft):
             speed_up(draft, int8=not exact)
         if not exact:
-            draft._head_slice = self.head_slice.with_int8_weights()
+            draft._lm_head = (fast_linear(self.lm_head, packed=False, int8=True),)
         return draft
 
     def make_tables(self) -> None:
@@ -203,9 +159,13 @@ class DraftModel(PreTrainedModel):
         self.d2t = tokens.to(target.device)
         self.bind(target)
 
-    def logits(self, outputs: Tensor) -> Tensor:
-        """Logits [..., V] of outputs [..., H] through the target's lm_head, as far as the draft's vocabulary goes."""
-        return self.target.head.scaled(self.head_slice(outputs))
+    def logits(self, outputs: Tensor, depth: int = 0) -> Tensor:
+        """Logits [..., V] of outputs [..., H] through the target's lm_head, as far as the draft's vocabulary goes.
+
+        Args:
+            depth: from 0, where depths have lm_heads of their own.
+        """
+        return self.target.head.scaled(self.lm_head(outputs))
 
     @classmethod
     def from_target(cls, target: TargetModel, **options: Any) -> Self:
@@ -230,12 +190,43 @@ class DraftModel(PreTrainedModel):
     def start_from(self, target: TargetModel) -> None:
         """Set the starting values that depend on the target's weights."""
 
+    def new_cache(self, batch_size: int, capacity: int) -> KVCache:
+        """An empty cache for `read`; of no layers where nothing is kept of committed positions but their number."""
+        weight = self.target.lm_head_weight
+        return KVCache.new(0, batch_size, 1, 1, 1, 1, weight.dtype, weight.device)
+
     def new_session(self, batch_size: int, capacity: int) -> DraftSession:
         """A session for `batch_size` rows with room for `capacity` positions each (it grows when they outgrow it)."""
-        raise AssertionError("every draft system makes its own sessions")
+        return FrontierSession(self, self.new_cache(batch_size, capacity))
+
+    def read(self, hidden: Tensor, next_tokens: Tensor, cache: KVCache | None = None) -> Tensor:
+        """What runs once per verified position.
+
+        Args:
+            hidden: [B, A, W] target hidden states of the kind `config.hidden_state` names.
+            next_tokens: Long [B, A], the token after each position.
+            cache: of `new_cache`, after `begin(A)`; None for whole texts.
+
+        Returns:
+            states [B, A, H], from which the first depth starts.
+        """
+        return hidden
+
+    def step(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """One depth.
+
+        Args:
+            depth: from 0.
+            states: [B, P, H] of the nodes above; at depth 0 those of `read`.
+            tokens: Long [B, P], the newest token of each path; at depth 0 the one that the target has produced.
+
+        Returns:
+            the nodes' states and what goes into the lm_head, both [B, P, H].
+        """
+        raise AssertionError("every draft system has its own step")
 
     def train_outputs(self, hidden: Tensor, tokens: Tensor) -> Tensor:
-        """Run all heads over whole texts, forced with the tokens of the text.
+        """Run all depths over whole texts, forced with the tokens of the text.
 
         Args:
             hidden: [B, T, W] target hidden states of the kind `config.hidden_state` names.
@@ -245,7 +236,11 @@ class DraftModel(PreTrainedModel):
             [D, B, T, H]: `out[i, :, t]` is compared with the target's post-norm state at t + 1 + i, and through
             `train_logits` predicts token t + 2 + i. Where the text ends before that, values are meaningless.
         """
-        raise AssertionError("every draft system runs its own heads")
+        states, outputs = self.read(hidden, shifted(tokens, 1)), []
+        for depth in range(self.trained_depths):
+            states, output = self.step(depth, states, shifted(tokens, 1 + depth))
+            outputs.append(output)
+        return torch.stack(outputs)
 
     def train_logits(self, outputs: Tensor) -> Tensor:
         """Logits [..., D, V] of outputs [..., D, H], through the target's frozen lm_head or the draft's own."""

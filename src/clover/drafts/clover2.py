@@ -16,38 +16,38 @@ zero-mean noise (the authors' has a mean of 0.005, which adds a matrix of rank o
 
 Loss (`clover.losses`): Σ_i 0.7^i · (10 · SmoothL1(o_i, f) + softCE(softmax(W f), W o_i)), f the target's state there.
 
-Shapes: B batch, A committed positions, P frontier nodes, T text, D heads, H hidden, V vocabulary.
+Shapes: H hidden, V vocabulary.
 """
 
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from clover.cache import KVCache
 from clover.drafts.base import DraftModel
 from clover.drafts.config import Count, DraftConfig, LossConfig, OneLayer, PaperRecipe, Scale, Start
-from clover.drafts.frontier_session import FrontierSession, last_position, shifted
 from clover.drafts.layers import (
     NOISE,
+    TokenTable,
     cosine_weighted,
+    has_room,
     identity_linear,
     start_linear,
     unit_scale,
 )
-from clover.drafts.token_table import TokenTable, has_room
 from clover.target import TargetModel
-from clover.target.decoder import build_decoder, copy_last_layer, decoder_cache, final_norm, run_decoder
+from clover.target.decoder import DecoderStack
 from clover.target.fast_linear import linear_of
 
 
 class Clover2Config(DraftConfig):
     """Configuration of a Clover-2 draft.
 
-    Args:
-        num_heads: depths it is trained to draft, N.
+    Attributes:
         num_augmenting_layers: decoder layers of the augmenting block, 2 in the paper; an ablation.
         projector_embedding: whether FC2 reads [s ; E[x]], as in the paper, or s alone; an ablation.
         embedding: whose rows E are: "lm_head", as in the paper, or "input", the target's input embedding; an ablation.
@@ -59,25 +59,12 @@ class Clover2Config(DraftConfig):
     """
 
     model_type = "clover2"
-
-    def __init__(
-        self,
-        num_heads: Count = 5,
-        num_augmenting_layers: Count = 2,
-        projector_embedding: bool = True,
-        embedding: Literal["lm_head", "input"] = "lm_head",
-        embedding_scale: Scale | None = None,
-        start: Start = "fresh",
-        hidden_state: OneLayer = "post_norm",
-        **kwargs: Any,
-    ):
-        self.num_heads = num_heads
-        self.num_augmenting_layers = num_augmenting_layers
-        self.projector_embedding = projector_embedding
-        self.embedding = embedding
-        self.embedding_scale = embedding_scale
-        self.start = start
-        super().__init__(hidden_state=hidden_state, **kwargs)
+    num_augmenting_layers: Count = 2
+    projector_embedding: bool = True
+    embedding: Literal["lm_head", "input"] = "lm_head"
+    embedding_scale: Scale | None = None
+    start: Start = "fresh"
+    hidden_state: OneLayer = "post_norm"
 
 
 class CosineAttention(nn.Module):
@@ -106,9 +93,6 @@ class Clover2Draft(DraftModel):
     config: Clover2Config  # pyright: ignore[reportIncompatibleVariableOverride]
     config_class = Clover2Config
     repeats_step = True
-    default_loss = (
-        LossConfig()
-    )  # 400 steps of the embedded target: head 1 42 %, with the regression 38 % (docs/log.md)
     paper_loss = LossConfig(regression_weight=10.0, relative=False)
     paper_recipe = PaperRecipe(
         lr=1e-3,
@@ -122,51 +106,48 @@ class Clover2Draft(DraftModel):
         super().__init__(config)
         size, heads = config.target_shape.hidden_size, config.target_shape.num_attention_heads
         self.fold = CosineAttention(size, heads)
-        self.augment = build_decoder(config.target_config, config.num_augmenting_layers)  # Norm1 included
+        self.augment = DecoderStack(config.target_config, config.num_augmenting_layers)  # Norm1 included
         self.first_projector = identity_linear(size, size)
         self.recur = CosineAttention(size, heads)
         self.projector = identity_linear(2 * size if config.projector_embedding else size, size)
-        self.output_norm = copy.deepcopy(final_norm(self.augment))
+        self.output_norm = copy.deepcopy(self.augment.final_norm)
         self.token_table: TokenTable | None = None  # Wk e, Wv e and FC2's half for e
         self.of_state: nn.Linear | None = None  # FC2's half for s
         self.post_init()
 
     def start_from(self, target: TargetModel) -> None:
         """Both norms copy the target's final norm; for the rest see `Clover2Config`."""
-        norm = target.final_norm.state_dict()
         if self.config.start == "last_layer":
-            copy_last_layer(target, self.augment)
-        final_norm(self.augment).load_state_dict(norm)
-        self.output_norm.load_state_dict(norm)
+            self.augment.copy_last_layer(target)
+        for norm in (self.augment.final_norm, self.output_norm):
+            norm.load_state_dict(target.final_norm.state_dict())
         if self.config.embedding_scale is None:
             self.config.embedding_scale = unit_scale(self._rows(target))
-
-    def new_session(self, batch_size: int, capacity: int) -> Clover2Session:
-        return Clover2Session(self, batch_size, capacity)
-
-    def train_outputs(self, hidden: Tensor, tokens: Tensor) -> Tensor:
-        positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-        folded = self.fold(hidden, self.embed(shifted(tokens, 1)).to(hidden.dtype))
-        state = run_decoder(self.augment, folded, positions)
-        outputs = [self.first_output(state)]
-        for head in range(1, self.trained_depths):
-            embedding = self.embed(shifted(tokens, 1 + head)).to(hidden.dtype)
-            state = self.recur(state, embedding)
-            outputs.append(self.output(state, embedding))
-        return torch.stack(outputs)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """E of tokens, Long [...] to [..., H]."""
         return self._rows(self.target)[tokens] * (self.config.embedding_scale or 1.0)
 
-    def first_output(self, state: Tensor) -> Tensor:
-        """Norm2(FC1 s), [..., H] to [..., H]."""
-        return self.output_norm(self.first_projector(state))
+    def new_cache(self, batch_size: int, capacity: int) -> KVCache:
+        return self.augment.new_cache(batch_size, capacity)
 
-    def output(self, state: Tensor, embedding: Tensor) -> Tensor:
-        """Norm2(FC2 [s ; e]), twice [..., H] to [..., H]."""
-        read = torch.cat((state, embedding), dim=-1) if self.config.projector_embedding else state
-        return self.output_norm(self.projector(read))
+    def read(self, hidden: Tensor, next_tokens: Tensor, cache: KVCache | None = None) -> Tensor:
+        """Norm1(Aug(u)), u = A1(h, E[x])."""
+        folded = self.fold(hidden, self.embed(next_tokens).to(hidden.dtype))
+        return self.augment(folded, cache=cache)
+
+    def step(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Head 1 reads the state as it is, which knows the token; later ones fold theirs in."""
+        if depth == 0:
+            return states, self.output_norm(self.first_projector(states))
+        if self.token_table is not None and self.of_state is not None:
+            key, value, projected = self.token_table(tokens)
+            states = self.recur.attend(states, key, value)
+            return states, self.output_norm(projected + self.of_state(states))
+        embedding = self.embed(tokens).to(states.dtype)
+        states = self.recur(states, embedding)
+        both = torch.cat((states, embedding), dim=-1) if self.config.projector_embedding else states
+        return states, self.output_norm(self.projector(both))
 
     def make_tables(self) -> None:
         rows, size = self._rows(self.target), self.projector.out_features
@@ -180,30 +161,3 @@ class Clover2Draft(DraftModel):
 
     def _rows(self, target: TargetModel) -> Tensor:
         return target.lm_head_weight if self.config.embedding == "lm_head" else target.embedding_weight
-
-
-class Clover2Session(FrontierSession):
-    """A Clover-2 draft in one running batch: the augmenting block's cache and the states of the tree's frontier."""
-
-    def __init__(self, draft: Clover2Draft, batch_size: int, capacity: int):
-        super().__init__(decoder_cache(draft.augment, batch_size, capacity))
-        self.draft = draft
-
-    def commit(self, hidden: Tensor, next_tokens: Tensor, counts: list[int]) -> Tensor:
-        draft, cache, added = self.draft, self.cache, hidden.shape[1]
-        folded = draft.fold(hidden, draft.embed(next_tokens))
-        cache.begin(added)
-        states = run_decoder(draft.augment, folded, cache.positions(added), None, cache)
-        cache.commit(counts)
-        self.states = last_position(states, counts)
-        return draft.logits(draft.first_output(self.states))[:, 0]
-
-    def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
-        draft, parents = self.draft, self.parents(slots)
-        if draft.token_table is not None and draft.of_state is not None:
-            key, value, projected = draft.token_table(tokens)
-            self.states = draft.recur.attend(parents, key, value)
-            return draft.logits(draft.output_norm(projected + draft.of_state(self.states)))
-        embedding = draft.embed(tokens)
-        self.states = draft.recur(parents, embedding)
-        return draft.logits(draft.output(self.states, embedding))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Annotated, Any, Literal, get_type_hints
+from inspect import get_annotations
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
 from transformers import AutoConfig, PretrainedConfig
@@ -72,9 +72,10 @@ class PaperRecipe:
 
 
 class DraftConfig(PretrainedConfig):
-    """Base of all draft configurations. The types in their signatures are what `check_options` asks for.
+    """Base of all draft configurations: annotated fields are options, and what `check_options` asks for.
 
-    Args:
+    Attributes:
+        num_heads: depths that are trained, and those of its own tree.
         target_config: the target's own `config.to_dict()`; the draft builds its decoder layers from it and is bound
             only to a target that agrees with it.
         hidden_state: "post_norm", the target's last hidden states after its final norm (what serving engines hand
@@ -85,22 +86,21 @@ class DraftConfig(PretrainedConfig):
             most frequent ones of its texts.
     """
 
-    num_heads = 5  # depths that are trained, and of its own tree; systems have their own defaults
+    num_heads: Count = 5
+    target_config: dict[str, Any] | None = None
+    hidden_state: HiddenState = "post_norm"
+    tree: list[list[int]] | None = None
+    draft_vocab_size: Annotated[int, Field(ge=1)] | None = None
 
-    def __init__(
-        self,
-        target_config: dict[str, Any] | None = None,
-        hidden_state: HiddenState = "post_norm",
-        tree: list[list[int]] | None = None,
-        draft_vocab_size: Annotated[int, Field(ge=1)] | None = None,
-        dtype: _DType | None = None,
-        **kwargs: Any,
-    ):
-        self.target_config = target_config or {}
-        self.hidden_state = hidden_state
-        self.tree = tree
-        self.draft_vocab_size = draft_vocab_size
-        super().__init__(dtype=dtype, **kwargs)
+    def __init_subclass__(cls, **kwargs: Any):
+        cls.__init__ = cls.__dict__.get("__init__", DraftConfig.__init__)  # transformers may write one itself
+        super().__init_subclass__(**kwargs)
+
+    def __init__(self, **values: Any):
+        for name, default in all_options(type(self), {}).items():
+            setattr(self, name, values.pop(name, default))
+        self.target_config = self.target_config or {}
+        super().__init__(**values)
 
     @property
     def tree_shape(self) -> TreeShape:
@@ -110,7 +110,7 @@ class DraftConfig(PretrainedConfig):
     @property
     def target_shape(self) -> PretrainedConfig:
         """The target's configuration as an object of its own class, which knows every family's names for sizes."""
-        return AutoConfig.for_model(**self.target_config)
+        return AutoConfig.for_model(**(self.target_config or {}))
 
 
 def check_options(config_class: Any, options: Mapping[str, Any], source: str) -> None:
@@ -119,12 +119,12 @@ def check_options(config_class: Any, options: Mapping[str, Any], source: str) ->
     Raises:
         UserError: a value is of another type than the field, or out of range. One line that names source and field.
     """
-    validated(_fields(config_class), dict(options), source)
+    validated(_model(config_class), dict(options), source)
 
 
 def check_names(config_class: Any, options: Mapping[str, Any]) -> None:
     """Raise UserError for an option that a draft system does not have."""
-    known = sorted(_fields(config_class).model_fields.keys() - {"target_config", "dtype"})
+    known = sorted(all_options(config_class, {}).keys() - {"target_config"})
     for name in options:
         if name not in known:
             raise UserError(f"{config_class.model_type} has no option {name!r}; it has {', '.join(known)}")
@@ -132,8 +132,7 @@ def check_names(config_class: Any, options: Mapping[str, Any]) -> None:
 
 def all_options(config_class: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a new draft: these, and the defaults of the others."""
-    fields = _fields(config_class).model_fields
-    return {name: field.default for name, field in fields.items()} | dict(options)
+    return {name: getattr(config_class, name) for name in _hints(config_class)} | dict(options)
 
 
 def check_target(target_config: Mapping[str, Any], target: TargetModel) -> None:
@@ -153,13 +152,16 @@ def check_target(target_config: Mapping[str, Any], target: TargetModel) -> None:
 
 
 @lru_cache(maxsize=32)
-def _fields(config_class: Any) -> Any:
-    """A pydantic model of what the constructors of a configuration take."""
-    found: dict[str, Any] = {}
-    for base in config_class.__mro__:
-        if issubclass(base, DraftConfig) and "__init__" in vars(base):
-            hints = get_type_hints(base.__init__, include_extras=True)
-            for name, parameter in inspect.signature(base.__init__).parameters.items():
-                if name in hints and parameter.default is not inspect.Parameter.empty:
-                    found.setdefault(name, (hints[name], parameter.default))
-    return create_model(config_class.__name__, **found)
+def _hints(config_class: Any) -> dict[str, Any]:
+    """The annotations of a configuration's fields."""
+    bases = [base for base in reversed(config_class.__mro__) if issubclass(base, DraftConfig)]
+    return {name: kind for base in bases for name, kind in get_annotations(base, eval_str=True).items()}
+
+
+@lru_cache(maxsize=32)
+def _model(config_class: Any) -> Any:
+    """A pydantic model of the fields, and of the dtype that transformers keeps."""
+    fields: dict[str, Any] = {
+        name: (kind, getattr(config_class, name)) for name, kind in _hints(config_class).items()
+    }
+    return create_model(config_class.__name__, **fields, dtype=(_DType | None, None))

@@ -16,13 +16,13 @@ OLMo-2 norms the outputs of attention and MLP instead, Phi and Cohere give one n
 `scale_embedding` brings E to entries of mean square 1, the size of the states beside it. The authors' code does not,
 and the draft then learns less from the same text (docs/log.md).
 
-Shapes: B batch, N positions or nodes, T text, H hidden, V vocabulary.
+Shapes: B batch, N positions or nodes, H hidden.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,35 +30,24 @@ from typing_extensions import Self
 
 from clover.cache import KVCache
 from clover.drafts.base import DraftModel
-from clover.drafts.config import Count, DraftConfig, LossConfig, PaperRecipe
-from clover.drafts.frontier_session import shifted
+from clover.drafts.config import DraftConfig, LossConfig, PaperRecipe
 from clover.drafts.layers import unit_scale
-from clover.drafts.tree_session import TreeSession
+from clover.drafts.session import TreeSession
 from clover.target import TargetModel
-from clover.target.decoder import build_decoder, decoder_cache, remove_outer_norms, run_decoder
+from clover.target.decoder import DecoderStack
 
 
 class EagleConfig(DraftConfig):
-    """Configuration of an EAGLE-1 draft.
+    """Configuration of an EAGLE-1 draft; it learns one step, and repeats it up to 16 times.
 
-    Args:
-        num_heads: depth of its own tree (5 as in the paper); it learns one step, and repeats it up to 16 times.
+    Attributes:
         hidden_state: "post_norm" alone: it predicts what it reads.
         scale_embedding: whether E is scaled to entries of mean square 1.
     """
 
     model_type = "eagle"
-
-    def __init__(
-        self,
-        num_heads: Count = 5,
-        hidden_state: Literal["post_norm"] = "post_norm",
-        scale_embedding: bool = False,
-        **kwargs: Any,
-    ):
-        self.num_heads = num_heads
-        self.scale_embedding = scale_embedding
-        super().__init__(hidden_state=hidden_state, **kwargs)
+    hidden_state: Literal["post_norm"] = "post_norm"
+    scale_embedding: bool = False
 
 
 class EagleDraft(DraftModel):
@@ -79,8 +68,8 @@ class EagleDraft(DraftModel):
         super().__init__(config)
         size = config.target_shape.hidden_size
         self.projector = nn.Linear(2 * size, size)
-        self.layer = build_decoder(config.target_config, 1)
-        remove_outer_norms(self.layer)
+        self.layer = DecoderStack(config.target_config, 1)
+        self.layer.remove_outer_norms()
         self.embedding_scale = 1.0
         self.post_init()
 
@@ -94,27 +83,24 @@ class EagleDraft(DraftModel):
         return 1
 
     def new_session(self, batch_size: int, capacity: int) -> TreeSession:
-        return TreeSession(self, decoder_cache(self.layer, batch_size, capacity))
+        return TreeSession(self, self.layer.new_cache(batch_size, capacity))
 
-    def train_outputs(self, hidden: Tensor, tokens: Tensor) -> Tensor:
-        positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-        return run_decoder(self.layer, self._joined(hidden, shifted(tokens, 1)), positions).unsqueeze(0)
+    def read(self, hidden: Tensor, next_tokens: Tensor, cache: KVCache | None = None) -> Tensor:
+        return self.run(hidden, next_tokens, cache)
 
-    def read(self, hidden: Tensor) -> Tensor:
-        """The target's states [B, N, H] themselves."""
-        return hidden
+    def step(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The first depth; deeper ones are further runs of the layer (`TreeSession`)."""
+        return states, states
 
-    def step(
-        self, states: Tensor, tokens: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache
+    def run(
+        self,
+        states: Tensor,
+        tokens: Tensor,
+        cache: KVCache | None = None,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
     ) -> Tensor:
-        """See `clover.drafts.tree_session.StepwiseDraft`."""
-        return run_decoder(self.layer, self._joined(states, tokens), positions, mask, cache)
-
-    def state_logits(self, states: Tensor) -> Tensor:
-        """Logits [..., V] of predicted states [..., H]."""
-        return self.logits(states)
-
-    def _joined(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """What the layer reads [B, N, H]: states [B, N, H], each with the token [B, N] after it."""
+        """O [B, N, H] of states [B, N, H] and the tokens Long [B, N] after them; see `DecoderStack.forward`."""
         embedding = (self.target.embedding_weight[tokens] * self.embedding_scale).to(states.dtype)
-        return self.projector(torch.cat((embedding, states), dim=-1)).to(states.dtype)
+        joined = self.projector(torch.cat((embedding, states), dim=-1)).to(states.dtype)
+        return self.layer(joined, positions, mask, cache)

@@ -3,7 +3,9 @@
 With the target's hidden states l, m, h of a low, a middle and a high layer, and its frozen input embedding E:
 
     g_t = FC([l_t ; m_t ; h_t])                3H to H
-    a_t = Layer(g_t, E[x_{t+1}])               attention over the pairs before, see `clover.drafts.fused_layer`
+    n_t = [Norm_e(E[x_{t+1}]) ; Norm_g(g_t)]   2H
+    b_t = g_t + Wo · attention(Wq n_t, Wk n_<=t, Wv n_<=t)     rotary positions, grouped heads as in the target
+    a_t = b_t + Wdown (SiLU(Wgate Norm(b_t)) · Wup Norm(b_t))
     logits = lm_head(Norm(a_t))                for token t + 2
 
 Deeper in the tree a, as it left the layer, takes the place of g; nothing makes it resemble a hidden state of the
@@ -17,51 +19,159 @@ the norm before it starts as that of the target's final norm. Rotary positions a
 scaling, whatever the target's own positions are. The draft learns D = 5 steps by default, as many as the systems beside
 it; the authors' code has 7.
 
-Shapes: B batch, N positions or nodes, T text, D depths, H hidden, W = 3H, V vocabulary.
+Shapes: B batch, N positions or nodes, T text, S' slots seen, H hidden, W = 3H, Q query heads, G key-value heads,
+C their width.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import LlamaConfig, PretrainedConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 from typing_extensions import Self
 
 from clover.cache import KVCache
 from clover.drafts.base import DraftModel
-from clover.drafts.config import Count, DraftConfig, LossConfig, PaperRecipe
-from clover.drafts.frontier_session import shifted
-from clover.drafts.fused_layer import (
-    FusedLayer,
-    LayerShape,
-    PathAttention,
-    cached_attention,
-    rotary_embedding,
-)
-from clover.drafts.tree_session import TreeSession
+from clover.drafts.config import DraftConfig, LossConfig, PaperRecipe
+from clover.drafts.session import TreeSession, shifted
+from clover.errors import UserError
 from clover.target import TargetModel
+from clover.target.structure import sdpa_mask
+from clover.target.support import context_length
+
+_SCALED = ("linear", "llama3", "yarn")  # kinds of rotary positions that only the configuration decides
+# queries [B, Q, N, C], keys and values [B, G, N, C] -> what each query gets [B, Q, N, C]
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Eagle3Config(DraftConfig):
-    """Configuration of an EAGLE-3 draft.
-
-    Args:
-        num_heads: depths it is trained to draft, D.
-        hidden_state: which states it reads.
-    """
+    """Configuration of an EAGLE-3 draft."""
 
     model_type = "eagle3"
+    hidden_state: Literal["low_middle_high"] = "low_middle_high"
 
-    def __init__(
-        self,
-        num_heads: Count = 5,
-        hidden_state: Literal["low_middle_high"] = "low_middle_high",
-        **kwargs: Any,
-    ):
-        self.num_heads = num_heads
-        super().__init__(hidden_state=hidden_state, **kwargs)
+
+def layer_config(target: PretrainedConfig) -> Any:
+    """The layer as a LLaMA's: sizes, rotary base and scaling are the target's, or usual ones where it names none.
+
+    Of a target with layers of several kinds the positions are those of full attention. Frequencies that depend on the
+    length of the text are left at their start.
+
+    Raises:
+        UserError: the target's heads have an odd width, which rotary positions cannot have.
+    """
+    size, heads = target.hidden_size, target.num_attention_heads
+    width = getattr(target, "head_dim", None) or size // heads
+    if width % 2:
+        raise UserError(f"the target's heads are {width} wide; an EAGLE-3 draft needs an even width")
+    inner = (getattr(target, name, None) for name in ("intermediate_size", "ffn_dim", "n_inner"))
+    config: Any = LlamaConfig(
+        hidden_size=size,
+        num_attention_heads=heads,
+        num_key_value_heads=getattr(target, "num_key_value_heads", None) or heads,
+        head_dim=width,
+        intermediate_size=next(filter(None, inner), 4 * size),
+        rms_norm_eps=getattr(target, "rms_norm_eps", None) or 1e-6,
+        max_position_embeddings=context_length(target),
+    )
+    named: dict[str, Any] = getattr(target, "rope_parameters", None) or {}
+    named = {"rope_type": "default", "rope_theta": 10000.0} | named.get("full_attention", named)
+    named.pop("partial_rotary_factor", None)
+    if named["rope_type"] not in _SCALED:
+        named = {"rope_type": "default", "rope_theta": named["rope_theta"]}
+    config.rope_parameters = named
+    return config
+
+
+class FusedLayer(nn.Module):
+    """The layer; how it attends is handed in, since whole texts and trees differ in that alone."""
+
+    def __init__(self, config: Any):
+        super().__init__()
+        self.width = config.head_dim
+        self.rotary: nn.Module | None = None  # set when the target is known
+        size, inner = config.hidden_size, config.intermediate_size
+        queries, pairs = (self.width * n for n in (config.num_attention_heads, config.num_key_value_heads))
+        self.token_norm, self.state_norm, self.mlp_norm = (
+            nn.RMSNorm(size, eps=config.rms_norm_eps) for _ in range(3)
+        )
+        self.query = nn.Linear(2 * size, queries, bias=False)
+        self.key = nn.Linear(2 * size, pairs, bias=False)
+        self.value = nn.Linear(2 * size, pairs, bias=False)
+        self.output = nn.Linear(queries, size, bias=False)
+        self.gate = nn.Linear(size, inner, bias=False)
+        self.up = nn.Linear(size, inner, bias=False)
+        self.down = nn.Linear(inner, size, bias=False)
+
+    def forward(self, states: Tensor, embedding: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """States [B, N, H] and token embeddings [B, N, H] at positions Long [B, N] to states [B, N, H]."""
+        inputs = torch.cat((self.token_norm(embedding), self.state_norm(states)), dim=-1)
+        query, key, value = (
+            part(inputs).unflatten(-1, (-1, self.width)).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
+        )
+        assert self.rotary is not None, "bind() the draft to its target first"
+        query, key = apply_rotary_pos_emb(query, key, *self.rotary(query, positions))
+        mixed = attend(query, key, value)
+        states = states + self.output(mixed.transpose(1, 2).flatten(-2))
+        normed = self.mlp_norm(states)
+        return states + self.down(F.silu(self.gate(normed)) * self.up(normed))
+
+
+def cached_attention(
+    cache: KVCache, mask: Tensor | None, query: Tensor, key: Tensor, value: Tensor
+) -> Tensor:
+    """Attention of new tokens over a cache of one layer, which takes in their keys and values (`Attend`).
+
+    Args:
+        cache: after `begin(N)`.
+        mask: Bool [B, 1, N, S'] of the cache; None for plain text.
+    """
+    added, groups = query.shape[2], query.shape[1] // key.shape[1]
+    key, value = (_repeated(seen, groups) for seen in cache.update(key, value, 0))
+    bias = sdpa_mask(mask, added, cache, query.dtype)
+    return F.scaled_dot_product_attention(query, key, value, bias, is_causal=bias is None and added > 1)
+
+
+class PathAttention:
+    """Attention of whole texts, step after step (`Attend`), as the nodes of a tree would have it.
+
+    The first call is that of the text itself, causal. In call i, position t sees what it saw of the first call, and of
+    each later call up to this one what t itself was there.
+    """
+
+    def __init__(self) -> None:
+        self.keys: list[Tensor] = []  # per call [B, Q, T, C]
+        self.values: list[Tensor] = []
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        groups = query.shape[1] // key.shape[1]
+        self.keys.append(_repeated(key, groups))
+        self.values.append(_repeated(value, groups))
+        if len(self.keys) == 1:
+            return F.scaled_dot_product_attention(query, self.keys[0], self.values[0], is_causal=True)
+        query = query * query.shape[-1] ** -0.5
+        text = query @ self.keys[0].transpose(-1, -2)
+        later = torch.ones(text.shape[-2:], dtype=torch.bool, device=text.device).triu(1)
+        path = torch.stack([(query * own).sum(-1) for own in self.keys[1:]], dim=-1)
+        scores = torch.cat((text.masked_fill(later, float("-inf")), path.to(text.dtype)), dim=-1)
+        weights = scores.softmax(-1).to(value.dtype)
+        length = text.shape[-1]
+        mixed = weights[..., :length] @ self.values[0]
+        for step, own in enumerate(self.values[1:]):
+            mixed = mixed + weights[..., length + step, None] * own
+        return mixed
+
+
+def _repeated(heads: Tensor, groups: int) -> Tensor:
+    """[B, G, N, C] to [B, Q, N, C]: each key-value head serves as many query heads."""
+    return heads if groups == 1 else heads.repeat_interleave(groups, dim=1)
 
 
 class Eagle3Draft(DraftModel):
@@ -75,53 +185,57 @@ class Eagle3Draft(DraftModel):
 
     def __init__(self, config: Eagle3Config):
         super().__init__(config)
-        self.shape = LayerShape.of(config.target_shape)
-        size = self.shape.hidden_size
+        self.layer_config = layer_config(config.target_shape)
+        size = self.layer_config.hidden_size
         self.fuse = nn.Linear(3 * size, size, bias=False)
-        self.layer = FusedLayer(self.shape)
-        self.output_norm = nn.RMSNorm(size, eps=self.shape.eps)
+        self.layer = FusedLayer(self.layer_config)
+        self.output_norm = nn.RMSNorm(size, eps=self.layer_config.rms_norm_eps)
         self.post_init()
 
     @torch.no_grad()
     def start_from(self, target: TargetModel) -> None:
         """The output norm starts with the gain of the target's final norm, found by running it."""
-        signs = torch.ones(self.shape.hidden_size, dtype=target.dtype, device=target.device)
+        signs = torch.ones(target.hidden_size, dtype=target.dtype, device=target.device)
         signs[1::2] = -1  # of deviation one, and of mean zero, for norms that take the mean out
         gain = (target.final_norm(signs) - target.final_norm(-signs)) / (2 * signs)
         self.output_norm.weight.copy_(gain)
 
     def bind(self, target: TargetModel) -> Self:
-        self.layer.rotary = rotary_embedding(target.config, self.shape).to(target.device)
+        self.layer.rotary = LlamaRotaryEmbedding(self.layer_config).to(target.device)
         return super().bind(target)
 
     def new_session(self, batch_size: int, capacity: int) -> TreeSession:
-        shape, like = self.shape, self.fuse.weight
-        heads = (shape.num_kv_heads, shape.head_dim, shape.head_dim)
-        return TreeSession(self, KVCache.new(1, batch_size, *heads, capacity, like.dtype, like.device))
+        groups, width, like = self.layer_config.num_key_value_heads, self.layer.width, self.fuse.weight
+        cache = KVCache.new(1, batch_size, groups, width, width, capacity, like.dtype, like.device)
+        return TreeSession(self, cache)
 
     def train_outputs(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-        attend, states, outputs = PathAttention(), self.read(hidden), []
+        attend, states, outputs = PathAttention(), self._fused(hidden), []
         for depth in range(self.trained_depths):
             embedding = self._embedding(shifted(tokens, 1 + depth), states)
             states = self.layer(states, embedding, positions + depth, attend)
             outputs.append(self.output_norm(states))
         return torch.stack(outputs)
 
-    def read(self, hidden: Tensor) -> Tensor:
-        """States g [B, N, H] of the target's hidden states [B, N, W]."""
-        return self.fuse(hidden).to(self.fuse.weight.dtype)  # under autocast the states stay in float32
+    def read(self, hidden: Tensor, next_tokens: Tensor, cache: KVCache | None = None) -> Tensor:
+        assert cache is not None, "training has its own attention"
+        return self.run(self._fused(hidden), next_tokens, cache, cache.positions(hidden.shape[1]), None)
 
-    def step(
-        self, states: Tensor, tokens: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache
+    def step(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The first depth; deeper ones are further runs of the layer (`TreeSession`)."""
+        return states, self.output_norm(states)
+
+    def run(
+        self, states: Tensor, tokens: Tensor, cache: KVCache, positions: Tensor, mask: Tensor | None
     ) -> Tensor:
-        """See `clover.drafts.tree_session.StepwiseDraft`."""
+        """A [B, N, H] of states [B, N, H] and the tokens Long [B, N] after them; see `DecoderStack.forward`."""
         attend = partial(cached_attention, cache, mask)
         return self.layer(states, self._embedding(tokens, states), positions, attend)
 
-    def state_logits(self, states: Tensor) -> Tensor:
-        """Logits [..., V] of the layer's outputs [..., H]."""
-        return self.logits(self.output_norm(states))
+    def _fused(self, hidden: Tensor) -> Tensor:
+        """States g [B, N, H] of the target's hidden states [B, N, W]."""
+        return self.fuse(hidden).to(self.fuse.weight.dtype)  # under autocast the states stay in float32
 
     def _embedding(self, tokens: Tensor, like: Tensor) -> Tensor:
         return self.target.embedding_weight[tokens].to(like.dtype)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 NOISE = 0.01  # standard deviation of the zero-mean noise on starting values that a paper calls small
+_MAX_TABLE = 2**26  # bytes
 
 
 class ResidualBlock(nn.Module):
@@ -48,3 +51,28 @@ def start_linear(layer: nn.Linear, weight: Tensor, noise: float = 0.0) -> None:
         layer.weight.copy_(weight + noise * torch.randn_like(weight))
         if layer.bias is not None:
             layer.bias.zero_()
+
+
+class TokenTable(nn.Module):
+    """What a step computes of a token alone, made once for every token of the vocabulary.
+
+    Keys, values and halves of products that read the embedding alone do not depend on the text: with a small
+    vocabulary, a depth of the tree costs a look-up in the place of several products.
+
+    Args:
+        parts: each [V, width].
+    """
+
+    def __init__(self, parts: Sequence[Tensor]):
+        super().__init__()
+        self.sizes = [part.shape[1] for part in parts]
+        self.register_buffer("table", torch.cat(list(parts), dim=-1), persistent=False)
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, ...]:
+        """The parts of tokens Long [...], each [..., width]."""
+        return self.get_buffer("table")[tokens].split(self.sizes, dim=-1)
+
+
+def has_room(rows: Tensor, width: int) -> bool:
+    """Whether a table of so many columns for embeddings [V, H] stays within 64 MiB."""
+    return len(rows) * width * rows.element_size() <= _MAX_TABLE

@@ -28,20 +28,19 @@ from clover.errors import UserError
 class LookupConfig(DraftConfig):
     """Configuration of prompt lookup.
 
-    Args:
-        num_heads: depth of its own tree.
+    Attributes:
         max_ngram, min_ngram: longest and shortest run of tokens that is looked up.
     """
 
     model_type = "lookup"
+    max_ngram: Count = 3
+    min_ngram: Count = 1
 
-    def __init__(self, num_heads: Count = 5, max_ngram: Count = 3, min_ngram: Count = 1, **kwargs: Any):
-        self.num_heads = num_heads
-        self.max_ngram = max_ngram
-        self.min_ngram = min_ngram
-        if min_ngram > max_ngram:
-            raise UserError(f"lookup: min_ngram is {min_ngram}, which is more than max_ngram, {max_ngram}")
-        super().__init__(**kwargs)
+    def __init__(self, **values: Any):
+        super().__init__(**values)
+        longest, shortest = self.max_ngram, self.min_ngram
+        if shortest > longest:
+            raise UserError(f"lookup: min_ngram is {shortest}, which is more than max_ngram, {longest}")
         if self.draft_vocab_size is not None:
             raise UserError("lookup: draft_vocab_size is given; it has no lm_head to read less of")
 

@@ -16,13 +16,12 @@ All depths are one step, so a tree may be deeper than the draft was trained for.
 position and are the same for all nodes of a tree, which so needs no cache along its paths. E are rows of the target's
 lm_head scaled to entries of mean square 1. Start values: F = P = [I | 0] plus small noise, Wo = 0.
 
-Shapes: B batch, A committed positions, P frontier nodes, T text, S slots, D depths, H hidden, I width of the MLP,
-V vocabulary, d = H / heads.
+Shapes: B batch, A committed positions, P frontier nodes, S slots, H hidden, I width of the MLP, V vocabulary,
+d = H / heads.
 """
 
 from __future__ import annotations
 
-import copy
 from typing import Annotated, Any
 
 import torch
@@ -32,39 +31,26 @@ from torch.nn import functional as F
 
 from clover.cache import KVCache
 from clover.drafts.base import DraftModel
-from clover.drafts.config import Count, DraftConfig, LossConfig, OneLayer, Scale
-from clover.drafts.frontier_session import FrontierSession, last_position, shifted
-from clover.drafts.layers import identity_linear, unit_scale
-from clover.drafts.token_table import TokenTable, has_room
+from clover.drafts.config import DraftConfig, LossConfig, OneLayer, Scale
+from clover.drafts.layers import TokenTable, has_room, identity_linear, unit_scale
+from clover.drafts.session import FrontierSession, shifted
 from clover.target import TargetModel
-from clover.target.decoder import build_decoder, final_norm
+from clover.target.decoder import DecoderStack
 from clover.target.fast_linear import linear_of
 
 
 class RecallConfig(DraftConfig):
     """Configuration of a Clover-Recall draft.
 
-    Args:
-        num_heads: depths it is trained to draft, N.
+    Attributes:
         mlp_ratio: width of the MLP as a multiple of H.
         embedding_scale: what E is multiplied by; None for entries of mean square 1.
-        hidden_state: "post_norm" or "pre_norm".
     """
 
     model_type = "recall"
-
-    def __init__(
-        self,
-        num_heads: Count = 5,
-        mlp_ratio: Annotated[float, Field(gt=0, le=16)] = 1.0,
-        embedding_scale: Scale | None = None,
-        hidden_state: OneLayer = "post_norm",
-        **kwargs: Any,
-    ):
-        self.num_heads = num_heads
-        self.mlp_ratio = mlp_ratio
-        self.embedding_scale = embedding_scale
-        super().__init__(hidden_state=hidden_state, **kwargs)
+    mlp_ratio: Annotated[float, Field(gt=0, le=16)] = 1.0
+    embedding_scale: Scale | None = None
+    hidden_state: OneLayer = "post_norm"
 
 
 class WindowLinear(nn.Module):
@@ -103,7 +89,7 @@ class RecurrentLayer(nn.Module):
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """K and v, each [B, heads, A, d], of the committed text's u [B, A, H]."""
-        keys, values = self._heads(self.key_value(states)).chunk(2, dim=1)
+        keys, values = self.heads(self.key_value(states)).chunk(2, dim=1)
         return keys, values
 
     def mix(
@@ -125,10 +111,10 @@ class RecurrentLayer(nn.Module):
         """
         joined = self.of_state(self.norm(states)) + of_token
         query, gate, up = joined.split((self.hidden_size, self.inner_size, self.inner_size), dim=-1)
-        found = F.scaled_dot_product_attention(self._heads(query), keys, values, mask, is_causal=causal)
+        found = F.scaled_dot_product_attention(self.heads(query), keys, values, mask, is_causal=causal)
         return torch.cat((found.transpose(1, 2).flatten(2), F.silu(gate) * up), dim=-1)
 
-    def _heads(self, joined: Tensor) -> Tensor:
+    def heads(self, joined: Tensor) -> Tensor:
         """[B, P, n · d] to [B, n, P, d]."""
         return joined.unflatten(-1, (-1, self.hidden_size // self.num_heads)).transpose(1, 2)
 
@@ -147,7 +133,7 @@ class RecallDraft(DraftModel):
         self.fold = WindowLinear(size)
         self.layer = RecurrentLayer(size, heads, round(config.mlp_ratio * size))
         self.projector = identity_linear(2 * size, size)
-        self.output_norm = copy.deepcopy(final_norm(build_decoder(config.target_config, 1)))
+        self.output_norm = DecoderStack(config.target_config, 1).take_final_norm()
         self.token_table: TokenTable | None = None
         self.of_mixed: nn.Linear | None = None  # P's half for r, with Wo in it, on [s ; what Wo takes]
         self.post_init()
@@ -159,26 +145,39 @@ class RecallDraft(DraftModel):
             self.config.embedding_scale = unit_scale(target.lm_head_weight)
 
     def new_session(self, batch_size: int, capacity: int) -> RecallSession:
-        return RecallSession(self, batch_size, capacity)
+        weight, heads = self.projector.weight, self.layer.num_heads
+        width = len(weight) // heads
+        return RecallSession(
+            self, KVCache.new(2, batch_size, heads, width, width, capacity, weight.dtype, weight.device)
+        )
 
     def train_outputs(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         following = self.embed(shifted(tokens, 1)).to(hidden.dtype)
         nothing = following.new_zeros(len(following), WindowLinear.earlier, following.shape[-1])
         text = self.layer.keys_values(self.fold(hidden, following, nothing))
-        state, outputs = hidden, []
+        states, outputs = hidden, []
         for depth in range(self.trained_depths):
-            embedding = self.embed(shifted(tokens, 1 + depth)).to(hidden.dtype)
-            mixed = self.layer.mix(state, self.layer.of_token(embedding), *text, causal=True)
-            state = self.output(state, mixed, embedding)
-            outputs.append(state)
+            states = self.look_back(states, shifted(tokens, 1 + depth), *text, causal=True)
+            outputs.append(states)
         return torch.stack(outputs)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """E of tokens, Long [...] to [..., H]."""
         return self.target.lm_head_weight[tokens] * (self.config.embedding_scale or 1.0)
 
-    def output(self, states: Tensor, mixed: Tensor, embedding: Tensor) -> Tensor:
-        """Norm2(P [s + Wo m ; e]): states and embeddings [..., H], m [..., H + I], to [..., H]."""
+    def look_back(self, states: Tensor, tokens: Tensor, *text: Any, causal: bool = False) -> Tensor:
+        """o_i [B, P, H] of o_{i-1} [B, P, H] and tokens Long [B, P].
+
+        Args:
+            text: keys, values and maybe the mask of `RecurrentLayer.mix`.
+            causal: see there.
+        """
+        if self.token_table is not None and self.of_mixed is not None:
+            of_token, projected = self.token_table(tokens)
+            both = torch.cat((states, self.layer.mix(states, of_token, *text)), dim=-1)
+            return self.output_norm(projected + self.of_mixed(both))
+        embedding = self.embed(tokens).to(states.dtype)
+        mixed = self.layer.mix(states, self.layer.of_token(embedding), *text, causal=causal)
         read = torch.cat((states + self.layer.output(mixed), embedding), dim=-1)
         return self.output_norm(self.projector(read))
 
@@ -193,42 +192,21 @@ class RecallDraft(DraftModel):
 
 
 class RecallSession(FrontierSession):
-    """A Clover-Recall draft in one running batch: the embeddings that u looks back at, k and v, and the frontier."""
+    """A Clover-Recall draft in one running batch.
 
-    memory: KVCache
+    Its cache holds what depends on committed positions alone: k and v, and as a second layer's keys the embeddings that
+    u looks back at.
+    """
 
-    def __init__(self, draft: RecallDraft, batch_size: int, capacity: int):
-        weight, heads = draft.projector.weight, draft.layer.num_heads
-        size, width = len(weight), len(weight) // heads
-        place = (capacity, weight.dtype, weight.device)
-        memory = KVCache.new(1, batch_size, heads, width, width, *place)
-        super().__init__(KVCache.new(1, batch_size, 1, size, 1, *place), memory)
-        self.draft = draft
-
-    def commit(self, hidden: Tensor, next_tokens: Tensor, counts: list[int]) -> Tensor:
-        draft, cache, memory, added = self.draft, self.cache, self.memory, hidden.shape[1]
+    def read(self, hidden: Tensor, next_tokens: Tensor) -> Tensor:
+        draft, layer = self.draft, self.draft.layer
         following = draft.embed(next_tokens)
-        folded = draft.fold(hidden, following, cache.last(0, WindowLinear.earlier)[:, 0])
-        for held in (cache, memory):
-            held.begin(added)
-        cache.update(following.unsqueeze(1), following[..., :1].unsqueeze(1), 0)
-        memory.update(*draft.layer.keys_values(folded), 0)
-        for held in (cache, memory):
-            held.commit(counts)
-        return self._step(last_position(hidden, counts), last_position(next_tokens, counts))[:, 0]
+        earlier = self.cache.last(1, WindowLinear.earlier).transpose(1, 2).flatten(2)
+        keys_values = layer.keys_values(draft.fold(hidden, following, earlier))
+        self.cache.update(*keys_values, layer_idx=0)
+        self.cache.update(layer.heads(following), layer.heads(following), layer_idx=1)
+        return hidden
 
-    def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
-        return self._step(self.parents(slots), tokens)
-
-    def _step(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """Logits [B, P, V] after tokens Long [B, P], from the outputs before them, [B, P, H]."""
-        draft, layer, text = self.draft, self.draft.layer, self.memory.text(0)
-        if draft.token_table is not None and draft.of_mixed is not None:
-            of_token, projected = draft.token_table(tokens)
-            both = torch.cat((states, layer.mix(states, of_token, *text)), dim=-1)
-            self.states = draft.output_norm(projected + draft.of_mixed(both))
-        else:
-            embedding = draft.embed(tokens)
-            mixed = layer.mix(states, layer.of_token(embedding), *text)
-            self.states = draft.output(states, mixed, embedding)
-        return draft.logits(self.states)
+    def step(self, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        states = self.draft.look_back(parents, tokens, *self.cache.text(0))
+        return states, states

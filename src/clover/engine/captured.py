@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from clover.cache import KVCache
 from clover.drafting import BudgetDrafter, Drafter, DraftInput, RerankDrafter, StaticDrafter
-from clover.drafts.frontier_session import FrontierSession
+from clover.drafts.session import FrontierSession
 from clover.engine.batch import Batch
 from clover.engine.chunks import chunk_size
 from clover.errors import UserError
@@ -105,10 +105,7 @@ class CapturedSteps:
         for part in earlier:
             session.commit(*part)
         rows, sizes = len(counts), (row_size(batch), self._width)
-        caches = [session.cache] if session.memory is None else [session.cache, session.memory]
-        for cache in caches:
-            assert cache.lengths == session.lengths, "one tensor of lengths serves all caches"
-            cache.begin_fixed(self._width, self._width + drafter.max_nodes)
+        session.cache.begin_fixed(self._width, self._width + drafter.max_nodes)
         noise = batch.sampler.gumbel_noise(drafter.max_depth, drafter.d2t)
         tensors = self._run_draft(
             session,
@@ -120,10 +117,9 @@ class CapturedSteps:
             filled(noise.temperatures, sizes[:1], 1.0),
             None if noise.numbers is None else filled(noise.numbers, sizes[:1]),
             session.cache.row_lengths(sizes[0]),
-            [_storage(cache) for cache in caches],
+            _storage(session.cache),
         )
-        for cache in caches:
-            cache.commit(counts)
+        session.cache.commit(counts)
         held = [values[:rows] for values in tensors]
         if isinstance(drafter, StaticDrafter):
             return TokenTree.from_shape(drafter.shape, held[0])
@@ -191,11 +187,10 @@ class CapturedSteps:
         temperatures: Tensor,
         numbers: Tensor | None,
         lengths: Tensor,
-        storages: list[_Storage],
+        storage: _Storage,
     ) -> tuple[Tensor, ...]:
         """The tensors of the trees, in the order of `TokenTree`; of static trees the tokens alone."""
-        caches = [FixedCache(*storage, lengths, self._target.position_limit) for storage in storages]
-        session = session.on(caches[0], caches[1] if len(caches) > 1 else None)
+        session = session.on(FixedCache(*storage, lengths, self._target.position_limit))
         logits = session.commit(hidden, next_tokens, counts)
         given = DraftInput(root, GumbelNoise(temperatures, numbers), lambda: (session, logits), tuple)
         if isinstance(drafter, StaticDrafter):

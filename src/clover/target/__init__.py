@@ -1,7 +1,6 @@
 """The target model: the only package that touches the inside of transformers' models."""
 
-from clover.target.head_slice import HeadSlice
 from clover.target.model import HIDDEN_STATES, TargetModel, TargetOutput
 from clover.target.structure import LogitsHead
 
-__all__ = ["HIDDEN_STATES", "HeadSlice", "LogitsHead", "TargetModel", "TargetOutput"]
+__all__ = ["HIDDEN_STATES", "LogitsHead", "TargetModel", "TargetOutput"]

@@ -5,8 +5,7 @@ Shape legend: B batch, N tokens, H hidden, S' slots seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -17,85 +16,12 @@ from transformers import AutoConfig, AutoModel, DynamicCache, PretrainedConfig
 from clover.cache import KVCache
 from clover.errors import UserError, one_line
 from clover.target.model import TargetModel
-from clover.target.structure import KVShape, captured_input, find_layers, kv_shape, sdpa_mask
+from clover.target.structure import Taps, find_layers, is_norm, kv_shape, sdpa_mask
 from clover.target.support import model_type, position_limit
 
 
 class DecoderStack(nn.Module):
-    """What ``build_decoder`` returns: a base model of transformers that takes vectors instead of tokens."""
-
-    def __init__(self, stack: Any, num_layers: int) -> None:
-        super().__init__()
-        self.stack: Any = stack
-        self.num_layers = num_layers
-        self._last_position = position_limit(stack.config) - 1
-        self._input_scale: float | None = None
-
-    @property
-    def layers(self) -> nn.ModuleList:
-        """The decoder layers."""
-        return find_layers(self.stack, self.num_layers, type(self.stack).__name__)
-
-    @property
-    def input_scale(self) -> float:
-        """Factor the base model applies to its inputs, found by feeding it zeros and ones; 1 for most."""
-        if self._input_scale is None:
-            zeros, ones = self._first_input(0.0), self._first_input(1.0)
-            scale = (ones - zeros).double().mean().item()
-            self._input_scale = scale if abs(scale - 1.0) > 0.02 else 1.0
-        return self._input_scale
-
-    def forward(
-        self, inputs: Tensor, positions: Tensor | None, mask: Tensor | None, cache: KVCache | None
-    ) -> Tensor:
-        """See ``run_decoder``."""
-        scale = self.input_scale
-        if scale != 1.0:
-            inputs = inputs / scale
-        if positions is not None:  # padding of a row that is near the end of the context would pass it
-            positions = positions.clamp(max=self._last_position)
-        output = self.stack(
-            inputs_embeds=inputs,
-            position_ids=positions,
-            attention_mask=None if cache is None else sdpa_mask(mask, inputs.shape[1], cache, inputs.dtype),
-            past_key_values=cache,
-            use_cache=cache is not None,
-        )
-        return output.last_hidden_state
-
-    def kv_shape(self) -> KVShape:
-        """Shape of the keys and values it caches, read off a run of one token."""
-        with self._probing():
-            output = self.stack(
-                inputs_embeds=self._vector(0.0), past_key_values=DynamicCache(), use_cache=True
-            )
-        return kv_shape(output.past_key_values, self.stack.config)
-
-    def _vector(self, value: float) -> Tensor:
-        weight = next(self.layers.parameters())
-        shape = (1, 1, self.stack.config.hidden_size)
-        return torch.full(shape, value, dtype=weight.dtype, device=weight.device)
-
-    def _first_input(self, value: float) -> Tensor:
-        """What the first layer gets when every input is ``value``."""
-        with self._probing(), captured_input(self.layers[0]) as captured:
-            self.stack(inputs_embeds=self._vector(value), use_cache=False)
-        return captured[0]
-
-    @contextmanager
-    def _probing(self) -> Iterator[None]:
-        training = self.training
-        self.eval()
-        try:
-            with torch.no_grad(), torch.autocast(next(self.parameters()).device.type, enabled=False):
-                yield
-        finally:
-            self.train(training)
-
-
-def build_decoder(target_config: PretrainedConfig | Mapping[str, Any], num_layers: int) -> DecoderStack:
-    """Decoder layers of the target's class and its final norm, with fresh weights
-    and without dropout.
+    """Decoder layers of the target's class and its final norm, with fresh weights and without dropout.
 
     All layers are of the kind of the target's last layer. Learned position tables start at zero: the hidden states
     of a target have taken positions in already.
@@ -107,69 +33,174 @@ def build_decoder(target_config: PretrainedConfig | Mapping[str, Any], num_layer
     Raises:
         UserError: the target's class has no such stack.
     """
-    try:
-        config = _short_config(target_config, num_layers)
-        stack = AutoModel.from_config(config, attn_implementation="sdpa")
-        stack.set_input_embeddings(None)
-    except (ValueError, KeyError, TypeError, NotImplementedError) as error:
-        raise UserError(f"no draft layers can be built like the target's: {one_line(error)}") from error
-    if getattr(config, "word_embed_proj_dim", config.hidden_size) != config.hidden_size:
-        raise UserError(
-            f"{model_type(config)} gives its embeddings another width, which drafts do not support"
+
+    def __init__(self, target_config: PretrainedConfig | Mapping[str, Any], num_layers: int) -> None:
+        super().__init__()
+        try:
+            config = _short_config(target_config, num_layers)
+            self.stack: Any = AutoModel.from_config(config, attn_implementation="sdpa")
+            self.stack.set_input_embeddings(None)
+        except (ValueError, KeyError, TypeError, NotImplementedError) as error:
+            raise UserError(f"no draft layers can be built like the target's: {one_line(error)}") from error
+        if getattr(config, "word_embed_proj_dim", config.hidden_size) != config.hidden_size:
+            raise UserError(
+                f"{model_type(config)} gives its embeddings another width, which drafts do not support"
+            )
+        self.num_layers = num_layers
+        self._last_position = position_limit(config) - 1
+        self._input_scale: float | None = None
+        _ = self.final_norm
+        for table in self.stack.modules():
+            if isinstance(table, nn.Embedding):
+                nn.init.zeros_(table.weight)
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        """The decoder layers."""
+        return find_layers(self.stack, self.num_layers, type(self.stack).__name__)
+
+    @property
+    def final_norm(self) -> nn.Module:
+        """The norm after the last layer: the one norm beside the list of layers."""
+        owner, name = self._place_of_final_norm()
+        return getattr(owner, name)
+
+    @property
+    def input_scale(self) -> float:
+        """Factor the base model applies to its inputs, found by feeding it zeros and ones; 1 for most."""
+        if self._input_scale is None:
+            taps = Taps(self.layers[:1])
+            with taps.active():
+                zeros, ones = (taps.take(self._probe(value).last_hidden_state) for value in (0.0, 1.0))
+            scale = (ones - zeros).double().mean().item()
+            self._input_scale = scale if abs(scale - 1.0) > 0.02 else 1.0
+        return self._input_scale
+
+    def forward(
+        self,
+        inputs: Tensor,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+        cache: KVCache | None = None,
+    ) -> Tensor:
+        """Run the layers and the final norm.
+
+        Args:
+            inputs: [B, N, H]; the first layer sees them as they are, also where the target scales embeddings.
+            positions: Long [B, N]; those of plain text if None.
+            mask: Bool [B, 1, N, S'] with a cache; None for plain text (padding on the right needs no mask).
+            cache: None for whole texts, as in training; else the caller has called ``cache.begin(N)``.
+
+        Returns:
+            [B, N, H] after the final norm.
+        """
+        rows, added = inputs.shape[:2]
+        if self.input_scale != 1.0:
+            inputs = inputs / self.input_scale
+        if positions is None:
+            whole = torch.arange(added, device=inputs.device).expand(rows, -1)
+            positions = whole if cache is None else cache.positions(added)
+        output = self.stack(
+            inputs_embeds=inputs,
+            # padding of a row that is near the end of the context would pass it
+            position_ids=positions.clamp(max=self._last_position),
+            attention_mask=None if cache is None else sdpa_mask(mask, added, cache, inputs.dtype),
+            past_key_values=cache,
+            use_cache=cache is not None,
         )
-    decoder = DecoderStack(stack, num_layers)
-    final_norm(decoder)
-    for table in stack.modules():
-        if isinstance(table, nn.Embedding):
-            nn.init.zeros_(table.weight)
-    return decoder
+        return output.last_hidden_state
+
+    def new_cache(self, batch_size: int, capacity: int) -> KVCache:
+        """An empty cache for the layers' keys and values: B rows with room for ``capacity`` tokens each."""
+        cache = self._probe(0.0, past_key_values=DynamicCache(), use_cache=True).past_key_values
+        weight = next(self.layers.parameters())
+        return kv_shape(cache, self.stack.config).new_cache(batch_size, capacity, weight)
+
+    def take_final_norm(self) -> nn.Module:
+        """Take the final norm out: from then on the decoder ends with its last layer's output."""
+        owner, name = self._place_of_final_norm()
+        norm = getattr(owner, name)
+        setattr(owner, name, nn.Identity())
+        return norm
+
+    def remove_outer_norms(self) -> None:
+        """Take out the first layer's input norm, if it has one, and the final norm."""
+        first = self.layers[0]
+        self.take_final_norm()
+        if name := input_norm(first):
+            setattr(first, name, nn.Identity())
+
+    def copy_last_layer(self, target: TargetModel) -> None:
+        """Set what there is of every layer to the same weights of the target's last layer.
+
+        Raises:
+            UserError: the decoder was built for another model.
+        """
+        last = target.layers[-1].state_dict()
+        try:
+            for layer in self.layers:
+                layer.load_state_dict({name: last[name] for name in layer.state_dict()})
+        except (KeyError, RuntimeError) as error:
+            raise UserError(
+                f"the draft's layers are not those of {target.name}: {one_line(error)}"
+            ) from error
+
+    def keep_half(self, half: str) -> None:
+        """Leave the "attention" or the "mlp" of every layer, each with the norm before it.
+
+        Raises:
+            UserError: the layers are not those of LLaMA: one norm before the attention, one before the MLP.
+        """
+        for layer in self.layers:
+            norms = {name for name, part in layer.named_children() if is_norm(part)}
+            attention = "self_attn" if hasattr(layer, "self_attn") else "attention"
+            alike = norms == {"input_layernorm", "post_attention_layernorm"}
+            if not (alike and hasattr(layer, attention) and hasattr(layer, "mlp")):
+                raise UserError(
+                    f"{type(layer).__name__} is not made as LLaMA's layers are, so a draft cannot use half of it; "
+                    "use the whole block"
+                )
+            if half == "attention":
+                layer.mlp, layer.post_attention_layernorm = _Nothing(), nn.Identity()
+            else:
+                setattr(layer, attention, _Nothing(None))
+                layer.input_layernorm = nn.Identity()
+
+    def _place_of_final_norm(self) -> tuple[nn.Module, str]:
+        layers = self.layers
+        for owner in self.stack.modules():
+            if any(child is layers for child in owner.children()):
+                names = [name for name, child in owner.named_children() if is_norm(child)]
+                if len(names) == 1:
+                    return owner, names[0]
+        raise UserError(f"{type(self.stack).__name__} has not one norm after its layers, which drafts need")
+
+    @torch.no_grad()
+    def _probe(self, value: float, **options: Any) -> Any:
+        """What the stack gives for one token whose every input is ``value``."""
+        weight = next(self.layers.parameters())
+        inputs = torch.full(
+            (1, 1, self.stack.config.hidden_size), value, dtype=weight.dtype, device=weight.device
+        )
+        training = self.training
+        self.eval()
+        try:
+            with torch.autocast(weight.device.type, enabled=False):
+                return self.stack(inputs_embeds=inputs, **({"use_cache": False} | options))
+        finally:
+            self.train(training)
 
 
-def run_decoder(
-    decoder: DecoderStack,
-    inputs: Tensor,
-    positions: Tensor | None = None,
-    mask: Tensor | None = None,
-    cache: KVCache | None = None,
-) -> Tensor:
-    """Run the layers and the final norm.
+class _Nothing(nn.Module):
+    """Stands where one half of a layer was, and adds nothing to the residual stream."""
 
-    Args:
-        decoder: from ``build_decoder``.
-        inputs: [B, N, H]; the first layer sees them as they are, also where the target scales embeddings.
-        positions: Long [B, N]; None without a cache: 0 .. N - 1.
-        mask: Bool [B, 1, N, S'] with a cache; None for plain text (padding on the right needs no mask).
-        cache: None for whole texts, as in training; else the caller has called ``cache.begin(N)``.
+    def __init__(self, *others: None):
+        super().__init__()
+        self.others = others  # what attention layers of transformers return beside their output
 
-    Returns:
-        [B, N, H] after the final norm.
-    """
-    return decoder(inputs, positions, mask, cache)
-
-
-def decoder_cache(decoder: DecoderStack, batch_size: int, capacity: int) -> KVCache:
-    """An empty cache for the decoder's own keys and values: B rows with room for ``capacity`` tokens each."""
-    return decoder.kv_shape().new_cache(batch_size, capacity, next(decoder.layers.parameters()))
-
-
-def final_norm(decoder: DecoderStack) -> nn.Module:
-    """The norm after the last layer: the one norm beside the list of layers. Needs no weights, only the structure."""
-    for owner in decoder.stack.modules():
-        if any(child is decoder.layers for child in owner.children()):
-            norms = [child for child in owner.children() if "norm" in type(child).__name__.lower()]
-            if len(norms) == 1:
-                return norms[0]
-    raise UserError(f"{type(decoder.stack).__name__} has not one norm after its layers, which drafts need")
-
-
-def take_final_norm(decoder: DecoderStack) -> nn.Module:
-    """Take the norm after the last layer out of the decoder, which from then on ends with that layer's output."""
-    norm = final_norm(decoder)
-    for module in decoder.stack.modules():
-        for name, child in module.named_children():
-            if child is norm:
-                setattr(module, name, nn.Identity())
-    return norm
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        zeros = torch.zeros_like(hidden_states)
+        return (zeros, *self.others) if self.others else zeros
 
 
 def input_norm(layer: nn.Module) -> str | None:
@@ -178,30 +209,8 @@ def input_norm(layer: nn.Module) -> str | None:
     None where there is no such norm: in layers that norm the outputs of their parts instead (OLMo-2), and in those
     whose attention and MLP read one norm together (Phi, Cohere).
     """
-    norms = [name for name, child in layer.named_children() if "norm" in type(child).__name__.lower()]
+    norms = [name for name, child in layer.named_children() if is_norm(child)]
     return norms[0] if len(norms) > 1 and not norms[0].startswith("post") else None
-
-
-def remove_outer_norms(decoder: DecoderStack) -> None:
-    """Take out the first layer's input norm, if it has one, and the final norm."""
-    first = decoder.layers[0]
-    take_final_norm(decoder)
-    if name := input_norm(first):
-        setattr(first, name, nn.Identity())
-
-
-def copy_last_layer(target: TargetModel, decoder: DecoderStack) -> None:
-    """Set what there is of every layer to the same weights of the target's last layer.
-
-    Raises:
-        UserError: the decoder was built for another model.
-    """
-    last = target.layers[-1].state_dict()
-    try:
-        for layer in decoder.layers:
-            layer.load_state_dict({name: last[name] for name in layer.state_dict()})
-    except (KeyError, RuntimeError) as error:
-        raise UserError(f"the draft's layers are not those of {target.name}: {one_line(error)}") from error
 
 
 def _short_config(target_config: PretrainedConfig | Mapping[str, Any], num_layers: int) -> PretrainedConfig:

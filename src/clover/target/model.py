@@ -5,7 +5,6 @@ Shape legend: B batch, T text, N nodes (new tokens), H hidden, V vocabulary, S' 
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,8 +20,7 @@ from clover.fixed_cache import FixedCache
 from clover.target import loading, support
 from clover.target.fast_linear import MAX_BYTES, can_speed_up, fast_linear, shared_copy, speed_up
 from clover.target.probe import Probe, probe_model
-from clover.target.structure import captured_input, find_layers, logits_head, sdpa_mask
-from clover.target.taps import Taps
+from clover.target.structure import Taps, find_layers, logits_head, sdpa_mask
 
 HIDDEN_STATES = ("post_norm", "pre_norm", "low_middle_high")
 
@@ -249,11 +247,10 @@ class TargetModel:
         return self.head(hidden)
 
     def _run(self, hidden_state: str, **inputs: object) -> TargetOutput:
-        with ExitStack() as stack:
-            captured = [stack.enter_context(captured_input(module)) for module in self._readers[hidden_state]]
+        taps = self.taps(hidden_state)
+        with taps.active():
             hidden = self.base(**inputs).last_hidden_state
-        read = [calls[-1] for calls in captured] or [hidden]
-        return TargetOutput(hidden, read[0] if len(read) == 1 else torch.cat(read, dim=-1))
+        return TargetOutput(hidden, taps.take(hidden))
 
     @cached_property
     def _readers(self) -> dict[str, list[nn.Module]]:

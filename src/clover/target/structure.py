@@ -1,11 +1,11 @@
 """What an unpatched model is made of, found by running it on a few tokens instead of by lists of names.
 
-Shape legend: B batch, T text, H hidden, V vocabulary.
+Shape legend: B batch, T text, N nodes, H hidden, W width of the hidden states that are read, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -100,6 +100,11 @@ def find_final_norm(base: nn.Module, run: Callable[[], Tensor], name: str) -> nn
     raise UserError(f"{name}: no norm follows the last layer, which Clover needs")
 
 
+def is_norm(module: nn.Module) -> bool:
+    """Told by the name of its class."""
+    return "norm" in type(module).__name__.lower()
+
+
 def find_layers(base: nn.Module, num_layers: int, name: str) -> nn.ModuleList:
     """The list of decoder layers: the largest ``ModuleList`` of that length."""
     lists = [m for m in base.modules() if isinstance(m, nn.ModuleList) and len(m) == num_layers]
@@ -131,15 +136,48 @@ def kv_shape(cache: object, config: PretrainedConfig) -> KVShape:
     return KVShape(len(shapes), *shapes[0])
 
 
-@contextmanager
-def captured_input(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Collect the first argument of every call of ``module``; leaves no trace on the model."""
-    inputs: list[Tensor] = []
-    handle = module.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
-    try:
-        yield inputs
-    finally:
-        handle.remove()
+class Taps:
+    """What goes into some modules, as a compiled forward can be asked, too.
+
+    A hook for one call a compiler can neither trace nor expect to find again. A tap takes the place of the module's
+    `forward` in a `with` block around the call, and every time it is the same one.
+
+    Args:
+        modules: in the order in which their inputs are wanted, also several times; none for nothing to read.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module]):
+        self._modules = list(modules)
+        self._inputs: dict[nn.Module, Tensor] = {}
+        self._forwards = [(vars(module), self._tapped(module)) for module in dict.fromkeys(self._modules)]
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Tap the modules inside the block, which leaves no trace on them."""
+        for names, tapped in self._forwards:
+            names["forward"] = tapped
+        try:
+            yield
+        finally:
+            for names, _ in self._forwards:
+                del names["forward"]
+
+    def take(self, otherwise: Tensor) -> Tensor:
+        """The inputs of the last run side by side, [B, N, W]; `otherwise` where there is nothing to read."""
+        read = [self._inputs[module] for module in self._modules]
+        self._inputs.clear()
+        if not read:
+            return otherwise
+        return read[0] if len(read) == 1 else torch.cat(read, dim=-1)
+
+    def _tapped(self, module: nn.Module) -> Callable[..., Any]:
+        forward = module.forward
+
+        def tapped(inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
+            self._inputs[module] = inputs
+            return forward(inputs, *args, **kwargs)
+
+        return tapped
 
 
 def sdpa_mask(mask: Tensor | None, num_tokens: int, cache: KVCache, dtype: torch.dtype) -> Tensor | None:

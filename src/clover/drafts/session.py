@@ -1,0 +1,173 @@
+"""Sessions: a draft inside one running batch.
+
+Shapes: B batch, A committed positions of one call, P frontier nodes, K nodes drafted since the last commit, T text,
+H hidden, W width of the hidden states that are read, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from typing_extensions import Self
+
+from clover.cache import KVCache
+from clover.fixed_cache import Counts
+
+
+class DraftSession(Protocol):
+    """The draft's side of one running batch. It commits verified positions only, so a run rolls nothing back."""
+
+    @property
+    def lengths(self) -> list[int]:
+        """Committed positions of each row."""
+        ...
+
+    def commit(self, hidden: Tensor, next_tokens: Tensor, counts: list[int]) -> Tensor:
+        """Take in positions that the target has run.
+
+        Args:
+            hidden: [B, A, W] the target's hidden states there, of the kind `config.hidden_state` names.
+            next_tokens: Long [B, A] the token that follows each of them.
+            counts: how many of the A positions of each row are real; the rest is padding at the end.
+
+        Returns:
+            logits [B, V] for the token after the last committed pair: the first depth of the tree. Which of the
+            target's tokens an index is, the draft's `d2t` says.
+        """
+        ...
+
+    def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
+        """Go one depth down.
+
+        Args:
+            slots: Long [B, P] row of the frontier before (0 on the first call after `commit`) that a node continues.
+            tokens: Long [B, P] the nodes' tokens, in the target's numbering.
+
+        Returns:
+            logits [B, P, V] for the children of each node; these nodes are the frontier of the next call.
+        """
+        ...
+
+    def drop(self, row: int) -> None:
+        """Forget a row; the last row takes its place."""
+        ...
+
+    def insert(self, other: Self) -> None:
+        """Take in the rows of another session of the same draft behind the own ones; a commit comes next.
+
+        There is room for as many rows as the session was made for.
+        """
+        ...
+
+    def crop(self, lengths: list[int]) -> None:
+        """Forget all positions of row b from lengths[b] on, before the next turn of a conversation."""
+        ...
+
+
+class FrontierSession:
+    """The session of drafts whose tree needs no more than the states of the nodes that were expanded last.
+
+    Args:
+        draft: its `read` runs over committed positions, its `step` at every depth.
+        cache: what it keeps of committed positions.
+    """
+
+    def __init__(self, draft: Any, cache: KVCache):
+        self.draft, self.cache = draft, cache
+        self.states = torch.empty(0)  # [B, P, H], of the nodes that were expanded last
+        self.depth = 0  # calls of `advance` since the last `commit`
+
+    @property
+    def lengths(self) -> list[int]:
+        return self.cache.lengths
+
+    def on(self, cache: KVCache) -> Self:
+        """The same session over another cache, for one step of fixed shape (`clover.fixed_cache`)."""
+        session = copy.copy(self)
+        session.cache = cache
+        return session
+
+    def commit(self, hidden: Tensor, next_tokens: Tensor, counts: list[int]) -> Tensor:
+        self.cache.begin(hidden.shape[1])
+        states = self.read(hidden, next_tokens)
+        self.cache.commit(counts)
+        self.depth = 0
+        return self._logits(last_position(states, counts), last_position(next_tokens, counts))[:, 0]
+
+    def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
+        self.depth += 1
+        return self._logits(self._parents(slots), tokens)
+
+    def read(self, hidden: Tensor, next_tokens: Tensor) -> Tensor:
+        """The draft's `read` over the cache: [B, A, W] and Long [B, A] to [B, A, H]."""
+        return self.draft.read(hidden, next_tokens, self.cache)
+
+    def step(self, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The draft's `step` at this depth: [B, P, H] and Long [B, P] to states and outputs [B, P, H]."""
+        return self.draft.step(self.depth, parents, tokens)
+
+    def drop(self, row: int) -> None:
+        self.cache.drop(row)
+
+    def insert(self, other: FrontierSession) -> None:
+        self.cache.insert(other.cache)
+
+    def crop(self, lengths: list[int]) -> None:
+        self.cache.crop(lengths)
+
+    def _logits(self, parents: Tensor, tokens: Tensor) -> Tensor:
+        """[B, P, V] after tokens Long [B, P]; of drafts that do not hear them one row serves all nodes."""
+        self.states, outputs = self.step(parents, tokens)
+        return self.draft.logits(outputs, self.depth).expand(-1, tokens.shape[1], -1)
+
+    def _parents(self, slots: Tensor) -> Tensor:
+        """States [B, P, H] of the frontier nodes `slots`, Long [B, P]."""
+        if not self.draft.hears_tokens or slots.shape[1] == self.states.shape[1] == 1:
+            return self.states
+        return self.states.gather(1, slots.unsqueeze(-1).expand(-1, -1, self.states.shape[-1]))
+
+
+class TreeSession(FrontierSession):
+    """The session of drafts that attend inside the tree: a node sees the text and its own drafted ancestors.
+
+    Their `run` is one step for true pairs and for nodes alike. Behind the committed pairs the cache holds, until the
+    next commit, all nodes of the tree.
+    """
+
+    paths: Tensor  # Bool [B, P, K]: the drafted nodes on each frontier node's path, itself included
+
+    def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
+        rows, nodes = tokens.shape
+        before = self.paths.gather(1, slots.unsqueeze(-1).expand(-1, -1, self.paths.shape[-1]))
+        itself = torch.eye(nodes, dtype=torch.bool, device=tokens.device).expand(rows, -1, -1)
+        self.paths = torch.cat((before, itself), dim=-1)
+        self.cache.begin(nodes, after=before.shape[-1])
+        return super().advance(slots, tokens)
+
+    def step(self, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        if self.depth == 0:
+            self.paths = torch.empty(len(tokens), 1, 0, dtype=torch.bool, device=tokens.device)
+        else:
+            positions = (self.cache.positions(1) + self.depth - 1).expand_as(tokens)
+            mask = self.cache.attention_mask(self.paths)
+            parents = self.draft.run(parents, tokens, self.cache, positions, mask)
+        return self.draft.step(0, parents, tokens)
+
+
+def last_position(values: Tensor, counts: Counts) -> Tensor:
+    """The last real position of each row: [B, A, …] to [B, 1, …]."""
+    if not isinstance(counts, Tensor):
+        if min(counts) == max(counts) >= 1:
+            return values[:, counts[0] - 1 : counts[0]]
+        counts = torch.tensor(counts, device=values.device)
+    rows = torch.arange(len(counts), device=values.device)
+    return values[rows, (counts - 1).clamp(min=0)].unsqueeze(1)
+
+
+def shifted(tokens: Tensor, by: int) -> Tensor:
+    """Tokens [B, T] moved left by `by` places; what comes in at the end is token 0 (the loss leaves it out)."""
+    return pad(tokens, (0, by))[:, by:]
