@@ -160,7 +160,7 @@ def auto(pair: Pair, tuned: bool) -> Policy:
             seconds = pair.seconds(size, drafter)
             choices.append(Choice(size, name, yields, seconds, yields * size / seconds))
         lookups = [(1, PLAIN_DRAFTER), *((1 + n, LookupDrafter(n)) for n in LOOKUPS)]
-        verify += [VerifyCost(size, nodes, 100, pair.seconds(size, one)) for nodes, one in lookups]
+        verify += [VerifyCost(size, nodes, pair.seconds(size, one)) for nodes, one in lookups]
     return make_policy(draft, Tuning("cpu", "float32", "", 1, "", {}, "", tuple(verify), tuple(choices)))
 
 

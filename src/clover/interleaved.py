@@ -120,36 +120,29 @@ class Decoding:
         seconds: spent inside `advance`.
         tokens: new tokens of all rows so far.
         pieces: the text of each event so far.
-        run: the whole, once it is finished.
     """
 
     def __init__(self, engine: Engine, batch: Sequence[Request], synchronize: bool = False):
         self.clock = PhaseClock(synchronize)
         self.seconds, self.tokens = 0.0, 0
         self.pieces: list[str] = []
-        self.run: Run | None = None
         self._device, self._events = engine.target.device, engine.run(batch, self.clock)
         self._steps: list[list[tuple[int, ...]]] = [[] for _ in batch]
         self._acceptances = [Acceptance() for _ in batch]
 
-    def advance(self, seconds: float = float("inf")) -> bool:
-        """Decode for about so many seconds, to the end of a step; returns whether there is more to do."""
+    def advance(self, seconds: float = float("inf")) -> Run | None:
+        """Decode for about so many seconds, to the end of a step; returns the whole once there is no more to do."""
         wait_for(self._device)
         started = now = time.perf_counter()
-        finished = True
         for event in self._events:
             self._note(event)
             now = time.perf_counter()
             if now - started >= seconds:
-                finished = False
-                break
-        if finished:
-            wait_for(self._device)
-            now = time.perf_counter()
-        self.seconds += now - started
-        if finished and self.run is None:
-            self.run = self._finished()
-        return not finished
+                self.seconds += now - started
+                return None
+        wait_for(self._device)
+        self.seconds += time.perf_counter() - started
+        return self._finished()
 
     def _note(self, event: StepEvent) -> None:
         self._steps[event.index].append(event.tokens)
@@ -171,10 +164,9 @@ class Decoding:
 
 def decode(engine: Engine, batch: Sequence[Request], synchronize: bool = False) -> Run:
     """Decode a batch once; `synchronize` waits for a GPU after each phase, see `PhaseClock`."""
-    decoding = Decoding(engine, batch, synchronize)
-    decoding.advance()
-    assert decoding.run is not None
-    return decoding.run
+    run = Decoding(engine, batch, synchronize).advance()
+    assert run is not None, "it has all the time it takes"
+    return run
 
 
 def speed(runs: Sequence[Run]) -> float:

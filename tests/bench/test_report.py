@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from clover.bench.context import Curve
-from clover.bench.report import context_table, draw, draw_context, speed_table, step_table
+from clover.bench.context import Curve, context_table, draw_context
+from clover.bench.report import draw, speed_table, step_table
 from clover.report.table import Table
 from tests.bench.hand import found
 from tests.report.pictures import drawn, overlaps, texts
@@ -63,7 +63,7 @@ def test_pictures_keep_their_words_apart(settings: list[tuple[int, float]]) -> N
 
 
 def test_the_context_picture_shows_points_and_lines() -> None:
-    figure = drawn(lambda: draw_context(CURVES, "a small model", "a machine"))
+    figure = drawn(lambda: draw_context(CURVES, "Cost", "a small model", "a machine"))
     assert overlaps(figure) == []
     (axes,) = figure.axes
     assert [len(list(line.get_xdata())) for line in axes.lines] == [3, 2, 3, 2]

@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from clover.tune import TuneOptions
+from clover.tune.options import TuneOptions
 
 
 def test_tune_passes_its_options(run_clover: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[TuneOptions] = []
-    monkeypatch.setattr("clover.tune.run_tune", seen.append)
+    monkeypatch.setattr("clover.tune.run.run_tune", seen.append)
     flags = ["--target", "t", "--draft", "d", "--batch-size", "8", "--batch-size", "1", "--batch-size", "8"]
     flags += ["--dtype", "float32", "--device", "cpu", "--temperature", "0.5", "--max-new-tokens", "9"]
     flags += ["--max-prompts", "3", "--max-minutes", "2.5", "--seed", "4", "--output", "o.json"]
@@ -17,7 +17,7 @@ def test_tune_passes_its_options(run_clover: Callable, monkeypatch: pytest.Monke
     assert run_clover("tune").code == 0
     assert seen == [
         TuneOptions(
-            files=("a.jsonl", "b.txt"), target="t", draft="d", batch_sizes=(1, 8), temperature=0.5,
+            files=("a.jsonl", "b.txt"), target="t", draft="d", batch_sizes=(8, 1), temperature=0.5,
             max_new_tokens=9, max_prompts=3, max_minutes=2.5, dtype="float32", device="cpu", seed=4,
             output=Path("o.json"), json=Path("x.json"), picture=Path("x.svg"),
         ),
@@ -30,7 +30,7 @@ def test_tune_passes_its_options(run_clover: Callable, monkeypatch: pytest.Monke
     [
         (["missing.jsonl"], "cannot read missing.jsonl"),
         (["--batch-size", "0"], "--batch-size"),
-        (["--max-minutes", "0"], "max_minutes is 0"),
+        (["--max-minutes", "-1"], "max-minutes"),
         (["--picture", "a.gif"], "a.gif must end in"),
         (["--target", "t"], "give its draft"),
         (["--draft", "lookup"], "--output FILE"),

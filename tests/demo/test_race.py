@@ -20,6 +20,10 @@ from clover.target import TargetModel
 Make = Callable[..., Round]
 
 
+def unseen(current: Round) -> None:
+    """Show nothing."""
+
+
 @pytest.fixture
 def make(target: TargetModel, methods: list[Method]) -> Make:
     def made(number: int = 0, tokens: int = 12, temperature: float = 0.0) -> Round:
@@ -33,7 +37,7 @@ def make(target: TargetModel, methods: list[Method]) -> Make:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_every_method_of_ours_writes_the_same(make: Make, temperature: float) -> None:
-    done = race(make(temperature=temperature))
+    done = race(make(temperature=temperature), unseen)
     assert set(done.runs) == {PLAIN, TRANSFORMERS, "recall"}
     assert done.runs["recall"].texts == done.runs[PLAIN].texts
     assert temperature or done.runs[TRANSFORMERS].texts == done.runs[PLAIN].texts
@@ -71,7 +75,7 @@ def _acceptance():
 
 
 def test_a_difference_is_located_and_weighed(make: Make, target: TargetModel) -> None:
-    done = race(make(1, 6))
+    done = race(make(1, 6), unseen)
     assert list(find_differences(target, [done])) == []
     plain = done.runs[PLAIN].texts[0]
     other = (*plain[:3], (plain[3] + 1) % 257, *plain[4:])
@@ -85,7 +89,7 @@ def test_a_difference_is_located_and_weighed(make: Make, target: TargetModel) ->
 
 
 def test_rounding_explains_differences_of_narrow_dtypes(make: Make, target: TargetModel) -> None:
-    done = race(make(0, 4))
+    done = race(make(0, 4), unseen)
     done.runs["recall"] = Run(((1, 2, 3, 4),), 1.0, *_acceptance())
     coarse = TargetModel(target.model)
     try:
@@ -107,7 +111,7 @@ def test_panels_fit_the_screen(make: Make, target: TargetModel, width: int, heig
     console = screen(width, height)
     panels = Panels(console, target.tokenizer, 3)
     assert panels.fits and not Panels(screen(width, height, False), None, 3).fits
-    done = race(make(0, 100))
+    done = race(make(0, 100), unseen)
     done.prompt = "def f(x):\n\treturn x\n" * 30
     panels.rounds = [done]
     shown = console.render_lines(panels.render(done), pad=False)
@@ -128,7 +132,7 @@ def test_panels_show_no_control_characters_and_leave_the_screen_clean(
     make: Make, target: TargetModel
 ) -> None:
     console = screen(80, 24)
-    done = race(make(0, 4))
+    done = race(make(0, 4), unseen)
     done.decodings[PLAIN].pieces[:] = ["a\x1b[2Jb", "\r\x07c"]
     with Panels(console, target.tokenizer, 1) as panels:
         panels.show(done)
@@ -139,7 +143,7 @@ def test_panels_show_no_control_characters_and_leave_the_screen_clean(
 
 
 def test_a_round_in_one_line(make: Make) -> None:
-    done = race(make(1, 4))
+    done = race(make(1, 4), unseen)
     assert describe(done).startswith("prompt 2, greedy, tokens/s: plain decoding ")
     done.runs["recall"] = Run(((1, 2, 3, 4),), 1.0, *_acceptance())
     assert describe(done).endswith(", NOT identical)")

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from clover.demo import DemoOptions, run, run_demo
+from clover.demo import run
 from clover.demo.differences import Difference
+from clover.demo.options import DemoOptions
+from clover.demo.run import run_demo
+from clover.options import command_line
 from tests.demo.conftest import PROMPTS, Models
 
 
@@ -22,7 +25,7 @@ def options(directories: Models, tmp_path: Path) -> DemoOptions:
 
 
 def arguments(options: DemoOptions, *more: object) -> list[object]:
-    return [*options.command.split()[1:], *more]
+    return [*command_line("demo", options).split()[1:], *more]
 
 
 def test_the_command_shows_and_writes_everything(
@@ -75,7 +78,8 @@ def test_tokens_and_prompts_are_chosen_to_fit_the_time(
         (["--picture", "demo.gif"], "must end in .png"),
         (["--tree", "chain:17"], "the tree is 17 deep"),
         (["--tree", "drawn:chain:2"], "give another tree or --temperature 0"),
-        (["--temperature", "-1"], "temperature must be 0"),
+        (["--html", "page.txt"], "must end in .html"),
+        (["--temperature", "-1"], "temperature"),
         (["--max-new-tokens", "0"], "max-new-tokens"),
         (["--target", "./nowhere"], "./nowhere"),
     ],

@@ -13,7 +13,6 @@ from clover.drafting.tuning import (
     on_line,
     read_tuning,
     target_fingerprint,
-    verify_seconds,
     write_entry,
 )
 from clover.errors import UserError
@@ -26,7 +25,7 @@ TUNING = Tuning(
     date="2026-11-21",
     versions={"clover": "0.1.0"},
     target="llama-16-256-4096",
-    verify=(VerifyCost(1, 1, 96, 0.011), VerifyCost(1, 9, 96, 0.014)),
+    verify=(VerifyCost(1, 9, 0.014), VerifyCost(1, 1, 0.011), VerifyCost(8, 1, 0.07)),
     choices=(
         Choice(1, "paths:0,1,00", 3.5, 0.02, 150.0),
         Choice(1, "plain", 1.0, 0.011, 90.0),
@@ -63,7 +62,6 @@ def test_an_entry_replaces_that_of_its_device_and_dtype_alone(file: Path):
 
 
 def test_choices_are_those_of_the_nearest_batch_size():
-    assert TUNING.batch_sizes == (1, 8)
     assert TUNING.choices_for(1) == TUNING.choices_for(2) == TUNING.choices[:2]
     assert TUNING.choices_for(3) == TUNING.choices_for(64) == TUNING.choices[2:]
 
@@ -88,19 +86,9 @@ def test_lines_go_through_their_points_and_never_fall_beyond_them():
     assert on_line([(2.0, 1.0), (3.0, 3.0)], 0) == 0.0
 
 
-def test_verify_costs_between_sizes_contexts_and_batch_sizes():
-    def seconds(nodes: int, context: int) -> float:
-        return (1 + nodes) * (1 + context / 100)
-
-    costs = [VerifyCost(1, nodes, 100, seconds(nodes, 100)) for nodes in (1, 2, 5, 9)]
-    costs += [VerifyCost(1, 5, 300, seconds(5, 300)), VerifyCost(8, 1, 100, 70.0)]
-    for nodes in (1, 3, 5, 8, 20):
-        for context in (50, 100, 200, 300, 500):
-            assert verify_seconds(costs, 1, nodes, context) == pytest.approx(
-                seconds(nodes, context), rel=1e-12
-            )
-    assert verify_seconds(costs, 2, 1, 100) == 4.0
-    assert verify_seconds(costs, 4, 7, 100) == 70.0
+def test_verify_costs_are_those_of_the_nearest_batch_size():
+    assert TUNING.verify_line(2) == [(1, 0.011), (9, 0.014)]
+    assert TUNING.verify_line(4) == [(1, 0.07)]
 
 
 # -- files that are no tunings -----------------------------------------------------------------------------------------

@@ -1,21 +1,12 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 import clover
-from clover.report.provenance import Provenance, command_line, machine, revision, versions
-
-
-@dataclass(frozen=True)
-class Options:
-    files: tuple[str, ...] = ()
-    batch_sizes: tuple[int, ...] = (1,)
-    quiet: bool = False
-    json: Path | None = None
+from clover.report.provenance import Provenance, machine, revision, versions
 
 
 def test_here() -> None:
@@ -25,13 +16,6 @@ def test_here() -> None:
     assert found.machine == machine(torch.device("cpu"))
     assert found.line.startswith(found.date[:10])
     assert dict(found.facts)["command"].startswith("clover work")
-
-
-def test_command_line() -> None:
-    options = Options(("a b",), (1, 4), quiet=True, json=Path("x.json"))
-    expected = "clover work 'a b' --batch-size 1 --batch-size 4 --quiet --json x.json"
-    assert command_line("work", options, "files", {"batch_sizes": "batch-size"}) == expected
-    assert command_line("work", Options(), "files") == "clover work"
 
 
 def test_revision_of_a_checkout(tmp_path: Path) -> None:

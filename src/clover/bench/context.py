@@ -13,13 +13,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from clover.bench.methods import OWN_TREE, PLAIN
 from clover.drafts import RecallDraft
 from clover.engine import Engine, PhaseClock, PrefixCache, Request
 from clover.interleaved import take_turns
+from clover.report.figure import GREEN, GREY, finish, legend_below, new_figure
 from clover.report.progress import Progress
+from clover.report.table import Table
 from clover.target import TargetModel
 from clover.target.loading import resolve_device, resolve_dtype
 
@@ -119,3 +122,30 @@ def _step_seconds(engine: Engine, text: Sequence[int], prefix: PrefixCache) -> f
     for _ in engine.run([Request(tuple(text), _NEW_TOKENS, eos=())], clock, prefix):
         pass
     return clock.decoding_seconds / clock.steps
+
+
+def context_table(curves: Sequence[Curve]) -> Table:
+    """The cost of a step at each context."""
+    columns = ("tokens of context", *(f"{curve.method}, ms" for curve in curves))
+    rows = [
+        (f"{context:,}", *(f"{1e3 * curve.seconds[at]:.2f}" for curve in curves))
+        for at, context in enumerate(curves[0].contexts)
+    ]
+    return Table("Cost of a decoding step", columns, rows, words=0)
+
+
+def draw_context(curves: Sequence[Curve], title: str, subtitle: str, foot: str) -> Figure:
+    """Points as measured, and the line through them."""
+    figure = new_figure(8, 5, title, subtitle, foot)
+    axes = figure.subplots()
+    for curve, colour in zip(curves, (GREY, GREEN), strict=False):
+        axes.plot(curve.contexts, [1e3 * s for s in curve.seconds], "o", color=colour, markersize=6)
+        ends = (0, curve.contexts[-1])
+        line = [1e3 * (curve.intercept + curve.slope * at) for at in ends]
+        axes.plot(ends, line, color=colour, linewidth=1.5, label=f"{curve.method}: {curve.words}")
+    axes.set_xlabel("tokens of context")
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    finish(axes, "Milliseconds per step", "both")
+    legend_below(figure, axes)
+    return figure

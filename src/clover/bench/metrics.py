@@ -7,38 +7,37 @@ of the target's pass in a step, `verify_share`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from clover.bench.ceilings import Limits
 from clover.bench.methods import Method
-from clover.engine import STEP_PHASES
-from clover.interleaved import Run, acceptance_of, decode, speed, speedups, texts_of
+from clover.engine import STEP_PHASES, Request
+from clover.interleaved import Run, acceptance_of, decode, speedups, texts_of
 from clover.report.statistics import Estimate, ratio
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """One line of the benchmark: a method at one batch size and temperature.
+    """One line of the benchmark: a method at one batch size and temperature. docs/bench.md explains the numbers.
+
+    Where steps are not ours, what is known of them is None; so are errors of a single batch or prompt.
 
     Args:
         method, label: its name in results, and for people.
         tokens_per_second, speedup: of all batches together, of each the median of its rounds, prefill included; the
             speed-up is against our plain decoding.
         tau: tokens per decoding step and text, the bonus token included.
-        speedup_error, tau_error: standard errors over batches and over prompts; None where there is but one.
         ideal_speedup, ideal_share: see the head of this file; None without a draft of ours.
-        draft_share, verify_share: drafting and the target's pass, of a decoding step; None where steps are not ours.
+        draft_share, verify_share: drafting and the target's pass, of a decoding step.
         peak_memory_bytes: while decoding, weights included; None where it was not measured.
         identical: whether all texts are those of our plain decoding, in every round; None where they need not be.
         identical_texts, texts: of so many texts, how many are.
-        rounds_tokens_per_second, rounds_speedup: of every round.
-        speedup_per_batch: of every batch, the first prompt's first.
         acceptance_per_depth: share accepted at depth 1, 2, …
-        step_milliseconds: by phase; None where the steps are not ours.
-        bandwidth_share: the least time for reading the target's weights once, divided by the time of a step.
-        arithmetic_share: the least time for the target's products of a step, divided by the time of the step.
+        step_milliseconds: by phase.
+        bandwidth_share, arithmetic_share: the least time for reading the target's weights once, and for its matrix
+            products of a step, divided by the time of a step.
     """
 
     method: str
@@ -48,6 +47,7 @@ class Metrics:
     tokens_per_second: float
     speedup: float
     speedup_error: float | None
+    rounds_speedup: tuple[float, ...]
     tau: float
     tau_error: float | None
     ideal_speedup: float | None
@@ -58,9 +58,6 @@ class Metrics:
     identical: bool | None
     identical_texts: int
     texts: int
-    rounds_tokens_per_second: tuple[float, ...]
-    rounds_speedup: tuple[float, ...]
-    speedup_per_batch: tuple[float, ...]
     acceptance_per_depth: tuple[float, ...]
     step_milliseconds: dict[str, float] | None
     bandwidth_share: float | None
@@ -81,7 +78,7 @@ class Measured:
     steps: dict[str, float] | None
 
     @classmethod
-    def of(cls, method: Method, rounds: Sequence[Sequence[Run]], requests: Sequence) -> Measured:
+    def of(cls, method: Method, rounds: Sequence[Sequence[Run]], requests: Sequence[Request]) -> Measured:
         """Join the runs with the times of a step; on a GPU those of one more run, which waits after each phase."""
         if method.engine is None:
             return cls(method, rounds, None)
@@ -93,15 +90,25 @@ class Measured:
     @property
     def batches(self) -> list[tuple[int, float]]:
         """Of each batch its new tokens, and the median seconds of its rounds."""
-        return [
-            (runs[0].tokens, median(run.seconds for run in runs)) for runs in zip(*self.rounds, strict=True)
-        ]
+        rounds = zip(*self.rounds, strict=True)
+        return [(runs[0].tokens, median(run.seconds for run in runs)) for runs in rounds]
 
     @property
     def tau(self) -> Estimate:
         """Tokens per step over texts, or over batches where the method tells no more."""
         parts = [part for run in self.rounds[0] for part in (run.acceptances or (run.acceptance,))]
         return ratio([part.emitted for part in parts], [part.steps for part in parts])
+
+    def speedup(self, plain: Measured) -> Estimate:
+        """That of all batches together; where texts differ, plain decoding is scaled to as many tokens."""
+        pairs = zip(self.batches, plain.batches, strict=True)
+        above = [base * (tokens / count) for (tokens, _), (count, base) in pairs]
+        return ratio(above, [seconds for _, seconds in self.batches])
+
+    def identical_texts(self, plain: Measured) -> int:
+        """How many texts are plain decoding's in every round."""
+        written = zip(*map(texts_of, self.rounds), strict=True)
+        return sum(set(texts) == {one} for texts, one in zip(written, texts_of(plain.rounds[0]), strict=True))
 
 
 def step_seconds(runs: Sequence[Run]) -> dict[str, float]:
@@ -112,12 +119,28 @@ def step_seconds(runs: Sequence[Run]) -> dict[str, float]:
     return phases | {"other": total - sum(phases.values()), "total": total}
 
 
-def speedup(found: Measured, plain: Measured) -> tuple[Estimate, tuple[float, ...]]:
-    """That of all batches together, and of each; where texts differ, plain decoding is scaled to as many tokens."""
-    own, other = found.batches, plain.batches
-    above = [base * (tokens / count) for (tokens, _), (count, base) in zip(own, other, strict=True)]
-    below = [seconds for _, seconds in own]
-    return ratio(above, below), tuple(a / b for a, b in zip(above, below, strict=True))
+def metrics_of(
+    methods: Sequence[Method],
+    runs: Mapping[str, Sequence[Sequence[Run]]],
+    requests: Sequence[Request],
+    limits: Limits | None = None,
+    peaks: Mapping[str, int] | None = None,
+) -> list[Metrics]:
+    """The metrics of methods in one setting.
+
+    Args:
+        methods: plain decoding first.
+        runs: by method, per round the run of each batch.
+        requests: one of the batches.
+        limits: of the device, if they were measured.
+        peaks: bytes by method, if they were measured.
+    """
+    measured = [Measured.of(method, runs[method.name], requests) for method in methods]
+    size, temperature = len(requests), requests[0].params.temperature
+    known = peaks or {}
+    return [
+        metrics(one, measured[0], size, temperature, limits, known.get(one.method.name)) for one in measured
+    ]
 
 
 def metrics(
@@ -128,21 +151,12 @@ def metrics(
     limits: Limits | None = None,
     peak_memory: int | None = None,
 ) -> Metrics:
-    """Put together what was found about one method.
-
-    Args:
-        plain: our plain decoding in the same setting.
-        limits: of the device, if they were measured.
-        peak_memory: bytes.
-    """
+    """Put together what was found about one method; `plain` is our plain decoding in the same setting."""
     assert plain.steps is not None
-    method, steps, tau = found.method, found.steps, found.tau
-    gain, gains = speedup(found, plain)
-    runs = [run for part in found.rounds for run in part]
-    expected = texts_of(plain.rounds[0])
-    written = zip(*map(texts_of, found.rounds), strict=True)  # of each text what every round wrote
-    same = sum(set(texts) == {one} for texts, one in zip(written, expected, strict=True))
+    method, steps, tau, gain = found.method, found.steps, found.tau, found.speedup(plain)
+    same, texts = found.identical_texts(plain), len(texts_of(plain.rounds[0]))
     ideal = tau.value * plain.steps["total"] / steps["verify"] if steps and method.drafts else None
+    products = limits.product_seconds(batch_size * method.nodes) if limits and method.nodes else None
     return Metrics(
         method=method.name,
         label=method.label,
@@ -151,27 +165,26 @@ def metrics(
         tokens_per_second=sum(tokens for tokens, _ in found.batches) / sum(s for _, s in found.batches),
         speedup=gain.value,
         speedup_error=gain.error,
+        rounds_speedup=tuple(speedups(found.rounds, plain.rounds)),
         tau=tau.value,
         tau_error=tau.error,
         ideal_speedup=ideal,
         ideal_share=None if ideal is None else gain.value / ideal,
-        draft_share=None if steps is None else steps["draft"] / steps["total"],
-        verify_share=None if steps is None else steps["verify"] / steps["total"],
+        draft_share=_share(steps, steps and steps["draft"]),
+        verify_share=_share(steps, steps and steps["verify"]),
         peak_memory_bytes=peak_memory,
-        identical=same == len(expected) if method.comparable(temperature) else None,
+        identical=same == texts if method.comparable(temperature) else None,
         identical_texts=same,
-        texts=len(expected),
-        rounds_tokens_per_second=tuple(map(speed, found.rounds)),
-        rounds_speedup=tuple(speedups(found.rounds, plain.rounds)),
-        speedup_per_batch=gains,
-        acceptance_per_depth=tuple(acceptance_of(runs).acceptance_per_depth),
-        step_milliseconds=None if steps is None else {name: 1e3 * value for name, value in steps.items()},
-        bandwidth_share=None if steps is None or limits is None else limits.read_seconds / steps["total"],
-        arithmetic_share=_arithmetic_share(found, batch_size, limits),
+        texts=texts,
+        acceptance_per_depth=tuple(
+            acceptance_of([run for part in found.rounds for run in part]).acceptance_per_depth
+        ),
+        step_milliseconds=steps and {name: 1e3 * value for name, value in steps.items()},
+        bandwidth_share=_share(steps, limits and limits.read_seconds),
+        arithmetic_share=_share(steps, products),
     )
 
 
-def _arithmetic_share(found: Measured, batch_size: int, limits: Limits | None) -> float | None:
-    if found.steps is None or limits is None or found.method.nodes is None:
-        return None
-    return limits.product_seconds(batch_size * found.method.nodes) / found.steps["total"]
+def _share(steps: dict[str, float] | None, seconds: float | None) -> float | None:
+    """Seconds divided by those of a step, where both are known."""
+    return None if steps is None or seconds is None else seconds / steps["total"]

@@ -1,19 +1,17 @@
-"""The benchmark's tables and pictures, which the demo shows, too."""
+"""The benchmark's tables and picture, which the demo shows, too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from clover.bench.context import Curve
 from clover.bench.metrics import Metrics
 from clover.report.figure import (
     FAINT,
-    GREEN,
-    GREY,
     INK,
+    Picture,
     finish,
     legend_below,
     line_style,
@@ -23,6 +21,8 @@ from clover.report.figure import (
     shade,
     system_colour,
 )
+from clover.report.output import Report
+from clover.report.provenance import Provenance
 from clover.report.statistics import Estimate
 from clover.report.table import Table
 from clover.report.words import mode, percent, times
@@ -83,26 +83,33 @@ def step_table(found: Sequence[Metrics]) -> Table:
     return Table("A decoding step, ms", columns, rows, optional=["keep", "accept", "arithmetic"])
 
 
-def explanations(found: Sequence[Metrics]) -> Iterator[tuple[str, str]]:
-    """What the columns mean, for the lines below the tables."""
-    yield "ideal", "τ · plain step / verify step: as if drafting and prefill took no time"
+def make_report(
+    title: str,
+    origin: Provenance,
+    facts: Sequence[tuple[str, str]],
+    run: str,
+    found: Sequence[Metrics],
+    data: Any,
+    notes: Iterable[tuple[str, str]] = (),
+) -> Report:
+    """The report of a benchmark, and of the demo.
+
+    Args:
+        facts: the target first.
+        run: what was decoded, in words.
+        data: see `Report`.
+        notes: what was left out.
+    """
+    meanings = [("ideal", "τ · plain step / verify step: as if drafting and prefill took no time")]
+    tables = [speed_table(found)]
     if any(one.bandwidth_share is not None for one in found):
-        yield (
-            "bandwidth",
-            "the time for reading the weights once at the measured speed, divided by the step's",
-        )
-        yield "arithmetic", "the time for the matrix products at the measured speed, divided by the step's"
-    yield "identical", "token by token the texts of plain decoding; – where they need not be"
-
-
-def context_table(curves: Sequence[Curve]) -> Table:
-    """The cost of a step at each context."""
-    columns = ("tokens of context", *(f"{curve.method}, ms" for curve in curves))
-    rows = [
-        (f"{context:,}", *(f"{1e3 * curve.seconds[at]:.2f}" for curve in curves))
-        for at, context in enumerate(curves[0].contexts)
-    ]
-    return Table("Cost of a decoding step", columns, rows, words=0)
+        tables.append(step_table(found))
+        least = "the time for {} at the measured speed, divided by the step's"
+        meanings.append(("bandwidth", least.format("reading the weights once")))
+        meanings.append(("arithmetic", least.format("the matrix products")))
+    meanings.append(("identical", "token by token the texts of plain decoding; – where they need not be"))
+    picture = Picture(title, lambda: draw(found, title, f"target {facts[0][1]}; {run}", origin.line))
+    return Report(title, origin, [*facts, ("run", run)], tables, [picture], data, [*meanings, *notes])
 
 
 def draw(found: Sequence[Metrics], title: str, subtitle: str, foot: str) -> Figure:
@@ -130,23 +137,6 @@ def draw(found: Sequence[Metrics], title: str, subtitle: str, foot: str) -> Figu
         if any(one.temperature != drafted[0].temperature for one in drafted):
             grid.flat[panels - 1].plot([], [], "--o", color=FAINT, label="dashed: sampled")
         legend_below(figure, grid.flat[panels - 1])
-    return figure
-
-
-def draw_context(curves: Sequence[Curve], subtitle: str, foot: str) -> Figure:
-    """Points as measured, and the line through them."""
-    figure = new_figure(8, 5, "Cost of a decoding step against the context", subtitle, foot)
-    axes = figure.subplots()
-    for curve, colour in zip(curves, (GREY, GREEN), strict=False):
-        axes.plot(curve.contexts, [1e3 * s for s in curve.seconds], "o", color=colour, markersize=6)
-        ends = (0, curve.contexts[-1])
-        line = [1e3 * (curve.intercept + curve.slope * at) for at in ends]
-        axes.plot(ends, line, color=colour, linewidth=1.5, label=f"{curve.method}: {curve.words}")
-    axes.set_xlabel("tokens of context")
-    axes.set_ylim(bottom=0)
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    finish(axes, "Milliseconds per step", "both")
-    legend_below(figure, axes)
     return figure
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from clover.cli import options
+from clover import options
 from clover.cli.statistics import describe
 from clover.errors import UserError
 

@@ -8,10 +8,10 @@ from typing import Annotated, NoReturn
 import typer
 
 from clover import __version__
-from clover.cli import bench, chat, compare, cost, demo, evaluate, generate, recipe, train, tune, vocabulary
-from clover.cli.options import INTERRUPTED, USER_ERROR
+from clover.cli import chat, compare, evaluate, generate, measure, recipe, train, vocabulary
 from clover.errors import UserError
 from clover.files import explain
+from clover.options import INTERRUPTED, USER_ERROR
 
 # The base of all usage errors; it has no public name that every version of typer shares.
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[2]
@@ -28,12 +28,12 @@ app.command()(generate.generate)
 app.command()(chat.chat)
 app.command()(train.train)
 app.command()(vocabulary.vocabulary)
-app.command()(demo.demo)
+app.command()(measure.demo)
 app.command()(evaluate.evaluate)
-app.command()(tune.tune)
+app.command()(measure.tune)
 app.command()(compare.compare)
-app.command()(cost.cost)
-app.command()(bench.bench)
+app.command()(measure.cost)
+app.command()(measure.bench)
 app.command()(recipe.recipe)
 
 

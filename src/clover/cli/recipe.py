@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from clover.cli import options
+from clover import options
 
 
 def recipe(

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clover.cli import options
-from clover.cli.options import panel
+from clover import options
 from clover.errors import UserError
 from clover.files import check_output_directory, read_json, write_json
+from clover.options import panel
 
 if TYPE_CHECKING:
     from clover.data import FileTexts, Sample

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clover.cli import options
+from clover import options
 from clover.errors import UserError
 from clover.files import check_output_directory, output_directory
 

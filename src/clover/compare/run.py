@@ -37,8 +37,9 @@ from clover.engine import Engine, Request
 from clover.errors import UserError
 from clover.evaluate.accuracy import as_sample, measure_heads, text_batches
 from clover.interleaved import decode, make_batches
+from clover.options import command_line
 from clover.report.progress import Progress
-from clover.report.provenance import Provenance, command_line
+from clover.report.provenance import Provenance
 from clover.report.words import duration
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
@@ -77,7 +78,7 @@ class CompareOptions:
         >>> CompareOptions("suites/quick.toml", data=("a.jsonl",), device="cpu").command
         'clover compare suites/quick.toml --data a.jsonl --device cpu'
         """
-        return command_line("compare", self, files="suite", renamed={"tasks": "task"})
+        return command_line("compare", self, files="suite")
 
 
 def run_compare(options: CompareOptions, console: Console | None = None) -> Path:

@@ -8,79 +8,66 @@ decoding per token at the batch size of use, and s the speed-up. So
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from clover.errors import UserError
+from pydantic import BaseModel
+
 from clover.files import read_model
+from clover.report.words import duration
 
 _HOUR = 3600.0
 _RECORD = "training_config.json"  # what `clover train` leaves with a draft
 
 
 @dataclass(frozen=True)
-class Prices:
-    """Money per hour, in any currency.
-
-    Args:
-        training: of the machine that trains; None where no price was given, and then only time counts.
-        serving: of the machine that decodes; that of the other if None.
-    """
-
-    training: float | None = None
-    serving: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.serving is not None and self.training is None:
-            raise UserError("a serving price was given but no price of training; give both, or --price alone")
-        for name, price in (("price", self.training), ("serving_price", self.serving)):
-            if price is not None and not 0 < price < math.inf:
-                raise UserError(f"{name} is {price:g}; it must be more than 0")
-
-    @property
-    def ratio(self) -> float:
-        """The price of an hour of training divided by that of an hour of decoding."""
-        if self.training is None or self.serving is None:
-            return 1.0
-        return self.training / self.serving
-
-    def money(self, seconds: float) -> float | None:
-        """What so much training costs; None without a price."""
-        return None if self.training is None else self.training * seconds / _HOUR
-
-
-def paying_tokens(seconds: float, plain_seconds: float, speedup: float, ratio: float = 1.0) -> float:
-    """Tokens after which a training has paid for itself; infinite where nothing is faster.
+class Training:
+    """What a training takes and costs.
 
     Args:
         seconds: of training.
-        plain_seconds: per token of plain decoding.
-        speedup: against plain decoding.
-        ratio: price of an hour of training divided by that of an hour of decoding.
-
-    >>> paying_tokens(3600, 0.01, 2.0)
-    720000.0
+        price, serving_price: money per hour of the machine that trains, and of the one that decodes; without both an
+            hour of either counts alike.
     """
-    if speedup <= 1:
-        return math.inf
-    return ratio * seconds / (plain_seconds * (1 - 1 / speedup))
+
+    seconds: float
+    price: float | None = None
+    serving_price: float | None = None
+
+    @property
+    def words(self) -> str:
+        """Time and money, as far as known."""
+        if self.price is None:
+            return duration(self.seconds)
+        return f"{duration(self.seconds)}, {self.price * self.seconds / _HOUR:.2f} at {self.price:g} per hour"
+
+    def paying_tokens(self, plain_seconds: float, speedup: float) -> float | None:
+        """Generated tokens after which it has paid for itself; None where nothing is faster.
+
+        Args:
+            plain_seconds: per token of plain decoding.
+            speedup: against plain decoding.
+
+        >>> Training(3600).paying_tokens(0.01, 2.0), Training(3600, 1.0, 2.0).paying_tokens(0.01, 2.0)
+        (720000.0, 360000.0)
+        """
+        if speedup <= 1:
+            return None
+        ratio = self.price / self.serving_price if self.price and self.serving_price else 1.0
+        return ratio * self.seconds / (plain_seconds * (1 - 1 / speedup))
 
 
-@dataclass(frozen=True)
-class _Result:
+class _Result(BaseModel):
     seconds: float
 
 
-@dataclass(frozen=True)
-class _Config:
+class _Config(BaseModel):
     writing_seconds: float = 0.0  # before the training, for texts that the target wrote (`--regenerate`)
 
 
-@dataclass(frozen=True)
-class _Record:
+class _Record(BaseModel):
     result: _Result
-    config: _Config = field(default_factory=_Config)
+    config: _Config = _Config()
 
 
 def recorded_seconds(draft: str) -> float | None:

@@ -2,87 +2,83 @@
 
 from __future__ import annotations
 
-import time
+import math
 from typing import Any
 
 import torch
 from rich.console import Console
 
 from clover import assets
-from clover.cost.breakeven import recorded_seconds
+from clover.cost.breakeven import Training, recorded_seconds
 from clover.cost.options import CostOptions
-from clover.cost.report import Found, make_report
+from clover.cost.report import as_data, break_even_table, tau_table
 from clover.cost.steps import TreeCost, measure_steps
 from clover.drafts import DraftModel, load_draft
 from clover.drafts.loading import trainable_system
 from clover.errors import UserError
-from clover.report.output import publish
+from clover.options import command_line
+from clover.report.output import Report, check_outputs, publish
 from clover.report.progress import Progress
 from clover.report.provenance import Provenance
+from clover.report.words import count, system_name
 from clover.target import TargetModel
-from clover.tree import TreeShape
-from clover.tune.round_robin import until
+from clover.tree import TreeShape, parse_tree
+from clover.tune.round_robin import share_time, until
 from clover.tune.texts import fill_batch, read_requests
 
 _WANTED, _FEWEST = 80, 12  # steps of each tree: so many are wanted, so many are taken however late it is
 _CHAINS = (1, 2, 4, 8)
+_TAUS = (2.0, 3.0, 4.0)  # at which a training pays, if none are given
 
 
-def run_cost(
-    options: CostOptions, console: Console | None = None, errors: Console | None = None
-) -> list[TreeCost]:
+def run_cost(options: CostOptions, console: Console | None = None, errors: Console | None = None) -> Report:
     """Measure, print the tables, and write the JSON file.
 
     Args:
-        options: what to measure.
         console: for the tables; standard output when left out.
         errors: for the progress; standard error when left out.
-
-    Returns:
-        the costs of each tree at each batch size.
 
     Raises:
         UserError: an option, a file or a model cannot be used.
     """
-    options.check()
+    shapes = _check(options)
     with Progress(errors) as progress:
         progress.say("loading target and draft")
-        found = _measure(options, progress)
-    publish(make_report(found), console, options.json)
-    return found.costs
+        target = TargetModel.load(
+            options.target or assets.TARGET, options.dtype, options.device, options.trust_remote_code
+        )
+        draft = _draft(options, target)
+        seconds = recorded_seconds(options.draft) if options.draft else None
+        if options.minutes is not None:
+            seconds = 60 * options.minutes
+        training = None if seconds is None else Training(seconds, options.price, options.serving_price)
+        costs = _measure(options, target, draft, shapes, progress)
+    origin = Provenance.here(command_line("cost", options, "prompts"), target.device, target.dtype)
+    report = _report(options, origin, draft, costs, training)
+    publish(report, console, options.json)
+    return report
 
 
-def _measure(options: CostOptions, progress: Progress) -> Found:
-    target = TargetModel.load(
-        options.target or str(assets.TARGET),
-        dtype=options.dtype,
-        device=options.device,
-        trust_remote_code=options.trust_remote_code,
-    )
-    draft = _draft(options, target)
-    training = None if options.draft is None else recorded_seconds(options.draft)
-    if options.minutes is not None:
-        training = 60 * options.minutes
-    own_tree = draft.config.tree_shape.cut(draft.max_depth)
-    chains = [TreeShape.chain(depth) for depth in _CHAINS if depth <= draft.max_depth]
-    shapes = options.shapes or [*(shape for shape in chains if shape != own_tree), own_tree]
-    requests = read_requests(options.prompts, target, max(options.batch_sizes), options.max_new_tokens)
-    started, sizes, costs = time.monotonic(), options.batch_sizes, list[TreeCost]()
-    progress.begin(len(sizes))
-    for number, size in enumerate(sizes):
-        told = progress.part(1.0, f"batch size {size}: plain steps and trees in turn")
-        left = started + 60 * options.max_minutes - time.monotonic()
-        enough = until(_WANTED, _FEWEST, left / (len(sizes) - number), told)
-        batch = fill_batch(requests, size)
-        costs += measure_steps(target, draft, shapes, batch, enough, options.seed)
-    return Found(
-        options=options,
-        origin=Provenance.here(options.command, target.device, target.dtype),
-        system=str(draft.config.model_type),
-        parameters=sum(weight.numel() for weight in draft.parameters()),
-        training_seconds=training,
-        costs=costs,
-    )
+def _check(options: CostOptions) -> list[TreeShape]:
+    """The trees that were named; raises a UserError, before any time is spent, for what does not go together."""
+    if not options.draft:
+        trainable_system(options.system)
+    elif options.draft_vocabulary is not None:
+        raise UserError(
+            f"{options.draft} has its vocabulary; --draft-vocabulary is for a draft yet to be made"
+        )
+    for name in ("minutes", "price", "serving_price"):
+        value = getattr(options, name)
+        if value is not None and not 0 < value < math.inf:
+            raise UserError(f"{name} is {value:g}; it must be more than 0")
+    if options.serving_price is not None and options.price is None:
+        raise UserError("a serving price was given but no price of training; give both, or --price alone")
+    check_outputs(json=options.json)
+    shapes = [parse_tree(name) for name in options.trees]
+    for name, shape in zip(options.trees, shapes, strict=True):
+        if not isinstance(shape, TreeShape):
+            raise UserError(f"{name} has another shape at every step; give static trees, such as chain:4")
+    return [shape for shape in shapes if isinstance(shape, TreeShape)]
 
 
 def _draft(options: CostOptions, target: TargetModel) -> DraftModel:
@@ -90,10 +86,53 @@ def _draft(options: CostOptions, target: TargetModel) -> DraftModel:
     if options.draft is not None:
         return load_draft(options.draft, target)
     torch.manual_seed(options.seed)
-    draft = trainable_system(options.system).from_target(target)
+    draft: Any = trainable_system(options.system).from_target(target)
     if options.draft_vocabulary is not None:
-        if not 1 <= options.draft_vocabulary <= target.vocab_size:
+        if options.draft_vocabulary > target.vocab_size:
             raise UserError(f"draft_vocabulary must be from 1 to the target's {target.vocab_size}")
         draft.reduce_vocabulary(torch.arange(options.draft_vocabulary))
-    model: Any = draft
-    return model.to(target.dtype).eval()
+    return draft.to(target.dtype).eval()
+
+
+def _measure(
+    options: CostOptions, target: TargetModel, draft: DraftModel, shapes: list[TreeShape], progress: Progress
+) -> list[TreeCost]:
+    """The costs of each tree at each batch size; of the draft's own tree the last."""
+    own_tree = draft.config.tree_shape.cut(draft.max_depth)
+    chains = [TreeShape.chain(depth) for depth in _CHAINS if depth <= draft.max_depth]
+    shapes = shapes or [*(shape for shape in chains if shape != own_tree), own_tree]
+    requests = read_requests(options.prompts, target, max(options.batch_sizes), options.max_new_tokens)
+    progress.begin(len(options.batch_sizes))
+    costs = []
+    for size, seconds, told in share_time(options.batch_sizes, options.max_minutes, progress):
+        enough = until(_WANTED, _FEWEST, seconds, told)
+        costs += measure_steps(target, draft, shapes, fill_batch(requests, size), enough, options.seed)
+    return costs
+
+
+def _report(
+    options: CostOptions,
+    origin: Provenance,
+    draft: DraftModel,
+    costs: list[TreeCost],
+    training: Training | None,
+) -> Report:
+    system = system_name(str(draft.config.model_type))
+    parameters = count(sum(weight.numel() for weight in draft.parameters()))
+    facts = [
+        ("target", options.target or "embedded"),
+        ("draft", f"{system}, {options.draft or 'random weights'}, {parameters} parameters"),
+    ]
+    tables = [tau_table(costs, options.taus)]
+    if training is not None:
+        facts.append(("training", training.words))
+        tables.append(break_even_table(costs, training, options.taus or _TAUS))
+    trees = [as_data(one, training, options.taus) for one in costs]
+    return Report(
+        title=f"{system}: the τ it needs on this machine",
+        provenance=origin,
+        facts=facts,
+        tables=tables,
+        data={"training_seconds": training.seconds if training else None, "trees": trees},
+        notes=[("–", "more than the tree can give, its depth + 1")],
+    )

@@ -75,6 +75,10 @@ class TreeCost:
     per_token: float
     steps: int
 
+    def step(self, tau: float) -> float:
+        """Seconds of a step that emits so many tokens of each sequence."""
+        return self.fixed + self.per_token * tau
+
     def speedup(self, tau: float) -> float:
         """Against plain decoding, if a step emits so many tokens of each sequence on average.
 
@@ -83,7 +87,7 @@ class TreeCost:
         (1.0, 1.1)
         """
         steps = self.plain.new_tokens / tau
-        return self.plain.seconds / (self.prefill + steps * (self.fixed + self.per_token * tau))
+        return self.plain.seconds / (self.prefill + steps * self.step(tau))
 
     def tau(self, speedup: float) -> float | None:
         """The τ that this speed-up takes; None where the tree cannot give it."""

@@ -121,6 +121,21 @@ def spread(tasks: Sequence[Task], limit: int | None) -> list[Task]:
     return [task for task in chain(*groups.values()) if id(task) in kept]
 
 
+def fitting(prompts: Sequence[TaskPrompt], context_length: int, max_new_tokens: int) -> list[TaskPrompt]:
+    """The prompts that leave room for all new tokens, so that every way to decode writes the same number.
+
+    Raises:
+        UserError: there are none.
+    """
+    found = [one for one in prompts if len(one.tokens) <= context_length - max_new_tokens]
+    if not found:
+        raise UserError(
+            f"no prompt leaves room for {max_new_tokens} new tokens in the target's context of {context_length}; "
+            "lower --max-new-tokens or give shorter prompts"
+        )
+    return found
+
+
 def encode_task(task: Task, tokenizer: PreTrainedTokenizerBase) -> TaskPrompt:
     """Tokenize: messages through the chat template, or as plain text where the tokenizer has none.
 

@@ -50,19 +50,17 @@ def find_differences(target: TargetModel, rounds: Sequence[Round]) -> Iterator[D
         plain = one.runs[PLAIN].texts[0]
         for name in one.decodings:
             other = one.runs[name].texts[0]
-            if one.temperature == 0 and other != plain:
-                shared = [a == b for a, b in zip(plain, other, strict=False)]
-                at = shared.index(False) if False in shared else len(shared)
-                gap = _gap(
-                    target, (*one.request.prompt, *plain[:at]), plain[at : at + 1] + other[at : at + 1]
-                )
-                yield Difference(name, one.number + 1, at + 1, gap, exact and (gap is None or gap > _TIE))
+            if one.temperature or other == plain:
+                continue
+            both = min(len(plain), len(other))
+            at = next((at for at in range(both) if plain[at] != other[at]), both)
+            text = (*one.request.prompt, *plain[:at])
+            gap = _gap(target, text, plain[at], other[at]) if at < both else None
+            yield Difference(name, one.number + 1, at + 1, gap, exact and (gap is None or gap > _TIE))
 
 
 @torch.inference_mode()
-def _gap(target: TargetModel, text: Sequence[int], tokens: tuple[int, ...]) -> float | None:
-    if len(tokens) < 2:
-        return None
+def _gap(target: TargetModel, text: Sequence[int], first: int, second: int) -> float:
     read = torch.tensor([list(text)], device=target.device)
     logits = target.logits(target.train_forward(read).hidden[0, -1]).double()
-    return abs(float(logits[tokens[0]] - logits[tokens[1]]))
+    return abs(float(logits[first] - logits[second]))

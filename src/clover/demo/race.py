@@ -46,7 +46,7 @@ class Round:
 Show = Callable[[Round], None]
 
 
-def race(current: Round, show: Show = lambda current: None) -> Round:
+def race(current: Round, show: Show) -> Round:
     """Decode the prompt with every method; `show` is called between the turns."""
     for one in current.methods:
         if one.engine is not None:
@@ -59,21 +59,19 @@ def race(current: Round, show: Show = lambda current: None) -> Round:
 
 def totals(rounds: Sequence[Round]) -> dict[str, tuple[float, float]]:
     """Tokens per second of each method and the speed-up against the first one, of finished rounds."""
-    speeds = (
-        {one.name: speed([r.runs[one.name] for r in rounds]) for one in rounds[0].methods} if rounds else {}
-    )
-    return {name: (value, value / next(iter(speeds.values()))) for name, value in speeds.items()}
+    methods = rounds[0].methods if rounds else ()
+    speeds = {one.name: speed([done.runs[one.name] for done in rounds]) for one in methods}
+    return {name: (value, value / speeds[methods[0].name]) for name, value in speeds.items()}
 
 
 def _run_ours(current: Round, show: Show) -> None:
     waiting = take_turns(list(current.decodings), current.number)
     while waiting:
         for name in tuple(waiting):
-            decoding = current.decodings[name]
-            if not decoding.advance(TURN_SECONDS):
+            run = current.decodings[name].advance(TURN_SECONDS)
+            if run is not None:
                 waiting.remove(name)
-                assert decoding.run is not None
-                current.runs[name] = decoding.run
+                current.runs[name] = run
             show(current)
 
 

@@ -14,36 +14,32 @@ from rich.console import Console
 from clover import assets
 from clover.api import load
 from clover.bench.methods import PLAIN, TRANSFORMERS, Method, of_engine
-from clover.bench.metrics import Measured, Metrics, metrics
-from clover.bench.report import draw, explanations, speed_table
+from clover.bench.metrics import metrics_of
+from clover.bench.options import BenchOptions
+from clover.bench.report import make_report
 from clover.bench.setup import Bench
-from clover.demo.differences import Difference, find_differences
+from clover.demo.differences import find_differences
 from clover.demo.live import Panels, describe
 from clover.demo.options import DemoOptions
 from clover.demo.race import Round, Show, race
-from clover.interleaved import make_batches
-from clover.report.figure import Picture
-from clover.report.output import Report, publish, standard_output
+from clover.errors import UserError
+from clover.options import command_line
+from clover.report.output import Report, check_outputs, publish, standard_output
 from clover.report.progress import Progress
 from clover.report.provenance import Provenance
 
 TIME_LIMIT = 210.0  # seconds for everything up to the table
 MIN_TOKENS, MAX_TOKENS = 16, 128
+_MAX_PROMPTS = 12
 _WARM_UP_TOKENS, _WARM_UP_SECONDS = (4, 24), 40.0
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What a demo found: metrics per temperature and method, and texts that differ from plain decoding's."""
+    """The report, and whether a greedy text differs in a way that rounding does not explain."""
 
     report: Report
-    metrics: list[Metrics]
-    differences: list[Difference]
-
-    @property
-    def defect(self) -> bool:
-        """Whether a greedy text differs in a way that rounding does not explain."""
-        return any(one.defect for one in self.differences)
+    defect: bool
 
 
 def run_demo(
@@ -52,13 +48,13 @@ def run_demo(
     """Measure, show, and write the picture, the JSON file and the page.
 
     Args:
-        options: what to run.
         console: where panels and table are shown; standard output when left out.
         errors: for lines where there is no terminal for panels; standard error when left out.
 
     Raises:
         UserError: an option, a file or a model cannot be used; raised before anything is measured where possible.
     """
+    _check(options)
     started = time.perf_counter()
     console = console or standard_output()
     with Progress(Console(quiet=True) if options.quiet else errors) as progress:
@@ -73,101 +69,33 @@ def run_demo(
     return result
 
 
+def _check(options: DemoOptions) -> None:
+    """Raise a UserError, before any time is spent, for what would fail at the end."""
+    if options.target is not None and not options.drafts:
+        raise UserError("a target was given but no draft; give its draft, or --draft lookup")
+    if options.temperature and (options.tree or "").startswith("drawn:"):
+        raise UserError(
+            "sampled text from a drawn tree has the distribution of plain decoding, not its tokens, and the demo "
+            "compares tokens; give another tree or --temperature 0"
+        )
+    check_outputs(options.json, options.picture, options.html)
+
+
 class _Demo:
-    """The models, the methods and the prompts of one run."""
+    """A benchmark at batch 1 in one round, greedy and sampled, that can be watched."""
 
     def __init__(self, options: DemoOptions):
         self.options = options
-        self.bench = Bench(options.bench(MIN_TOKENS), (PLAIN, TRANSFORMERS))
-        self.target, self.prompts = self.bench.target, self.bench.prompts
-        self.temperatures = self.bench.options.temperatures
-        self.methods = [*self.bench.methods, *self._drafted()]
-
-    def affordable_tokens(self, deadline: float) -> int:
-        """Warm everything up, and tell how many tokens per prompt end before the deadline."""
-        cost = 0.0
-        for tokens in _WARM_UP_TOKENS:
-            if cost * tokens > _WARM_UP_SECONDS:
-                break
-            started = time.perf_counter()
-            rounds = [self._round(0, temperature, tokens) for temperature in self.temperatures]
-            cost = (time.perf_counter() - started) / max(one.runs[PLAIN].tokens for one in rounds)
-        affordable = 0.9 * (deadline - time.perf_counter()) / (cost * len(self.prompts))
-        return max(MIN_TOKENS, min(MAX_TOKENS, int(affordable)))
-
-    def run(self, tokens: int, deadline: float, console: Console, progress: Progress) -> list[Round]:
-        """Decode all prompts, or those that end before the deadline; live where there is a terminal for it."""
-        panels, longest = Panels(console, self.target.tokenizer, len(self.prompts)), 0.0
-        live = panels.fits and not self.options.quiet
-        progress.begin(len(self.prompts))
-        progress.say("decoding")
-        with ExitStack() as stack:
-            if live:
-                stack.enter_context(progress.paused())
-                stack.enter_context(panels)
-            for number in range(len(self.prompts)):
-                started = time.perf_counter()
-                if number and started + longest > deadline:
-                    break
-                for temperature in self.temperatures:
-                    panels.rounds.append(
-                        self._round(number, temperature, tokens, panels.show if live else None)
-                    )
-                    if not live:
-                        progress.log(describe(panels.rounds[-1]))
-                progress.advance()
-                longest = max(longest, time.perf_counter() - started)
-        return panels.rounds
-
-    def result(self, rounds: Sequence[Round], tokens: int, seconds: float) -> DemoResult:
-        """The report of finished rounds."""
-        options, found = self.options, list(self._metrics(rounds))
-        differences = list(find_differences(self.target, rounds))
-        drafted = [one for one in found if one.ideal_share is not None]
-        best = max(drafted, key=lambda one: (one.temperature == 0, one.speedup))
-        title = f"{best.label}: {best.speedup:.2f}× the speed of plain decoding"
-        title += ", identical output" if all(one.identical for one in drafted) else ""
-        origin = Provenance.here(options.command, self.target.device, self.target.dtype)
-        count, total = len(rounds) // len(self.temperatures), len(self.prompts)
-        run = f"{count} prompts, {tokens} new tokens each at most, batch 1, methods in turn; {seconds:.0f} s in all"
-        models = {"target": options.target or "embedded", "drafts": ", ".join(options.drafts) or "embedded"}
-        left_out = f"{total - count} of {total} prompts, to end in time; --max-new-tokens lifts that limit"
-        words = f"target {models['target']}; {run}"
-        report = Report(
-            title,
-            origin,
-            [*models.items(), ("run", run)],
-            [speed_table(found)],
-            [Picture(title, lambda: draw(found, title, words, origin.line))],
-            models
-            | {"prompts": count, "max_new_tokens": tokens, "seconds": seconds}
-            | {
-                "methods": [asdict(one) for one in found],
-                "differences": [asdict(one) for one in differences],
-            },
-            [
-                *explanations(found),
-                *(("differs", one.words) for one in differences),
-                *([("left out", left_out)] if count < total else []),
-            ],
+        self.temperatures = (0.0, options.temperature) if options.temperature else (0.0,)
+        shared = ("target", "prompts", "dtype", "device", "trust_remote_code")
+        shown = BenchOptions(
+            max_new_tokens=options.max_new_tokens or MIN_TOKENS,
+            max_prompts=_MAX_PROMPTS,
+            **{name: getattr(options, name) for name in shared},
         )
-        return DemoResult(report, found, differences)
-
-    def _round(self, number: int, temperature: float, tokens: int, show: Show | None = None) -> Round:
-        """Decode one prompt with every method."""
-        batches = make_batches(self.prompts, 1, temperature, tokens, self.target.context_length)
-        assert self.target.tokenizer is not None
-        text = str(self.target.tokenizer.decode(list(self.prompts[number])))
-        return race(Round(number, text, batches[number][0], self.methods), show or (lambda current: None))
-
-    def _metrics(self, rounds: Sequence[Round]) -> Iterator[Metrics]:
-        for temperature in self.temperatures:
-            chosen = [one for one in rounds if one.temperature == temperature]
-            measured = [
-                Measured.of(method, [[one.runs[method.name] for one in chosen]], [chosen[0].request])
-                for method in self.methods
-            ]
-            yield from (metrics(one, measured[0], 1, temperature) for one in measured)
+        self.bench = Bench(shown, (PLAIN, TRANSFORMERS))
+        self.target = self.bench.target
+        self.methods = [*self.bench.methods, *self._drafted()]
 
     def _drafted(self) -> Iterator[Method]:
         """The drafts, each named by its system; of one system by their directories."""
@@ -178,3 +106,82 @@ class _Demo:
         several = Counter(systems)
         for place, system, engine in zip(places, systems, engines, strict=True):
             yield of_engine(Path(place).name if several[system] > 1 else system, engine, tree)
+
+    def affordable_tokens(self, deadline: float) -> int:
+        """Warm everything up, and tell how many tokens per prompt end before the deadline."""
+        cost = 0.0
+        for tokens in _WARM_UP_TOKENS:
+            if cost * tokens > _WARM_UP_SECONDS:
+                break
+            started = time.perf_counter()
+            rounds = [self._round(0, temperature, tokens) for temperature in self.temperatures]
+            cost = (time.perf_counter() - started) / max(one.runs[PLAIN].tokens for one in rounds)
+        affordable = 0.9 * (deadline - time.perf_counter()) / (cost * len(self.bench.prompts))
+        return max(MIN_TOKENS, min(MAX_TOKENS, int(affordable)))
+
+    def run(self, tokens: int, deadline: float, console: Console, progress: Progress) -> list[Round]:
+        """Decode all prompts, or those that end before the deadline; live where there is a terminal for it."""
+        total, longest = len(self.bench.prompts), 0.0
+        panels = Panels(console, self.target.tokenizer, total)
+        live = panels.fits and not self.options.quiet
+        progress.begin(total)
+        progress.say("decoding")
+        with ExitStack() as stack:
+            if live:
+                stack.enter_context(progress.paused())
+                stack.enter_context(panels)
+            for number in range(total):
+                started = time.perf_counter()
+                if number and started + longest > deadline:
+                    break
+                for temperature in self.temperatures:
+                    done = self._round(number, temperature, tokens, panels.show if live else None)
+                    panels.rounds.append(done)
+                    if not live:
+                        progress.log(describe(done))
+                progress.advance()
+                longest = max(longest, time.perf_counter() - started)
+        return panels.rounds
+
+    def _round(self, number: int, temperature: float, tokens: int, show: Show | None = None) -> Round:
+        """Decode one prompt with every method."""
+        (request,) = self.bench.batches(1, temperature, tokens)[number]
+        assert self.target.tokenizer is not None
+        text = str(self.target.tokenizer.decode(list(request.prompt)))
+        return race(Round(number, text, request, self.methods), show or (lambda current: None))
+
+    def result(self, rounds: Sequence[Round], tokens: int, seconds: float) -> DemoResult:
+        """The report of finished rounds."""
+        options, found = self.options, []
+        for temperature in self.temperatures:
+            chosen = [one for one in rounds if one.temperature == temperature]
+            runs = {one.name: [[done.runs[one.name] for done in chosen]] for one in self.methods}
+            found += metrics_of(self.methods, runs, [chosen[0].request])
+        differences = list(find_differences(self.target, rounds))
+        drafted = [one for one in found if one.ideal_share is not None]
+        best = max(drafted, key=lambda one: (one.temperature == 0, one.speedup))
+        title = f"{best.label}: {best.speedup:.2f}× the speed of plain decoding"
+        title += ", identical output" if all(one.identical for one in drafted) else ""
+        count, total = len(rounds) // len(self.temperatures), len(self.bench.prompts)
+        models = {"target": options.target or "embedded", "drafts": ", ".join(options.drafts) or "embedded"}
+        notes = [("differs", one.words) for one in differences]
+        if count < total:
+            why = "to end in time; --max-new-tokens lifts that limit"
+            notes.append(("left out", f"{total - count} of {total} prompts, {why}"))
+        report = make_report(
+            title,
+            Provenance.here(command_line("demo", options), self.target.device, self.target.dtype),
+            list(models.items()),
+            f"{count} prompts, {tokens} new tokens each at most, batch 1, methods in turn; {seconds:.0f} s in all",
+            found,
+            {
+                **models,
+                "prompts": count,
+                "max_new_tokens": tokens,
+                "seconds": seconds,
+                "methods": [asdict(one) for one in found],
+                "differences": [asdict(one) for one in differences],
+            },
+            notes,
+        )
+        return DemoResult(report, any(one.defect for one in differences))

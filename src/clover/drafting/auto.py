@@ -16,7 +16,7 @@ from clover.drafting.base import PLAIN_DRAFTER, Drafter
 from clover.drafting.factory import make_drafter
 from clover.drafting.policy import Policy, Running, StepOutcome
 from clover.drafting.prompt_lookup import LookupAcceptance, LookupDrafter
-from clover.drafting.tuning import PLAIN, Tuning, on_line, verify_seconds
+from clover.drafting.tuning import PLAIN, Tuning, on_line
 from clover.drafts import DraftModel
 from clover.drafts.ngrams import RepeatingText
 from clover.tree import TreeShape, static_spec
@@ -393,7 +393,6 @@ def _lookup_seconds(
     """A plain step's, with the target's pass over more tokens."""
     if plain is None or not tuning.verify:
         return {}
-    near = min(tuning.verify, key=lambda cost: (abs(log2(cost.batch_size / size)), cost.context))
-    single = verify_seconds(tuning.verify, size, 1, near.context)
-    passes = {n: verify_seconds(tuning.verify, size, 1 + n, near.context) for n in lengths}
-    return {f"lookup:{n}": plain * max(seconds / single, 1.0) for n, seconds in passes.items()}
+    line = tuning.verify_line(size)
+    passes = {n: on_line(line, 1 + n) for n in lengths}
+    return {f"lookup:{n}": plain * max(seconds / on_line(line, 1), 1.0) for n, seconds in passes.items()}

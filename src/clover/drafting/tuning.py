@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 import os
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field
 
@@ -50,15 +50,10 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class VerifyCost:
-    """Seconds of one pass of the target over `nodes` tokens per sequence, root included: 1 is a plain step.
-
-    Args:
-        context: tokens that each sequence already has.
-    """
+    """Seconds of one pass of the target over `nodes` tokens per sequence, root included: 1 is a plain step."""
 
     batch_size: Count
     nodes: Count
-    context: Count
     seconds: Positive
 
 
@@ -78,6 +73,9 @@ class Choice:
     tau: Positive
     step_seconds: Positive
     tokens_per_second: Positive
+
+
+Measured = TypeVar("Measured", VerifyCost, Choice)
 
 
 @dataclass(frozen=True)
@@ -110,8 +108,11 @@ class Tuning:
 
     def choices_for(self, batch_size: int) -> tuple[Choice, ...]:
         """The choices of the nearest batch size that was measured, by ratio; the best first."""
-        nearest = _nearest(self.batch_sizes, batch_size)
-        return tuple(choice for choice in self.choices if choice.batch_size == nearest)
+        return _of_nearest(self.choices, batch_size)
+
+    def verify_line(self, batch_size: int) -> list[tuple[float, float]]:
+        """Nodes and seconds of the target's passes at the nearest measured batch size, for `on_line`."""
+        return sorted((cost.nodes, cost.seconds) for cost in _of_nearest(self.verify, batch_size))
 
 
 @dataclass(frozen=True)
@@ -163,33 +164,6 @@ def write_entry(path: str | os.PathLike[str], tuning: Tuning) -> None:
     write_json(path, {"format": _FORMAT, **asdict(before.with_entry(tuning))})
 
 
-def verify_seconds(costs: Iterable[VerifyCost], batch_size: int, nodes: int, context: int) -> float:
-    """Seconds of a pass over `nodes` tokens per sequence, between what was measured.
-
-    Linear in the nodes and in the context between neighbours, and on the last two's line beyond them; the batch size
-    is the nearest measured one, by ratio.
-
-    >>> costs = [VerifyCost(1, 1, 64, 1.0), VerifyCost(1, 5, 64, 2.0), VerifyCost(1, 1, 128, 3.0)]
-    >>> verify_seconds(costs, 1, 3, 64), verify_seconds(costs, 1, 1, 96)
-    (1.5, 2.0)
-    """
-    costs = list(costs)
-    assert costs, "something has to be measured first"
-    nearest = _nearest({c.batch_size for c in costs}, batch_size)
-    curves: dict[int, list[tuple[float, float]]] = {}
-    for cost in costs:
-        if cost.batch_size == nearest:
-            curves.setdefault(cost.context, []).append((cost.nodes, cost.seconds))
-    # A context at which few sizes were measured tells how the cost of those grew, not its whole curve.
-    full = max(curves, key=lambda at: (len(curves[at]), -at))
-    base = on_line(sorted(curves[full]), nodes)
-    growth = []
-    for at, points in sorted(curves.items()):
-        nearby = min(points, key=lambda point: (abs(point[0] - nodes), point[0]))
-        growth.append((float(at), nearby[1] / on_line(sorted(curves[full]), nearby[0])))
-    return base * max(on_line(growth, context), 0.0)
-
-
 def on_line(points: Sequence[tuple[float, float]], x: float) -> float:
     """Piecewise linear through points with rising x; beyond the ends on the line of the last two, never falling there.
 
@@ -207,6 +181,8 @@ def on_line(points: Sequence[tuple[float, float]], x: float) -> float:
     return y0 + slope * (x - x0)
 
 
-def _nearest(sizes: Iterable[int], batch_size: int) -> int:
-    """The nearest size by ratio; the smaller of two."""
-    return min(sizes, key=lambda size: (abs(math.log(size / batch_size)), size))
+def _of_nearest(measured: tuple[Measured, ...], batch_size: int) -> tuple[Measured, ...]:
+    """Those of the nearest batch size by ratio; of two the smaller."""
+    sizes = {one.batch_size for one in measured}
+    nearest = min(sizes, key=lambda size: (abs(math.log(size / batch_size)), size), default=0)
+    return tuple(one for one in measured if one.batch_size == nearest)

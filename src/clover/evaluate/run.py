@@ -12,7 +12,7 @@ from rich.console import Console
 from clover import assets
 from clover.api import load
 from clover.data import Sample, read_samples
-from clover.data.tasks import TaskPrompt, read_prompts
+from clover.data.tasks import TaskPrompt, fitting, read_prompts
 from clover.engine import Engine
 from clover.errors import UserError
 from clover.evaluate.acceptance import (
@@ -26,15 +26,17 @@ from clover.evaluate.acceptance import (
 from clover.evaluate.accuracy import HeadAccuracy, as_sample, measure_heads, text_batches
 from clover.evaluate.picture import draw
 from clover.evaluate.report import make_tables
+from clover.options import command_line
 from clover.report.figure import Picture
 from clover.report.output import Report, check_outputs, publish
 from clover.report.progress import Progress
-from clover.report.provenance import Provenance, command_line
+from clover.report.provenance import Provenance
 from clover.report.words import system_name
 from clover.target import TargetModel
 from clover.tree import parse_tree
 
-_EMBEDDED, _OWN_TREE, _DEVELOPMENT = "embedded", "own tree", "development"
+_EMBEDDED, _OWN_TREE = "embedded", "own tree"
+DEVELOPMENT = "development"  # the group of the embedded prompts to develop with
 _FEWEST_NEW_TOKENS = 2
 
 
@@ -76,8 +78,7 @@ class EvaluateOptions:
         >>> EvaluateOptions(files=("a.jsonl",), trees=("chain:4", "clover2")).command
         'clover evaluate a.jsonl --tree chain:4 --tree clover2'
         """
-        flags = {"trees": "tree", "temperatures": "temperature"}
-        return command_line("evaluate", self, files="files", renamed=flags)
+        return command_line("evaluate", self, files="files")
 
 
 def run_evaluate(
@@ -126,14 +127,8 @@ class _Evaluation:
         self.engines = {tree: Engine(self.target, draft, parse_tree(tree)) for tree in options.trees}
         self.engines = self.engines or {_OWN_TREE: model.engine}
         prompts = choose_prompts(options.files or options.texts, self.target, options.max_prompts)
-        room = self.target.context_length - options.max_new_tokens
-        self.prompts = [prompt for prompt in prompts if len(prompt.tokens) <= room]
+        self.prompts = fitting(prompts, self.target.context_length, options.max_new_tokens)
         self.left_out = len(prompts) - len(self.prompts)
-        if not self.prompts:
-            raise UserError(
-                f"no prompt leaves room for {options.max_new_tokens} new tokens in the target's context of "
-                f"{self.target.context_length}; lower --max-new-tokens or give shorter prompts"
-            )
         self.samples = _read_texts(options, self.target)
 
     def measure(self, progress: Progress) -> tuple[HeadAccuracy, list[Setting]]:
@@ -190,11 +185,14 @@ class _Evaluation:
         return Setting(tree, drafter.max_nodes - 1, temperature, groups, kinds, positions)
 
 
-def choose_prompts(files: Sequence[str], target: TargetModel, limit: int) -> list[TaskPrompt]:
+def choose_prompts(
+    files: Sequence[str], target: TargetModel, limit: int | None, embedded: str = DEVELOPMENT
+) -> list[TaskPrompt]:
     """The prompts of files, or the embedded ones to develop with, which nothing is judged by.
 
     Args:
         limit: prompts at most, spread over the groups.
+        embedded: another group of the embedded prompts.
 
     Raises:
         UserError: the target has no tokenizer, or a file cannot be used.
@@ -205,7 +203,7 @@ def choose_prompts(files: Sequence[str], target: TargetModel, limit: int) -> lis
     if files:
         return read_prompts(files, tokenizer, limit)
     prompts = read_prompts([assets.HELD_OUT_PROMPTS], tokenizer)
-    return [prompt for prompt in prompts if prompt.group == _DEVELOPMENT][:limit]
+    return [prompt for prompt in prompts if prompt.group == embedded][:limit]
 
 
 def _read_texts(options: EvaluateOptions, target: TargetModel) -> tuple[Sample, ...] | None:

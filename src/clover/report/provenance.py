@@ -6,12 +6,9 @@ import datetime
 import importlib
 import os
 import platform
-import shlex
 import subprocess
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
@@ -99,27 +96,6 @@ def machine(device: torch.device) -> str:
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
     return f"{_cpu_name()}, {threads} thread{'s' if threads > 1 else ''}"
-
-
-def command_line(name: str, options: Any, files: str = "", renamed: Mapping[str, str] | None = None) -> str:
-    """The command line that chooses the same options.
-
-    Args:
-        name: of the command.
-        options: a dataclass whose fields are named like the flags; those at their defaults are left out.
-        files: the field that holds the command's argument or arguments, if it takes any.
-        renamed: fields whose flags have another name.
-    """
-    given = getattr(options, files) if files else None
-    words = ["clover", name, *(given if isinstance(given, tuple) else [given] if given else [])]
-    for field in fields(options):
-        value = getattr(options, field.name)
-        if field.name == files or value == field.default:
-            continue
-        flag = "--" + (renamed or {}).get(field.name, field.name).replace("_", "-")
-        for one in value if isinstance(value, tuple) else (value,):
-            words += [flag] if one is True else [flag, str(one)]
-    return shlex.join(map(str, words))
 
 
 def _git(directory: Path, *arguments: str) -> str | None:

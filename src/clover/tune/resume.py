@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +16,27 @@ class Resume:
     Args:
         output: the file lies beside it, and appears with the first value.
         conditions: under which the values hold. A file saved under others, or a damaged one, is not read.
+
+    Attributes:
+        values: that were saved.
     """
 
     def __init__(self, output: Path, conditions: dict[str, Any]):
         self.path = output.with_name(f"{output.stem}.partial.json")
         self.conditions: dict[str, Any] = json.loads(json.dumps(conditions))  # as they are read back
-        self._values: dict[str, Any] = self._read() if self.path.is_file() else {}
+        self.values: dict[str, Any] = {}
+        try:
+            found = read_json(self.path)
+        except UserError:  # missing or damaged
+            return
+        if found.get("conditions") == self.conditions and isinstance(found.get("values"), dict):
+            self.values = found["values"]
 
-    def get(self, name: str, measure: Callable[[], Any]) -> Any:
-        """The value that was saved, or else what `measure` returns, which is saved from now on."""
-        if name not in self._values:
-            self._values[name] = measure()
-            write_json(self.path, {"conditions": self.conditions, "values": self._values})
-        return self._values[name]
+    def save(self, name: str, value: Any) -> None:
+        """Save one value more."""
+        self.values[name] = value
+        write_json(self.path, {"conditions": self.conditions, "values": self.values})
 
     def remove(self) -> None:
         """Remove the file, once all is done."""
         self.path.unlink(missing_ok=True)
-
-    def _read(self) -> dict[str, Any]:
-        try:
-            found = read_json(self.path)
-        except UserError:
-            return {}
-        values = found.get("values")
-        return values if found.get("conditions") == self.conditions and isinstance(values, dict) else {}

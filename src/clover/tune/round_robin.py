@@ -8,7 +8,7 @@ out.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import cycle
@@ -17,11 +17,10 @@ from random import Random
 from clover.drafting import Drafter, Policy, Running, StepOutcome
 from clover.drafts import DraftModel
 from clover.engine import Engine, PhaseClock, Request
+from clover.report.progress import Progress
 from clover.target import TargetModel
 
-_TURN = (
-    5  # steps; in the first, which is not counted, the draft catches up and the caches fill with its weights
-)
+_TURN = 5  # steps; the first is not counted: in it the draft catches up, and the caches fill with its weights
 _SHORTEST_RUN = 64  # new tokens
 
 
@@ -111,6 +110,17 @@ def time_in_turn(
         if enough(min(map(len, policy.steps.values()))):
             return policy.steps
     raise AssertionError("there is nothing to decode")
+
+
+def share_time(
+    batch_sizes: Sequence[int], minutes: float, progress: Progress
+) -> Iterator[tuple[int, float, Callable[[float], None]]]:
+    """Each batch size, the seconds that it may take of what is left, and what is told the share that is done, 0 … 1."""
+    end = time.monotonic() + 60 * minutes
+    for number, size in enumerate(batch_sizes):
+        told = progress.part(1.0, f"batch size {size}: plain steps and trees in turn")
+        yield size, (end - time.monotonic()) / (len(batch_sizes) - number), told
+        told(1.0)
 
 
 def until(wanted: int, fewest: int, seconds: float, told: Callable[[float], None]) -> Callable[[int], bool]:

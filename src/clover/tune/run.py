@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 from rich.console import Console
 
 from clover import assets
-from clover.drafting.tuning import Tuning, target_fingerprint, write_entry
+from clover.drafting.tuning import FILE_NAME, Tuning, read_tuning, target_fingerprint, write_entry
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine
 from clover.errors import UserError
-from clover.report.output import publish, say
+from clover.files import check_output_file
+from clover.options import command_line
+from clover.report.figure import Picture
+from clover.report.output import Report, check_outputs, publish, say, standard_output
 from clover.report.progress import Progress
 from clover.report.provenance import Provenance
+from clover.report.words import duration, mode, system_name, times
 from clover.target import TargetModel
 from clover.tune.options import TuneOptions
 from clover.tune.ranks import MAX_DEPTH, RankPath, rank_texts
-from clover.tune.report import Found, make_report
+from clover.tune.report import as_data, best_table, draw
 from clover.tune.resume import Resume
+from clover.tune.round_robin import share_time
 from clover.tune.shapes import worth_timing
 from clover.tune.texts import Text, fill_batch, read_requests, write_texts
 from clover.tune.timing import Timed, time_trees, verify_costs
@@ -40,36 +47,58 @@ def run_tune(options: TuneOptions, console: Console | None = None, errors: Conso
     Finished measurements are saved beside the output: after an interruption the same call goes on from them.
 
     Args:
-        options: what to tune for.
         console: for the table; standard output when left out.
         errors: for the progress; standard error when left out.
 
     Raises:
         UserError: an option, a file or a model cannot be used.
     """
-    options.check()
+    file = _check(options)
     with Progress(errors) as progress:
         progress.say("loading target and draft")
-        tuner = _Tuner(options, progress)
-        found = tuner.measure()
-    tuning = found.tuning
-    write_entry(options.tuning_file, tuning)
-    console = console or Console()
-    publish(make_report(found), console, options.json, options.picture)
-    say(console, f"wrote {options.tuning_file}")
+        tuner = _Tuner(options, file, progress)
+        texts, sizes = tuner.measure()
+    tuning = tuner.tuning(sizes)
+    write_entry(file, tuning)
+    console = console or standard_output()
+    publish(tuner.report(texts, sizes), console, options.json, options.picture)
+    say(console, f"wrote {file}")
     tuner.resume.remove()
     return tuning
 
 
-class _Tuner:
-    """The models, the prompts and what was measured so far."""
+def _check(options: TuneOptions) -> Path:
+    """The file to write; raises a UserError, before any time is spent, for what would fail at the end."""
+    if options.target is not None and options.draft is None:
+        raise UserError("a target was given but no draft; give its draft")
+    file = options.output
+    if file is None:
+        file = Path(assets.draft_place(options.draft)) / FILE_NAME
+        if not file.parent.is_dir():
+            raise UserError(
+                f"the draft {options.draft} is not a directory to save the tuning in; give --output FILE"
+            )
+        if not os.access(file.parent, os.W_OK):
+            raise UserError(f"{file.parent} cannot be written; give --output FILE")
+    check_output_file(file)
+    if file.exists():
+        read_tuning(file)  # its other entries are kept
+    check_outputs(json=options.json, picture=options.picture)
+    return file
 
-    def __init__(self, options: TuneOptions, progress: Progress):
-        self.options, self.progress = options, progress
-        self.target, self.draft = _load(options)
-        self.origin = Provenance.here(options.command, self.target.device, self.target.dtype)
-        self.depth = min(self.draft.max_depth, MAX_DEPTH)
-        self.own_tree = self.draft.config.tree_shape.cut(self.depth)
+
+class _Tuner:
+    """The models and the prompts, and what is measured with them."""
+
+    def __init__(self, options: TuneOptions, file: Path, progress: Progress):
+        self.options, self.progress, self.started = options, progress, time.monotonic()
+        self.target = TargetModel.load(
+            options.target or assets.TARGET, options.dtype, options.device, options.trust_remote_code
+        )
+        self.draft: DraftModel = load_draft(assets.draft_place(options.draft), self.target)
+        self.origin = Provenance.here(
+            command_line("tune", options, "files"), self.target.device, self.target.dtype
+        )
         self.requests = read_requests(
             options.files,
             self.target,
@@ -78,41 +107,7 @@ class _Tuner:
             options.temperature,
             options.seed,
         )
-        self.resume = Resume(options.tuning_file, self._conditions())
-        self.started = time.monotonic()
-
-    def measure(self) -> Found:
-        """Measure everything that was not measured before an interruption."""
-        sizes = self.options.batch_sizes
-        self.progress.begin(_TEXTS + _RANKS + len(sizes))
-        texts = self._texts()
-        paths = self._paths(texts)
-        timed = self._timed(paths)
-        every = list(chain.from_iterable(timed))
-        origin = self.origin
-        tuning = Tuning(
-            device=origin.device,
-            dtype=origin.dtype,
-            machine=origin.machine,
-            threads=origin.threads,
-            date=origin.date,
-            versions=origin.versions,
-            target=target_fingerprint(self.target.config),
-            verify=tuple(chain.from_iterable(map(verify_costs, timed))),
-            choices=tuple(one.choice for one in every),
-        )
-        new_tokens = sum(len(text.new) for text in texts)
-        system = str(self.draft.config.model_type)
-        return Found(
-            self.options,
-            origin,
-            system,
-            len(texts),
-            new_tokens,
-            time.monotonic() - self.started,
-            tuning,
-            every,
-        )
+        self.resume = Resume(file, self._conditions())
 
     def _conditions(self) -> dict[str, Any]:
         """Under which saved measurements hold."""
@@ -124,50 +119,82 @@ class _Tuner:
             "origin": [self.origin.machine, self.origin.dtype, self.origin.versions],
         }
 
+    def measure(self) -> tuple[list[Text], list[list[Timed]]]:
+        """The texts, and per batch size all trees, the fastest first; what was measured before is not again."""
+        depth = min(self.draft.max_depth, MAX_DEPTH)
+        self.progress.begin(_TEXTS + _RANKS + len(self.options.batch_sizes))
+        texts = self._texts()
+        told = self.progress.part(_RANKS, "ranking their tokens with the draft")
+        paths = rank_texts(self.target, self.draft, texts, depth, _WRITTEN_TOGETHER, told)
+        return texts, [_TIMED.validate_python(one) for one in self._timed(paths, depth)]
+
     def _texts(self) -> list[Text]:
         told = self.progress.part(_TEXTS, "writing texts with the target")
-
-        def write() -> list[list[int]]:
+        if "texts" not in self.resume.values:
             engine = Engine(self.target, self.draft)
-            return [list(text.new) for text in write_texts(engine, self.requests, _WRITTEN_TOGETHER, told)]
-
-        written = self.resume.get("texts", write)
+            written = write_texts(engine, self.requests, _WRITTEN_TOGETHER, told)
+            self.resume.save("texts", [list(text.new) for text in written])
         told(1.0)
-        pairs = zip(self.requests, written, strict=True)
+        pairs = zip(self.requests, self.resume.values["texts"], strict=True)
         return [Text(one.prompt, tuple(new), one.params) for one, new in pairs]
 
-    def _paths(self, texts: Sequence[Text]) -> list[tuple[RankPath, ...]]:
-        told = self.progress.part(_RANKS, "ranking their tokens with the draft")
-        return rank_texts(self.target, self.draft, texts, self.depth, _WRITTEN_TOGETHER, told)
+    def _timed(self, paths: Sequence[Sequence[RankPath]], depth: int) -> Iterator[Any]:
+        """Per batch size all trees, as JSON values."""
+        options, requests, values = self.options, self.requests, self.resume.values
+        own_tree = self.draft.config.tree_shape.cut(depth)
+        minutes = options.max_minutes - (time.monotonic() - self.started) / 60
+        for size, seconds, told in share_time(options.batch_sizes, minutes, self.progress):
+            name = f"batch size {size}"
+            if name not in values:
+                candidates = worth_timing(paths, own_tree, depth, size)
+                batches = [fill_batch(requests, size, at) for at in range(0, len(requests), size)]
+                timed = time_trees(self.target, self.draft, batches, candidates, seconds, told, options.seed)
+                self.resume.save(name, _TIMED.dump_python(timed, mode="json"))
+            yield values[name]
 
-    def _timed(self, paths: Sequence[tuple[RankPath, ...]]) -> list[list[Timed]]:
-        """Per batch size all trees, the fastest first."""
-        sizes, found = self.options.batch_sizes, list[list[Timed]]()
-        for number, size in enumerate(sizes):
-            told = self.progress.part(1.0, f"batch size {size}: timing trees")
-            left = self.started + 60 * self.options.max_minutes - time.monotonic()
-            measure = partial(self._measured, paths, size, left / (len(sizes) - number), told)
-            found.append(_TIMED.validate_python(self.resume.get(f"batch size {size}", measure)))
-            told(1.0)
-        return found
+    def tuning(self, sizes: Sequence[Sequence[Timed]]) -> Tuning:
+        """What is saved."""
+        origin, every = self.origin, list(chain.from_iterable(sizes))
+        return Tuning(
+            device=origin.device,
+            dtype=origin.dtype,
+            machine=origin.machine,
+            threads=origin.threads,
+            date=origin.date,
+            versions=origin.versions,
+            target=target_fingerprint(self.target.config),
+            verify=tuple(verify_costs(every)),
+            choices=tuple(one.choice for one in every),
+        )
 
-    def _measured(
-        self, paths: Sequence[tuple[RankPath, ...]], size: int, seconds: float, told: Callable[[float], None]
-    ) -> list[Any]:
-        candidates = worth_timing(paths, self.own_tree, self.depth, size)
-        batches = [fill_batch(self.requests, size, at) for at in range(0, len(self.requests), size)]
-        seed = self.options.seed
-        timed = time_trees(self.target, self.draft, batches, candidates, seconds, told, seed)
-        return _TIMED.dump_python(timed, mode="json")
-
-
-def _load(options: TuneOptions) -> tuple[TargetModel, DraftModel]:
-    if options.target is not None and options.draft is None:
-        raise UserError("a target was given but no draft; give its draft")
-    target = TargetModel.load(
-        options.target or str(assets.TARGET),
-        dtype=options.dtype,
-        device=options.device,
-        trust_remote_code=options.trust_remote_code,
-    )
-    return target, load_draft(assets.draft_place(options.draft), target)
+    def report(self, texts: Sequence[Text], sizes: Sequence[Sequence[Timed]]) -> Report:
+        """Table, numbers and picture."""
+        options, seconds = self.options, time.monotonic() - self.started
+        system, tokens = system_name(str(self.draft.config.model_type)), sum(len(text.new) for text in texts)
+        draft = f"{options.draft or 'embedded'} ({system})"
+        written = f"{len(texts)} prompts, {tokens:,} new tokens, {mode(options.temperature)}"
+        best = [f"{times(one.speedup)} at batch {one.choice.batch_size}" for one, *_ in sizes[:3]]
+        title = f"{system}, tuned: {', '.join(best)}"
+        return Report(
+            title=title,
+            provenance=self.origin,
+            facts=[
+                ("target", options.target or "embedded"),
+                ("draft", draft),
+                ("acceptance on", written),
+                ("time", duration(seconds)),
+            ],
+            tables=[best_table(sizes)],
+            pictures=[
+                Picture(
+                    "Speed-up by tree",
+                    partial(draw, sizes, title, f"draft {draft}; {written}", self.origin.line),
+                )
+            ],
+            data={
+                "seconds": seconds,
+                "prompts": len(texts),
+                "new_tokens": tokens,
+                "trees": [as_data(one) for some in sizes for one in some],
+            },
+        )

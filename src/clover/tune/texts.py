@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from clover.data.tasks import fitting
 from clover.engine import Engine, Request
-from clover.errors import UserError
 from clover.evaluate import choose_prompts
 from clover.interleaved import decode
 from clover.sampling import SamplingParams
@@ -33,18 +33,12 @@ def write_texts(
     batch_size: int,
     progress: Callable[[float], None] = lambda share: None,
 ) -> list[Text]:
-    """Decode requests in batches.
-
-    Args:
-        progress: called after each batch with the share of the requests that are done.
-    """
+    """Decode requests in batches; `progress` is called after each with the share of the requests that are done."""
     texts: list[Text] = []
     for start in range(0, len(requests), batch_size):
         some = requests[start : start + batch_size]
-        new = decode(engine, some).texts
-        texts += [
-            Text(request.prompt, tokens, request.params) for request, tokens in zip(some, new, strict=True)
-        ]
+        written = zip(some, decode(engine, some).texts, strict=True)
+        texts += [Text(request.prompt, tokens, request.params) for request, tokens in written]
         progress(len(texts) / len(requests))
     return texts
 
@@ -65,15 +59,9 @@ def read_requests(
     Raises:
         UserError: a file cannot be used, or no prompt leaves room for the new tokens.
     """
-    prompts = [one.tokens for one in choose_prompts(files, target, limit)]
-    fitting = [tokens for tokens in prompts if len(tokens) <= target.context_length - max_new_tokens]
-    if not fitting:
-        raise UserError(
-            f"no prompt leaves room for {max_new_tokens} new tokens in the target's context of "
-            f"{target.context_length}; lower --max-new-tokens or give shorter prompts"
-        )
-    params = [SamplingParams(temperature=temperature, seed=seed + number) for number in range(len(fitting))]
-    return [Request(tokens, max_new_tokens, one) for tokens, one in zip(fitting, params, strict=True)]
+    prompts = fitting(choose_prompts(files, target, limit), target.context_length, max_new_tokens)
+    params = (SamplingParams(temperature=temperature, seed=seed + number) for number in range(len(prompts)))
+    return [Request(one.tokens, max_new_tokens, how) for one, how in zip(prompts, params, strict=True)]
 
 
 def fill_batch(requests: Sequence[Request], size: int, first: int = 0) -> list[Request]:

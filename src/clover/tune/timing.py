@@ -26,16 +26,16 @@ class Timed:
     Args:
         choice: as it is saved.
         nodes: of each sequence's tree, root included.
-        context: tokens of the longest sequence, the median.
         verify_seconds: of the target's pass, the median.
         steps: that were timed.
+        speedup: against plain decoding, prefill left out.
     """
 
     choice: Choice
     nodes: int
-    context: int
     verify_seconds: float
     steps: int
+    speedup: float
 
 
 def time_trees(
@@ -62,26 +62,25 @@ def time_trees(
     drafters = {one.spec: StaticDrafter(draft, one.shape) for one in candidates}
     enough = until(_WANTED, _FEWEST, seconds, told)
     steps = time_in_turn(target, draft, {PLAIN: PLAIN_DRAFTER, **drafters}, batches, enough, seed)
-    found = [_timed(name, one, steps[name]) for name, one in every.items()]
-    return sorted(found, key=lambda one: -one.choice.tokens_per_second)
+    plain = median(step.seconds for step in steps[PLAIN])
+    found = [_timed(name, one, steps[name], plain) for name, one in every.items()]
+    return sorted(found, key=lambda one: -one.speedup)
 
 
-def _timed(name: str, candidate: Candidate, steps: Sequence[Step]) -> Timed:
+def _timed(name: str, candidate: Candidate, steps: Sequence[Step], plain: float) -> Timed:
     size, seconds = len(steps[0].emitted), median(step.seconds for step in steps)
     return Timed(
         choice=Choice(size, name, candidate.tau, seconds, size * candidate.tau / seconds),
         nodes=len(candidate.shape.parents),
-        context=round(median(step.context for step in steps)),
         verify_seconds=median(s.verify_seconds for s in steps if s.verify_seconds is not None),
         steps=len(steps),
+        speedup=candidate.tau * plain / seconds,
     )
 
 
 def verify_costs(timed: Iterable[Timed]) -> list[VerifyCost]:
-    """Of the target's pass by its nodes, at one batch size; the median of trees of one size."""
-    timed = list(timed)
-    size, context = timed[0].choice.batch_size, round(median(one.context for one in timed))
-    found: dict[int, list[float]] = {}
+    """Of the target's pass by its nodes and batch size; the median of trees of one size."""
+    found: dict[tuple[int, int], list[float]] = {}
     for one in timed:
-        found.setdefault(one.nodes, []).append(one.verify_seconds)
-    return [VerifyCost(size, nodes, context, median(seconds)) for nodes, seconds in sorted(found.items())]
+        found.setdefault((one.choice.batch_size, one.nodes), []).append(one.verify_seconds)
+    return [VerifyCost(size, nodes, median(seconds)) for (size, nodes), seconds in sorted(found.items())]

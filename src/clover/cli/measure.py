@@ -1,0 +1,48 @@
+"""The commands that measure: ``clover bench``, ``demo``, ``tune`` and ``cost``."""
+
+import typer
+
+from clover.bench.options import BenchOptions
+from clover.cost.options import CostOptions
+from clover.demo.options import DemoOptions
+from clover.options import takes_options
+from clover.tune.options import TuneOptions
+
+
+@takes_options
+def bench(options: BenchOptions) -> None:
+    """Measure plain decoding, the draft, and transformers' own ways to decode, in turn on the same prompts."""
+    from clover.bench.run import run_bench
+
+    run_bench(options)
+
+
+@takes_options
+def demo(options: DemoOptions) -> None:
+    """Compare drafts with plain decoding, live, then as a table and a picture: at most three and a half minutes.
+
+    Exits with 1 if a text differs from that of plain decoding and rounding does not explain it.
+    """
+    from clover.demo.run import run_demo
+
+    if run_demo(options).defect:
+        raise typer.Exit(1)
+
+
+@takes_options
+def tune(options: TuneOptions) -> None:
+    """Measure this machine and find the fastest tree, or none, for each batch size; saves it with the draft."""
+    from clover.tune.run import run_tune
+
+    run_tune(options)
+
+
+@takes_options
+def cost(options: CostOptions) -> None:
+    """Measure what drafting costs here, before any training, and show the τ that 1.0×, 1.5× and 2× take.
+
+    With --minutes, or a trained --draft, it also shows after how many tokens the training has paid for itself.
+    """
+    from clover.cost.run import run_cost
+
+    run_cost(options)

@@ -1,0 +1,208 @@
+"""Options of the commands: those that several share, and commands whose options are the fields of a dataclass."""
+
+import shlex
+import sys
+from collections.abc import Callable, Collection
+from dataclasses import Field, dataclass, fields
+from functools import wraps
+from inspect import Parameter, Signature
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_type_hints
+
+import typer
+
+USER_ERROR, INTERRUPTED = 2, 130  # exit codes
+
+
+def panel(name: str | None = None) -> Callable[..., Any]:
+    """Return what makes options of a panel of the help: of the help text, names where they differ, and the rest."""
+
+    def option(help_text: str, *names: str, **settings: Any) -> Any:
+        return typer.Option(*names, help=help_text, rich_help_panel=name, **settings)
+
+    return option
+
+
+_other, _models, _decoding, _sampling = panel(), panel("Models"), panel("Decoding"), panel("Sampling")
+
+Target = Annotated[
+    str | None,
+    _models(
+        "Target model: a directory or a name on the Hugging Face hub. Left out: the embedded one.",
+        metavar="NAME|DIR",
+    ),
+]
+Draft = Annotated[
+    str | None,
+    _models(
+        "Draft trained for the target: a directory, a name on the hub, or lookup (n-grams, nothing to train). "
+        "Left out, with --target left out too: the embedded one.",
+        metavar="NAME|DIR",
+    ),
+]
+Dtype = Annotated[
+    str | None,
+    _models(
+        "float32, bfloat16, float16 or float64. Left out: float32 on a CPU, bfloat16 on a GPU.",
+        metavar="DTYPE",
+    ),
+]
+Device = Annotated[
+    str | None, _models("cpu, cuda, cuda:1, … Left out: a GPU where there is one.", metavar="DEVICE")
+]
+TrustRemoteCode = Annotated[bool, _models("Run model code that the hub delivers.", "--trust-remote-code")]
+
+Tree = Annotated[
+    str | None,
+    _decoding(
+        "Token tree to verify: clover2 (25 nodes), medusa (63), chain:5, chain:12:0.06 (ends where the "
+        "draft is unsure), a JSON file with a list of rank paths, budget:4 (Clover-1), eagle2:60 (re-ranked), "
+        "or drawn:clover2 (drawn from the draft). Left out: what --method says.",
+        metavar="TREE",
+    ),
+]
+Method = Annotated[
+    Literal["auto", "draft", "plain"],
+    _decoding(
+        "auto chooses between trees, and none, while it runs, by what pays (see clover tune); draft always grows "
+        "the same tree, which --tree also asks for; plain decodes with the target alone."
+    ),
+]
+Plain = Annotated[bool, _decoding("Short for --method plain, the baseline.", "--plain")]
+Compile = Annotated[
+    bool,
+    _decoding(
+        "Let torch.compile have the decoding steps, on a GPU with CUDA graphs. The first steps then take minutes.",
+        "--compile",
+    ),
+]
+Trees = Annotated[
+    tuple[str, ...],
+    _decoding(
+        "Token tree to measure, of those that `clover generate --help` names; may be given several times.",
+        metavar="TREE",
+    ),
+]
+BatchSizes = Annotated[
+    tuple[int, ...], _decoding("Texts that run together; may be given several times.", metavar="N", min=1)
+]
+MaxNewTokens = Annotated[int, _decoding("Most tokens to generate per prompt.", metavar="N", min=1)]
+Stop = Annotated[
+    list[str] | None, _decoding("Stop before this text; may be given several times.", metavar="TEXT")
+]
+
+Temperature = Annotated[float, _sampling("0 decodes greedily; 1 samples as trained.", metavar="T")]
+Temperatures = Annotated[
+    tuple[float, ...], _sampling("0 is greedy; may be given several times.", metavar="T", min=0)
+]
+TopK = Annotated[int, _sampling("Sample from the K likeliest tokens; 0 is all.", metavar="K")]
+TopP = Annotated[float, _sampling("Sample from the likeliest tokens that sum to P.", metavar="P")]
+MinP = Annotated[float, _sampling("Drop tokens less likely than P times the likeliest one.", metavar="P")]
+RepetitionPenalty = Annotated[float, _sampling("Above 1: seen tokens become less likely.", metavar="R")]
+Seed = Annotated[
+    int, _sampling("The same seed draws the same text.", metavar="N", min=-(2**63), max=2**63 - 1)
+]
+
+Files = Annotated[
+    tuple[str, ...],
+    typer.Argument(
+        metavar="FILE", help="Prompts, in the files that `clover evaluate` takes. Left out: code prompts."
+    ),
+]
+Prompts = Annotated[
+    Path | None,
+    _other("Prompts, as `clover evaluate` takes them. Left out: held-out code prompts.", metavar="FILE"),
+]
+MaxPrompts = Annotated[int, _other("Most prompts, spread over their groups.", metavar="N", min=1)]
+MaxMinutes = Annotated[
+    float,
+    _other("Most time, shared by the batch sizes; what is begun is finished.", metavar="M", min=0),
+]
+Output = Annotated[
+    Path, _other("Directory to write; it appears, whole, when the work is done.", metavar="DIR")
+]
+Json = Annotated[
+    Path | None,
+    _other("Write the metrics as JSON; - writes them to standard output.", "--json", metavar="FILE"),
+]
+Picture = Annotated[Path | None, _other("Draw what was measured: .png, .pdf or .svg.", metavar="FILE")]
+Html = Annotated[Path | None, _other("Write one HTML page.", "--html", metavar="FILE")]
+Overwrite = Annotated[bool, _other("Replace the output directory if it exists.", "--overwrite")]
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which target, and how it is loaded; the first options of every command that measures."""
+
+    target: Target = None
+    dtype: Dtype = None
+    device: Device = None
+    trust_remote_code: TrustRemoteCode = False
+
+
+def takes_options(function: Callable[[Any], None]) -> Callable[..., None]:
+    """Make a command of a function that takes a dataclass: each field is declared once, and is an option.
+
+    A field's type is `Annotated[type, typer.Option(…)]`. A field whose default is a tuple may be given several times,
+    by its name without the final "s"; what is given twice counts once.
+    """
+    (kind,) = (hint for name, hint in get_type_hints(function).items() if name != "return")
+    hints = get_type_hints(kind, include_extras=True)
+
+    @wraps(function)
+    def command(**given: Any) -> None:
+        hide_loading_bars()
+        values = {field.name: given[_name(field)] for field in fields(kind)}
+        several = {field.name for field in fields(kind) if isinstance(field.default, tuple)}
+        function(kind(**{n: tuple(dict.fromkeys(v or ())) if n in several else v for n, v in values.items()}))
+
+    parameters = [_parameter(field, hints[field.name]) for field in fields(kind)]
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {}
+    return command
+
+
+def command_line(name: str, options: Any, files: str = "") -> str:
+    """The command line that chooses the same options.
+
+    Args:
+        name: of the command.
+        options: a dataclass whose fields are named as `takes_options` says; those at their defaults are left out.
+        files: the field that holds the command's argument or arguments, if it takes any.
+    """
+    given = getattr(options, files) if files else None
+    words = ["clover", name, *(given if isinstance(given, tuple) else [given] if given else [])]
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if field.name == files or value == field.default:
+            continue
+        flag = "--" + _name(field).replace("_", "-")
+        for one in value if isinstance(value, tuple) else (value,):
+            words += [flag] if one is True else [flag, str(one)]
+    return shlex.join(map(str, words))
+
+
+def _name(field: Field[Any]) -> str:
+    return field.name.removesuffix("s") if isinstance(field.default, tuple) else field.name
+
+
+def _parameter(field: Field[Any], hint: Any) -> Parameter:
+    """The parameter from which typer makes the option; it knows lists, not tuples of any length."""
+    default = field.default
+    if isinstance(default, tuple):
+        several, option = get_args(hint)
+        hint, default = Annotated[list[get_args(several)[0]], option], list(default) or None
+    return Parameter(_name(field), Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+
+
+def hide_loading_bars() -> None:
+    """Keep transformers' bars for loading and saving weights off the terminal; downloads still show theirs."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
+def tell_left_out(problems: Collection[str]) -> None:
+    """Say how many texts could not be used, and why the first could not."""
+    if problems:
+        print(f"left out {len(problems)} texts; the first: {next(iter(problems))}", file=sys.stderr)
