@@ -37,7 +37,7 @@ def test_lines_tell_share_and_time_left() -> None:
     shown = console(terminal=False)
     with Progress(shown, first_line=0.05) as progress:
         progress.begin(8, done=4)
-        progress.advance(2)
+        progress.reach(6)
         progress.say("batch size 4")
         line = wait_for_line(shown)[0]
     assert line.startswith(" 75%  batch size 4, ") and line.endswith(" left")
@@ -47,7 +47,7 @@ def test_short_work_prints_nothing_elsewhere_but_what_it_logs() -> None:
     shown = console(terminal=False)
     with Progress(shown) as progress:
         progress.begin(1)
-        progress.advance()
+        progress.reach(1)
         progress.log("[a] finished")
     assert written(shown) == "[a] finished\n"
 
@@ -61,7 +61,7 @@ def test_parts_count_by_their_share() -> None:
     part(1.0)
     progress.part(6)(0.5)
     assert progress.done == 7
-    progress.advance(100)
+    progress.reach(100)
     assert progress.done == 10
 
 
@@ -69,7 +69,7 @@ def test_an_interrupt_takes_the_bar_away() -> None:
     shown = console(terminal=True)
     with pytest.raises(KeyboardInterrupt), Progress(shown) as progress:
         progress.begin(2)
-        progress.advance()
+        progress.reach(1)
         raise KeyboardInterrupt
     with Progress(shown) as progress, progress.paused(), Progress(shown) as inner:
         inner.say("a bar of its own")

@@ -13,8 +13,8 @@ from typing_extensions import Self
 
 from clover.bench.methods import Method
 from clover.demo.race import Round, totals
-from clover.report.card import grid
 from clover.report.figure import shade, system_colour
+from clover.report.table import facts_grid
 from clover.report.words import mode
 
 _COLUMNS = 3
@@ -90,7 +90,9 @@ class Panels:
         lines = [
             (f"{gain:.2f}×", f"{fast:4.0f}/s  {labels[name]}") for name, (fast, gain) in totals(done).items()
         ]
-        return Panel(grid(lines), title=f"{len(done)} prompts so far", border_style="dim", height=height + 2)
+        return Panel(
+            facts_grid(lines), title=f"{len(done)} prompts so far", border_style="dim", height=height + 2
+        )
 
 
 def describe(current: Round) -> str:

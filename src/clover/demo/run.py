@@ -139,7 +139,7 @@ class _Demo:
                     panels.rounds.append(done)
                     if not live:
                         progress.log(describe(done))
-                progress.advance()
+                progress.reach(number + 1)
                 longest = max(longest, time.perf_counter() - started)
         return panels.rounds
 

@@ -115,7 +115,9 @@ def new_figure(width: float, height: float, title: str = "", subtitle: str = "",
     """
     figure = Figure(figsize=(width, height), layout="constrained")
     top, bottom = 0.12, 0.08
-    for line, size, colour in _head(title, subtitle, width):
+    head = [(title, 16, INK)] if title else []
+    head += [(line, 10, FAINT) for line in textwrap.wrap(subtitle, int(width * 14))]
+    for line, size, colour in head:
         _write(figure, line, -top, size, colour)
         top += size / 72 + 0.09
     for line in reversed(textwrap.wrap(foot, int(width * 16))):
@@ -123,11 +125,6 @@ def new_figure(width: float, height: float, title: str = "", subtitle: str = "",
         bottom += 0.17
     _set_room(figure, top + 0.06, bottom)
     return figure
-
-
-def _head(title: str, subtitle: str, width: float) -> list[tuple[str, int, str]]:
-    lines = [(title, 16, INK)] if title else []
-    return lines + [(line, 10, FAINT) for line in textwrap.wrap(subtitle, int(width * 14))]
 
 
 def _write(figure: Figure, text: str, inches: float, size: int, colour: str) -> None:

@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from rich import box
 from rich.console import Console
+from rich.panel import Panel
 from rich.text import Text
 
 from clover.errors import UserError
 from clover.files import check_output_file, write_text
-from clover.report.card import card, grid
 from clover.report.figure import Picture, check_picture, inline_svg, save_picture
 from clover.report.provenance import Provenance
-from clover.report.table import Table, escape_markdown
+from clover.report.table import Table, escape_markdown, facts_grid
+
+_STDOUT = Path("-")
 
 
 @dataclass(frozen=True)
@@ -53,19 +56,22 @@ class Report:
     def json(self) -> str:
         """One JSON object, or one per line. A number that is none (NaN) is an error."""
         origin = {"provenance": asdict(self.provenance)} if self.provenance else {}
-        options: Any = {"ensure_ascii": False, "allow_nan": False}
-        if isinstance(self.data, dict):
-            return json.dumps(self.data | origin, **options) + "\n"
-        return "".join(json.dumps(one | origin, **options) + "\n" for one in self.data)
+        objects = [self.data] if isinstance(self.data, dict) else self.data
+        return "".join(
+            json.dumps(one | origin, ensure_ascii=False, allow_nan=False) + "\n" for one in objects
+        )
 
     def markdown(self, pictures: Sequence[str] = ()) -> str:
         """The report as Markdown, with links to these picture files."""
-        lines = [f"# {escape_markdown(self.title)}", ""]
-        lines += [f"- {escape_markdown(label)}: {escape_markdown(text)}" for label, text in self.all_facts]
-        captions = [picture.caption for picture in self.pictures]
-        links = [f"![{name}]({file})\n" for name, file in zip(captions, pictures, strict=False)]
-        notes = [f"- {escape_markdown(label)}: {escape_markdown(text)}" for label, text in self.notes]
-        return "\n".join([*lines, "", *links, *(table.markdown() for table in self.tables), *notes, ""])
+
+        def bullets(facts: Sequence[tuple[str, str]]) -> list[str]:
+            return [f"- {escape_markdown(label)}: {escape_markdown(text)}" for label, text in facts]
+
+        pairs = zip(self.pictures, pictures, strict=False)
+        links = [f"![{picture.caption}]({file})\n" for picture, file in pairs]
+        tables = [table.markdown() for table in self.tables]
+        head = [f"# {escape_markdown(self.title)}", "", *bullets(self.all_facts), ""]
+        return "\n".join([*head, *links, *tables, *bullets(self.notes), ""])
 
     def html(self) -> str:
         """The report as one page that needs no other file. What comes from results is escaped."""
@@ -74,19 +80,16 @@ class Report:
 
     def print(self, console: Console) -> None:
         """Print card, tables and notes."""
-        console.print()
-        console.print(card(self.title, self.all_facts))
+        card = facts_grid(self.all_facts)
+        title = Text(self.title, "bold")
+        parts: list[Any] = [Panel(card, title=title, title_align="left", box=box.ROUNDED, border_style="dim")]
         for table in self.tables:
-            console.print()
-            if table.title:
-                console.print(Text(table.title, "bold"))
-            if table.note:
-                console.print(Text(table.note, "dim"))
-            console.print(table.rich(console.width))
-        if self.notes:
-            console.print()
-            console.print(grid(self.notes))
-        console.print()
+            parts += ["", Text(table.title, "bold")] if table.title else [""]
+            parts += [Text(table.note, "dim")] if table.note else []
+            parts.append(table.rich(console.width))
+        parts += ["", facts_grid(self.notes)] if self.notes else []
+        for part in ("", *parts, ""):
+            console.print(part)
 
 
 def standard_output() -> Console:
@@ -105,7 +108,7 @@ def check_outputs(json: Path | None = None, picture: Path | None = None, html: P
     if html is not None and html.suffix.lower() != ".html":
         raise UserError(f"the page {html} must end in .html")
     for path in (json, html):
-        if path is not None and path != Path("-"):
+        if path is not None and path != _STDOUT:
             check_output_file(path)
     if picture is not None:
         check_picture(picture)
@@ -129,19 +132,16 @@ def publish(
     """
     console = console or standard_output()
     report.print(console)
-    written = []
-    if json is not None and json != Path("-"):
+    if json is not None and json != _STDOUT:
         write_text(json, report.json())
-        written.append(json)
     if picture is not None:
         save_picture(report.pictures[0].draw, picture)
-        written.append(picture)
     if html is not None:
         write_text(html, report.html())
-        written.append(html)
-    for path in written:
-        say(console, f"wrote {path}")
-    if json == Path("-"):
+    for path in (json, picture, html):
+        if path is not None and path != _STDOUT:
+            say(console, f"wrote {path}")
+    if json == _STDOUT:
         say(console, report.json().rstrip("\n"))
 
 

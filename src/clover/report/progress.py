@@ -14,34 +14,34 @@ from typing_extensions import Self
 
 from clover.report.words import duration
 
+_LINES_EVERY = 20.0  # seconds
+
 
 class Progress:
     """Counts work that is done, of a total; use it as a context manager, which an interrupt leaves cleanly.
 
     The time left is reckoned from the mean speed since `begin`. Where there is no terminal, a thread prints a line
-    after `first_line` seconds and then every `lines_every`, whether or not the work has told anything meanwhile.
+    after `first_line` seconds and now and then from there on, whether or not the work has told anything meanwhile.
 
     Args:
         console: where it is shown; standard error when left out.
-        first_line, lines_every: seconds.
     """
 
-    def __init__(self, console: Console | None = None, first_line: float = 8.0, lines_every: float = 20.0):
+    def __init__(self, console: Console | None = None, first_line: float = 8.0):
         self.console = console or Console(stderr=True)
         self.total, self.done = 0.0, 0.0
         self._doing, self._began, self._started_at = "starting", time.monotonic(), 0.0
-        self._waits = first_line, lines_every
+        self._first_line, self._stop = first_line, threading.Event()
         columns = (rich_progress.BarColumn(bar_width=24), rich_progress.TaskProgressColumn(), _Line(self))
         self._bar = rich_progress.Progress(*columns, console=self.console, transient=True)
         self._task = self._bar.add_task("", total=None)
-        self._stop = threading.Event()
 
     def __enter__(self) -> Self:
         """Show the bar, or start to print lines."""
-        self._stop = threading.Event()
         if self.console.is_terminal and not self.console.is_dumb_terminal:
             self._bar.start()
         else:
+            self._stop = threading.Event()
             threading.Thread(target=self._print_lines, args=(self._stop,), daemon=True).start()
         return self
 
@@ -59,10 +59,6 @@ class Progress:
         """Start the clock, with so much to do; `done` of it was done before, by an earlier run."""
         self.total, self._began, self._started_at = total, time.monotonic(), done
         self.reach(done)
-
-    def advance(self, amount: float = 1.0) -> None:
-        """Count so much more as done."""
-        self.reach(self.done + amount)
 
     def reach(self, done: float, doing: str | None = None) -> None:
         """So much is done by now; `doing`, if given, is as for `say`."""
@@ -105,11 +101,11 @@ class Progress:
         return f"{self._doing}, {duration(left)} left"
 
     def _print_lines(self, stop: threading.Event) -> None:
-        wait, later = self._waits
+        wait = self._first_line
         while not stop.wait(wait):
             share = f"{self.done / self.total:4.0%}  " if self.total else ""
             self.log(f"{share}{self.line}")
-            wait = later
+            wait = _LINES_EVERY
 
 
 class _Line(rich_progress.ProgressColumn):

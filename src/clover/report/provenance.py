@@ -65,7 +65,7 @@ class Provenance:
     @property
     def line(self) -> str:
         """The foot of a picture."""
-        return f"{self.date[:10]}   {self.device}, {self.dtype} ({self.machine})   {self._versions}"
+        return f"{self.date[:10]}   {self.facts[0][1]}   {self._versions}"
 
     @property
     def _versions(self) -> str:
@@ -94,8 +94,11 @@ def machine(device: torch.device) -> str:
     """The GPU's name, or the CPU's and the number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    threads = torch.get_num_threads()
-    return f"{_cpu_name()}, {threads} thread{'s' if threads > 1 else ''}"
+    threads, cpus = torch.get_num_threads(), Path("/proc/cpuinfo")
+    lines = cpus.read_text(encoding="utf-8").splitlines() if cpus.is_file() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    name = names[0] if names else platform.processor() or platform.machine()
+    return f"{name}, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def _git(directory: Path, *arguments: str) -> str | None:
@@ -108,12 +111,3 @@ def _git(directory: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

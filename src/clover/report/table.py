@@ -1,8 +1,8 @@
-"""A table of text: described once, shown on a terminal, as Markdown, or on an HTML page."""
+"""A table of text, described once, for a terminal, Markdown or an HTML page; and facts with labels."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from rich import box
@@ -79,6 +79,16 @@ class Table:
     def _widths(self) -> list[int]:
         parts = zip(self.columns, *self.rows, strict=True)
         return [max(cell_len(line) for cell in part for line in cell.split("\n")) for part in parts]
+
+
+def facts_grid(facts: Iterable[tuple[str, str]]) -> rich_table.Table:
+    """Facts below one another, each after its label; long ones go on below themselves."""
+    grid = rich_table.Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, text in facts:
+        grid.add_row(label, Text(text))
+    return grid
 
 
 def escape_markdown(text: str) -> str:
