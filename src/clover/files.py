@@ -2,11 +2,9 @@
 
 import errno
 import json
-import math
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
@@ -21,7 +19,6 @@ MAX_BYTES = 16 * 2**20  # of a file that is read as a whole, unless the caller s
 _EXPLAINED = {
     errno.ENOSPC: "the disk is full; free some space and try again",
     errno.EDQUOT: "the disk quota is used up; free some space and try again",
-    errno.EACCES: "permission denied",
     errno.EPERM: "permission denied",
     errno.EROFS: "the file system is read-only",
 }
@@ -30,56 +27,67 @@ _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 
 @contextmanager
 def output_directory(path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[Path]:
-    """Yield a temporary directory beside ``path``, which takes that name if the block succeeds.
+    """Yield a temporary directory beside `path`, which takes that name if the block succeeds.
 
-    Args:
-        path: the directory to make; its parents are made too.
-        overwrite: replace ``path`` where it already holds files. The old files stay until
-            the new ones are whole.
+    With `overwrite`, files that `path` holds are replaced; the old ones stay until the new ones are whole.
 
     Raises:
-        UserError: ``path`` is a file or the current directory, or holds files and ``overwrite`` is off, or it
-            cannot be written.
+        UserError: as `check_output_directory` says, or the directory cannot be written.
     """
     final = Path(os.path.abspath(path))
     check_output_directory(final, overwrite)
+    temporary = _beside(final, "partial")
     with written(final):
-        final.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".partial", dir=final.parent))
+        temporary.mkdir(parents=True)
     try:
         with written(final, _DISK):
             yield temporary
         with written(final):
-            _give_default_mode(temporary)
             check_output_directory(final, overwrite)
             _replace_directory(temporary, final)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def check_output_directory(path: str | os.PathLike[str], overwrite: bool = False) -> None:
-    """Say before the work what ``output_directory`` would say after it.
+@contextmanager
+def output_file(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield the name of a temporary file beside `path`, which takes that name if the block succeeds.
 
     Raises:
-        UserError: ``path`` is a file or the current directory, or holds files and ``overwrite`` is off.
+        UserError: the file cannot be written.
+    """
+    final = Path(path)
+    temporary = _beside(final, "partial")
+    with written(final):
+        try:
+            final.parent.mkdir(parents=True, exist_ok=True)
+            yield temporary
+            os.replace(temporary, final)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def check_output_directory(path: str | os.PathLike[str], overwrite: bool = False) -> None:
+    """Say before the work what `output_directory` would say after it.
+
+    Raises:
+        UserError: `path` is a file or the current directory, or holds files and `overwrite` is off.
     """
     path = Path(os.path.abspath(path))
     if path == Path.cwd():
         raise UserError("the current directory cannot be replaced; choose another directory")
-    if path.is_dir():
-        if not overwrite and any(path.iterdir()):
-            raise UserError(
-                f"{path} already exists and is not empty; choose another directory or overwrite it"
-            )
-    elif path.exists() or path.is_symlink():
-        raise UserError(f"{path} exists and is not a directory; choose another name")
+    if not path.is_dir():
+        if path.exists() or path.is_symlink():
+            raise UserError(f"{path} exists and is not a directory; choose another name")
+    elif not overwrite and any(path.iterdir()):
+        raise UserError(f"{path} already exists and is not empty; choose another directory or overwrite it")
 
 
 def check_output_file(path: Path) -> None:
     """Say before the work what would keep a file from being written after it; makes the file's directory.
 
     Raises:
-        UserError: ``path`` is a directory, or cannot be written.
+        UserError: `path` is a directory, or cannot be written.
     """
     if path.is_dir():
         raise UserError(f"{path} is a directory; give the name of a file")
@@ -91,88 +99,77 @@ def check_output_file(path: Path) -> None:
 
 @contextmanager
 def written(path: str | os.PathLike[str], codes: Collection[int] = ()) -> Iterator[None]:
-    """Turn a failure to write ``path`` (full disk, no permission, …) into a UserError that names it.
+    """Turn a failure to write `path` (full disk, no permission, …) into a UserError that names it.
 
     Args:
-        path: what the block writes.
-        codes: the ``errno`` values to turn; all of them when left out.
+        codes: the `errno` values to turn; all of them when left out.
     """
     try:
         yield
     except Exception as error:
-        code = _errno(error)
+        code = error.errno if isinstance(error, OSError) else _number_in(error)
         if code is None or (codes and code not in codes):
             raise
         raise UserError(f"cannot write {os.fspath(path)}: {explain(code)}") from error
 
 
-def explain(code: int) -> str:
-    """Say in a few words what an ``errno`` value means for the user."""
+def explain(code: int | None) -> str:
+    """Say in a few words what an `errno` value means for the user; None is an input/output error."""
+    code = code or errno.EIO
     return _EXPLAINED.get(code) or os.strerror(code).lower()
 
 
-def _errno(error: Exception) -> int | None:
-    if isinstance(error, OSError):
-        return error.errno
-    # safetensors reports a full disk as an error of its own, with the number in the text.
-    found = re.search(r"\(os error (\d+)\)", str(error))
-    return int(found[1]) if found else None
-
-
 def write_json(path: str | os.PathLike[str], obj: Any) -> None:
-    """Write ``obj`` as indented JSON; ``path`` holds the old file or the whole new one at any time.
-
-    Raises:
-        UserError: the file cannot be written.
-    """
-    text = json.dumps(obj, indent=2, ensure_ascii=False) + "\n"
-    write_text(path, text)
+    """Write `obj` as indented JSON; for the rest see `write_text`."""
+    write_text(path, json.dumps(obj, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a UTF-8 text file by way of a temporary file that is renamed.
+    """Write a UTF-8 text file; `path` holds the old file or the whole new one at any time.
 
     Raises:
         UserError: the file cannot be written.
     """
-    final = Path(path)
-    temporary = final.with_name(f".{final.name}.{os.getpid()}.partial")
-    with written(final):
-        try:
-            final.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(text, encoding="utf-8")
-            os.replace(temporary, final)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with output_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
     """Read a UTF-8 text file of bounded size; a byte order mark is dropped.
 
     Raises:
-        UserError: the file is missing, unreadable, larger than ``max_bytes``, or not UTF-8.
+        UserError: the file is missing, unreadable, larger than `max_bytes`, or not UTF-8.
     """
     name = os.fspath(path)
     try:
         with open(path, "rb") as file:
             content = file.read(max_bytes + 1)
     except OSError as error:
-        raise UserError(f"cannot read {name}: {explain(error.errno or errno.EIO)}") from error
+        raise UserError(f"cannot read {name}: {explain(error.errno)}") from error
     except ValueError as error:  # a zero byte in the name
         raise UserError(f"cannot read {name!r}: {error}") from error
     if len(content) > max_bytes:
         raise UserError(f"{name} is larger than {max_bytes / 2**20:g} MiB; that is too large for what it is")
+    return decode(content, name)
+
+
+def decode(content: bytes, source: str) -> str:
+    """Decode UTF-8; a byte order mark is dropped.
+
+    Raises:
+        UserError: it is not UTF-8; names `source`.
+    """
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UserError(f"{name} is not valid UTF-8 text (byte {error.start}: {error.reason})") from error
+        raise UserError(f"{source} is not valid UTF-8 text (byte {error.start}: {error.reason})") from error
 
 
 def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> dict[str, Any]:
     """Read a JSON file that holds an object.
 
     Raises:
-        UserError: the file cannot be read (see ``read_text``), is not JSON (see ``parse_json``), or holds
+        UserError: the file cannot be read (see `read_text`), is not JSON (see `parse_json`), or holds
             something other than an object.
     """
     obj = parse_json(read_text(path, max_bytes), os.fspath(path))
@@ -182,64 +179,42 @@ def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> dict[
 
 
 def read_model(path: str | os.PathLike[str], kind: type[T], max_bytes: int = MAX_BYTES) -> T:
-    """Read a JSON file and make it a ``kind`` (see ``validated``).
-
-    Raises:
-        UserError: the file cannot be read, is not JSON, or does not hold what ``kind`` asks for.
-    """
+    """Read a JSON file and make it a `kind`, with the errors of `read_text`, `parse_json` and `validated`."""
     return validated(kind, parse_json(read_text(path, max_bytes), os.fspath(path)), os.fspath(path))
 
 
 def parse_json(text: str, source: str) -> Any:
-    """Parse strict JSON: no NaN or infinity, no integer beyond 64 bits, no name twice, no half characters.
+    """Parse strict JSON: no NaN or infinity, no half characters (lone surrogates), nested less than 200 deep.
 
     Args:
         source: what the error names: a file, or a file and a line.
 
     Raises:
-        UserError: the text is not such JSON, or is nested too deeply.
+        UserError: the text is not such JSON.
     """
+    from pydantic_core import from_json
+
     try:
-        obj = json.loads(
-            text,
-            parse_int=_parse_int,
-            parse_float=_parse_float,
-            parse_constant=_parse_float,
-            object_pairs_hook=_unique,
-        )
-        if "\\ud" in text.lower():
-            json.dumps(obj, ensure_ascii=False).encode()
-    except RecursionError as error:
-        raise UserError(f"{source} is not valid JSON: it is nested too deeply") from error
-    except UnicodeEncodeError as error:
-        raise UserError(
-            f"{source} is not valid JSON: it holds half a character (a lone surrogate)"
-        ) from error
+        return from_json(text, allow_inf_nan=False)
     except ValueError as error:
         raise UserError(f"{source} is not valid JSON: {one_line(error)}") from error
-    return obj
 
 
 def validated(kind: type[T], obj: Any, source: str) -> T:
-    """Make an object of a pydantic model or a dataclass from what was read; types are strict.
-
-    "5" is no 5, True is no 1, 5 is a float too, a list may become a tuple. Fields that ``kind`` does not name are
-    ignored, unless its pydantic configuration forbids them.
+    """Make a `kind` (a dataclass, a pydantic model, a `TypeAdapter` type) of what JSON holds; nothing is converted.
 
     Args:
-        kind: a pydantic model, a dataclass, or a type made of them such as ``tuple[Point, ...]``.
-        obj: what JSON can hold.
         source: what the error names, usually the file.
 
     Raises:
-        UserError: a field is missing, has another type, or is refused by ``kind``. One line: source, field,
+        UserError: a field is missing, has another type, or is refused by `kind`. One line: source, field,
             what stands there, and what must.
     """
     try:
         text = json.dumps(obj, allow_nan=False)
     except RecursionError as error:
         raise UserError(f"{source} is nested too deeply") from error
-    except (TypeError, ValueError) as error:  # a date of TOML, NaN
+    except (TypeError, ValueError) as error:  # a date of TOML, an infinity
         raise UserError(f"{source} cannot be used: {one_line(error)}") from error
     return validated_json(kind, text, source)
 
@@ -248,7 +223,7 @@ def validated_json(kind: type[T], text: str, source: str) -> T:
     """The same straight from JSON text, which is faster where a file holds many objects.
 
     Raises:
-        UserError: as ``validated``, and where the text is not JSON.
+        UserError: as `validated`, and where the text is not JSON.
     """
     from pydantic import ValidationError
 
@@ -283,45 +258,24 @@ def _describe(error: Mapping[str, Any]) -> str:
     return one_line(ValueError(f"{place} is {found}; {wanted}"))
 
 
-def _parse_int(digits: str) -> int:
-    value = int(digits)
-    if not -(2**63) <= value < 2**64:
-        raise ValueError(f"the number {digits[:20]}… does not fit 64 bits")
-    return value
+def _number_in(error: Exception) -> int | None:
+    """The `errno` value that safetensors puts into the text of its own errors."""
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return int(found[1]) if found else None
 
 
-def _parse_float(digits: str) -> float:
-    value = float(digits)
-    if not math.isfinite(value):
-        raise ValueError(f"{digits[:20]} is not a finite number")
-    return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the name {max(names, key=names.count)!r} stands twice in one object")
-    return found
-
-
-def _give_default_mode(directory: Path) -> None:
-    """Undo the private mode of a temporary directory: a result is as readable as any new directory."""
-    umask = os.umask(0)
-    os.umask(umask)
-    directory.chmod(0o777 & ~umask)
+def _beside(path: Path, ending: str) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.{ending}")
 
 
 def _replace_directory(new: Path, final: Path) -> None:
-    if not final.exists():
-        new.rename(final)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".old", dir=final.parent))
-    final.rename(old / final.name)
+    old = _beside(final, "old")
+    if final.exists():
+        final.rename(old)
     try:
         new.rename(final)
     except OSError:
-        (old / final.name).rename(final)
+        if old.exists():
+            old.rename(final)
         raise
-    finally:
-        shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)

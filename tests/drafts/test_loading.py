@@ -86,7 +86,7 @@ def test_other_fields_of_the_target_are_one_line_too(
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('{"model_type": "clover2", "tree": ' + 10_000 * "[" + 10_000 * "]" + "}", "nested too deeply"),
+        ('{"model_type": "clover2", "tree": ' + 10_000 * "[" + 10_000 * "]" + "}", "recursion limit"),
         ("[]", "must hold a JSON object"),
         ("{", "not valid JSON"),
         ('{"model_type": "clover2", "x": "' + 20_000_000 * "a" + '"}', "larger"),

@@ -230,5 +230,5 @@ def _file_digest(name: str) -> str:
             while block := file.read(1 << 20):
                 whole.update(block)
     except OSError as error:
-        raise UserError(f"cannot read {name}: {explain(error.errno or 0)}") from error
+        raise UserError(f"cannot read {name}: {explain(error.errno)}") from error
     return whole.hexdigest()

@@ -299,7 +299,7 @@ def read_suite(
     except OSError as error:
         known = ", ".join(sorted(file.stem for file in SUITES.glob("*.toml")))
         raise UserError(
-            f"cannot read the suite {name}: {explain(error.errno or 0)}; there are also {known}"
+            f"cannot read the suite {name}: {explain(error.errno)}; there are also {known}"
         ) from error
     except ValueError as error:
         raise UserError(f"{name} is not valid TOML: {error}") from error
