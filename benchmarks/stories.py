@@ -23,7 +23,7 @@ import transformers
 
 import clover
 from clover.api import Clover
-from clover.data import read_samples
+from clover.data import FileTexts
 from clover.drafts import RecallDraft
 from clover.engine import Engine
 from clover.losses import LossConfig
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def _trained(target: TargetModel, options: argparse.Namespace, work: Path, started: float) -> RecallDraft:
-    stories = read_samples([options.train], target.tokenizer, eos_token_ids=target.eos_token_ids).samples
+    stories = list(FileTexts([options.train], target.tokenizer, target.eos_token_ids))
     config = RegenerateConfig(
         max_length=256,
         prompt_tokens=PROMPT_TOKENS,

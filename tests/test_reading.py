@@ -72,8 +72,6 @@ def test_a_field_that_does_not_fit_is_named(tmp_path: Path, change: dict[str, An
     [
         ("", "EOF"),
         ('{"a": 1', "EOF"),
-        ('{"a": NaN}', "line 1 column 7"),
-        ('{"a": -Infinity}', "invalid number"),
         ('{"a": ' + "9" * 5000 + "}", "number out of range"),
         ('{"a": "\\ud800"}', "hex escape"),
         ('{"\\uDFFF": 1}', "hex escape"),

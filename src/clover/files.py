@@ -184,7 +184,7 @@ def read_model(path: str | os.PathLike[str], kind: type[T], max_bytes: int = MAX
 
 
 def parse_json(text: str, source: str) -> Any:
-    """Parse strict JSON: no NaN or infinity, no half characters (lone surrogates), nested less than 200 deep.
+    """Parse JSON without half characters (lone surrogates), nested less than 200 deep.
 
     Args:
         source: what the error names: a file, or a file and a line.
@@ -195,7 +195,7 @@ def parse_json(text: str, source: str) -> Any:
     from pydantic_core import from_json
 
     try:
-        return from_json(text, allow_inf_nan=False)
+        return from_json(text)
     except ValueError as error:
         raise UserError(f"{source} is not valid JSON: {one_line(error)}") from error
 

@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from clover.data import Batches, Position, Sample, batching, fingerprint, held_out
-from clover.data.texts import SampleTexts
+from clover.data import Batches, Position, Sample, Texts, batching, fingerprint, held_out
 from clover.errors import UserError
 
 
@@ -76,7 +75,8 @@ def test_epochs_follow_one_another_and_are_counted(
 
 def test_texts_are_loaded_block_by_block(samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = []
-    monkeypatch.setattr(SampleTexts, "load", lambda self, row: (loaded.append(row), self.samples[row])[1])
+    load = Texts.load
+    monkeypatch.setattr(Texts, "load", lambda self, row: (loaded.append(row), load(self, row))[1])
     monkeypatch.setattr(batching, "_BLOCK_TEXTS", 10)
     next(Batches(samples, 40, 200, seed=1))
     assert len(loaded) <= 20

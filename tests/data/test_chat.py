@@ -1,10 +1,12 @@
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from clover.data import Record, Sample, TemplateRefused, encode_prompt, encode_records, read_samples
+from clover.data import FileTexts, Record, Sample, encode_records
+from clover.data.chat import TemplateRefused, encode_prompt
 from clover.errors import UserError
 from tests.data import tokenizers
 from tests.data.tokenizers import make_tokenizer
@@ -103,38 +105,10 @@ def test_only_the_completion_of_a_prompt_is_learnt() -> None:
     assert learnt(sample, tokenizer) == []
 
 
-class Slow:
-    """A tokenizer without offsets, which takes one token per two characters."""
-
-    is_fast, eos_token_id, name_or_path = False, None, "slow"
-    chat_template = (
-        "{% for m in messages %}<{{ m['content'] }}>{% endfor %}{% if add_generation_prompt %}<{% endif %}"
-    )
-
-    def __init__(self, width: int) -> None:
-        self.width, self.inner = width, make_tokenizer(self.chat_template)
-
-    def __call__(self, texts: list[str], **_: Any) -> dict[str, list[list[int]]]:
-        cut = [[text[i : i + self.width] for i in range(0, len(text), self.width)] for text in texts]
-        return {"input_ids": [[int.from_bytes(piece.encode(), "big") for piece in pieces] for pieces in cut]}
-
-    def get_chat_template(self) -> str:
-        return self.chat_template
-
-    def apply_chat_template(self, *args: Any, **options: Any) -> Any:
-        return self.inner.apply_chat_template(*args, **options)
-
-
-def test_tokenizers_without_offsets_are_compared_by_token_prefixes() -> None:
-    record = Record(
-        "x", messages=({"role": "user", "content": "abc"}, {"role": "assistant", "content": "de"})
-    )
-    (sample,) = encode_records([record], Slow(1))
-    assert sample.loss_mask.tolist() == [False] * 6 + [True] * 3
-    (sample,) = encode_records([record], Slow(3))
-    assert sample.loss_mask.tolist() == [False] * 2 + [True]
+def test_tokenizers_without_offsets_are_refused() -> None:
+    slow: Any = SimpleNamespace(is_fast=False)
     with pytest.raises(UserError, match="use a fast tokenizer"):
-        encode_records([record], Slow(4))
+        encode_records([CONVERSATION], slow)
 
 
 def write(path: Path, *messages: Any) -> Path:
@@ -145,13 +119,12 @@ def write(path: Path, *messages: Any) -> Path:
 def test_conversations_that_the_template_refuses_are_counted(tmp_path: Path) -> None:
     tokenizer = make_tokenizer(tokenizers.ALTERNATES)
     good, bad = (QUESTION, ANSWER), (QUESTION, QUESTION, ANSWER)
-    data = read_samples([write(tmp_path / "a.jsonl", good, bad, good)], tokenizer)
-    assert (len(data.samples), data.skipped) == (2, 1)
-    assert data.first_problem is not None
-    assert "line 2: the chat template" in data.first_problem
-    assert data.first_problem.endswith("roles must alternate")
+    texts = FileTexts([write(tmp_path / "a.jsonl", good, bad, good)], tokenizer)
+    assert len(list(texts)) == 2
+    (problem,) = texts.problems.values()
+    assert "line 2: the chat template" in problem and problem.endswith("roles must alternate")
     with pytest.raises(UserError, match=r"line 1: the chat template .* refuses it: roles must alternate"):
-        read_samples([write(tmp_path / "b.jsonl", bad)], tokenizer)
+        list(FileTexts([write(tmp_path / "b.jsonl", bad)], tokenizer))
     with pytest.raises(TemplateRefused, match="roles must alternate"):
         encode_prompt(bad, tokenizer)
 
@@ -159,9 +132,9 @@ def test_conversations_that_the_template_refuses_are_counted(tmp_path: Path) -> 
 def test_an_all_zero_loss_mask_names_the_template(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [QUESTION])
     with pytest.raises(UserError, match=r"loss mask is zero .* \(\"\{% for m in messages %\}.*--regenerate"):
-        read_samples([path], make_tokenizer(tokenizers.CHATML))
+        list(FileTexts([path], make_tokenizer(tokenizers.CHATML)))
     with pytest.raises(UserError, match="has none, so the plain format is used"):
-        read_samples([path], make_tokenizer())
+        list(FileTexts([path], make_tokenizer()))
 
 
 def test_stand_ins_give_the_target_a_place_to_answer(tmp_path: Path) -> None:
@@ -170,5 +143,5 @@ def test_stand_ins_give_the_target_a_place_to_answer(tmp_path: Path) -> None:
     path.write_text(
         '{"turns": ["the cat?", "and"]}\n{"prompt": "the"}\n{"question": "no", "answer": "yes"}\n'
     )
-    samples = read_samples([path], tokenizer, stand_ins=True).samples
+    samples = FileTexts([path], tokenizer, stand_ins=True)
     assert [learnt(sample, tokenizer) for sample in samples] == [["…</s>", "…</s>"], ["…</s>"], ["yes</s>"]]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clover.data import Batches, FileTexts, Record, read_samples, texts
+from clover.data import Batches, FileTexts, Record, texts
 from clover.errors import UserError
 from tests.data.tokenizers import ALTERNATES, CHATML, make_tokenizer
 
@@ -34,7 +34,6 @@ def test_texts_of_all_files_have_numbers_and_come_in_order(files: list[Path]) ->
     assert tokenizer.decode(samples[30].tokens) == "<s>hello world 0</s>"
     assert tokenizer.decode(samples[29].tokens[samples[29].loss_mask]) == "yes yes<|im_end|>\n"
     assert [s.digest() for s in found.encode([record])] == [samples[30].digest()]
-    assert [s.digest() for s in read_samples(files, tokenizer).samples] == [s.digest() for s in samples]
 
 
 def test_a_batch_needs_only_its_own_texts(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

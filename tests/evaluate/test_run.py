@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from clover.api import load
-from clover.data import Batches, read_samples
+from clover.data import Batches, FileTexts
 from clover.errors import UserError
 from clover.evaluate import EvaluateOptions, measure_heads, run_evaluate
 from clover.metrics import Acceptance
@@ -79,7 +79,7 @@ def test_texts_are_measured_as_they_are_and_give_the_prompts(
     model = load(*tiny_pair)
     tokenizer, draft = model.target.tokenizer, model.engine.draft
     assert tokenizer is not None and draft is not None
-    samples = read_samples([texts], tokenizer, model.target.eos_token_ids).samples[:2]
+    samples = list(FileTexts([texts], tokenizer, model.target.eos_token_ids))[:2]
     expected = measure_heads(model.target, draft, list(Batches(samples, 128, 1024, seed=1).epoch()))
     assert data(report)["heads"]["positions"] == expected.totals
     assert dict(report.facts)["heads measured on"] == f"2 texts as written in {texts}"

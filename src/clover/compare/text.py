@@ -6,12 +6,12 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 
 from clover import assets
 from clover.compare.suite import PROMPTS, Task, TextOptions
-from clover.data import Sample, read_samples
+from clover.data import FileTexts, Sample
 from clover.data.slices import cut_python
 from clover.data.tasks import PROMPT_TOKENS, encode_task, read_tasks
 from clover.errors import UserError
@@ -114,8 +114,8 @@ def _samples(target: TargetModel, options: TextOptions) -> list[Sample]:
     tokenizer = target.tokenizer
     assert tokenizer is not None
     if options.files:
-        texts = read_samples(options.files, tokenizer, target.eos_token_ids, stand_ins=options.write).samples
-        return list(texts[: options.texts])
+        texts = FileTexts(options.files, tokenizer, target.eos_token_ids, stand_ins=options.write)
+        return list(islice(texts, options.texts))
     openings = prompts_from(_corpus().train, options.texts)
     found = [tokenizer(opening)["input_ids"][-options.prompt_tokens :] for opening in openings]
     if not found:

@@ -21,11 +21,10 @@ from torch import Tensor
 
 from clover.data.chat import Sample
 from clover.data.formats import Record
-from clover.data.texts import SampleTexts, Texts
+from clover.data.texts import Texts
 from clover.errors import UserError
 
 _BLOCK_SIZE, _BLOCK_TEXTS = 2**20, 1024  # characters (tokens of samples) and texts that are sorted together
-_PRIME = 1_000_003
 _FIRST_PREDICTED = 2  # a draft reads token 1 together with the state at token 0, and predicts token 2
 _TOO_SHORT = "no text is long enough: the third token of a window is the first that a draft can learn"
 
@@ -91,12 +90,12 @@ class Batches:
             raise UserError(
                 f"max_length {max_length} must be at least 3 and at most batch_tokens ({batch_tokens})"
             )
-        self.texts = SampleTexts(texts) if isinstance(texts, Sequence) else texts
+        self.texts = texts if isinstance(texts, Texts) else Texts(texts)
         self.max_length, self.batch_tokens, self.seed, self.side = max_length, batch_tokens, seed, side
         self.position = Position()
         self._order = lru_cache(maxsize=2)(self._make_order)
         self._pool = ThreadPoolExecutor(1, "tokenize")
-        self._blocks: dict[tuple[int, int], Future[_Block]] = {}
+        self._begun = lru_cache(maxsize=2)(self._begin)
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -131,17 +130,13 @@ class Batches:
 
     def _block(self) -> _Block:
         """The block at the position; the one after it is begun."""
-        key = self.position.epoch, self.position.text
-        if key not in self._blocks:
-            self._blocks = {key: self._pool.submit(self._read, *key)}
-        block = self._blocks[key].result()
+        block = self._begun(self.position.epoch, self.position.text).result()
         after = self._after(block)
-        following = after.epoch, after.text
-        self._blocks = {
-            key: self._blocks[key],
-            following: self._blocks.get(following) or self._pool.submit(self._read, *following),
-        }
+        self._begun(after.epoch, after.text)
         return block
+
+    def _begin(self, epoch: int, text: int) -> Future[_Block]:
+        return self._pool.submit(self._read, epoch, text)
 
     def _after(self, block: _Block) -> Position:
         if block.following < len(self.texts):
@@ -152,9 +147,8 @@ class Batches:
         return torch.randperm(len(self.texts), generator=self._generator(epoch, -1))
 
     def _generator(self, epoch: int, text: int) -> torch.Generator:
-        return torch.Generator().manual_seed(
-            hash((self.seed, epoch, text)) % 2**63
-        )  # of integers: always the same
+        seed = hash((self.seed, epoch, text)) % 2**63  # of integers: always the same
+        return torch.Generator().manual_seed(seed)
 
     def _read(self, epoch: int, start: int) -> _Block:
         order, found, size, text = self._order(epoch), [], 0, start

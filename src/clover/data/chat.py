@@ -98,8 +98,13 @@ def encode_records(
 
     Raises:
         TemplateRefused: the chat template does not take a conversation, and `refused` is not given.
-        UserError: the assistant's words cannot be found in what the template makes of a conversation.
+        UserError: the assistant's words cannot be found in what the template makes of a conversation, or the
+            tokenizer cannot say which characters a token covers.
     """
+    if not tokenizer.is_fast:
+        raise UserError(
+            f"{type(tokenizer).__name__} cannot say which characters a token covers; use a fast tokenizer"
+        )
     texts: list[_Text] = []
     for record in records:
         try:
@@ -109,22 +114,23 @@ def encode_records(
                 raise
             refused(record, error)
     end: Any = tokenizer.eos_token_id
-    stops = [] if end is None else [end]
-    stops += [token for token in eos_token_ids if token not in stops]
-    tokenized: dict[int, Sample] = {}
+    stops = list(dict.fromkeys([*([] if end is None else [end]), *eos_token_ids]))
+    samples: dict[int, Sample] = {}
     for chat in (True, False):
         some = [i for i, text in enumerate(texts) if text.chat == chat]
-        encoded = _tokenize(tokenizer, [texts[i].text for i in some], add_special_tokens=not chat)
-        for i, (tokens, offsets) in zip(some, encoded, strict=True):
-            tokenized[i] = _sample(texts[i], tokens, offsets, tokenizer, stops)
-    return [tokenized[i] for i in range(len(texts))]
+        batch = [texts[i].text for i in some]
+        options: Any = {"add_special_tokens": not chat, "return_offsets_mapping": True, "verbose": False}
+        encoded: Any = tokenizer(batch, **options) if some else {"input_ids": [], "offset_mapping": []}
+        for i, tokens, offsets in zip(some, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+            samples[i] = _sample(texts[i], tokens, offsets, stops)
+    return [samples[i] for i in range(len(texts))]
 
 
 def check_learnt(samples: Sequence[Sample], tokenizer: PreTrainedTokenizerBase) -> None:
     """Raise UserError if not one token of the samples is to be learnt; it names the chat template."""
     if not any(bool(sample.loss_mask.any()) for sample in samples):
         raise UserError(
-            f"the loss mask is zero over all the data: with the chat template {describe_template(tokenizer)} "
+            f"the loss mask is zero over all the data: with the chat template {_describe_template(tokenizer)} "
             "not one token is the assistant's; records without answers need --regenerate"
         )
 
@@ -136,14 +142,8 @@ def encode_prompt(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBas
         TemplateRefused: the chat template does not take the conversation.
     """
     text = _render(tokenizer, list(messages), add_generation_prompt=True)
-    return _tokenize(tokenizer, [text], add_special_tokens=False)[0][0]
-
-
-def describe_template(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Name a tokenizer's chat template by its tokenizer and its first 80 characters, for error messages."""
-    start = " ".join(_template(tokenizer)[:80].split())
-    kind = "" if tokenizer.chat_template else ", which has none, so the plain format is used"
-    return f'of {tokenizer.name_or_path or type(tokenizer).__name__} ("{start}…"{kind})'
+    encoded: Any = tokenizer(text, add_special_tokens=False, verbose=False)
+    return list(encoded["input_ids"])
 
 
 def with_stand_ins(record: Record) -> Record:
@@ -158,15 +158,6 @@ def with_stand_ins(record: Record) -> Record:
     return replace(record, messages=tuple(messages))
 
 
-def _template(tokenizer: PreTrainedTokenizerBase) -> str:
-    try:
-        return tokenizer.get_chat_template() if tokenizer.chat_template else PLAIN_TEMPLATE
-    except ValueError as error:
-        raise UserError(
-            f"the tokenizer {tokenizer.name_or_path} has no default chat template: {error}"
-        ) from error
-
-
 def _render_record(record: Record, tokenizer: PreTrainedTokenizerBase) -> list[_Text]:
     if not record.messages:
         text = record.prompt + record.completion
@@ -176,25 +167,24 @@ def _render_record(record: Record, tokenizer: PreTrainedTokenizerBase) -> list[_
     if _GENERATION_TAG.search(_template(tokenizer)):
         return [_Text(*_render_marked(tokenizer, messages), chat=True)]
     text = _render(tokenizer, messages)
-    spans = _assistant_spans(tokenizer, messages, text)
+    answered = [k for k in range(1, len(messages)) if messages[k]["role"] == "assistant"]
+    spans = _assistant_spans(tokenizer, messages, answered, text)
     if spans is not None:
         return [_Text(text, spans, chat=True)]
-    answered = [k for k in range(1, len(messages)) if messages[k]["role"] == "assistant"]
     return [_render_turn(tokenizer, messages[: k + 1], record.where) for k in answered]
 
 
 def _assistant_spans(
-    tokenizer: PreTrainedTokenizerBase, messages: list[Message], text: str
+    tokenizer: PreTrainedTokenizerBase, messages: list[Message], answered: list[int], text: str
 ) -> list[Span] | None:
     """Where the assistant speaks in `text`, or None if the template does not render turn by turn."""
     spans = []
-    for k in range(1, len(messages)):
-        if messages[k]["role"] == "assistant":
-            opening = _render(tokenizer, messages[:k], add_generation_prompt=True)
-            answered = text if k + 1 == len(messages) else _render(tokenizer, messages[: k + 1])
-            if not (answered.startswith(opening) and text.startswith(answered)):
-                return None
-            spans.append((len(opening), len(answered)))
+    for k in answered:
+        before = _render(tokenizer, messages[:k], add_generation_prompt=True)
+        after = text if k + 1 == len(messages) else _render(tokenizer, messages[: k + 1])
+        if not (after.startswith(before) and text.startswith(after)):
+            return None
+        spans.append((len(before), len(after)))
     return spans
 
 
@@ -205,22 +195,17 @@ def _render_turn(tokenizer: PreTrainedTokenizerBase, messages: list[Message], wh
     start = next((i for i, (a, b) in enumerate(zip(opening, text, strict=False)) if a != b), len(opening))
     if start < len(opening) and not text.startswith(_render(tokenizer, messages[:-1])):
         raise UserError(
-            f"{where}: the chat template {describe_template(tokenizer)} renders the same turns differently before and "
-            "after an answer, so the answer cannot be found; mark it with {% generation %} in the template"
+            f"{where}: the chat template {_describe_template(tokenizer)} renders the same turns differently before "
+            "and after an answer, so the answer cannot be found; mark it with {% generation %} in the template"
         )
     return _Text(text, [(start, len(text))], chat=True)
 
 
-def _sample(
-    text: _Text,
-    tokens: list[int],
-    offsets: list[Span] | None,
-    tokenizer: PreTrainedTokenizerBase,
-    stops: Sequence[int],
-) -> Sample:
+def _sample(text: _Text, tokens: list[int], offsets: list[Span], stops: Sequence[int]) -> Sample:
     mask = np.full(len(tokens), text.spans is None)
-    for span in text.spans or ():
-        learnt = _covered(text.text, span, tokens, offsets, tokenizer)
+    starts, ends = np.array(offsets, dtype=np.int64).reshape(-1, 2).T
+    for start, end in text.spans or ():
+        learnt = np.flatnonzero((starts < end) & (ends > start) & (starts < ends))
         if text.chat:  # what the template writes after the end of a turn is its own
             last_stop = max((i for i in learnt if tokens[i] in stops), default=len(tokens))
             learnt = learnt[learnt <= last_stop]
@@ -230,38 +215,19 @@ def _sample(
     return Sample(torch.tensor(tokens, dtype=torch.int32), torch.from_numpy(mask))
 
 
-def _covered(
-    text: str,
-    span: Span,
-    tokens: list[int],
-    offsets: list[Span] | None,
-    tokenizer: PreTrainedTokenizerBase,
-) -> np.ndarray:
-    """The indices of the tokens that cover a character of a span."""
-    if offsets is not None:
-        start, end = np.array(offsets, dtype=np.int64).reshape(-1, 2).T
-        return np.flatnonzero((start < span[1]) & (end > span[0]) & (start < end))
-    before, until = (_tokenize(tokenizer, [text[:n]], add_special_tokens=False)[0][0] for n in span)
-    if tokens[: len(before)] != before or tokens[: len(until)] != until:
-        raise UserError(
-            f"{type(tokenizer).__name__} cannot say which characters a token covers, and the tokens of an answer "
-            "depend on what stands before it; use a fast tokenizer"
-        )
-    return np.arange(len(before), len(until))
+def _template(tokenizer: PreTrainedTokenizerBase) -> str:
+    try:
+        return tokenizer.get_chat_template() if tokenizer.chat_template else PLAIN_TEMPLATE
+    except ValueError as error:
+        name = tokenizer.name_or_path
+        raise UserError(f"the tokenizer {name} has no default chat template: {error}") from error
 
 
-def _tokenize(
-    tokenizer: PreTrainedTokenizerBase, texts: list[str], add_special_tokens: bool
-) -> list[tuple[list[int], list[Span] | None]]:
-    """Token ids of each text, and the characters that each token covers where the tokenizer can say it."""
-    if not texts:
-        return []
-    fast = bool(tokenizer.is_fast)
-    encoding: Any = tokenizer(
-        texts, add_special_tokens=add_special_tokens, return_offsets_mapping=fast, verbose=False
-    )
-    offsets = encoding["offset_mapping"] if fast else [None] * len(texts)
-    return list(zip(encoding["input_ids"], offsets, strict=True))
+def _describe_template(tokenizer: PreTrainedTokenizerBase) -> str:
+    """The tokenizer that a chat template belongs to, and its first 80 characters."""
+    start = " ".join(_template(tokenizer)[:80].split())
+    kind = "" if tokenizer.chat_template else ", which has none, so the plain format is used"
+    return f'of {tokenizer.name_or_path or type(tokenizer).__name__} ("{start}…"{kind})'
 
 
 def _render(
@@ -285,5 +251,5 @@ def _guarded(tokenizer: PreTrainedTokenizerBase, apply: Callable[..., Any], **op
         return apply(chat_template=_template(tokenizer), **options)
     except (TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         raise TemplateRefused(
-            f"the chat template {describe_template(tokenizer)} refuses it: {one_line(error)}"
+            f"the chat template {_describe_template(tokenizer)} refuses it: {one_line(error)}"
         ) from error

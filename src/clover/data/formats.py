@@ -23,7 +23,6 @@ Of a .txt and a .jsonl file only the places of the line breaks are kept: of a gi
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 from collections.abc import Callable, Iterator
@@ -34,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from clover.errors import UserError, one_line
-from clover.files import explain
+from clover.files import decode, explain, parse_json
 
 _MAX_RECORD_BYTES = 4 * 2**20  # a longer one would keep the tokenizer busy for seconds on end
 _MAX_JSON_BYTES = 2 * 2**30
@@ -76,10 +75,13 @@ class Record:
 
 @dataclass(frozen=True)
 class Rows:
-    """The records of a file: `read(i)` gives where record i < `count` stands, and what was decoded there."""
+    """The records of a file: `read(i)` gives what was decoded of record i < `count`, and where it stands."""
 
     count: int
-    read: Callable[[int], tuple[str, Any]]
+    read: Callable[[int], tuple[Any, str]]
+
+    def __iter__(self) -> Iterator[tuple[Any, str]]:
+        return map(self.read, range(self.count))
 
 
 def open_rows(path: Path) -> Rows:
@@ -97,16 +99,10 @@ def open_rows(path: Path) -> Rows:
     try:
         rows = opener(path)
     except OSError as error:
-        raise UserError(f"cannot read {path}: {explain(error.errno or errno.EIO)}") from error
+        raise UserError(f"cannot read {path}: {explain(error.errno)}") from error
     if not rows.count:
         raise UserError(f"{path} holds no records")
     return rows
-
-
-def raw_records(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield each record of one file as it was decoded, with where it stands; see `open_rows` for the errors."""
-    rows = open_rows(path)
-    yield from map(rows.read, range(rows.count))
 
 
 def parse_record(fields: Any, where: str) -> Record:
@@ -131,20 +127,19 @@ def parse_record(fields: Any, where: str) -> Record:
 def _open_lines(path: Path) -> Rows:
     ends = _line_ends(path)
     if not len(ends):
-        return Rows(0, lambda _: (str(path), None))
+        return Rows(0, lambda _: (None, str(path)))
     starts = np.concatenate([[0], ends[:-1]])
     sizes = ends - starts
     if (longest := int(sizes.max())) > _MAX_RECORD_BYTES:
         line, limit = int(sizes.argmax()) + 1, _MAX_RECORD_BYTES >> 20
         raise UserError(f"{path}, line {line}: longer than {limit} MiB ({longest >> 20} MiB); cut it")
-    spaced = np.flatnonzero(np.memmap(path, np.uint8, "r")[starts] <= ord(" "))
-    blank = [i for i in spaced if sizes[i] == 1 or not _slice(path, starts[i], ends[i]).strip()]
-    full = np.delete(np.arange(len(ends)), blank)
+    empty = np.isin(np.memmap(path, np.uint8, "r")[starts], (ord("\r"), ord("\n")))
+    full = np.flatnonzero(~empty)
 
-    def read(index: int) -> tuple[str, Any]:
+    def read(index: int) -> tuple[Any, str]:
         line = int(full[index])
         where = f"{path}, line {line + 1}"
-        return where, _parse_json(_decode(_slice(path, starts[line], ends[line]), where), where)
+        return parse_json(_text_between(path, starts[line], ends[line], where), where), where
 
     return Rows(len(full), read)
 
@@ -159,15 +154,15 @@ def _open_text(path: Path) -> Rows:
             raise UserError(f"{path} holds a line longer than {_MAX_RECORD_BYTES >> 20} MiB; break it")
     whole = len(cuts) == 2
 
-    def read(index: int) -> tuple[str, Any]:
+    def read(index: int) -> tuple[Any, str]:
         start, end = cuts[index : index + 2]
         where = str(path) if whole else f"{path}, from line {int(np.searchsorted(ends, start, 'right')) + 1}"
-        text = _decode(_slice(path, start, end), where)
+        text = _text_between(path, start, end, where)
         if "\0" in text:
             raise UserError(f"{where} is not text: it holds zero bytes")
-        return where, {"text": text}
+        return {"text": text}, where
 
-    empty = whole and not _slice(path, 0, cuts[1]).strip()
+    empty = whole and not read(0)[0]["text"].strip()
     return Rows(0 if empty else len(cuts) - 1, read)
 
 
@@ -178,22 +173,19 @@ def _open_json(path: Path) -> Rows:
         raise UserError(
             f"{path} is over {_MAX_JSON_BYTES >> 30} GiB; write it as .jsonl, which is read line by line"
         )
-    content = _parse_json(_decode(path.read_bytes(), str(path)), str(path))
+    content = parse_json(decode(path.read_bytes(), str(path)), str(path))
     records = content if isinstance(content, list) else [content]
-    return Rows(len(records), lambda index: (f"{path}, record {index + 1}", records[index]))
+    return Rows(len(records), lambda index: (records[index], f"{path}, record {index + 1}"))
 
 
 def _is_json_lines(path: Path) -> bool:
     """Whether the first line is a whole object and more follows."""
     with path.open("rb") as file:
         first, second = file.readline(_MAX_RECORD_BYTES), file.readline(_MAX_RECORD_BYTES)
-    if not first.lstrip(b"\xef\xbb\xbf \t").startswith(b"{") or not second.strip():
-        return False
     try:
-        json.loads(first)
-    except (ValueError, RecursionError):
+        return isinstance(parse_json(decode(first, ""), ""), dict) and bool(second.strip())
+    except UserError:
         return False
-    return True
 
 
 def _open_parquet(path: Path) -> Rows:
@@ -209,7 +201,7 @@ def _open_parquet(path: Path) -> Rows:
     except pyarrow.ArrowException as error:
         raise UserError(f"{path} is not a readable parquet file: {one_line(error)}") from error
     return Rows(
-        len(table), lambda index: (f"{path}, record {index + 1}", table.slice(index, 1).to_pylist()[0])
+        len(table), lambda index: (table.slice(index, 1).to_pylist()[0], f"{path}, record {index + 1}")
     )
 
 
@@ -224,44 +216,28 @@ def _line_ends(path: Path) -> np.ndarray:
     return found if not size or (len(found) and found[-1] == size) else np.append(found, size)
 
 
-def _slice(path: Path, start: int, end: int) -> bytes:
+def _text_between(path: Path, start: int, end: int, where: str) -> str:
     try:
         with path.open("rb") as file:
             file.seek(start)
-            return file.read(end - start)
+            return decode(file.read(end - start), where)
     except OSError as error:
-        raise UserError(f"cannot read {path}: {explain(error.errno or errno.EIO)}") from error
-
-
-def _decode(data: bytes, where: str) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{where} is not valid UTF-8 text (byte {error.start}: {error.reason})") from error
-
-
-def _parse_json(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise UserError(f"{where}: the JSON is nested too deeply") from error
-    except ValueError as error:
-        raise UserError(f"{where} is not valid JSON: {one_line(error)}") from error
+        raise UserError(f"cannot read {path}: {explain(error.errno)}") from error
 
 
 def _parse(kind: str, fields: dict[str, Any], where: str) -> Record:
     value, place = fields[kind], f"{where}: {kind}"
+    completion = fields.get("completion")
     if kind == "text":
         return Record(where, completion=_text(value, place))
     if kind == "question":
-        pair = (("user", _text(value, place)), ("assistant", _text(fields["answer"], f"{where}: answer")))
-        return Record(where, messages=tuple({"role": role, "content": text} for role, text in pair))
+        turns = [{"role": "user", "content": value}, {"role": "assistant", "content": fields["answer"]}]
+        return Record(where, messages=_messages(turns, kind, f"{place} + answer"))
     if kind != "prompt":
         return Record(where, messages=_messages(value, kind, place))
-    completion = fields.get("completion")
     if isinstance(value, list):
-        answer = [] if completion is None else _list(completion, f"{where}: completion")
-        return Record(where, messages=_messages([*value, *answer], "messages", f"{place} + completion"))
+        answer = _list(completion, f"{where}: completion") if completion else []
+        return Record(where, messages=_messages([*value, *answer], kind, f"{place} + completion"))
     answer = "" if completion is None else _text(completion, f"{where}: completion")
     return Record(where, prompt=_text(value, place), completion=answer)
 
@@ -279,27 +255,22 @@ def _messages(value: Any, kind: str, place: str) -> tuple[Message, ...]:
 def _message(turn: Any, kind: str, place: str) -> Message:
     """Check a message and keep its further fields (tool calls, thinking), which chat templates may read."""
     if kind == "turns" and not isinstance(turn, dict):
-        return {"role": "user", "content": _text(turn, place)}
-    if isinstance(turn, dict) and "role" in turn:
-        message = {key: value for key, value in turn.items() if value is not None}
-        _text(message.get("role"), f"{place}: role")
-        content = message.get("content", "" if message.get("tool_calls") else None)
-        if isinstance(content, list):
-            content = "".join(_part(part, place) for part in content)
-        return message | {"content": _text(content, f"{place}: content")}
-    wanted = ("from", "value") if kind == "conversations" else ("role", "content")
-    if not isinstance(turn, dict) or not {"from", "value"} <= turn.keys() or kind != "conversations":
-        raise UserError(f"{place} must be an object with {' and '.join(wanted)}")
-    role = _SHAREGPT_ROLES.get(_text(turn["from"], f"{place}: from"))
-    if role is None:
-        raise UserError(f"{place}: unknown speaker {turn['from']!r}; known: {', '.join(_SHAREGPT_ROLES)}")
-    return {"role": role, "content": _text(turn["value"], f"{place}: value")}
-
-
-def _part(part: Any, place: str) -> str:
-    if not isinstance(part, dict) or part.get("type") != "text":
-        raise UserError(f"{place}: only content of type text can be used")
-    return _text(part.get("text"), f"{place}: text")
+        turn = {"role": "user", "content": turn}
+    if not isinstance(turn, dict):
+        raise UserError(f"{place} must be an object, not {_kind(turn)}")
+    if kind == "conversations" and "role" not in turn:
+        speaker = _text(turn.get("from"), f"{place}: from")
+        if speaker not in _SHAREGPT_ROLES:
+            raise UserError(f"{place}: unknown speaker {speaker!r}; known: {', '.join(_SHAREGPT_ROLES)}")
+        turn = {"role": _SHAREGPT_ROLES[speaker], "content": turn.get("value")}
+    message = {key: value for key, value in turn.items() if value is not None}
+    _text(message.get("role"), f"{place}: role")
+    content = message.get("content", "" if message.get("tool_calls") else None)
+    if isinstance(content, list):
+        if not all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+            raise UserError(f"{place}: only content of type text can be used")
+        content = "".join(_text(part.get("text"), f"{place}: text") for part in content)
+    return message | {"content": _text(content, f"{place}: content")}
 
 
 def _list(value: Any, place: str) -> list[Any]:
@@ -311,10 +282,6 @@ def _list(value: Any, place: str) -> list[Any]:
 def _text(value: Any, place: str) -> str:
     if not isinstance(value, str):
         raise UserError(f"{place} must be text, not {_kind(value)}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise UserError(f"{place} holds half a character (a lone surrogate)") from error
     return value
 
 

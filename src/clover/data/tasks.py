@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clover.data.chat import TemplateRefused, encode_prompt
-from clover.data.formats import Message, parse_record, raw_records
+from clover.data.formats import Message, open_rows, parse_record
 from clover.data.slices import cut_plain, cut_python
 from clover.errors import UserError
 from clover.files import read_text
@@ -166,7 +166,7 @@ def _encode_plain(text: str, window: Window, tokenizer: Any) -> list[int]:
 def _read_file(path: Path, prompt_tokens: int) -> Iterator[Task]:
     suffix = path.suffix.lower()
     if suffix in _RECORD_FILES:
-        for where, fields in raw_records(path):
+        for fields, where in open_rows(path):
             if isinstance(fields, dict) and isinstance(fields.get("prompts"), list):
                 yield from _read_lists(fields, path.stem, where)
             else:

@@ -6,16 +6,15 @@ import hashlib
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from clover.data.chat import Sample, check_learnt, encode_records, with_stand_ins
-from clover.data.formats import Record, Rows, open_rows, parse_record
+from clover.data.formats import Record, open_rows, parse_record
 from clover.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,39 +25,27 @@ _TOGETHER = 256  # records that are tokenized at a time
 _PROBES, _PROBE_BYTES = 64, 2**16  # parts of a file that tell it from others
 
 
-class Texts(Protocol):
-    """Numbered training texts.
+class Texts:
+    """Numbered training texts; here samples in memory.
 
     `fingerprint` tells whether a resumed training sees the same data. `load(row)` gives the text of a row, None where
     it cannot be used; `encode` tokenizes some of them, in order.
     """
 
-    fingerprint: str
-
-    def __len__(self) -> int: ...
-
-    def load(self, row: int) -> Record | Sample | None: ...
-
-    def encode(self, texts: Sequence[Record | Sample]) -> list[Sample]: ...
-
-
-class SampleTexts:
-    """Samples in memory as training texts."""
-
     def __init__(self, samples: Sequence[Sample]):
-        self.samples, self.fingerprint = samples, fingerprint(samples)
+        self._samples, self.fingerprint = samples, fingerprint(samples)
 
     def __len__(self) -> int:
-        return len(self.samples)
+        return len(self._samples)
 
-    def load(self, row: int) -> Sample:
-        return self.samples[row]
+    def load(self, row: int) -> Record | Sample | None:
+        return self._samples[row]
 
     def encode(self, texts: Sequence[Record | Sample]) -> list[Sample]:
         return [text for text in texts if isinstance(text, Sample)]
 
 
-class FileTexts:
+class FileTexts(Texts):
     """The records of files (see `clover.data.formats`) as training texts.
 
     A thousand records of each file are looked at beforehand. What cannot be used later on, and conversations that the
@@ -69,7 +56,8 @@ class FileTexts:
         stand_ins: give each user turn and each prompt without an answer a dummy one, for the target to write anew.
 
     Raises:
-        UserError: a file cannot be read or understood; names the file, and the line or record.
+        UserError: a file cannot be read or understood; names the file, and the line or record. From `encode`: not one
+            token of the texts that come first is to be learnt.
     """
 
     def __init__(
@@ -83,16 +71,14 @@ class FileTexts:
         self.problems: dict[str, str] = {}
         self._checked = False
         names = list(map(Path, paths))
-        self._files: list[Rows] = []
+        self._files = []
         for name in names:
             self._files.append(rows := open_rows(name))
             for row in range(min(rows.count, _CHECKED)):
-                _parse(rows, row)
+                parse_record(*rows.read(row))
         self._ends = list(accumulate(rows.count for rows in self._files))
-        template = tokenizer.chat_template
-        options = (stand_ins, self.eos_token_ids, str(template), len(tokenizer))
-        parts = (repr(options).encode(), *(_probe(name) for name in names))
-        self.fingerprint = hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
+        options = (stand_ins, self.eos_token_ids, str(tokenizer.chat_template), len(tokenizer))
+        self.fingerprint = _hash(repr(options).encode(), *map(_probe, names)).hex()
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -105,9 +91,8 @@ class FileTexts:
 
     def load(self, row: int) -> Record | None:
         file = bisect_right(self._ends, row)
-        rows = self._files[file]
         try:
-            record = _parse(rows, row - (self._ends[file - 1] if file else 0))
+            record = parse_record(*self._files[file].read(row - (self._ends[file - 1] if file else 0)))
         except UserError as error:
             self.problems[str(row)] = str(error)
             return None
@@ -127,35 +112,9 @@ class FileTexts:
         self.problems[record.where] = f"{record.where}: {error}"
 
 
-@dataclass(frozen=True)
-class TrainingData:
-    """What was read: the samples, and how many records were left out because the chat template refuses them."""
-
-    samples: tuple[Sample, ...]
-    skipped: int
-    first_problem: str | None
-
-
-def read_samples(
-    paths: Iterable[str | os.PathLike[str]],
-    tokenizer: PreTrainedTokenizerBase,
-    eos_token_ids: Sequence[int] = (),
-    stand_ins: bool = False,
-) -> TrainingData:
-    """Read and tokenize all records of files; for the arguments see `FileTexts`.
-
-    Raises:
-        UserError: a file cannot be read or understood, or not one token of all the data is to be learnt.
-    """
-    texts = FileTexts(paths, tokenizer, eos_token_ids, stand_ins)
-    samples = tuple(texts)
-    problems = list(texts.problems.values())
-    return TrainingData(samples, len(problems), problems[0] if problems else None)
-
-
 def fingerprint(samples: Sequence[Sample]) -> str:
     """A hash of all tokens and masks, to tell whether a resumed training sees the same data."""
-    return hashlib.blake2b(b"".join(sample.digest() for sample in samples), digest_size=16).hexdigest()
+    return _hash(*(sample.digest() for sample in samples)).hex()
 
 
 def token_counts(samples: Iterable[Sample], vocab_size: int) -> Tensor:
@@ -166,17 +125,16 @@ def token_counts(samples: Iterable[Sample], vocab_size: int) -> Tensor:
     return counts
 
 
-def _parse(rows: Rows, row: int) -> Record:
-    where, fields = rows.read(row)
-    return parse_record(fields, where)
-
-
 def _probe(path: Path) -> bytes:
-    """The size of a file, and a hash of parts all over it."""
+    """A hash of a file's size and of parts all over it."""
     size = path.stat().st_size
-    content = hashlib.blake2b(str(size).encode(), digest_size=16)
+    parts = [str(size).encode()]
     with path.open("rb") as file:
         for part in range(_PROBES):
             file.seek(part * size // _PROBES)
-            content.update(file.read(_PROBE_BYTES))
-    return content.digest()
+            parts.append(file.read(_PROBE_BYTES))
+    return _hash(*parts)
+
+
+def _hash(*parts: bytes) -> bytes:
+    return hashlib.blake2b(b"".join(parts), digest_size=16).digest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from rich.console import Console
 
 from clover import assets
 from clover.api import load
-from clover.data import Sample, read_samples
+from clover.data import FileTexts, Sample
 from clover.data.tasks import TaskPrompt, fitting, read_prompts
 from clover.engine import Engine
 from clover.errors import UserError
@@ -210,5 +211,5 @@ def _read_texts(options: EvaluateOptions, target: TargetModel) -> tuple[Sample, 
     if not options.texts:
         return None
     tokenizer: Any = target.tokenizer
-    texts = read_samples(options.texts, tokenizer, target.eos_token_ids)
-    return texts.samples[: options.max_prompts]
+    texts = FileTexts(options.texts, tokenizer, target.eos_token_ids)
+    return tuple(islice(texts, options.max_prompts))

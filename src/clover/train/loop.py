@@ -23,7 +23,6 @@ from rich.console import Console
 from clover.checkpoint import load_checkpoint, save_checkpoint
 from clover.data import Batch, Batches, Position, Record, Sample, Texts, held_out, token_counts
 from clover.data.batching import Side
-from clover.data.texts import SampleTexts
 from clover.drafts import DraftModel
 from clover.drafts.vocabulary import frequent_tokens
 from clover.errors import UserError
@@ -155,7 +154,7 @@ class _Run:
         self, config: TrainConfig, target: TargetModel, texts: Texts | Sequence[Sample], draft: DraftModel
     ):
         self.config, self.target, self.draft = config, target, draft.bind(target)
-        self.texts = SampleTexts(texts) if isinstance(texts, Sequence) else texts
+        self.texts = texts if isinstance(texts, Texts) else Texts(texts)
         held = held_out(config.validation_share)
         self.held_out = None if all(map(held, _loaded(self.texts))) else held  # something must be learnt
         self.batches = self._make_batches(config.seed, lambda text: not (self.held_out and held(text)))
