@@ -7,9 +7,12 @@ import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
+from dataclasses import field, fields
+from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any, TypeVar
+
+from typing_extensions import dataclass_transform
 
 from clover.errors import UserError, one_line
 
@@ -231,6 +234,29 @@ def validated_json(kind: type[T], text: str, source: str) -> T:
         return _adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
         raise UserError(f"{source}: {_describe(error.errors(include_url=False)[0])}") from error
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def checked(kind: type[T]) -> type[T]:
+    """Make a frozen dataclass whose fields pydantic checks; types are strict, as for ``validated``.
+
+    What it refuses raises a UserError that names the field, what stands there and what must.
+    """
+    from pydantic import ValidationError
+    from pydantic.dataclasses import dataclass
+
+    made = dataclass(frozen=True, config={"strict": True})(kind)
+    names, make = [one.name for one in fields(made)], made.__init__  # type: ignore[arg-type]
+
+    @wraps(make)
+    def init(self: Any, *values: Any, **named: Any) -> None:
+        try:
+            make(self, **dict(zip(names, values, strict=False)), **named)
+        except ValidationError as error:
+            raise UserError(_describe(error.errors(include_url=False)[0])) from error
+
+    made.__init__ = init  # type: ignore[assignment]
+    return made  # type: ignore[return-value]
 
 
 @lru_cache(maxsize=64)

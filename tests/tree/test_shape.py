@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from clover.errors import UserError
-from clover.tree import CLOVER2_TREE, Level, TreeShape
+from clover.tree import CLOVER2_TREE, TreeShape
 
 
 def random_shape(rng: random.Random, nodes: int) -> TreeShape:
@@ -29,18 +29,13 @@ def slow_ancestors(parents: list[int]) -> torch.Tensor:
 def test_clover2_tree_is_the_one_of_the_paper():
     assert CLOVER2_TREE.budget == 25
     assert CLOVER2_TREE.max_depth == 5
-    assert [len(level.nodes) for level in CLOVER2_TREE.levels] == [4, 8, 8, 3, 2]
-    assert [len(level.expanded) for level in CLOVER2_TREE.levels] == [1, 4, 4, 1, 1]
-    assert [level.max_rank for level in CLOVER2_TREE.levels] == [3, 2, 2, 2, 1]
+    assert [CLOVER2_TREE.depths.count(depth) for depth in range(1, 6)] == [4, 8, 8, 3, 2]
 
 
-def test_levels_of_a_small_tree():
+def test_paths_come_in_any_order():
     shape = TreeShape.from_paths([[1, 0], [0], [1], [0, 0], [0, 2]])
     assert shape.parents == (-1, 0, 0, 1, 1, 2)
-    assert shape.levels == (
-        Level(nodes=(1, 2), expanded=(0,), slots=(0, 0), ranks=(0, 1), max_rank=1),
-        Level(nodes=(3, 4, 5), expanded=(1, 2), slots=(0, 0, 1), ranks=(0, 2, 0), max_rank=2),
-    )
+    assert shape.ranks == (0, 0, 1, 0, 2, 0)
 
 
 def test_ancestor_mask_equals_walking_up():
@@ -63,22 +58,6 @@ def test_ancestor_mask_equals_walking_up():
 def test_bad_paths_are_refused(paths, message):
     with pytest.raises(UserError, match=message):
         TreeShape.from_paths(paths)
-
-
-@pytest.mark.parametrize(
-    ("parents", "ranks"),
-    [
-        ((), ()),
-        ((0,), (0,)),
-        ((-1, 0), (0,)),
-        ((-1, 1), (0, 0)),
-        ((-1, 0, 1, 0), (0,) * 4),
-        ((-1, 0, 0), (0,) * 3),
-    ],
-)
-def test_bad_parents_are_refused(parents, ranks):
-    with pytest.raises(UserError):
-        TreeShape(parents, ranks)
 
 
 def test_a_cut_tree_has_no_deeper_nodes():

@@ -29,7 +29,7 @@ class DrawnDrafter(StaticDrafter):
     def __init__(self, draft: DraftModel, tree: DrawnTree):
         super().__init__(draft, tree.shape)
         device, self._vocab_size = draft.target.device, draft.target.vocab_size
-        expanded = [node for level in tree.shape.levels for node in level.expanded]
+        expanded = sorted(set(tree.shape.parents[1:]))
         children = [[i for i, parent in enumerate(tree.shape.parents) if parent == node] for node in expanded]
         widest = max(map(len, children))
         padded = [[*nodes, *[-1] * (widest - len(nodes))] for nodes in children]
@@ -43,14 +43,14 @@ class DrawnDrafter(StaticDrafter):
         session, logits = given.catch_up()
         tokens, output = [given.root.unsqueeze(1)], logits.unsqueeze(1)
         missing, probs = [torch.zeros_like(tokens[0], dtype=torch.bool)], []
-        for level in self.levels:
-            assert output is not None
+        for depth, level in enumerate(self.levels):
+            if depth:
+                output = level.advance(session, tokens[-1])
             probs.append(sampler.draft_probs(output))
             drawn = sampler.draw(probs[-1], level.expanded, level.choices, self.d2t)
             impossible = probs[-1].gather(2, drawn) == 0
             tokens.append(target_tokens(self.d2t, drawn[:, level.slots, level.ranks]))
             missing.append(impossible[:, level.slots, level.ranks])
-            output = level.advance(session, tokens[-1])
         draws = self._draws(torch.cat(probs, dim=1))
         tree = TokenTree.from_shape(self.shape, torch.cat(tokens, dim=1)).without(torch.cat(missing, dim=1))
         return dataclasses.replace(tree, draws=draws)

@@ -5,6 +5,7 @@ Shapes: B batch, N nodes (root included), P frontier nodes, V the draft's vocabu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,24 +19,24 @@ from clover.tree import TokenTree, TreeShape
 
 
 @dataclass(frozen=True)
-class Growth:
-    """One level of a static tree as index tensors on the device.
+class Level:
+    """The nodes of one depth of a static tree, and what fills them, as index tensors on the device.
 
     Attributes:
         choices: how many tokens of a parent's distribution are looked at.
         expanded: Long [parents], the nodes whose children these are, in the order of the draft's output.
         slots: Long [nodes], row of the draft's output that a node is a child in.
         ranks: Long [nodes], which of that row's tokens it is.
-        frontier: Long [P], nodes of this level (counted within it) that get children; None at the last level.
-        frontier_slots: Long [1, P], their rows of the draft's output.
+        places: Long [parents], where these are among the nodes of the level above.
+        above: Long [parents], their `slots` there.
     """
 
     choices: int
     expanded: Tensor
     slots: Tensor
     ranks: Tensor
-    frontier: Tensor | None
-    frontier_slots: Tensor | None
+    places: Tensor
+    above: Tensor
 
     @property
     def single(self) -> bool:
@@ -48,12 +49,10 @@ class Growth:
             return scores.argmax(-1)
         return scores.topk(self.choices).indices[:, self.slots, self.ranks]
 
-    def advance(self, session: DraftSession, nodes: Tensor) -> Tensor | None:
-        """Run the draft over what gets children of this level's tokens, Long [B, nodes]; its logits [B, P, V]."""
-        if self.frontier is None or self.frontier_slots is None:
-            return None
-        expanded = nodes if self.single else nodes[:, self.frontier]
-        return session.advance(self.frontier_slots.expand(nodes.shape[0], -1), expanded)
+    def advance(self, session: DraftSession, nodes: Tensor) -> Tensor:
+        """Run the draft over this level's parents, of the level above Long [B, nodes]; its logits [B, parents, V]."""
+        parents = nodes if self.single and nodes.shape[1] == 1 else nodes[:, self.places]
+        return session.advance(self.above.expand(len(nodes), -1), parents)
 
 
 class StaticDrafter:
@@ -72,14 +71,14 @@ class StaticDrafter:
                 "give a shallower tree"
             )
         known = draft.target.vocab_size if draft.d2t is None else len(draft.d2t)
-        widest = max((level.max_rank + 1 for level in shape.levels), default=0)
+        widest = max(shape.ranks) + 1
         if widest > known:
             raise UserError(
                 f"the tree looks at the {widest} best tokens of a node but the draft proposes from {known}; "
                 "give a narrower tree or a draft with a larger vocabulary"
             )
         self.shape, self.max_depth, self.max_nodes = shape, shape.max_depth, len(shape.parents)
-        self.levels = growth(shape, draft.target.device)
+        self.levels = levels_of(shape, draft.target.device)
         self.d2t = draft.d2t
 
     def grow(self, given: DraftInput) -> TokenTree:
@@ -90,30 +89,26 @@ class StaticDrafter:
         session, logits = given.catch_up()
         tokens, output = [given.root.unsqueeze(1)], logits.unsqueeze(1)
         for depth, level in enumerate(self.levels):
-            assert output is not None
+            if depth:
+                output = level.advance(session, tokens[-1])
             picked = level.pick(given.sampler.gumbel_scores(output, depth, self.d2t))
             tokens.append(target_tokens(self.d2t, picked))
-            output = level.advance(session, tokens[-1])
         return torch.cat(tokens, dim=1)
 
 
-def growth(shape: TreeShape, device: torch.device) -> list[Growth]:
-    """Put the levels of a tree on a device."""
+def levels_of(shape: TreeShape, device: torch.device) -> list[Level]:
+    """The depths 1, 2, … of a tree, on a device."""
 
-    def index(values: list[int] | tuple[int, ...]) -> Tensor:
+    def index(values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=device)
 
-    levels = []
-    for level, below in zip(shape.levels, [*shape.levels[1:], None], strict=True):
-        frontier = None if below is None else [level.nodes.index(node) for node in below.expanded]
-        levels.append(
-            Growth(
-                choices=level.max_rank + 1,
-                expanded=index(level.expanded),
-                slots=index(level.slots),
-                ranks=index(level.ranks),
-                frontier=None if frontier is None else index(frontier),
-                frontier_slots=None if frontier is None else index([level.slots[i] for i in frontier])[None],
-            )
-        )
+    levels, slots = list[Level](), [0]
+    for depth in range(1, shape.max_depth + 1):
+        nodes = [node for node, its_depth in enumerate(shape.depths) if its_depth == depth]
+        ranks = [shape.ranks[node] for node in nodes]
+        expanded = sorted({shape.parents[node] for node in nodes})
+        places = [parent - shape.depths.index(depth - 1) for parent in expanded]
+        above, slots = slots, [expanded.index(shape.parents[node]) for node in nodes]
+        above = [above[place] for place in places]
+        levels.append(Level(max(ranks) + 1, *map(index, (expanded, slots, ranks, places, above))))
     return levels

@@ -6,7 +6,7 @@ a `TokenTree` is one step's tree with its tokens, for a batch. Node 0 is the roo
 node comes after its parent.
 """
 
-from clover.tree.shape import Level, TreeShape
+from clover.tree.shape import TreeShape
 from clover.tree.spec import (
     CLOVER2_TREE,
     MEDUSA_TREE,
@@ -23,7 +23,6 @@ from clover.tree.tokens import Draws, TokenTree
 __all__ = [
     "Tree",
     "TreeShape",
-    "Level",
     "BudgetTree",
     "RerankTree",
     "ConfidentChain",

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from clover.errors import UserError
-from clover.files import read_model
-from clover.tree.shape import TreeShape
+from clover.errors import UserError, one_line
+from clover.files import checked, read_model
+from clover.tree.shape import MOST, TreeShape
 
-_MOST = 9999  # nodes, depths or children that a tree may be asked for
 _MOST_BYTES = 2**20  # of a file with a tree
-RankPaths = tuple[tuple[Annotated[int, Field(ge=0, le=_MOST)], ...], ...]
+_Count = Annotated[int, Field(ge=1, le=MOST)]
+RankPaths = tuple[tuple[Annotated[int, Field(ge=0, le=MOST)], ...], ...]
 
 
-@dataclass(frozen=True)
+@checked
 class BudgetTree:
     """Clover-1's dynamic tree (arXiv 2405.00263): few nodes, those with the highest joint probability.
 
@@ -27,21 +26,14 @@ class BudgetTree:
             this; the first always is. In (0, 1].
 
     Raises:
-        UserError: a value is out of range.
+        UserError: a value is out of range; so for the other rules.
     """
 
-    budget: int = 4
-    mass: float = 0.8
-
-    def __post_init__(self) -> None:
-        _check_count("a budget tree's number of nodes", self.budget)
-        if not 0 < self.mass <= 1:
-            raise UserError(
-                f"a budget tree takes a probability mass above 0 and at most 1, as 0.8, got {self.mass}"
-            )
+    budget: _Count = 4
+    mass: Annotated[float, Field(gt=0, le=1)] = 0.8
 
 
-@dataclass(frozen=True)
+@checked
 class RerankTree:
     """EAGLE-2's dynamic tree (arXiv 2406.16858, section 4): expand a beam, then keep the best of all candidates.
 
@@ -49,22 +41,14 @@ class RerankTree:
         budget: draft tokens per step, root excluded.
         beam: nodes that are expanded per depth, and children that each of them gets.
         depth: of the beam; no deeper than the draft goes.
-
-    Raises:
-        UserError: a value is out of range.
     """
 
-    budget: int = 60
-    beam: int = 10
-    depth: int = 6
-
-    def __post_init__(self) -> None:
-        _check_count("an eagle2 tree's number of nodes", self.budget)
-        _check_count("an eagle2 tree's beam", self.beam)
-        _check_count("an eagle2 tree's depth", self.depth)
+    budget: _Count = 60
+    beam: _Count = 10
+    depth: _Count = 6
 
 
-@dataclass(frozen=True)
+@checked
 class ConfidentChain:
     """A chain that is ended at each step where the draft is no longer confident that it is accepted so far.
 
@@ -72,31 +56,18 @@ class ConfidentChain:
         depth: of the chain at most; no deeper than the draft goes.
         least: the joint probability of its tokens, as the mean of a batch's rows, below which no more are drafted.
             Above 0 and below 1.
-
-    Raises:
-        UserError: a value is out of range.
     """
 
-    depth: int
-    least: float
-
-    def __post_init__(self) -> None:
-        _check_count("a chain's length", self.depth)
-        if not 0 < self.least < 1:
-            raise UserError(
-                f"a chain that ends early takes a probability above 0 and below 1, as chain:10:0.1, got {self.least}"
-            )
+    depth: _Count
+    least: Annotated[float, Field(gt=0, lt=1)]
 
 
-@dataclass(frozen=True)
+@checked
 class DrawnTree:
     """A static shape whose children are drawn from the draft without replacement (EAGLE, arXiv 2401.15077).
 
     Attributes:
-        shape: a child's rank says which draw it is.
-
-    Raises:
-        UserError: a node has a second child drawn but no first. Draws are verified in their order, none left out.
+        shape: a child's rank says which draw it is. Draws are verified in their order, so none may be left out.
     """
 
     shape: TreeShape
@@ -160,24 +131,36 @@ def parse_tree(text: str) -> Tree:
     """
     if text in _NAMED:
         return _NAMED[text]
+    try:
+        return _parsed(text)
+    except UserError as error:
+        raise UserError(f"tree {_shortened(text)}: {one_line(error)}; {_WANTED}") from error
+    except ValueError as error:  # of int() and float()
+        raise UserError(f"tree {_shortened(text)} does not have the numbers it needs; {_WANTED}") from error
+
+
+def _parsed(text: str) -> Tree:
     kind, colon, given = text.partition(":")
-    values = given.split(":")
-    match kind if colon else "":
-        case "chain" if len(values) == 1:
-            return TreeShape.chain(_count(text, given))
-        case "chain" if len(values) == 2:
-            return ConfidentChain(_count(text, values[0]), _number(text, values[1]))
-        case "budget" if len(values) <= 2:
-            return BudgetTree(_count(text, values[0]), *(_number(text, value) for value in values[1:]))
-        case "eagle2" if len(values) <= 3:
-            return RerankTree(*(_count(text, value) for value in values))
-        case "drawn":
-            return _drawn(text, given)
-        case "paths":
-            return TreeShape.from_paths(_ranks(text, path) for path in given.split(","))
-        case "chain" | "budget" | "eagle2":
-            raise UserError(f"tree {_shortened(text)} has more parts than {kind} takes; {_WANTED}")
-    return TreeShape.from_paths(_read_paths(Path(text)))
+    parts = given.split(":")
+    match kind if colon else "", len(parts):
+        case "chain", 1:
+            return TreeShape.chain(int(given))
+        case "chain", 2:
+            return ConfidentChain(int(parts[0]), float(parts[1]))
+        case "budget", 1 | 2:
+            return BudgetTree(int(parts[0]), *map(float, parts[1:]))
+        case "eagle2", 1 | 2 | 3:
+            return RerankTree(*map(int, parts))
+        case "paths", 1:
+            return TreeShape.from_paths(map(_ranks, given.split(",")))
+        case "drawn", _:
+            shape = _NAMED.get(given) or (None if parts[0] == "drawn" else _parsed(given))
+            if not isinstance(shape, TreeShape):
+                raise UserError("only a static tree can be drawn, such as drawn:clover2 or drawn:chain:5")
+            return DrawnTree(shape)
+        case "chain" | "budget" | "eagle2", _:
+            raise UserError(f"{kind} takes fewer parts")
+    return TreeShape.from_paths(read_model(Path(text), RankPaths, _MOST_BYTES))
 
 
 def static_spec(shape: TreeShape) -> str:
@@ -197,48 +180,12 @@ def _path_text(path: tuple[int, ...]) -> str:
     return ".".join(map(str, path)) + ("." if len(path) == 1 else "")
 
 
-def _ranks(text: str, path: str) -> list[int]:
+def _ranks(path: str) -> list[int]:
     ranks = path.removesuffix(".").split(".") if "." in path else list(path)
     if not ranks or not all(rank.isascii() and rank.isdigit() and len(rank) < 5 for rank in ranks):
-        raise UserError(
-            f"tree {_shortened(text)}: {path[:20]!r} is no path of ranks such as 00 or 0.12; {_WANTED}"
-        )
+        raise UserError(f"{path[:20]!r} is no path of ranks such as 00 or 0.12")
     return [int(rank) for rank in ranks]
 
 
 def _shortened(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")
-
-
-def _drawn(text: str, given: str) -> DrawnTree:
-    shape = parse_tree(given)
-    if not isinstance(shape, TreeShape):
-        raise UserError(
-            f"tree {text!r}: only a static tree can be drawn, such as drawn:clover2 or drawn:chain:5"
-        )
-    return DrawnTree(shape)
-
-
-def _count(text: str, number: str) -> int:
-    if not (number.isascii() and number.isdigit() and 0 < len(number) < 5):
-        raise UserError(f"tree {text!r}: {number!r} is no whole number from 1 to {_MOST}; {_WANTED}")
-    return int(number)
-
-
-def _number(text: str, number: str) -> float:
-    try:
-        return float(number)
-    except ValueError:
-        raise UserError(f"tree {text!r}: {number!r} is no number; {_WANTED}") from None
-
-
-def _check_count(what: str, value: int) -> None:
-    if not 1 <= value <= _MOST:
-        raise UserError(f"{what} must be from 1 to {_MOST}, got {value}")
-
-
-def _read_paths(file: Path) -> list[list[int]]:
-    try:
-        return [list(path) for path in read_model(file, RankPaths, _MOST_BYTES)]
-    except UserError as error:
-        raise UserError(f"tree {str(file)!r} cannot be read ({error}); {_WANTED}") from error

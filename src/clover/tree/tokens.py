@@ -14,12 +14,12 @@ from torch import Tensor
 
 from clover.tree.shape import TreeShape
 
-_ROOT = TreeShape((-1,), (0,))
+_ROOT = TreeShape()
 
 
 @dataclass(frozen=True)
 class Draws:
-    """How the children of a tree were drawn, for verification by rule B.
+    """How the children of a tree were drawn, for recursive rejection sampling.
 
     Attributes:
         draft_probs: float64 [B, P, V], per node that has children the distribution of the first draw; the later

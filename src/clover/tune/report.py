@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import cycle
@@ -66,7 +67,7 @@ def tree_label(tree: str) -> str:
     if not tree.startswith("paths:"):
         return "plain decoding" if tree == PLAIN else tree
     shape: Any = parse_tree(tree)
-    return "static " + "+".join(str(len(level.nodes)) for level in shape.levels)
+    return "static " + "+".join(str(count) for depth, count in Counter(shape.depths).items() if depth)
 
 
 def draw(sizes: Sequence[Sequence[Timed]], title: str, subtitle: str, foot: str) -> Figure:

@@ -16,7 +16,7 @@ from clover.tune.round_robin import Step, time_in_turn, until
 from clover.tune.shapes import Candidate
 
 _WANTED, _FEWEST = 40, 8  # steps of each tree: so many are wanted, so many are taken however late it is
-_ROOT = TreeShape((-1,), (0,))  # the tree of plain decoding
+_ROOT = TreeShape()  # the tree of plain decoding
 
 
 @dataclass(frozen=True)
