@@ -306,6 +306,9 @@ def test_banned_tokens_are_never_chosen():
         {"banned_tokens": 3},
         {"seed": -1},
         {"seed": 2**63},
+        {"seed": 2**70},
+        {"seed": True},
+        {"other": 1},
         {"seed": None},
     ],
 )

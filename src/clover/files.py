@@ -245,7 +245,7 @@ def checked(kind: type[T]) -> type[T]:
     from pydantic import ValidationError
     from pydantic.dataclasses import dataclass
 
-    made = dataclass(frozen=True, config={"strict": True})(kind)
+    made = dataclass(frozen=True, config={"strict": True, "extra": "forbid"})(kind)
     names, make = [one.name for one in fields(made)], made.__init__  # type: ignore[arg-type]
 
     @wraps(make)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from clover.sampling.numbers import gumbels
 
@@ -19,9 +20,9 @@ _KEPT_ON = "cpu"  # the type of device on which they are kept
 class GumbelCache:
     """Standard Gumbel numbers of some tokens at the next positions of each row; those of greedy rows are 0.
 
-    On a CPU, where hashing takes longer than much else of a step, the numbers of positions that a row has not reached
-    are kept: a tree that is deeper than its accepted path costs no more than the path. Elsewhere all are hashed in each
-    step, for how far the rows have come the host would have to ask.
+    On a CPU, where hashing takes long, the numbers of positions that a row has not reached are kept: a tree that is
+    deeper than its accepted path costs no more than the path. Elsewhere all are hashed in each step, because the host
+    would have to ask how far the rows have come.
 
     Args:
         seeds: Long [B].
@@ -30,21 +31,21 @@ class GumbelCache:
     """
 
     def __init__(self, seeds: Tensor, greedy: Sequence[bool], tokens: Tensor):
-        self.tokens, self._keeps = tokens, tokens.device.type == _KEPT_ON
+        self._tokens, self._keeps = tokens, tokens.device.type == _KEPT_ON
         self._set_rows(seeds, greedy)
         self._ends = [0] * len(greedy)  # the first position of each row that is not hashed, if they are kept
         self._numbers = torch.zeros(len(seeds), 0, len(tokens), device=tokens.device)  # [B, R, V]
-        self.advance()
+        self._slots = torch.zeros_like(seeds)  # where those of depth 0 are
+        self._together: int | None = 0  # the same, if it is one place for all rows
+        self.ready = 0  # depths whose numbers are there in this step
 
     def _set_rows(self, seeds: Tensor, greedy: Sequence[bool]) -> None:
         self._seeds, self._greedy = seeds, greedy
-        self._zeros = torch.tensor(greedy, device=seeds.device)[:, None, None] if any(greedy) else None
+        self._is_greedy = torch.tensor(greedy, device=seeds.device)[:, None, None]
 
     def advance(self) -> None:
         """A step has ended: positions are others now."""
-        self.ready = 0  # depths whose numbers are there in this step
-        self._slots = torch.zeros_like(self._seeds)  # where those of depth 0 are
-        self._together: int | None = 0  # the same, if it is one place for all rows
+        self.ready = 0
 
     def prepare(self, positions: Tensor, depths: int) -> None:
         """Hash what is not there yet.
@@ -60,14 +61,15 @@ class GumbelCache:
         else:
             ahead = torch.arange(depths, device=positions.device)
             at = (positions.unsqueeze(1) + ahead).unsqueeze(2)
-            numbers = gumbels(self._seeds[:, None, None], CHOICE, at, self.tokens)
-            self._numbers = numbers if self._zeros is None else numbers.masked_fill_(self._zeros, 0.0)
+            numbers = gumbels(self._seeds[:, None, None], CHOICE, at, self._tokens)
+            self._numbers = numbers.masked_fill_(self._is_greedy, 0.0)
+            self._slots, self._together = torch.zeros_like(self._seeds), 0
         self.ready = depths
 
     def _hash_missing(self, positions: Tensor, depths: int) -> None:
         starts = positions.tolist()
         if depths > self._numbers.shape[1]:
-            self._numbers = self._numbers.new_zeros(len(starts), depths, len(self.tokens))
+            self._numbers = self._numbers.new_zeros(len(starts), depths, len(self._tokens))
             self._ends = [0] * len(starts)
         room = self._numbers.shape[1]
         rows = zip(starts, self._ends, self._greedy, strict=True)
@@ -79,7 +81,7 @@ class GumbelCache:
         ]
         if missing:
             row, at = torch.tensor(missing).T
-            self._numbers[row, at % room] = gumbels(self._seeds[row, None], CHOICE, at[:, None], self.tokens)
+            self._numbers[row, at % room] = gumbels(self._seeds[row, None], CHOICE, at[:, None], self._tokens)
         self._ends = [max(end, start + depths) for start, end in zip(starts, self._ends, strict=True)]
         self._slots = positions % room
         first = {start % room for start in starts}
@@ -106,16 +108,14 @@ class GumbelCache:
 
     def select(self, rows: Sequence[int], seeds: Tensor, greedy: Sequence[bool]) -> None:
         """Keep these rows, in this order, whose seeds and greediness are given anew."""
+        self.ready = 0
         self._numbers = self._numbers[torch.tensor(rows, dtype=torch.long, device=seeds.device)]
         self._ends = [self._ends[row] for row in rows]
         self._set_rows(seeds, greedy)
-        self.advance()
 
     def insert(self, seeds: Tensor, greedy: Sequence[bool]) -> None:
         """Go on with more rows behind the own ones; seeds and greediness are those of all."""
-        more = len(seeds) - len(self._ends)
-        room, size = self._numbers.shape[1:]
-        self._numbers = torch.cat((self._numbers, self._numbers.new_zeros(more, room, size)))
+        self.ready, more = 0, len(seeds) - len(self._ends)
+        self._numbers = pad(self._numbers, (0, 0, 0, 0, 0, more))
         self._ends += [0] * more
         self._set_rows(seeds, greedy)
-        self.advance()

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
 
 from clover.errors import UserError
+from clover.files import checked
+
+_Token = Annotated[int, Field(ge=0)]
+_Bias = Annotated[float, Field(ge=-1e6, le=1e6)]
 
 
-@dataclass(frozen=True)
+def _zero_or_large(temperature: float) -> float:
+    if 0 < temperature < 1e-5:
+        raise UserError(f"it is {temperature}; it must be 0 (greedy) or at least 1e-5")
+    return temperature
+
+
+@checked
 class SamplingParams:
     """How the tokens of one request are chosen.
 
@@ -29,45 +42,14 @@ class SamplingParams:
         UserError: a value is of the wrong type or out of range.
     """
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
-    banned_tokens: tuple[int, ...] = ()
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not (_is_number(self.temperature) and (self.temperature == 0 or 1e-5 <= self.temperature <= 1e5)):
-            raise UserError(f"temperature must be 0 (greedy) or from 1e-5 to 1e5, got {self.temperature!r}")
-        if not (_is_number(self.top_p) and 0 < self.top_p <= 1):
-            raise UserError(f"top_p must be a number above 0 and at most 1 (off), got {self.top_p!r}")
-        if not (_is_number(self.min_p) and 0 <= self.min_p <= 1):
-            raise UserError(f"min_p must be a number from 0 (off) to 1, got {self.min_p!r}")
-        if not (_is_number(self.repetition_penalty) and 1e-3 <= self.repetition_penalty <= 1e3):
-            raise UserError(
-                f"repetition_penalty must be from 1e-3 to 1e3, 1 is off, got {self.repetition_penalty!r}"
-            )
-        if not _is_count(self.top_k):
-            raise UserError(f"top_k must be a whole number, 0 is off, got {self.top_k!r}")
-        if not (_is_count(self.seed) and self.seed < 2**63):
-            raise UserError(f"seed must be a whole number from 0 to 2^63 - 1, got {self.seed!r}")
-        self._check_tokens()
-
-    def _check_tokens(self) -> None:
-        if not isinstance(self.logit_bias, Mapping) or not isinstance(self.banned_tokens, Collection):
-            raise UserError("logit_bias must map token ids to numbers, banned_tokens must list token ids")
-        for token, bias in self.logit_bias.items():
-            if not (_is_count(token) and _is_number(bias) and -1e6 <= bias <= 1e6):
-                raise UserError(
-                    f"logit_bias must give token ids a number from -1e6 to 1e6, got {token!r}: {bias!r}; "
-                    "use banned_tokens to rule a token out"
-                )
-        for token in self.banned_tokens:
-            if not _is_count(token):
-                raise UserError(f"banned_tokens must hold token ids, got {token!r}")
-        object.__setattr__(self, "banned_tokens", tuple(self.banned_tokens))
+    temperature: Annotated[float, Field(ge=0, le=1e5), AfterValidator(_zero_or_large)] = 0.0
+    top_k: Annotated[int, Field(ge=0)] = 0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    repetition_penalty: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0
+    logit_bias: Mapping[_Token, _Bias] = field(default_factory=dict, hash=False)
+    banned_tokens: Annotated[tuple[_Token, ...], Field(strict=False)] = ()
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
     @property
     def greedy(self) -> bool:
@@ -86,11 +68,3 @@ class SamplingParams:
                 raise UserError(f"{name} has token {highest}, but the vocabulary ends at {vocab_size - 1}")
         if len(set(self.banned_tokens)) == vocab_size:
             raise UserError("banned_tokens bans the whole vocabulary; leave at least one token")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,9 +1,10 @@
 """What the target model itself says next: logits processors and random numbers of the rows of a batch.
 
-The processors are those of transformers, in the same order: logit bias, repetition penalty, banned tokens;
-then, for rows that sample, temperature, top-k, top-p and min-p. The penalty looks at the text and at the
-node's own path down the tree. Shapes: B batch, N tree nodes, D depth of the tree, V vocabulary, A tokens committed in
-one step, P nodes whose children are ranked or drawn, K children, V' tokens that a draft proposes from.
+The processors are those of transformers, in the same order: logit bias, repetition penalty, banned tokens; then, for
+rows that sample, temperature, top-k, top-p and min-p. The penalty looks at the text and at the node's own path.
+
+Shapes: B batch, N tree nodes, D depth of the tree, V vocabulary, A tokens committed in one step, P nodes whose children
+are ranked or drawn, K children, V' tokens that a draft proposes from, W tokens that filters look at.
 """
 
 from __future__ import annotations
@@ -46,20 +47,16 @@ class GumbelNoise:
 class Sampler:
     """The processors of a batch as per-row tensors, and the random numbers of its rows.
 
-    Row b chooses its t-th new token by an exponential race (the Gumbel-max trick): the token v with the highest
-    ``log p(v) + g[b, t, v]``, where the g are independent standard Gumbel numbers, hashed from the row's seed, t and
-    v and from nothing else. At a tree node of depth d, t is the number of new tokens committed so far plus d. So the
-    sampled text is a function of model, prompt and parameters: the same with and without a draft, for every tree,
-    batch and order of rows. Siblings share numbers, but at most one of them is on the path.
+    Row b chooses its t-th new token by the Gumbel-max trick: the token v with the highest ``log p(v) + g[b, t, v]``,
+    where the g are standard Gumbel numbers, hashed from the row's seed, t and v and from nothing else. At a tree node
+    of depth d, t is the number of new tokens committed so far plus d. So the sampled text is a function of model,
+    prompt and parameters: the same with and without a draft, for every tree, batch and order of rows. Siblings share
+    numbers, but at most one of them is on the path.
 
-    A draft may look at the same numbers (`gumbel_scores`), and guesses better for it: where its distribution is the
-    target's, the race has the same winner. The target's choice does not depend on what the draft proposes, so this
-    changes no text. It is speculative decoding with common random numbers, the drafter-invariant kind of Daliri,
-    Musco and Suresh (Coupling without communication and drafter-invariant speculative decoding, 2024, 2408.07978).
-
-    Draws from the draft and the tests of recursive rejection sampling use other numbers, hashed from the seed, the
-    number of new tokens committed so far, the node and the token: the text is then still the same in every batch and
-    order of rows.
+    A draft may look at the same numbers (`gumbel_scores`), and guesses better for it. The target's choice does not
+    depend on what the draft proposes, so this changes no text (drafter-invariant speculative decoding: Daliri, Musco
+    and Suresh 2024, 2408.07978). Draws from the draft and the tests of recursive rejection sampling use other numbers,
+    hashed from the seed, the number of new tokens committed so far, the node and the token.
 
     Attributes:
         any_sampled: whether a row is not greedy.
@@ -89,8 +86,8 @@ class Sampler:
         self._configure(params)
         self._positions = torch.zeros(len(params), dtype=torch.long, device=self._device)
         self._seen = self._seen_in(prompts).to(self._device)
-        self._choices: GumbelCache | None = None  # of the whole vocabulary
-        self._draft_choices: GumbelCache | None = None  # of the tokens that a draft proposes from
+        tokens = torch.arange(vocab_size, device=self._device)
+        self._numbers = GumbelCache(self._seeds, self._rows_greedy, tokens)
         self._depths = 1  # how many depths are hashed at once
 
     def _configure(self, params: Sequence[SamplingParams]) -> None:
@@ -175,12 +172,12 @@ class Sampler:
         return torch.where(self._greedy.unsqueeze(-1), one_hot, probs)
 
     def gumbel_scores(self, logits: Tensor, depth: int, tokens: Tensor | None = None) -> Tensor:
-        """Turn a draft's logits into the scores of the race that it expects: the best are the likeliest choices.
+        """Turn a draft's logits into scores of which the best are the likeliest choices of the target.
 
         Args:
             logits: [B, P, V'] for the children of nodes at `depth`, any floating dtype.
             depth: of these nodes, 0 for the root.
-            tokens: Long [V'], which tokens these are; None for the whole vocabulary. Always the same in one step.
+            tokens: Long [V'], which tokens these are; None for the whole vocabulary.
 
         Returns:
             [B, P, V']: log-probabilities at each row's temperature, up to a constant, plus the numbers by which
@@ -208,7 +205,7 @@ class Sampler:
     def draw(self, draft_probs: Tensor, nodes: Tensor, count: int, tokens: Tensor | None = None) -> Tensor:
         """Draw the children of tree nodes without replacement; greedy rows take the most probable tokens.
 
-        An exponential race: token x arrives after a time -log(u) / probability, and the first to arrive win.
+        Those with the highest probability / -log(u) win, u being uniform: an exponential race.
 
         Args:
             draft_probs: float64 [B, P, V'].
@@ -247,34 +244,27 @@ class Sampler:
 
     def _prepared(self, max_depth: int) -> GumbelCache:
         """The numbers of the whole vocabulary, ready down to this depth or as deep as trees may be."""
-        if self._choices is None:
-            tokens = torch.arange(self._vocab_size, device=self._device)
-            self._choices = GumbelCache(self._seeds, self._rows_greedy, tokens)
-        self._choices.prepare(self._positions, max(self._depths, max_depth + 1))
-        return self._choices
+        self._numbers.prepare(self._positions, max(self._depths, max_depth + 1))
+        return self._numbers
 
     def _gumbels_of(self, tokens: Tensor | None, depth: int) -> Tensor:
-        """The numbers at one depth, [B, 1, V'] for tokens Long [V'], [B, 1, V] if they are None.
-
-        Where the target's own choice needs those of all tokens, these are taken from there; else only they are hashed.
-        """
-        if tokens is None:
-            return self._prepared(depth).of_depth(depth)
-        if not self._warpers.narrow:
-            return self._prepared(depth).of_depth(depth)[..., tokens]
-        if self._draft_choices is None or self._draft_choices.tokens is not tokens:
-            self._draft_choices = GumbelCache(self._seeds, self._rows_greedy, tokens)
-        self._draft_choices.prepare(self._positions, max(self._depths, depth + 1))
-        return self._draft_choices.of_depth(depth)
+        """The numbers at one depth, [B, 1, V'] for tokens Long [V'], [B, 1, V] if they are None."""
+        numbers = self._prepared(depth).of_depth(depth)
+        return numbers if tokens is None else numbers[..., tokens]
 
     def _gumbels_at(self, tree: TokenTree, tokens: Tensor | None) -> Tensor:
-        """The numbers of each node, [B, N, W] for `tokens`, [B, N, V] if they are None."""
-        fewer = tokens is not None and tokens[0].numel() < self._vocab_size * (tree.max_depth + 1)
-        if tokens is not None and fewer and not (self._choices is not None and self._choices.ready):
-            positions = (self._positions.unsqueeze(1) + tree.depths).unsqueeze(2)
-            numbers = gumbels(self._seeds[:, None, None], CHOICE, positions, tokens)
-            return numbers.masked_fill_(self._greedy.unsqueeze(2), 0.0) if self._any_greedy else numbers
-        return self._prepared(tree.max_depth).of_nodes(tree.depths, tokens)
+        """The numbers of each node, [B, N, W] for `tokens`, [B, N, V] if they are None.
+
+        Where filters leave few tokens and nobody else needs numbers, only theirs are hashed.
+        """
+        if (
+            tokens is None
+            or self._numbers.ready
+            or tokens[0].numel() >= self._vocab_size * (tree.max_depth + 1)
+        ):
+            return self._prepared(tree.max_depth).of_nodes(tree.depths, tokens)
+        positions = (self._positions.unsqueeze(1) + tree.depths).unsqueeze(2)
+        return gumbels(self._seeds[:, None, None], CHOICE, positions, tokens)
 
     def commit(self, tokens: Tensor, counts: Tensor) -> None:
         """Append new tokens to the text of each row.
@@ -284,8 +274,7 @@ class Sampler:
             counts: Long [B]; how many of them count, 0 to A.
         """
         self._positions = self._positions + counts
-        for choices in self._hashed:
-            choices.advance()
+        self._numbers.advance()
         if self._penalty is not None:
             padding = torch.arange(tokens.shape[1], device=tokens.device) >= counts.unsqueeze(1)
             self._seen = self._seen.scatter(1, tokens.masked_fill(padding, self._vocab_size), True)
@@ -295,20 +284,14 @@ class Sampler:
         self._configure([self._params[row] for row in rows])
         index = torch.tensor(rows, dtype=torch.long, device=self._device)
         self._positions, self._seen = self._positions[index], self._seen[index]
-        for choices in self._hashed:
-            choices.select(rows, self._seeds, self._rows_greedy)
+        self._numbers.select(rows, self._seeds, self._rows_greedy)
 
     def insert(self, other: Sampler) -> None:
         """Take in the rows of another sampler of the same vocabulary and device, behind the own ones."""
         self._configure([*self._params, *other._params])
         self._positions = torch.cat((self._positions, other._positions))
         self._seen = torch.cat((self._seen, other._seen))
-        for choices in self._hashed:
-            choices.insert(self._seeds, self._rows_greedy)
-
-    @property
-    def _hashed(self) -> list[GumbelCache]:
-        return [choices for choices in (self._choices, self._draft_choices) if choices is not None]
+        self._numbers.insert(self._seeds, self._rows_greedy)
 
     def _scores(self, logits: Tensor, tree: TokenTree) -> Tensor:
         """Apply what greedy rows need too: bias, repetition penalty, bans."""

@@ -34,11 +34,6 @@ class Warpers:
         self._top_p = column([row.top_p for row in rows], 1.0, device)
         self._min_p = column([row.min_p for row in rows], 0.0, device)
 
-    @property
-    def narrow(self) -> bool:
-        """Whether every row that samples has a filter, so that `warp` keeps few tokens of each node."""
-        return self._any_filtered and self._all_filtered
-
     def warp(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
         """Divide scores [B, N, V] by the temperature, and drop tokens.
 
