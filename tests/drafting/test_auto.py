@@ -91,11 +91,12 @@ def test_a_text_that_goes_in_circles_is_looked_up() -> None:
     text = RepeatingText([1, 2, 3, 4] * 12)
     policy, asked = make_policy(draft()), 0
     for _ in range(30):
-        drafter = policy.choose(Running(1, 50, texts=lambda: [text]))
+        running = Running(1, 50, texts=lambda: [text])
+        drafter = policy.choose(running)
         looked_up = isinstance(drafter, LookupDrafter)
         asked += looked_up
         tokens = 1 + drafter.max_depth if looked_up else 1
         seconds = 1.2 if looked_up else 1.0 if isinstance(drafter, PlainDrafter) else 2.0
-        policy.record(StepOutcome(1, 50, drafter, drafter.max_nodes, (tokens,), seconds, 0.0, 0))
+        policy.record(StepOutcome(running, drafter, drafter.max_nodes, (tokens,), seconds, 0))
         text.extend(text.following(tokens))
     assert asked > 20

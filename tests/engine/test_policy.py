@@ -148,13 +148,12 @@ def test_outcomes_say_what_happened(target: TargetModel) -> None:
     generations = run(Engine(target, draft, policy=policy), requests)
     first = policy.outcomes[0]
     assert policy.asked[0] == Running(2, 3)
-    assert (first.batch_size, first.context) == (2, 3)
+    assert first.running == Running(2, 3)
     assert [outcome.drafter for outcome in policy.outcomes[:4]] == [tree, PLAIN_DRAFTER, PLAIN_DRAFTER, tree]
     assert [outcome.nodes for outcome in policy.outcomes[:4]] == [4, 1, 1, 4]
     assert [outcome.caught_up for outcome in policy.outcomes[:4]][1:3] == [0, 0]
     assert policy.outcomes[3].caught_up > 0 == policy.outcomes[0].caught_up
-    assert all(0 <= outcome.draft_seconds <= outcome.seconds for outcome in policy.outcomes)
-    assert all(len(outcome.emitted) == outcome.batch_size for outcome in policy.outcomes)
+    assert all(len(outcome.emitted) == outcome.running.batch_size for outcome in policy.outcomes)
     assert len(policy.outcomes) == max(generation.acceptance.steps for generation in generations)
     assert sum(sum(outcome.emitted) for outcome in policy.outcomes) >= 29
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import log2
 from statistics import fmean, median_low
 
-from clover.drafting.base import PLAIN_DRAFTER, Drafter
+from clover.drafting.base import PLAIN_DRAFTER, Drafter, Policy, Running, StepOutcome
 from clover.drafting.factory import make_drafter
-from clover.drafting.policy import Policy, Running, StepOutcome
 from clover.drafting.prompt_lookup import LookupAcceptance, LookupDrafter
-from clover.drafting.tuning import PLAIN, Tuning, on_line
+from clover.drafting.tuning import PLAIN, Choice, Tuning, on_line
 from clover.drafts import DraftModel
 from clover.drafts.ngrams import RepeatingText
 from clover.tree import TreeShape, static_spec
@@ -154,26 +153,28 @@ class AutoPolicy(Policy):
         self, candidates: Mapping[str, Candidate], costs: Mapping[int, Mapping[str, float]] | None = None
     ):
         self._candidates = dict(candidates)
-        drafters = [one.drafter for one in candidates.values()]
-        self.max_nodes = max(drafter.max_nodes for drafter in drafters)
-        self.max_depth = max(drafter.max_depth for drafter in drafters)
         self._depths = {name: one.drafter.max_depth for name, one in candidates.items()}
-        chains = [name for name, one in candidates.items() if one.kind == "chain"]
-        self._shallowest = min(chains, key=self._depths.__getitem__)
-        self._lookups = [name for name, one in candidates.items() if one.kind == "lookup"]
-        first = candidates[self._shallowest]
-        self._chains = Acceptance(max(map(self._depths.__getitem__, chains)), first.rate, first.weight)
-        self._trees = {
-            name: Acceptance(self._depths[name], one.rate, one.weight)
-            for name, one in candidates.items()
-            if one.kind == "tree"
+        self.max_nodes = max(one.drafter.max_nodes for one in candidates.values())
+        self.max_depth = max(self._depths.values())
+        self._chains, self._lookups = self._of_kind("chain"), self._of_kind("lookup")
+        self._shallowest, first = self._chains[0], candidates[self._chains[0]]
+        common = Acceptance(self._depths[self._chains[-1]], first.rate, first.weight)
+        trees = {
+            name: Acceptance(self._depths[name], candidates[name].rate, candidates[name].weight)
+            for name in self._of_kind("tree")
         }
+        self._acceptance = dict.fromkeys([PLAIN, *self._chains], common) | trees
         self._lookup, self._texts = LookupAcceptance(), list[RepeatingText]()
         self._sizes = {size_group(at): _Size(StepSeconds(known, 3)) for at, known in (costs or {}).items()}
         self._group, self._name = -1, PLAIN
         self._probe: tuple[str, int] | None = None  # what, and steps that are left
         self._spent, self._yielded = 0.0, 0.0  # by the probe: seconds, and tokens per sequence
         self._wait, self._lost = 0.0, 0  # seconds until the next probe, and probes lost one after the other
+
+    def _of_kind(self, kind: str) -> list[str]:
+        """Names of candidates, the shallowest first."""
+        names = [name for name, one in self._candidates.items() if one.kind == kind]
+        return sorted(names, key=self._depths.__getitem__)
 
     @property
     def leader(self) -> str:
@@ -199,15 +200,14 @@ class AutoPolicy(Policy):
     def record(self, outcome: StepOutcome) -> None:
         size, name = self._sizes[self._group], self._name
         size.age += 1
-        kind = self._candidates[name].kind
-        if kind != "plain" and outcome.nodes == 1:
+        if name != PLAIN and outcome.nodes == 1:
             return  # nothing was drafted: the context ends, or nothing repeats itself
-        if kind in ("chain", "tree"):
-            depth = min(self._depths[name], outcome.nodes - 1)
-            (self._trees.get(name) or self._chains).observe(outcome.accepted, depth)
-        elif kind == "plain":
-            for one in (self._chains, *self._trees.values()):
+        if name == PLAIN:
+            for one in set(self._acceptance.values()):
                 one.fade()
+        elif name in self._acceptance:
+            depth = min(self._depths[name], outcome.nodes - 1)
+            self._acceptance[name].observe([count - 1 for count in outcome.emitted], depth)
         if outcome.caught_up <= _FEW:
             new = name != size.leader or size.age <= _PROBE_STEPS
             size.costs.observe(name, outcome.seconds, new)
@@ -231,33 +231,25 @@ class AutoPolicy(Policy):
     def _costs(self, known: Mapping[str, float]) -> dict[str, float]:
         """Of a step of each candidate: measured, or on a line through the chains that were."""
         plain = known[PLAIN]
-        measured = [name for name in known if self._candidates[name].kind == "chain"]
-        chains = sorted((float(self._depths[name]), known[name]) for name in measured)
+        chains = [(float(self._depths[name]), known[name]) for name in self._chains if name in known]
         if len(chains) == 1:  # half of what drafting takes is taken for the same at every depth
             chains.insert(0, (0.0, (plain + chains[0][1]) / 2))
         slope = on_line(chains, 2) - on_line(chains, 1) if chains else 0.0
-        lookups = sorted((float(self._depths[name]), known[name]) for name in self._lookups if name in known)
+        lookups = [(float(self._depths[name]), known[name]) for name in self._lookups if name in known]
         lookups = [(0.0, plain), *(lookups or [(1.0, plain + max(slope, _LOOKUP_COST * plain))])]
-        lines = {"chain": chains, "tree": chains, "lookup": lookups}
-        found = dict(known)
-        for name in self._candidates.keys() - known.keys():
-            line = lines[self._candidates[name].kind] or lookups
-            found[name] = on_line(line, self._depths[name])
-        return found
+        lines = {name: lookups if name in self._lookups else chains or lookups for name in self._candidates}
+        return {name: on_line(line, self._depths[name]) for name, line in lines.items()} | dict(known)
 
-    def _tokens(self, name: str) -> float:
-        tree = self._trees.get(name)
-        return self._chains.tokens(self._depths[name]) if tree is None else tree.tokens(self._depths[name])
+    def _speeds(self, costs: Mapping[str, float], names: Iterable[str]) -> dict[str, float]:
+        """Expected tokens per sequence and second of any but prompt lookup."""
+        return {name: self._acceptance[name].tokens(self._depths[name]) / costs[name] for name in names}
 
     def _lead(self, size: _Size, costs: Mapping[str, float]) -> None:
         """Let another candidate lead if it promises to be faster by the margin; one that never ran must be probed."""
-        own = size.costs.medians
-        chains = self._shallowest in own  # all of them are on one line
-        kinds = {name: one.kind for name, one in self._candidates.items()}
-        ready = [
-            n for n, kind in kinds.items() if kind != "lookup" and (n in own or (chains and kind == "chain"))
-        ]
-        speeds = {name: self._tokens(name) / costs[name] for name in ready}
+        own = set(size.costs.medians)
+        if self._shallowest in own:
+            own |= set(self._chains)  # all of them are on one line
+        speeds = self._speeds(costs, [name for name in self._acceptance if name in own])
         best = max(speeds, key=speeds.__getitem__)
         if size.leader not in speeds or speeds[best] > _MARGIN * speeds[size.leader]:
             size.leader, size.age = best, 0
@@ -273,21 +265,20 @@ class AutoPolicy(Policy):
             if self._depths[name] < room and min(tokens) * costs[PLAIN] >= costs[name]:
                 speeds[name] = fmean(tokens) / costs[name]
         best = max(speeds, key=speeds.__getitem__, default=PLAIN)
-        own = self._tokens(size.leader) / costs[size.leader]
+        own = self._speeds(costs, [size.leader])[size.leader]
         return best if speeds.get(best, 0.0) > _MARGIN * own else size.leader
 
     def _begin_probe(self, size: _Size, costs: Mapping[str, float], batch_size: int) -> None:
         if self._wait > 0 or size.costs.pace is None:
             return
-        speeds = {name: self._tokens(name) / costs[name] for name in costs if name not in self._lookups}
-        own, kind = speeds.pop(size.leader), self._candidates[size.leader].kind
+        speeds = self._speeds(costs, self._acceptance)
+        own = speeds.pop(size.leader)
         if size.leader == PLAIN:
             known = self._shallowest in size.costs.medians
-            chains = [name for name in speeds if self._candidates[name].kind == "chain"]
-            name = max(chains, key=speeds.__getitem__) if known else self._shallowest
+            name = max(self._chains, key=speeds.__getitem__) if known else self._shallowest
         else:
-            rivals = [n for n in speeds if kind == "tree" or self._candidates[n].kind != "chain"]
-            name = max(rivals, key=speeds.__getitem__)
+            others = [name for name in speeds if size.leader not in self._chains or name not in self._chains]
+            name = max(others, key=speeds.__getitem__)
             if speeds[name] * _NEAR < own:
                 return
         self._probe = name, _PROBE_STEPS if batch_size == 1 else _PROBE_STEPS - 1
@@ -305,7 +296,7 @@ class AutoPolicy(Policy):
             return
         self._probe = None
         costs, pace = self._costs(size.costs.medians), size.costs.pace or 1.0
-        instead = pace * self._yielded * costs[size.leader] / self._tokens(size.leader)
+        instead = pace * self._yielded / self._speeds(costs, [size.leader])[size.leader]
         self._wait = max(self._spent - instead, outcome.seconds / 4) / _PROBE_SHARE * 2**self._lost
         self._lost = min(self._lost + 1, _MOST_LOST) if self._spent > instead else 0
 
@@ -313,14 +304,6 @@ class AutoPolicy(Policy):
 def size_group(batch_size: int) -> int:
     """Batch sizes of one group are about alike: 1, 2, 3 to 5, 6 to 11, 12 to 22 and so on."""
     return round(log2(batch_size))
-
-
-@dataclass
-class _Known:
-    """What a tuning knows of one tree: tokens per step, and seconds per batch size."""
-
-    tau: list[float] = field(default_factory=list)
-    seconds: dict[int, float] = field(default_factory=dict)
 
 
 def make_policy(
@@ -347,13 +330,13 @@ def make_policy(
         shapes.append(draft.config.tree_shape.cut(draft.max_depth))
         names = dict.fromkeys(map(static_spec, shapes))
         return AutoPolicy(found | {name: _candidate(draft, name) for name in names})
-    for name, one in known.items():
-        found[name] = _candidate(draft, name, fmean(one.tau)) if name != PLAIN else found[PLAIN]
-    costs = {
-        size: {name: one.seconds[size] for name, one in known.items() if size in one.seconds}
-        | _lookup_seconds(tuning, size, known[PLAIN].seconds.get(size), lengths)
-        for size in tuning.batch_sizes
-    }
+    for name, choices in known.items():
+        if name != PLAIN:
+            found[name] = _candidate(draft, name, fmean(choice.tau for choice in choices.values()))
+    costs = dict[int, dict[str, float]]()
+    for size in tuning.batch_sizes:
+        costs[size] = {name: one[size].step_seconds for name, one in known.items() if size in one}
+        costs[size] |= _lookup_seconds(tuning, size, costs[size].get(PLAIN), lengths)
     return AutoPolicy(found, costs)
 
 
@@ -363,18 +346,16 @@ def _candidate(draft: DraftModel, name: str, tau: float | None = None) -> Candid
     return Candidate(kind, drafter, *(() if tau is None else (_rate(tau, drafter.max_depth), 8.0)))
 
 
-def _known(tuning: Tuning, compiled: bool) -> dict[str, _Known]:
-    """Plain decoding, the chains of fixed length, and of each batch size the best tree."""
-    found = {PLAIN: _Known()}
+def _known(tuning: Tuning, compiled: bool) -> dict[str, dict[int, Choice]]:
+    """By tree and batch size: plain decoding, the chains of fixed length, and of each batch size the best tree."""
+    found: dict[str, dict[int, Choice]] = {PLAIN: {}}
     for size in tuning.batch_sizes:
         choices = tuning.choices_for(size)
         chains = [c for c in choices if c.tree.startswith("chain:") and c.tree.count(":") == 1]
         trees = [c for c in choices if not c.tree.startswith("chain:") and c.tree != PLAIN]
         plain = [c for c in choices if c.tree == PLAIN]
         for choice in (*chains[: 1 if compiled else None], *trees[:1], *plain):
-            one = found.setdefault(choice.tree, _Known())
-            one.tau.append(choice.tau)
-            one.seconds[size] = choice.step_seconds
+            found.setdefault(choice.tree, {})[size] = choice
     return found
 
 

@@ -1,7 +1,6 @@
 """Clover-1's dynamic tree (arXiv 2405.00263, section 3): a budget of nodes goes to the most probable ones.
 
-Shapes: B batch, P frontier nodes, K candidates per frontier node, C candidates of a level, V the draft's
-vocabulary.
+Shapes: B batch, P frontier nodes, C candidates of a level, V the draft's vocabulary.
 """
 
 from __future__ import annotations
@@ -28,10 +27,9 @@ class BudgetDrafter:
        left; among equals those whose parent, then whose own token comes first.
     3. Head level: what was kept leaves the budget.
 
-    Probabilities are the draft's own, at temperature 1. In sampled rows they are taken at the row's temperature, after
-    the numbers by which the target will choose are added to the logits (`Sampler.gumbel_scores`). A level has room for
-    all that could be kept in any row, since the host does not know how many are. On a CPU, where a look costs nothing,
-    the draft ends when all budgets are spent; elsewhere it runs on and what it says is not used.
+    Probabilities are the draft's own, at temperature 1; in sampled rows those after Gumbel coupling
+    (`Sampler.gumbel_scores`). A level has room for all that could be kept in any row, since the host does not know how
+    many are. On a CPU, where a look costs nothing, the draft ends when all budgets are spent.
     """
 
     def __init__(self, draft: DraftModel, tree: BudgetTree):
@@ -40,17 +38,17 @@ class BudgetDrafter:
         self.max_nodes = 1 + tree.budget
 
     def grow(self, given: DraftInput) -> TokenTree:
-        (session, logits), root, sampler = given.catch_up(), given.root, given.sampler
-        output, everywhere = logits.unsqueeze(1), torch.ones_like(root, dtype=torch.bool).unsqueeze(1)
-        joint = everywhere.double()
-        left = torch.full_like(root, self.tree.budget).unsqueeze(1)
-        tokens, parents, exists, first = [root.unsqueeze(1)], [torch.zeros_like(left)], [everywhere], 0
+        session, logits = given.catch_up()
+        tokens, output = [given.root.unsqueeze(1)], logits.unsqueeze(1)
+        exists = [torch.ones_like(tokens[0], dtype=torch.bool)]
+        parents, first, joint = [torch.zeros_like(tokens[0])], 0, exists[0].double()
+        left = torch.full_like(tokens[0], self.tree.budget)
         for depth in range(1, self.max_depth + 1):
             room = self.tree.budget - depth + 1
-            scores = sampler.gumbel_scores(output, depth - 1, self.d2t)
+            scores = given.sampler.gumbel_scores(output, depth - 1, self.d2t)
             candidates, values = self._candidates(scores, joint, room)
             joint, places = best(values, min(room, values.shape[1]))
-            kept = (joint > 0) & (torch.arange(joint.shape[1], device=root.device) < left)
+            kept = (joint > 0) & (torch.arange(joint.shape[1], device=left.device) < left)
             joint = joint * kept
             slots = places // (values.shape[1] // output.shape[1])
             tokens.append(candidates.gather(1, places))
@@ -84,6 +82,5 @@ class BudgetDrafter:
         probs = log_probs.exp()
         candidate = (probs.cumsum(2) <= self.tree.mass + _ROUNDING) & (probs >= _LEAST_SHARE * probs[..., :1])
         candidate[..., 0] = True
-        return target_tokens(self.d2t, indices).flatten(1), (joint.unsqueeze(2) * probs * candidate).flatten(
-            1
-        )
+        values = joint.unsqueeze(2) * probs * candidate
+        return target_tokens(self.d2t, indices).flatten(1), values.flatten(1)

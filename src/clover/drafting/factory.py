@@ -2,11 +2,10 @@
 
 from clover.drafting.base import PLAIN_DRAFTER, Drafter
 from clover.drafting.budget import BudgetDrafter
-from clover.drafting.confident import ConfidentDrafter
 from clover.drafting.drawn import DrawnDrafter
 from clover.drafting.prompt_lookup import LOOKUP, LOOKUP_LENGTH, LookupDrafter
 from clover.drafting.rerank import RerankDrafter
-from clover.drafting.static import StaticDrafter
+from clover.drafting.static import ConfidentDrafter, StaticDrafter
 from clover.drafting.tuning import PLAIN
 from clover.drafts import DraftModel
 from clover.tree import BudgetTree, ConfidentChain, DrawnTree, RerankTree, Tree, parse_tree

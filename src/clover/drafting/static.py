@@ -1,4 +1,4 @@
-"""Static trees: the same shape at every step.
+"""Static trees, the same shape at every step, and chains that end early.
 
 Shapes: B batch, N nodes (root included), P frontier nodes, V the draft's vocabulary.
 """
@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from clover.drafting.base import DraftInput
+from clover.drafting.top_k import likeliest
 from clover.drafts import DraftModel, DraftSession
 from clover.drafts.vocabulary import target_tokens
 from clover.errors import UserError
-from clover.tree import TokenTree, TreeShape
+from clover.tree import ConfidentChain, TokenTree, TreeShape
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,35 @@ class StaticDrafter:
             picked = level.pick(given.sampler.gumbel_scores(output, depth, self.d2t))
             tokens.append(target_tokens(self.d2t, picked))
         return torch.cat(tokens, dim=1)
+
+
+class ConfidentDrafter:
+    """Drafts one token after another until their joint probability, as the mean of the rows, is below the least.
+
+    A depth of the draft costs the same whether its token is accepted or not, and no fixed length suits both easy and
+    hard text. The threshold is that of transformers' `assistant_confidence_threshold` and of SpecDec++ (2405.19715),
+    here on the probability of the whole path, as the draft gives it: in sampled rows after Gumbel coupling
+    (`Sampler.gumbel_scores`). All sequences get as many tokens. The host waits for the device once per depth.
+    """
+
+    def __init__(self, draft: DraftModel, tree: ConfidentChain):
+        self.least, self.d2t = tree.least, draft.d2t
+        self.max_depth = min(draft.max_depth, tree.depth)
+        self.max_nodes = 1 + self.max_depth
+        self._shapes = [TreeShape.chain(depth) for depth in range(1, self.max_depth + 1)]
+
+    def grow(self, given: DraftInput) -> TokenTree:
+        session, logits = given.catch_up()
+        tokens, output = [given.root.unsqueeze(1)], logits.unsqueeze(1)
+        slots, joint = torch.zeros_like(tokens[0]), torch.ones_like(given.root, dtype=torch.float64)
+        for depth in range(1, self.max_depth + 1):
+            found, indices = likeliest(given.sampler.gumbel_scores(output, depth - 1, self.d2t)[:, 0], 1)
+            tokens.append(target_tokens(self.d2t, indices))
+            joint = joint * found[:, 0].exp()
+            if depth == self.max_depth or float(joint.mean()) < self.least:
+                break
+            output = session.advance(slots, tokens[-1])
+        return TokenTree.from_shape(self._shapes[len(tokens) - 2], torch.cat(tokens, dim=1))
 
 
 def levels_of(shape: TreeShape, device: torch.device) -> list[Level]:

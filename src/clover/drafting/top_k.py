@@ -47,21 +47,13 @@ def likeliest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
         count: at most V.
 
     Returns:
-        float64 [..., count], -inf where no token has a finite score, and indices Long [..., count].
+        float64 [..., count], -inf for a score that is not finite and where no token has a finite one; and indices Long
+        [..., count].
     """
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    found, indices = best(scores, count)
-    return log_probabilities(found, scores), indices
-
-
-def log_probabilities(found: Tensor, scores: Tensor) -> Tensor:
-    """Turn some of the scores [..., K] of all [..., V] into log-probabilities; no others are.
-
-    Returns:
-        float64 [..., K], -inf where no token has a finite score, and for a score that is not finite.
-    """
+    found, indices = scores.max(-1, keepdim=True) if count == 1 else best(scores, count)
     log_probs = (found - scores.logsumexp(-1, keepdim=True)).double()
-    return log_probs.nan_to_num(-torch.inf, posinf=-torch.inf, neginf=-torch.inf)
+    return log_probs.nan_to_num(-torch.inf, posinf=-torch.inf, neginf=-torch.inf), indices
 
 
 def compact(tokens: Tensor, parents: Tensor, exists: Tensor, size: int, max_depth: int) -> TokenTree:
@@ -74,10 +66,7 @@ def compact(tokens: Tensor, parents: Tensor, exists: Tensor, size: int, max_dept
         max_depth: a depth that no node exceeds.
     """
     order = (~exists).long().sort(dim=1, stable=True).indices
-    place = torch.empty_like(order).scatter_(
-        1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
-    )
-    parents = place.gather(1, parents.clamp(min=0))
+    parents = order.argsort(1).gather(1, parents.clamp(min=0))
     parents = torch.where(exists, parents, -1)
     parents[:, 0] = -1
     order = order[:, :size]

@@ -186,7 +186,7 @@ class Decoding:
     def _decode(self, batch: Batch) -> list[StepEvent]:
         engine, target, clock, started = self._engine, self._target, self.clock, time.perf_counter()
         clock.steps += 1
-        behind, drafted = batch.pending.behind, clock.seconds["draft"]
+        behind = batch.pending.behind
         running = Running(
             batch_size=len(batch.sequences),
             context=batch.cache.length + 1,
@@ -210,13 +210,11 @@ class Decoding:
             self._leave(batch)
         engine.policy.record(
             StepOutcome(
-                batch_size=running.batch_size,
-                context=running.context,
+                running=running,
                 drafter=drafter,
                 nodes=tree.tokens.shape[1],
                 emitted=tuple(counts),
                 seconds=time.perf_counter() - started,
-                draft_seconds=clock.seconds["draft"] - drafted,
                 caught_up=caught_up,
             )
         )

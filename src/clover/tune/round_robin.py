@@ -77,7 +77,7 @@ class RoundRobinPolicy(Policy):
         verified = self.clock.seconds["verify"] - self._verified
         if self._left < _TURN - 1:
             known = self.clock.synchronize or not self._on_gpu
-            step = Step(seconds, tuple(outcome.emitted), outcome.context, verified if known else None)
+            step = Step(seconds, tuple(outcome.emitted), outcome.running.context, verified if known else None)
             self.steps[self._current].append(step)
 
 
