@@ -49,9 +49,9 @@ def draft_of(target: TargetModel, system: str) -> Any:
     return SYSTEMS[system].from_target(target, num_heads=5).to(target.dtype).eval()
 
 
-def engine_of(target: TargetModel, system: str | None, tree: str | None, **options: Any) -> Engine:
+def engine_of(target: TargetModel, system: str | None, tree: str | None) -> Engine:
     draft = None if system is None else draft_of(target, system)
-    return Engine(target, draft, None if tree is None else parse_tree(tree), prefill_chunk=4, **options)
+    return Engine(target, draft, None if tree is None else parse_tree(tree), prefill_chunk=4)
 
 
 def drain(decoding: Decoding) -> Iterator[StepEvent]:
@@ -90,11 +90,12 @@ def check_arrivals(engine: Engine, seed: int) -> None:
     assert 0 < len(cancelled) < len(requests)
 
 
+@pytest.mark.usefixtures("small_caches")
 @pytest.mark.parametrize(("system", "tree"), [(None, None), *CASES])
 def test_texts_do_not_depend_on_who_runs_beside_them(
     target: TargetModel, system: str | None, tree: str | None
 ) -> None:
-    check_arrivals(engine_of(target, system, tree, capacity=1), seed=4)
+    check_arrivals(engine_of(target, system, tree), seed=4)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gemma3_text", "phi3", "gpt_neox"])
@@ -144,7 +145,7 @@ def test_what_runs_is_neither_copied_nor_run_again(
     target: TargetModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every position goes through the target once, and the tensors of the cache stay where they are."""
-    engine = engine_of(target, None, None, capacity=64)
+    engine = engine_of(target, None, None)
     requests = [Request(tuple(range(3, 6 + i)), 5 + i, eos=()) for i in range(6)]
     decoding, watched, places = engine.open(2), Watched(target, monkeypatch), set[int]()
     for request in requests:
@@ -257,7 +258,7 @@ def test_a_batch_goes_on_after_it_was_idle(target: TargetModel) -> None:
 def test_the_mask_of_a_chunk_stays_small_after_a_long_text(
     target: TargetModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import clover.engine.chunks as module
+    import clover.engine.prefill as module
 
     monkeypatch.setattr(module, "_MOST_MASKED", 2_000)
     monkeypatch.setattr(module, "_FEWEST", 4)
@@ -275,7 +276,7 @@ def test_the_mask_of_a_chunk_stays_small_after_a_long_text(
 
 
 def test_many_rows_run_few_tokens_each_at_once(target: TargetModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    import clover.engine.chunks as module
+    import clover.engine.prefill as module
 
     monkeypatch.setattr(module, "_MOST_TOKENS", 64)
     monkeypatch.setattr(module, "_FEWEST", 4)

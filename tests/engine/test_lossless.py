@@ -76,9 +76,10 @@ def target(request: pytest.FixtureRequest) -> TargetModel:
     return TargetModel(tiny_model(request.param))
 
 
+@pytest.mark.usefixtures("small_caches")
 def test_plain_decoding_is_what_the_model_itself_says(target: TargetModel) -> None:
     requests = requests_of(3, SETTINGS[:1])
-    for request, generation in zip(requests, run(Engine(target, capacity=2), requests), strict=True):
+    for request, generation in zip(requests, run(Engine(target), requests), strict=True):
         text = list(request.prompt)
         for token in generation.tokens:
             logits = target.model(input_ids=torch.tensor([text]), use_cache=False).logits
@@ -87,26 +88,30 @@ def test_plain_decoding_is_what_the_model_itself_says(target: TargetModel) -> No
 
 
 @pytest.mark.parametrize("batch", BATCHES)
-def test_every_tree_gives_the_tokens_of_plain_decoding(target: TargetModel, batch: int) -> None:
+def test_every_tree_gives_the_tokens_of_plain_decoding(
+    target: TargetModel, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     requests = requests_of(batch, SETTINGS)
     plain = run(Engine(target, prefill_chunk=4), requests)
     texts = texts_of_rows((r.prompt for r in requests), tokens_of(plain))
-    for number, (name, capacity) in enumerate(product(SHAPES, (None, 1))):
+    for number, (name, room) in enumerate(product(SHAPES, (4096, 1))):
+        monkeypatch.setattr("clover.engine.decoding._ROOM", room)
         draft = OracleDraft(target, texts, spread=number % 3)
-        engine = Engine(target, draft, SHAPES[name], prefill_chunk=4, capacity=capacity)  # type: ignore[arg-type]
+        engine = Engine(target, draft, SHAPES[name], prefill_chunk=4)  # type: ignore[arg-type]
         found = run(engine, requests)
-        assert tokens_of(found) == tokens_of(plain), (name, capacity)
+        assert tokens_of(found) == tokens_of(plain), (name, room)
         assert [g.finish_reason for g in found] == [g.finish_reason for g in plain]
         if number % 3 == 0:
             assert sum(g.acceptance.steps for g in found) < sum(g.acceptance.steps for g in plain)
 
 
+@pytest.mark.usefixtures("small_caches")
 @pytest.mark.parametrize("hidden_state", ["post_norm", "pre_norm"])
 def test_a_clover2_draft_gives_the_tokens_of_plain_decoding(target: TargetModel, hidden_state: str) -> None:
     torch.manual_seed(1)
     draft = RecallDraft.from_target(target, hidden_state=hidden_state).to(target.dtype).eval()
     requests = requests_of(3, SETTINGS)
-    found = run(Engine(target, draft, prefill_chunk=4, capacity=1), requests)
+    found = run(Engine(target, draft, prefill_chunk=4), requests)
     assert tokens_of(found) == tokens_of(run(Engine(target), requests))
 
 

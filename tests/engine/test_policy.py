@@ -77,13 +77,14 @@ def draft(request: pytest.FixtureRequest, target: TargetModel) -> Any:
     return SYSTEMS[request.param].from_target(target, num_heads=5).to(target.dtype).eval()
 
 
+@pytest.mark.usefixtures("small_caches")
 @pytest.mark.parametrize("batch", [1, 3])
 def test_any_choices_give_the_tokens_of_plain_decoding(target: TargetModel, draft: Any, batch: int) -> None:
     requests = requests_of(batch, SETTINGS[batch % 2 :], NEW)
     expected = tokens_of(run(Engine(target), requests))
     for seed in range(2):
         policy = ScriptedPolicy(random_choices(draft, TREES, seed, WITHOUT_DRAFT))
-        engine = Engine(target, draft, prefill_chunk=3, capacity=1, policy=policy)
+        engine = Engine(target, draft, prefill_chunk=3, policy=policy)
         assert tokens_of(run(engine, requests)) == expected
         found = {e.index: e.generation.tokens for e in engine.run(requests, max_rows=2) if e.generation}
         assert [found[i] for i in range(batch)] == expected

@@ -58,20 +58,22 @@ def draft(request: pytest.FixtureRequest, target: TargetModel) -> Any:
     return SYSTEMS[request.param].from_target(target, num_heads=5).to(target.dtype).eval()
 
 
+@pytest.mark.usefixtures("small_caches")
 @pytest.mark.parametrize("tree", FIXED)
 def test_fixed_trees_give_the_tokens_of_plain_decoding(
     target: TargetModel, plain: list[list[Generation]], draft: Any, tree: str
 ) -> None:
-    engine = Engine(target, draft, parse_tree(tree), capacity=1)
+    engine = Engine(target, draft, parse_tree(tree))
     for batch, expected in zip(requests(), plain, strict=True):
         assert tokens_of(run(engine, batch)) == tokens_of(expected)
 
 
+@pytest.mark.usefixtures("small_caches")
 @pytest.mark.parametrize("tree", DRAWN)
 def test_drawn_trees_give_greedy_tokens_and_the_same_ones_in_every_batch(
     target: TargetModel, plain: list[list[Generation]], draft: Any, tree: str
 ) -> None:
-    engine = Engine(target, draft, parse_tree(tree), capacity=1)
+    engine = Engine(target, draft, parse_tree(tree))
     for batch, expected in zip(requests(), plain, strict=True):
         found = run(engine, batch)
         assert [run(engine, [request])[0].tokens for request in batch] == tokens_of(found)

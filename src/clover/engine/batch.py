@@ -1,7 +1,4 @@
-"""The sequences that run together and all that is kept of them.
-
-Shapes: B batch, A positions, W width of the hidden states that the draft reads.
-"""
+"""The sequences that run together and all that is kept of them. Shapes: B batch, V vocabulary."""
 
 from __future__ import annotations
 
@@ -38,8 +35,16 @@ class Batch:
     root: Tensor
     pending: Pending
 
+    def catch_up(self, most: int) -> tuple[DraftSession, Tensor]:
+        """Let the draft take in what is pending, so many positions per row at once; its state and its logits [B, V]."""
+        assert self.session is not None, "only a draft can catch up"
+        first, *others = (self.session.commit(*part) for part in self.pending.take(most))
+        return self.session, others[-1] if others else first
+
     def drop(self, dropped: Sequence[int]) -> None:
         """Take rows out; the last row moves into the place of each."""
+        if not dropped:
+            return
         kept = list(range(len(self.sequences)))
         for row in sorted(dropped, reverse=True):
             kept[row] = kept[-1]
@@ -47,10 +52,10 @@ class Batch:
             self.cache.drop(row)
             if self.session is not None:
                 self.session.drop(row)
-                self.pending.drop(row)
         self.sequences = [self.sequences[row] for row in kept]
         if kept:
             self.sampler.select(kept)
+        self.pending.select(kept)
         self.root = self.root[torch.tensor(kept, dtype=torch.long, device=self.root.device)]
 
     def insert(self, other: Batch) -> None:
@@ -64,6 +69,6 @@ class Batch:
         self.cache.insert(other.cache)
         if self.session is not None and other.session is not None:
             self.session.insert(other.session)
-            self.pending.insert(other.pending)
+        self.pending.insert(other.pending)
         self.sequences += other.sequences
         self.root = torch.cat((self.root, other.root))

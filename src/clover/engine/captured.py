@@ -1,22 +1,22 @@
-"""Decoding steps as graphs of fixed shape, for `torch.compile` and CUDA graphs.
+"""Decoding steps as graphs of fixed shape, for `torch.compile` and CUDA graphs (docs/compile.md).
 
 Two graphs make a step: the draft takes in the last step's positions and grows its tree, and the target runs the tree
 and, where all rows simply take the most probable token, verifies it. Rows, nodes and positions are filled up to one of
 a few sizes, and the caches have one of a few capacities, so that few graphs serve all steps; a graph is made when its
 shapes are met first. No graph depends on the lengths of the texts: they are tensors (`FixedCache`).
 
-What is not captured runs as it does without compilation: prompts, most of a long catching up after plain steps and
-copies, trees that are drawn or whose rows depend on each other, drafts without a `FrontierSession`, the choice of
-sampled tokens, and moving what was accepted to its place in the cache.
+What is not captured runs as it does without compilation: prompts, most of a long catching up, trees that are drawn or
+whose rows depend on each other, prompt lookup, drafts without a `FrontierSession`, the choice of sampled tokens, and
+moving what was accepted to its place in the cache.
 
-Shapes: B batch, N nodes, A pending positions, D depths, V vocabulary, V' the draft's, W width of the hidden states that
-the draft reads; B', N' and A' filled up.
+Shapes: B batch, N nodes, A pending positions, V vocabulary, W width of the hidden states that the draft reads; B', N'
+and A' filled up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,6 @@ from clover.cache import KVCache
 from clover.drafting import BudgetDrafter, Drafter, DraftInput, RerankDrafter, StaticDrafter
 from clover.drafts.session import FrontierSession
 from clover.engine.batch import Batch
-from clover.engine.chunks import chunk_size
 from clover.errors import UserError
 from clover.fixed_cache import FixedCache
 from clover.sampling import GumbelNoise
@@ -40,6 +39,26 @@ from clover.verify import Verified, verify
 
 _GRAPHS = 256  # of one function; PyTorch's own limit of 8 is for shapes that nobody counts
 _Storage = tuple[Tensor, Tensor]  # keys and values
+
+
+class _Growing(NamedTuple):
+    """What one step gives the draft's graph.
+
+    Attributes:
+        hidden, next_tokens, counts: [B', A', W], Long [B', A'] and Long [B'], the positions to take in.
+        root: Long [B'].
+        noise: of B' rows.
+        lengths: Long [B'], committed positions.
+        storage: of the draft's cache.
+    """
+
+    hidden: Tensor
+    next_tokens: Tensor
+    counts: Tensor
+    root: Tensor
+    noise: GumbelNoise
+    lengths: Tensor
+    storage: _Storage
 
 
 class CapturedSteps:
@@ -65,7 +84,9 @@ class CapturedSteps:
         max_nodes: int,
         backend: str,
     ) -> None:
-        _check_backend(backend)
+        known = torch._dynamo.list_backends(exclude_tags=())
+        if backend not in known:
+            raise UserError(f"torch.compile has no backend {backend!r}; it has {', '.join(known)}")
         check_fixed_shapes(target.config)
         self._target, self._taps = target, target.taps(hidden_state)
         self._width, self._max_nodes = node_size(max_depth + 1), max_nodes
@@ -89,36 +110,36 @@ class CapturedSteps:
         if self._replays:
             torch.compiler.cudagraph_mark_step_begin()
 
-    def draft(self, batch: Batch, drafter: Drafter, chunk: int) -> TokenTree | None:
+    def draft(self, batch: Batch, drafter: Drafter, most: int) -> TokenTree | None:
         """Let the draft take in what is pending and grow trees; None, and nothing done, if that is not captured.
 
-        Of more positions than a graph takes in, those before the last run as they would without, in parts of `chunk`.
+        Of more positions than a graph takes in, those before the last run as they would without, `most` at once.
         """
-        session, pending = batch.session, batch.pending
+        session = batch.session
         # Rows of other trees depend on each other, or on random numbers that are not handed over.
         captured = type(drafter) in (StaticDrafter, BudgetDrafter, RerankDrafter)
         if not isinstance(session, FrontierSession) or not captured:
             return None
         assert isinstance(drafter, StaticDrafter | BudgetDrafter | RerankDrafter)
-        size = chunk_size(chunk, len(batch.sequences), batch.cache.length)
-        *earlier, (hidden, next_tokens, counts) = pending.take(size, min(size, self._width))
+        *earlier, (hidden, next_tokens, counts) = batch.pending.take(most, min(most, self._width))
         for part in earlier:
             session.commit(*part)
-        rows, sizes = len(counts), (row_size(batch), self._width)
+        rows, size = len(counts), row_size(batch)
         session.cache.begin_fixed(self._width, self._width + drafter.max_nodes)
         noise = batch.sampler.gumbel_noise(drafter.max_depth, drafter.d2t)
-        tensors = self._run_draft(
-            session,
-            drafter,
-            filled(hidden, sizes),
-            filled(next_tokens, sizes),
-            on_device([*counts, *[0] * (sizes[0] - rows)], hidden.device),
-            filled(batch.root, sizes[:1]),
-            filled(noise.temperatures, sizes[:1], 1.0),
-            None if noise.numbers is None else filled(noise.numbers, sizes[:1]),
-            session.cache.row_lengths(sizes[0]),
-            _storage(session.cache),
+        given = _Growing(
+            hidden=filled(hidden, (size, self._width)),
+            next_tokens=filled(next_tokens, (size, self._width)),
+            counts=on_device([*counts, *[0] * (size - rows)], hidden.device),
+            root=filled(batch.root, (size,)),
+            noise=GumbelNoise(
+                filled(noise.temperatures, (size,), 1.0),
+                None if noise.numbers is None else filled(noise.numbers, (size,)),
+            ),
+            lengths=session.cache.row_lengths(size),
+            storage=_storage(session.cache),
         )
+        tensors = self._run_draft(session, drafter, given)
         session.cache.commit(counts)
         held = [values[:rows] for values in tensors]
         if isinstance(drafter, StaticDrafter):
@@ -136,18 +157,9 @@ class CapturedSteps:
         sizes = row_size(batch), node_size(nodes)
         cache.begin_fixed(sizes[1], sizes[1])
         settles = batch.sampler.takes_most_probable and tree.draws is None
-        full = tree.padded(*sizes)
-        lengths = cache.row_lengths(sizes[0])
+        full, lengths = tree.padded(*sizes), cache.row_lengths(sizes[0])
         with self._taps.active():
-            read, *found = self._run_target(
-                full.tokens,
-                full.parents,
-                full.depths,
-                full.ancestor_mask,
-                lengths,
-                _storage(cache),
-                full.max_depth if settles else None,
-            )
+            read, *found = self._run_target(full, lengths, _storage(cache), settles)
         read = read[:rows, :nodes]
         if settles:
             return read, Verified(*(values[:rows] for values in found))
@@ -156,46 +168,25 @@ class CapturedSteps:
     # -- what is traced --------------------------------------------------------------------------------------------
 
     def _forward(
-        self,
-        tokens: Tensor,
-        parents: Tensor,
-        depths: Tensor,
-        ancestor_mask: Tensor,
-        lengths: Tensor,
-        storage: _Storage,
-        max_depth: int | None,
+        self, tree: TokenTree, lengths: Tensor, storage: _Storage, settles: bool
     ) -> tuple[Tensor, ...]:
-        """Hidden states and logits; with `max_depth` hidden states, paths, counts and tokens, as `verify` says."""
-        target = self._target
-        cache = FixedCache(*storage, lengths, target.position_limit)
-        output = target.forward_fixed(tokens, depths, ancestor_mask, cache, self._taps)
-        logits = target.logits(output.hidden)
-        if max_depth is None:
+        """Hidden states and logits; if it settles what is accepted hidden states and the tensors of `Verified`."""
+        cache = FixedCache(*storage, lengths, self._target.position_limit)
+        output = self._target.forward_fixed(tree.tokens, tree.depths, tree.ancestor_mask, cache, self._taps)
+        logits = self._target.logits(output.hidden)
+        if not settles:
             return output.read, logits
-        tree = TokenTree(tokens, parents, depths, ancestor_mask, max_depth)
         verified = verify(tree, most_probable(logits))
         return output.read, verified.path, verified.counts, verified.tokens
 
-    def _grow(
-        self,
-        session: Any,
-        drafter: Any,
-        hidden: Tensor,
-        next_tokens: Tensor,
-        counts: Tensor,
-        root: Tensor,
-        temperatures: Tensor,
-        numbers: Tensor | None,
-        lengths: Tensor,
-        storage: _Storage,
-    ) -> tuple[Tensor, ...]:
+    def _grow(self, session: Any, drafter: Any, given: _Growing) -> tuple[Tensor, ...]:
         """The tensors of the trees, in the order of `TokenTree`; of static trees the tokens alone."""
-        session = session.on(FixedCache(*storage, lengths, self._target.position_limit))
-        logits = session.commit(hidden, next_tokens, counts)
-        given = DraftInput(root, GumbelNoise(temperatures, numbers), lambda: (session, logits), tuple)
+        session = session.on(FixedCache(*given.storage, given.lengths, self._target.position_limit))
+        logits = session.commit(given.hidden, given.next_tokens, given.counts)
+        asked = DraftInput(given.root, given.noise, lambda: (session, logits), tuple)
         if isinstance(drafter, StaticDrafter):
-            return (drafter.fill(given),)
-        tree = drafter.grow(given)
+            return (drafter.fill(asked),)
+        tree = drafter.grow(asked)
         return tree.tokens, tree.parents, tree.depths, tree.ancestor_mask
 
     def _compiled(self, function: Callable[..., Any], backend: str) -> Callable[..., Any]:
@@ -219,12 +210,6 @@ def node_size(nodes: int) -> int:
     """
     power = power_of_two(nodes)
     return 3 * power // 4 if power > 3 and 3 * power // 4 >= nodes else power
-
-
-def _check_backend(name: str) -> None:
-    known = torch._dynamo.list_backends(exclude_tags=())
-    if name not in known:
-        raise UserError(f"torch.compile has no backend {name!r}; it has {', '.join(known)}")
 
 
 def _storage(cache: KVCache) -> _Storage:

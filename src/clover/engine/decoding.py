@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
+from clover.cache import KVCache
 from clover.drafting import Running, StepOutcome
+from clover.drafts import DraftSession
 from clover.engine.batch import Batch
 from clover.engine.pending import Pending
-from clover.engine.prefill import Prefill
+from clover.engine.prefill import Prefill, chunk_size
 from clover.engine.prefix import PrefixCache
 from clover.engine.requests import Request, StepEvent
 from clover.engine.sequences import RunningSequence
-from clover.engine.step import catch_up, draft_tree, keep, run_tree, to_host, verify_tree
+from clover.engine.step import draft_tree, keep, run_tree, to_host, verify_tree
 from clover.engine.timing import PhaseClock
 from clover.sampling import Sampler
 
@@ -59,10 +60,9 @@ class Decoding:
             UserError: the prompt does not fit into the context or holds tokens the target does not know, or the
                 target cannot run that long. The other requests are not affected.
         """
-        engine, target = self._engine, self._target
-        engine.check(request)
-        room = target.context_length - len(request.prompt)
-        eos, tokenizer = target.eos_token_ids, target.tokenizer
+        self._engine.check(request)
+        room = self._target.context_length - len(request.prompt)
+        eos, tokenizer = self._target.eos_token_ids, self._target.tokenizer
         self._waiting.append(RunningSequence(self._added, request, room, eos, tokenizer))
         self._added += 1
         return self._added - 1
@@ -70,13 +70,10 @@ class Decoding:
     def cancel(self, index: int) -> None:
         """Forget a request, whether it waits or runs, and free its place; one that has finished is no more there."""
         self._waiting = deque(row for row in self._waiting if row.index != index)
-        for batch in (self._batch, None if self._joining is None else self._joining.batch):
-            rows = (
-                [] if batch is None else [at for at, row in enumerate(batch.sequences) if row.index == index]
-            )
-            if batch is not None and rows:
+        for batch in (self._batch, self._joining and self._joining.batch):
+            if batch is not None:
                 with torch.inference_mode():
-                    batch.drop(rows)
+                    batch.drop([at for at, row in enumerate(batch.sequences) if row.index == index])
         if self._joining is not None and not self._joining.batch.sequences:
             self._joining = None
         self._free()
@@ -133,8 +130,7 @@ class Decoding:
         prefix = self._prefix
         if prefix is not None and prefix.cache is not None:
             done = prefix.crop(rows[0].request.prompt)
-            batch = Batch(rows, prefix.cache, prefix.session, *self._state(rows, self.max_rows))
-            return self._prefill(batch, done)
+            return self._prefill(self._make_batch(rows, prefix.cache, prefix.session), done)
         rows.sort(key=_longest_first)
         engine, context = self._engine, self._target.context_length
         every = [row.request for row in (*rows, *self._waiting)]
@@ -142,7 +138,7 @@ class Decoding:
         room, capacity = self.max_rows, min(longest, context) + engine.policy.max_nodes
         if engine.captured is not None:
             room, capacity = engine.captured.sizes(room, max(len(row.request.prompt) for row in rows))
-        return self._prefill(self._new_batch(rows, room, engine.capacity or capacity))
+        return self._prefill(self._new_batch(rows, room, capacity))
 
     def _next_prefill(self) -> Prefill:
         """The next prompts, in caches of their own; several if all of them together are one chunk."""
@@ -168,37 +164,35 @@ class Decoding:
             cache.drop(row)
             if session is not None:
                 session.drop(row)
-        return Batch(rows, cache, session, *self._state(rows, room))
+        return self._make_batch(rows, cache, session)
 
-    def _state(self, rows: Sequence[RunningSequence], room: int) -> tuple[Sampler, torch.Tensor, Pending]:
-        """What a batch needs besides its caches."""
+    def _make_batch(self, rows: list[RunningSequence], cache: KVCache, session: DraftSession | None) -> Batch:
         for row in rows:
             row.start()
-        target, requests = self._target, [row.request for row in rows]
-        prompts = [request.prompt for request in requests]
-        sampler = Sampler([r.params for r in requests], prompts, target.vocab_size, target.device)
+        target, prompts = self._target, [row.request.prompt for row in rows]
+        sampler = Sampler([row.request.params for row in rows], prompts, target.vocab_size, target.device)
         root = torch.tensor([prompt[-1] for prompt in prompts], device=target.device)
-        width = target.hidden_width(self._engine.hidden_state)
-        return sampler, root, Pending(root, room, width, target.dtype)
+        pending = Pending(root, target.hidden_width(self._engine.hidden_state), target.dtype)
+        return Batch(rows, cache, session, sampler, root, pending)
 
     # -- one decoding step -----------------------------------------------------------------------------------------
 
     def _decode(self, batch: Batch) -> list[StepEvent]:
-        engine, target, clock, started = self._engine, self._target, self.clock, time.perf_counter()
+        engine, clock, started = self._engine, self.clock, time.perf_counter()
         clock.steps += 1
         behind = batch.pending.behind
         running = Running(
             batch_size=len(batch.sequences),
             context=batch.cache.length + 1,
-            room=target.position_limit - batch.cache.length,
+            room=self._target.position_limit - batch.cache.length,
             texts=lambda: [sequence.repeating for sequence in batch.sequences],
         )
         drafter = engine.policy.choose(running)
         with clock.phase("draft"):
-            tree = draft_tree(batch, drafter, target.position_limit, engine.prefill_chunk, engine.captured)
+            tree = draft_tree(engine, batch, drafter)
             caught_up = behind if batch.pending.empty else 0
         with clock.phase("verify"):
-            read, found = run_tree(batch, target, tree, engine.hidden_state, engine.captured)
+            read, found = run_tree(engine, batch, tree)
         with clock.phase("accept"):
             verified = verify_tree(batch, tree, found)
             steps = to_host(verified, tree)
@@ -227,7 +221,7 @@ class Decoding:
             return
         if self._prefix is not None:
             if batch.session is not None and batch.pending.behind:
-                catch_up(batch, self._engine.prefill_chunk)
+                batch.catch_up(chunk_size(self._engine.prefill_chunk, 1, batch.cache.length))
             self.close()
             self._batch = None
         else:

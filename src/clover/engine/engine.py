@@ -24,7 +24,6 @@ class Engine:
         draft: proposes tokens; None for plain decoding, which a draft that is not `usable` means, too.
         tree: what the draft grows, a static tree or a rule; when left out the tree that its configuration names.
         prefill_chunk: prompt tokens that are run at once per row, at most.
-        capacity: cache slots per row at the start; when left out enough for the prompt and 4,096 new tokens.
         policy: decides before each step what drafts, in the place of `tree`.
         compile: let `torch.compile` have the steps, in fixed shapes (docs/compile.md); or the name of another of its
             backends. The first step of each shape takes long.
@@ -43,7 +42,6 @@ class Engine:
         draft: DraftModel | None = None,
         tree: Tree | None = None,
         prefill_chunk: int = 512,
-        capacity: int | None = None,
         policy: Policy | None = None,
         compile: bool | str = False,
     ):
@@ -54,7 +52,7 @@ class Engine:
             PLAIN_DRAFTER if draft is None else make_drafter(draft, tree)
         )
         self.hidden_state = "post_norm" if draft is None else draft.config.hidden_state
-        self.prefill_chunk, self.capacity = prefill_chunk, capacity
+        self.prefill_chunk = prefill_chunk
         if draft is not None:
             # The text of drawn trees depends on the draft's probabilities, and is to be the same in every batch.
             draft = draft.for_inference(exact=bool(compile) or isinstance(self.drafter, DrawnDrafter))

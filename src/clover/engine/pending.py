@@ -9,11 +9,39 @@ Shapes: B batch, A positions of one step, W width of the hidden states that the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-_FIRST = 8  # positions that there is room for at the start; doubles when there are more
+
+class Positions(NamedTuple):
+    """Positions of every row, as a draft takes them in.
+
+    Attributes:
+        hidden: [B, A, W].
+        next_tokens: Long [B, A], the token that follows each position.
+        counts: how many of the A positions of each row are real; the rest is padding at the end.
+    """
+
+    hidden: Tensor
+    next_tokens: Tensor
+    counts: list[int]
+
+    def part(self, starts: Sequence[int], counts: list[int]) -> Positions:
+        """So many positions of each row from its start on."""
+        width = max(1, *counts)
+        if not any(starts):
+            return Positions(self.hidden[:, :width], self.next_tokens[:, :width], counts)
+        places = [[min(start + at, self.hidden.shape[1] - 1) for at in range(width)] for start in starts]
+        return self.at(places, counts)
+
+    def at(self, places: Sequence[Sequence[int]], counts: list[int]) -> Positions:
+        """The positions of each row that stand at these places."""
+        index = torch.tensor(places, device=self.hidden.device)
+        rows = torch.arange(len(places), device=index.device)[:, None]
+        return Positions(self.hidden[rows, index], self.next_tokens[rows, index], counts)
 
 
 class Pending:
@@ -21,52 +49,40 @@ class Pending:
 
     Args:
         root: Long [B], each row's last token. A row without positions looks like one of zeros before it.
-        room: rows that there is room for.
         width: W.
         dtype: of the hidden states.
-
-    Attributes:
-        counts: positions of each row.
     """
 
-    def __init__(self, root: Tensor, room: int, width: int, dtype: torch.dtype):
-        self._hidden = torch.zeros(room, _FIRST, width, dtype=dtype, device=root.device)
-        self._next_tokens = root.new_zeros(room, _FIRST)
-        self._next_tokens[: len(root), 0] = root
-        self.counts = [0] * len(root)
-        self._latest = [0] * len(root)  # how many of them came last
+    def __init__(self, root: Tensor, width: int, dtype: torch.dtype):
+        hidden = torch.zeros(len(root), 1, width, dtype=dtype, device=root.device)
+        self._steps = [Positions(hidden, root.unsqueeze(1), [0] * len(root))]
+        self._counts, self._latest = (
+            [0] * len(root),
+            [0] * len(root),
+        )  # of each row: in all, and in the last step
 
     @property
     def behind(self) -> int:
         """Positions that the draft has to take in beyond those of the last step, in the row that has most."""
-        return max(a - b for a, b in zip(self.counts, self._latest, strict=True))
+        return max(own - last for own, last in zip(self._counts, self._latest, strict=True))
 
     @property
     def empty(self) -> bool:
         """Whether the draft has taken in everything."""
-        return not any(self.counts)
+        return not self._steps
 
-    def append(self, hidden: Tensor, next_tokens: Tensor, counts: Sequence[int]) -> None:
-        """Add the positions of one step.
+    def put(self, row: int, hidden: Tensor) -> None:
+        """Give a new row the hidden states [W] of the position before its root."""
+        self._steps[0].hidden[row, 0] = hidden
+        self._steps[0].counts[row] = self._counts[row] = self._latest[row] = 1
 
-        Args:
-            hidden: [B, A, W].
-            next_tokens: Long [B, A], the token that follows each position.
-            counts: how many of the A positions of each row are real; the rest is padding at the end.
-        """
-        rows, width = next_tokens.shape
-        self._make_room(max(self.counts) + width)
-        start = self.counts[0]
-        if self.counts.count(start) == rows:
-            self._hidden[:rows, start : start + width] = hidden
-            self._next_tokens[:rows, start : start + width] = next_tokens
-        else:
-            row, place = self._places(self.counts, width)
-            self._hidden[row, place], self._next_tokens[row, place] = hidden, next_tokens
-        self.counts = [old + new for old, new in zip(self.counts, counts, strict=True)]
-        self._latest = [new or old for new, old in zip(counts, self._latest, strict=True)]
+    def append(self, hidden: Tensor, next_tokens: Tensor, counts: list[int]) -> None:
+        """Add the positions of one step, at least one of each row; see `Positions`."""
+        self._steps.append(Positions(hidden, next_tokens, counts))
+        self._counts = [old + new for old, new in zip(self._counts, counts, strict=True)]
+        self._latest = counts
 
-    def take(self, most: int, last: int | None = None) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
+    def take(self, most: int, last: int | None = None) -> Iterator[Positions]:
         """Hand everything over, in parts of at most so many positions per row.
 
         Every row that has positions has at least one of them in the last part: what a draft says of a row is what it
@@ -74,61 +90,44 @@ class Pending:
 
         Args:
             last: positions per row in the last part at most; `most` when left out.
-
-        Yields:
-            hidden [B, A, W], next_tokens Long [B, A] and counts, as for `append`.
         """
-        left, last = self.counts, last or most
-        rows, done = len(left), [0] * len(left)
+        whole, last = self._merged(), last or most
+        left, done = whole.counts, [0] * len(whole.counts)
+        self._steps, self._counts = [], [0] * len(left)
         while max(left) > last:
             part = [max(min(most, count - 1), 0) for count in left]
-            row, place = self._places(done, max(part))
-            yield self._hidden[row, place], self._next_tokens[row, place], part
+            yield whole.part(done, part)
             done = [at + new for at, new in zip(done, part, strict=True)]
-            left = [count - at for count, at in zip(self.counts, done, strict=True)]
-        width = max(1, *left)
-        if not any(done):
-            yield self._hidden[:rows, :width], self._next_tokens[:rows, :width], left
-        else:
-            row, place = self._places(done, width)
-            yield self._hidden[row, place], self._next_tokens[row, place], left
-        self.counts, self._latest = [0] * rows, [0] * rows
+            left = [count - new for count, new in zip(left, part, strict=True)]
+        yield whole.part(done, left)
 
-    def drop(self, row: int) -> None:
-        """Remove a row; the last row takes its place."""
-        last = self.counts.pop()
-        latest = self._latest.pop()
-        if row != len(self.counts):
-            width = max(1, last)
-            self._hidden[row, :width] = self._hidden[len(self.counts), :width]
-            self._next_tokens[row, :width] = self._next_tokens[len(self.counts), :width]
-            self.counts[row], self._latest[row] = last, latest
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep these rows, in this order."""
+        hidden, next_tokens, counts = self._merged()
+        index = torch.tensor(rows, dtype=torch.long, device=hidden.device)
+        self._steps = [Positions(hidden[index], next_tokens[index], [counts[row] for row in rows])]
+        self._counts, self._latest = self._steps[0].counts, [self._latest[row] for row in rows]
 
     def insert(self, other: Pending) -> None:
         """Take in the rows of another batch, behind the own ones."""
-        first, rows = len(self.counts), len(other.counts)
-        width = max(1, *other.counts)
-        self._make_room(width)
-        self._hidden[first : first + rows, :width] = other._hidden[:rows, :width]
-        self._next_tokens[first : first + rows, :width] = other._next_tokens[:rows, :width]
-        self.counts += other.counts
-        self._latest += other._latest
+        parts = self._merged(), other._merged()
+        width = max(part.hidden.shape[1] for part in parts)
+        hidden = [pad(part.hidden, (0, 0, 0, width - part.hidden.shape[1])) for part in parts]
+        next_tokens = [pad(part.next_tokens, (0, width - part.hidden.shape[1])) for part in parts]
+        self._counts = [*parts[0].counts, *parts[1].counts]
+        self._steps = [Positions(torch.cat(hidden), torch.cat(next_tokens), self._counts)]
+        self._latest = [*self._latest, *other._latest]
 
-    def _places(self, starts: Sequence[int], width: int) -> tuple[Tensor, Tensor]:
-        """Rows [B, 1] and places [B, width] from `starts` on; those behind the end are the last one."""
-        device = self._hidden.device
-        places = torch.tensor(starts, device=device)[:, None] + torch.arange(width, device=device)
-        return torch.arange(len(starts), device=device)[:, None], places.clamp(max=self._hidden.shape[1] - 1)
-
-    def _make_room(self, length: int) -> None:
-        rows, room, width = self._hidden.shape
-        if length <= room:
-            return
-        room, held = max(length, 2 * room), slice(len(self.counts))
-        hidden, next_tokens = self._hidden, self._next_tokens
-        self._hidden, self._next_tokens = (
-            hidden.new_zeros(rows, room, width),
-            next_tokens.new_zeros(rows, room),
-        )
-        self._hidden[held, : hidden.shape[1]] = hidden[held]
-        self._next_tokens[held, : hidden.shape[1]] = next_tokens[held]
+    def _merged(self) -> Positions:
+        """All steps as one."""
+        if len(self._steps) == 1:
+            return self._steps[0]
+        places: list[list[int]] = [[] for _ in self._counts]
+        start = 0
+        for step in self._steps:
+            for own, count in zip(places, step.counts, strict=True):
+                own += range(start, start + count)
+            start += step.hidden.shape[1]
+        padded = [own + [0] * (max(self._counts) - len(own)) for own in places]
+        hidden, next_tokens = (torch.cat([step[i] for step in self._steps], dim=1) for i in (0, 1))
+        return Positions(hidden, next_tokens, self._counts).at(padded, self._counts)

@@ -1,23 +1,53 @@
-"""Prompts on their way into the running batch.
+"""Prompts on their way into the running batch, and how many positions are run at once.
 
-Shapes: B batch, T tokens of a chunk, W width of the hidden states that the draft reads.
+Shapes: B batch, R rows that have prompt left, T tokens of a chunk, W width of the hidden states that the draft reads.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 from torch.nn.functional import pad
 
-from clover.drafts import DraftSession
 from clover.engine.batch import Batch
-from clover.engine.chunks import chunk_size, padded_size
 from clover.target import TargetModel
 
+_MOST_MASKED = 2**22  # entries of the mask of one chunk: a few MiB, whatever the context
+_MOST_TOKENS = 2048  # of one chunk, all rows together: more give no speed and take memory
+_FEWEST = 16  # tokens of a chunk per row
 # Positions that a chunk may give up to save a forward: as many as take about as long as one that reads the weights.
 _PADDING = defaultdict(lambda: 256, cpu=64)
+
+
+def chunk_size(chunk: int, rows: int, length: int) -> int:
+    """Positions per row, at most `chunk`; fewer of many rows and after a long text, which saves memory.
+
+    Args:
+        length: positions that the longest row has already.
+    """
+    most = min(_MOST_MASKED // (rows * (length + chunk)), _MOST_TOKENS // rows)
+    return min(chunk, max(most, _FEWEST))
+
+
+def padded_size(left: Sequence[int], most: int, padding: int) -> int:
+    """Positions per row of a chunk of rows of different length, which ends where a row ends unless it has `most`.
+
+    Rows that have ended need not run in the next chunk, so a chunk that is longer than the shortest row gives up
+    positions to save a forward.
+
+    Args:
+        left: positions of each row, not all of them 0.
+        most: of one row in the chunk.
+        padding: positions that may be given up, all rows together.
+
+    >>> padded_size([90, 40, 38], 64, padding=4), padded_size([90, 40, 38], 64, padding=0)
+    (40, 38)
+    """
+    ends = sorted({min(count, most) for count in left if count})
+    good = [end for end in ends if sum(max(end - count, 0) for count in left if count) <= padding]
+    return good[-1]
 
 
 class Prefill:
@@ -33,7 +63,7 @@ class Prefill:
         batch: rows that have not run yet, longest prompt first.
         target: runs them.
         hidden_state: kind of the hidden states that the draft reads.
-        chunk: prompt tokens that are run at once per row; fewer of many rows and after a long text, which saves memory.
+        chunk: prompt tokens that are run at once per row, at most (`chunk_size`).
         done: tokens that the caches hold already.
     """
 
@@ -44,50 +74,32 @@ class Prefill:
     @property
     def finished(self) -> bool:
         """Whether the rows can decode."""
-        return self._done >= max(self._lengths, default=0)
+        return not any(self._left)
+
+    @property
+    def _left(self) -> list[int]:
+        """Tokens of each row's prompt that have not run."""
+        return [max(len(row.request.prompt) - 1 - self._done, 0) for row in self.batch.sequences]
 
     def advance(self) -> None:
         """Run one chunk."""
-        batch, start = self.batch, self._done
-        left = [max(length - start, 0) for length in self._lengths]
-        while not left[-1]:
-            left.pop()
-        size = padded_size(left, chunk_size(self._chunk, len(left), start), _PADDING[batch.root.device.type])
+        batch, left, start = self.batch, self._left, self._done
+        rows = max(number for number, count in enumerate(left, start=1) if count)
+        device = batch.root.device
+        size = padded_size(left, chunk_size(self._chunk, rows, start), _PADDING[device.type])
         text = [row.request.prompt[start : start + size + 1] for row in batch.sequences]
-        padded = [[*part, *[0] * (size + 1 - len(part))] for part in text]
-        tokens = torch.tensor(padded, device=batch.root.device)
-        with batch.cache.first_rows(len(left)):
-            hidden = self._run(tokens[: len(left), :-1])
-            batch.cache.commit([min(count, size) for count in left])
+        tokens = torch.tensor([[*part, *[0] * (size + 1 - len(part))] for part in text], device=device)
+        with batch.cache.first_rows(rows):
+            positions = batch.cache.positions(size)
+            batch.cache.begin(size)
+            hidden = self._target.forward(
+                tokens[:rows, :-1], positions, batch.cache, None, self._hidden_state
+            ).read
+            batch.cache.commit([min(count, size) for count in left[:rows]])
         self._done = start + size
         if batch.session is not None:
-            self._leave(batch.session, hidden, tokens[:, 1:])
-
-    def _leave(self, session: DraftSession, hidden: Tensor, next_tokens: Tensor) -> None:
-        """Give the draft what a chunk found: hidden states [R, T, W] of the R rows that ran, next tokens [B, T]."""
-        rows, size = next_tokens.shape
-        hidden = pad(hidden, (0, 0, 0, 0, 0, rows - len(hidden)))
-        start = self._done - size
-        last = [length - 1 - start for length in self._lengths]
-        paired = [min(max(place, 0), size) for place in last]
-        session.commit(hidden, next_tokens, paired)
-        self._keep_last(hidden, last)
-
-    @property
-    def _lengths(self) -> list[int]:
-        return [len(row.request.prompt) - 1 for row in self.batch.sequences]
-
-    def _run(self, tokens: Tensor) -> Tensor:
-        cache, size = self.batch.cache, tokens.shape[1]
-        positions = cache.positions(size)
-        cache.begin(size)
-        return self._target.forward(tokens, positions, cache, None, self._hidden_state).read
-
-    def _keep_last(self, hidden: Tensor, last: list[int]) -> None:
-        """Leave for the draft what this chunk has of the rows' last positions, `last` counted from its start."""
-        here = [0 <= place < hidden.shape[1] for place in last]
-        left = torch.zeros_like(hidden[:, :1])
-        for row, place in enumerate(last):
-            if here[row]:
-                left[row, 0] = hidden[row, place]
-        self.batch.pending.append(left, self.batch.root.unsqueeze(1), list(map(int, here)))
+            for row, count in enumerate(left):
+                if 0 < count <= size:
+                    batch.pending.put(row, hidden[row, count - 1])
+            hidden = pad(hidden, (0, 0, 0, 0, 0, len(left) - rows))
+            batch.session.commit(hidden, tokens[:, 1:], [min(max(count - 1, 0), size) for count in left])

@@ -1,7 +1,7 @@
 """One decoding step: a drafter grows token trees, the target runs them, what it would have said anyway is kept.
 
-Plain decoding is the same step with a tree that is only its root: what is known of that tree without looking is not
-worked out. `clover.reference` is the same step for one sequence, without anything that makes it fast.
+Plain decoding is the same step with a tree that is only its root. `clover.reference` is the same step for one sequence,
+without anything that makes it fast.
 
 Shapes: B batch, A nodes of an accepted path, N nodes of a tree, W width of the hidden states the draft reads,
 V vocabulary.
@@ -10,18 +10,19 @@ V vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from clover.drafting import Drafter, DraftInput
-from clover.drafts import DraftSession
 from clover.engine.batch import Batch
-from clover.engine.captured import CapturedSteps
-from clover.engine.chunks import chunk_size
-from clover.target import TargetModel
+from clover.engine.prefill import chunk_size
 from clover.tree import TokenTree
 from clover.verify import Verified, verify, verify_drawn, verify_on_host
+
+if TYPE_CHECKING:
+    from clover.engine.engine import Engine
 
 
 @dataclass(frozen=True)
@@ -39,65 +40,44 @@ class SequenceStep:
     depth: int
 
 
-def draft_tree(
-    batch: Batch,
-    drafter: Drafter,
-    position_limit: int,
-    chunk: int,
-    captured: CapturedSteps | None = None,
-) -> TokenTree:
-    """Grow the trees; a sequence without room for one gets its root alone.
-
-    Args:
-        position_limit: positions that the target can run.
-        chunk: positions that the draft takes in at once, at most.
-    """
+def draft_tree(engine: Engine, batch: Batch, drafter: Drafter) -> TokenTree:
+    """Grow the trees; a sequence without room for one gets its root alone."""
     batch.sampler.expect(drafter.max_depth)
-    furthest = position_limit - drafter.max_depth
+    furthest = engine.target.position_limit - drafter.max_depth
     full = [length >= furthest for length in batch.cache.lengths]
     if all(full):
         return TokenTree.root_only(batch.root.unsqueeze(1))
-    given = DraftInput(
-        root=batch.root,
-        sampler=batch.sampler,
-        catch_up=lambda: catch_up(batch, chunk),
-        texts=lambda: [None if no else one.repeating for no, one in zip(full, batch.sequences, strict=True)],
-    )
-    tree = None if captured is None else captured.draft(batch, drafter, chunk)
-    tree = tree or drafter.grow(given)
+    most = chunk_size(engine.prefill_chunk, len(full), batch.cache.length)
+    tree = None if engine.captured is None else engine.captured.draft(batch, drafter, most)
+    if tree is None:
+        rows = list(zip(full, batch.sequences, strict=True))
+        tree = drafter.grow(
+            DraftInput(
+                root=batch.root,
+                sampler=batch.sampler,
+                catch_up=lambda: batch.catch_up(most),
+                texts=lambda: [None if no_room else one.repeating for no_room, one in rows],
+            )
+        )
     return tree.without(torch.tensor(full, device=batch.root.device)[:, None]) if any(full) else tree
 
 
-def catch_up(batch: Batch, chunk: int) -> tuple[DraftSession, Tensor]:
-    """Let the draft take in what is pending, in parts of `chunk` positions; its state, and its logits [B, V] then."""
-    assert batch.session is not None, "only a draft can catch up"
-    size = chunk_size(chunk, len(batch.sequences), batch.cache.length)
-    first, *others = (batch.session.commit(*part) for part in batch.pending.take(size))
-    return batch.session, others[-1] if others else first
-
-
-def run_tree(
-    batch: Batch,
-    target: TargetModel,
-    tree: TokenTree,
-    hidden_state: str,
-    captured: CapturedSteps | None = None,
-) -> tuple[Tensor, Tensor | Verified]:
+def run_tree(engine: Engine, batch: Batch, tree: TokenTree) -> tuple[Tensor, Tensor | Verified]:
     """Run the nodes of the trees through the target.
 
     Returns:
         hidden states [B, N, W] of the kind that the draft reads, and logits [B, N, V], or what was verified where the
         same graph did it.
     """
-    if captured is not None:
-        return captured.run_tree(batch, tree)
+    if engine.captured is not None:
+        return engine.captured.run_tree(batch, tree)
     cache, nodes = batch.cache, tree.tokens.shape[1]
     plain = nodes == 1 and cache.uniform
     positions = cache.positions(1) if nodes == 1 else cache.positions(1) + tree.depths
     mask = None if plain else cache.attention_mask(tree.ancestor_mask)
     cache.begin(nodes)
-    output = target.forward(tree.tokens, positions, cache, mask, hidden_state)
-    return output.read, target.logits(output.hidden)
+    output = engine.target.forward(tree.tokens, positions, cache, mask, engine.hidden_state)
+    return output.read, engine.target.logits(output.hidden)
 
 
 def verify_tree(batch: Batch, tree: TokenTree, found: Tensor | Verified) -> Verified:
@@ -136,4 +116,5 @@ def keep(batch: Batch, read: Tensor, verified: Verified, counts: list[int]) -> N
     batch.root = verified.tokens.gather(1, verified.counts.unsqueeze(1) - 1).squeeze(1)
     if batch.session is not None:
         index = path.unsqueeze(-1).expand(-1, -1, read.shape[-1])
-        batch.pending.append(read.gather(1, index), verified.tokens[:, :longest], counts)
+        # A copy: the memory of a graph's outputs is written again in the next step.
+        batch.pending.append(read.gather(1, index), verified.tokens[:, :longest].clone(), counts)

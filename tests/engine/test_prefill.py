@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from clover.engine.chunks import padded_size
+from clover.engine.prefill import padded_size
 
 
 def test_a_chunk_is_as_long_as_its_padding_allows() -> None:
