@@ -16,7 +16,7 @@ from clover.target import TargetModel
 from clover.tree import CLOVER2_TREE, TreeShape
 from clover.tune.ranks import WIDTH, rank_texts
 from clover.tune.shapes import exact_tau
-from clover.tune.texts import Text, write_texts
+from clover.tune.texts import write_texts
 from tests.families import tiny_model
 from tests.oracle import OracleDraft
 
@@ -47,9 +47,9 @@ def test_tau_from_ranks_is_the_engines(target: TargetModel, temperature: float) 
     for system in (RecallDraft, MedusaDraft):
         draft = system.from_target(target, num_heads=4).eval()
         some = [request for request in requests(temperature) if len(request.prompt) > 1]
-        texts = write_texts(Engine(target), some, 3)
-        assert [len(text.new) for text in texts] == [request.max_new_tokens for request in some]
-        paths = rank_texts(target, draft, texts, 8, batch_size=3)
+        texts = write_texts(Engine(target), some)
+        assert list(map(len, texts)) == [request.max_new_tokens for request in some]
+        paths = rank_texts(target, draft, some, texts, 8)
         for shape in TREES:
             expected = decoded(Engine(target, draft, shape), some)
             assert exact_tau(paths, frozenset(shape.paths[1:])) == expected.tau
@@ -57,37 +57,37 @@ def test_tau_from_ranks_is_the_engines(target: TargetModel, temperature: float) 
 
 
 def test_ranks_are_where_an_oracle_put_the_token(target: TargetModel) -> None:
-    (text,) = write_texts(Engine(target), requests()[:1], 1)
-    draft = OracleDraft(target, [list(text.tokens)], spread=12)
-    paths = rank_texts(target, draft, [text], 8)  # type: ignore[arg-type]
+    request = requests()[0]
+    (new,) = write_texts(Engine(target), [request])
+    text = [*request.prompt, *new]
+    draft = OracleDraft(target, [text], spread=12)
+    paths = rank_texts(target, draft, [request], [new], 8)  # type: ignore[arg-type]
     expected = []
-    for number in range(len(text.new)):
-        at = len(text.prompt) + number
-        ranks = [
-            rank_of_the_token(draft, text, at + depth) for depth in range(8) if number + depth < len(text.new)
-        ]
+    for at in range(len(request.prompt), len(text)):
+        ranks = [rank_of_the_token(draft, text, at + depth) for depth in range(8) if at + depth < len(text)]
         wide = next((place for place, rank in enumerate(ranks) if rank >= WIDTH), len(ranks))
         expected.append(tuple(ranks[:wide]))
     assert paths == [tuple(expected)]
 
 
-def rank_of_the_token(draft: OracleDraft, text: Text, at: int) -> int:
-    return draft.opinion(0, at).argsort(descending=True).tolist().index(text.tokens[at])
+def rank_of_the_token(draft: OracleDraft, text: list[int], at: int) -> int:
+    return draft.opinion(0, at).argsort(descending=True).tolist().index(text[at])
 
 
 def test_a_prompt_of_one_token_has_no_draft_at_its_first_step(target: TargetModel) -> None:
     draft = RecallDraft.from_target(target, num_heads=2).eval()
-    texts = write_texts(Engine(target), requests()[1:2], 1)
-    paths = rank_texts(target, draft, texts, 8)
-    assert paths[0][0] == () and len(paths[0]) == len(texts[0].new)
+    some = requests()[1:2]
+    texts = write_texts(Engine(target), some)
+    paths = rank_texts(target, draft, some, texts, 8)
+    assert paths[0][0] == () and len(paths[0]) == len(texts[0])
 
 
 def test_a_draft_of_a_part_of_the_vocabulary_ranks_in_the_targets_numbering(target: TargetModel) -> None:
     draft = RecallDraft.from_target(target, num_heads=3).eval()
     draft.reduce_vocabulary(torch.arange(0, target.vocab_size, 2))
     some = [request for request in requests() if len(request.prompt) > 1]
-    texts = write_texts(Engine(target), some, 4)
-    paths = rank_texts(target, draft, texts, 8)
+    texts = write_texts(Engine(target), some)
+    paths = rank_texts(target, draft, some, texts, 8)
     for shape in TREES:
         expected = decoded(Engine(target, draft, shape), some)
         assert exact_tau(paths, frozenset(shape.paths[1:])) == expected.tau
@@ -95,5 +95,5 @@ def test_a_draft_of_a_part_of_the_vocabulary_ranks_in_the_targets_numbering(targ
 
 def test_no_texts() -> None:
     target = TargetModel(tiny_model("llama"))
-    paths = rank_texts(target, LookupDraft.from_target(target), [], 8)
+    paths = rank_texts(target, LookupDraft.from_target(target), [], [])
     assert paths == []

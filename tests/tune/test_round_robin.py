@@ -1,7 +1,5 @@
 """Steps that are timed in turn: who runs, what is counted, and that the text does not change."""
 
-from statistics import fmean
-
 import pytest
 
 from clover.drafting import PLAIN_DRAFTER, StaticDrafter
@@ -31,9 +29,5 @@ def test_steps_say_what_was_emitted_and_what_it_took(steps: dict[str, list[Step]
     for name, some in steps.items():
         for step in some:
             assert len(step.emitted) == 2 and step.verify_seconds is not None
-            assert 0 < step.verify_seconds < step.seconds and step.context >= 3
+            assert 0 < step.verify_seconds < step.seconds
             assert step.emitted == (1, 1) or name == "chain:2"
-
-
-def test_texts_go_on_beyond_what_was_asked(steps: dict[str, list[Step]]) -> None:
-    assert fmean(step.context for step in steps["plain"]) > 13

@@ -23,7 +23,7 @@ from clover.report.provenance import Provenance
 from clover.report.words import count, system_name
 from clover.target import TargetModel
 from clover.tree import TreeShape, parse_tree
-from clover.tune.round_robin import share_time, until
+from clover.tune.round_robin import share_time
 from clover.tune.texts import fill_batch, read_requests
 
 _WANTED, _FEWEST = 80, 12  # steps of each tree: so many are wanted, so many are taken however late it is
@@ -104,8 +104,7 @@ def _measure(
     requests = read_requests(options.prompts, target, max(options.batch_sizes), options.max_new_tokens)
     progress.begin(len(options.batch_sizes))
     costs = []
-    for size, seconds, told in share_time(options.batch_sizes, options.max_minutes, progress):
-        enough = until(_WANTED, _FEWEST, seconds, told)
+    for size, enough in share_time(options.batch_sizes, options.max_minutes, _WANTED, _FEWEST, progress):
         costs += measure_steps(target, draft, shapes, fill_batch(requests, size), enough, options.seed)
     return costs
 

@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
-from typing import Any
 
-from scipy.stats import theilslopes
+import numpy as np
 
 from clover.cost.forced import ForcedDrafter
 from clover.drafting import PLAIN_DRAFTER, StaticDrafter
@@ -128,13 +127,18 @@ def _tree_cost(
     plain: PlainCost, name: str, drafter: StaticDrafter, prefill: float, steps: Sequence[Step]
 ) -> TreeCost:
     emitted, seconds = [fmean(step.emitted) for step in steps], [step.seconds for step in steps]
-    slope = 0.0
-    if len(set(emitted)) > 1:
-        line: Any = theilslopes(seconds, emitted)  # outliers hardly move it
-        slope = max(float(line.slope), 0.0)
+    slope = _median_slope(emitted, seconds)
     fixed = median(took - slope * tokens for took, tokens in zip(seconds, emitted, strict=True))
     nodes, depth = drafter.max_nodes - 1, drafter.max_depth
     return TreeCost(plain, name, nodes, depth, prefill, fixed, slope, len(steps))
+
+
+def _median_slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """The Theil-Sen slope, which outliers hardly move: the median over all pairs of points; 0 if it falls."""
+    first, second = np.triu_indices(len(x), 1)
+    run, rise = np.asarray(x)[second] - np.asarray(x)[first], np.asarray(y)[second] - np.asarray(y)[first]
+    slopes = rise[run != 0] / run[run != 0]
+    return max(float(np.median(slopes)), 0.0) if len(slopes) else 0.0
 
 
 def _prefill(engine: Engine, batch: Sequence[Request]) -> float:

@@ -10,13 +10,10 @@ from clover.tune.ranks import RankPath, rank_texts
 from clover.tune.shapes import count_starts, most_frequent
 from clover.tune.texts import write_texts
 
-_WRITTEN_TOGETHER = 8
-
 
 def likely_paths(engine: Engine, requests: Sequence[Request]) -> list[RankPath]:
     """Rank paths, most often accepted first; any number of them from the front is a tree (`TreeShape.from_paths`)."""
     draft = engine.draft
     assert draft is not None, "plain decoding has no tree"
-    texts = write_texts(engine, requests, _WRITTEN_TOGETHER)
-    paths = rank_texts(engine.target, draft, texts, batch_size=_WRITTEN_TOGETHER)
+    paths = rank_texts(engine.target, draft, requests, write_texts(engine, requests))
     return most_frequent(count_starts(chain.from_iterable(paths)))

@@ -31,13 +31,11 @@ class Step:
     Args:
         seconds: of all of it.
         emitted: tokens of each sequence, bonus token included.
-        context: tokens of the longest sequence.
         verify_seconds: of the target's pass; None where a GPU was not waited for.
     """
 
     seconds: float
     emitted: tuple[int, ...]
-    context: int
     verify_seconds: float | None
 
 
@@ -77,7 +75,7 @@ class RoundRobinPolicy(Policy):
         verified = self.clock.seconds["verify"] - self._verified
         if self._left < _TURN - 1:
             known = self.clock.synchronize or not self._on_gpu
-            step = Step(seconds, tuple(outcome.emitted), outcome.running.context, verified if known else None)
+            step = Step(seconds, tuple(outcome.emitted), verified if known else None)
             self.steps[self._current].append(step)
 
 
@@ -113,13 +111,14 @@ def time_in_turn(
 
 
 def share_time(
-    batch_sizes: Sequence[int], minutes: float, progress: Progress
-) -> Iterator[tuple[int, float, Callable[[float], None]]]:
-    """Each batch size, the seconds that it may take of what is left, and what is told the share that is done, 0 … 1."""
+    batch_sizes: Sequence[int], minutes: float, wanted: int, fewest: int, progress: Progress
+) -> Iterator[tuple[int, Callable[[int], bool]]]:
+    """Each batch size with its part of the time that is left, as `enough` of `time_in_turn`; see `until`."""
     end = time.monotonic() + 60 * minutes
     for number, size in enumerate(batch_sizes):
         told = progress.part(1.0, f"batch size {size}: plain steps and trees in turn")
-        yield size, (end - time.monotonic()) / (len(batch_sizes) - number), told
+        seconds = (end - time.monotonic()) / (len(batch_sizes) - number)
+        yield size, until(wanted, fewest, seconds, told)
         told(1.0)
 
 

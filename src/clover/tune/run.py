@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
@@ -28,16 +28,16 @@ from clover.report.provenance import Provenance
 from clover.report.words import duration, mode, system_name, times
 from clover.target import TargetModel
 from clover.tune.options import TuneOptions
-from clover.tune.ranks import MAX_DEPTH, RankPath, rank_texts
+from clover.tune.ranks import MAX_DEPTH, rank_texts
 from clover.tune.report import as_data, best_table, draw
 from clover.tune.resume import Resume
 from clover.tune.round_robin import share_time
 from clover.tune.shapes import worth_timing
-from clover.tune.texts import Text, fill_batch, read_requests, write_texts
+from clover.tune.texts import fill_batch, read_requests, write_texts
 from clover.tune.timing import Timed, time_trees, verify_costs
 
 _TEXTS, _RANKS = 0.1, 0.1  # of the work, for the progress; the rest is timing
-_WRITTEN_TOGETHER = 8
+_WANTED, _FEWEST = 40, 8  # steps of each tree: so many are wanted, so many are taken however late it is
 _TIMED = TypeAdapter(list[Timed])
 
 
@@ -119,38 +119,29 @@ class _Tuner:
             "origin": [self.origin.machine, self.origin.dtype, self.origin.versions],
         }
 
-    def measure(self) -> tuple[list[Text], list[list[Timed]]]:
+    def measure(self) -> tuple[list[tuple[int, ...]], list[list[Timed]]]:
         """The texts, and per batch size all trees, the fastest first; what was measured before is not again."""
-        depth = min(self.draft.max_depth, MAX_DEPTH)
-        self.progress.begin(_TEXTS + _RANKS + len(self.options.batch_sizes))
-        texts = self._texts()
-        told = self.progress.part(_RANKS, "ranking their tokens with the draft")
-        paths = rank_texts(self.target, self.draft, texts, depth, _WRITTEN_TOGETHER, told)
-        return texts, [_TIMED.validate_python(one) for one in self._timed(paths, depth)]
-
-    def _texts(self) -> list[Text]:
-        told = self.progress.part(_TEXTS, "writing texts with the target")
-        if "texts" not in self.resume.values:
-            engine = Engine(self.target, self.draft)
-            written = write_texts(engine, self.requests, _WRITTEN_TOGETHER, told)
-            self.resume.save("texts", [list(text.new) for text in written])
-        told(1.0)
-        pairs = zip(self.requests, self.resume.values["texts"], strict=True)
-        return [Text(one.prompt, tuple(new), one.params) for one, new in pairs]
-
-    def _timed(self, paths: Sequence[Sequence[RankPath]], depth: int) -> Iterator[Any]:
-        """Per batch size all trees, as JSON values."""
         options, requests, values = self.options, self.requests, self.resume.values
+        depth, sizes = min(self.draft.max_depth, MAX_DEPTH), list[list[Timed]]()
+        self.progress.begin(_TEXTS + _RANKS + len(options.batch_sizes))
+        told = self.progress.part(_TEXTS, "writing texts with the target")
+        if "texts" not in values:
+            self.resume.save("texts", write_texts(Engine(self.target, self.draft), requests, told))
+        told(1.0)
+        texts = [tuple(text) for text in values["texts"]]
+        told = self.progress.part(_RANKS, "ranking their tokens with the draft")
+        paths = rank_texts(self.target, self.draft, requests, texts, depth, told)
         own_tree = self.draft.config.tree_shape.cut(depth)
         minutes = options.max_minutes - (time.monotonic() - self.started) / 60
-        for size, seconds, told in share_time(options.batch_sizes, minutes, self.progress):
+        for size, enough in share_time(options.batch_sizes, minutes, _WANTED, _FEWEST, self.progress):
             name = f"batch size {size}"
             if name not in values:
                 candidates = worth_timing(paths, own_tree, depth, size)
                 batches = [fill_batch(requests, size, at) for at in range(0, len(requests), size)]
-                timed = time_trees(self.target, self.draft, batches, candidates, seconds, told, options.seed)
+                timed = time_trees(self.target, self.draft, batches, candidates, enough, options.seed)
                 self.resume.save(name, _TIMED.dump_python(timed, mode="json"))
-            yield values[name]
+            sizes.append(_TIMED.validate_python(values[name]))
+        return texts, sizes
 
     def tuning(self, sizes: Sequence[Sequence[Timed]]) -> Tuning:
         """What is saved."""
@@ -167,10 +158,10 @@ class _Tuner:
             choices=tuple(one.choice for one in every),
         )
 
-    def report(self, texts: Sequence[Text], sizes: Sequence[Sequence[Timed]]) -> Report:
+    def report(self, texts: Sequence[tuple[int, ...]], sizes: Sequence[Sequence[Timed]]) -> Report:
         """Table, numbers and picture."""
         options, seconds = self.options, time.monotonic() - self.started
-        system, tokens = system_name(str(self.draft.config.model_type)), sum(len(text.new) for text in texts)
+        system, tokens = system_name(str(self.draft.config.model_type)), sum(map(len, texts))
         draft = f"{options.draft or 'embedded'} ({system})"
         written = f"{len(texts)} prompts, {tokens:,} new tokens, {mode(options.temperature)}"
         best = [f"{times(one.speedup)} at batch {one.choice.batch_size}" for one, *_ in sizes[:3]]

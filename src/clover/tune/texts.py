@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from clover.data.tasks import fitting
 from clover.engine import Engine, Request
@@ -12,34 +11,17 @@ from clover.interleaved import decode
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
 
-
-@dataclass(frozen=True)
-class Text:
-    """A prompt, what the target wrote after it, and how its tokens were chosen."""
-
-    prompt: tuple[int, ...]
-    new: tuple[int, ...]
-    params: SamplingParams = field(default_factory=SamplingParams)
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        """All of it."""
-        return (*self.prompt, *self.new)
+WRITTEN_TOGETHER = 8
 
 
 def write_texts(
-    engine: Engine,
-    requests: Sequence[Request],
-    batch_size: int,
-    progress: Callable[[float], None] = lambda share: None,
-) -> list[Text]:
-    """Decode requests in batches; `progress` is called after each with the share of the requests that are done."""
-    texts: list[Text] = []
-    for start in range(0, len(requests), batch_size):
-        some = requests[start : start + batch_size]
-        written = zip(some, decode(engine, some).texts, strict=True)
-        texts += [Text(request.prompt, tokens, request.params) for request, tokens in written]
-        progress(len(texts) / len(requests))
+    engine: Engine, requests: Sequence[Request], told: Callable[[float], None] = lambda share: None
+) -> list[tuple[int, ...]]:
+    """The new tokens of each request; `told` is called now and then with the share that is done, 0 … 1."""
+    texts: list[tuple[int, ...]] = []
+    for start in range(0, len(requests), WRITTEN_TOGETHER):
+        texts += decode(engine, requests[start : start + WRITTEN_TOGETHER]).texts
+        told(len(texts) / len(requests))
     return texts
 
 

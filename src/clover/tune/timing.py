@@ -12,10 +12,9 @@ from clover.drafts import DraftModel
 from clover.engine import Request
 from clover.target import TargetModel
 from clover.tree import TreeShape
-from clover.tune.round_robin import Step, time_in_turn, until
+from clover.tune.round_robin import Step, time_in_turn
 from clover.tune.shapes import Candidate
 
-_WANTED, _FEWEST = 40, 8  # steps of each tree: so many are wanted, so many are taken however late it is
 _ROOT = TreeShape()  # the tree of plain decoding
 
 
@@ -43,24 +42,20 @@ def time_trees(
     draft: DraftModel,
     batches: Sequence[Sequence[Request]],
     candidates: Sequence[Candidate],
-    seconds: float,
-    told: Callable[[float], None],
+    enough: Callable[[int], bool],
     seed: int = 0,
 ) -> list[Timed]:
     """Time plain steps and trees in turn.
 
     Args:
         batches: of equal size.
-        seconds: that it may take, but for a few steps of each tree.
-        told: called now and then with the share that is done, 0 … 1.
-        seed: of the order of turns.
+        enough, seed: see `time_in_turn`.
 
     Returns:
         the fastest first, plain decoding among them.
     """
     every = {PLAIN: Candidate(_ROOT, 1.0), **{one.spec: one for one in candidates}}
     drafters = {one.spec: StaticDrafter(draft, one.shape) for one in candidates}
-    enough = until(_WANTED, _FEWEST, seconds, told)
     steps = time_in_turn(target, draft, {PLAIN: PLAIN_DRAFTER, **drafters}, batches, enough, seed)
     plain = median(step.seconds for step in steps[PLAIN])
     found = [_timed(name, one, steps[name], plain) for name, one in every.items()]
