@@ -91,27 +91,48 @@ def test_an_interrupted_run_goes_on_where_it_stopped(target: TargetModel, tmp_pa
     whole = regenerate(target, samples, CONFIG, tmp_path / "whole.jsonl")
     path, seen = tmp_path / "cut.jsonl", []
     lines = (tmp_path / "whole.jsonl").read_text().splitlines(keepends=True)
-    path.write_text("".join(lines[:2]) + lines[2][:10])
+    path.write_text(lines[3] + lines[1] + lines[2][:10])
     again = regenerate(target, samples, CONFIG, path, lambda texts, tokens: seen.append(texts))
     assert seen == [4, 6]
     assert [s.tokens.tolist() for s in again] == [s.tokens.tolist() for s in whole]
-    assert path.read_text() == (tmp_path / "whole.jsonl").read_text()
+    assert sorted(path.read_text().splitlines(keepends=True)) == sorted(lines)
+    assert [s.tokens.tolist() for s in read_regenerated(path)] == [s.tokens.tolist() for s in whole]
+
+
+def test_texts_that_end_make_room_and_what_runs_at_the_deadline_is_kept(
+    target: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = [sample([3 + i, 4, 5, 6, 7, 8, 9, 10], [1] * 8) for i in range(6)]
+    whole = regenerate(target, samples, CONFIG, tmp_path / "whole.jsonl")
+    ticks = iter(range(1000))
+    monkeypatch.setattr("clover.regenerate.time.monotonic", lambda: next(ticks))
+    part = regenerate(target, samples, replace(CONFIG, max_minutes=0.5), tmp_path / "part.jsonl")
+    assert len(part) == 4  # two that ended after 20 steps, and two after nine more
+    for short, full in zip(part, whole, strict=False):
+        assert short.tokens.tolist() == full.tokens.tolist()[: len(short.tokens)]
+    assert [len(s.tokens) for s in part] == [24, 24, 13, 13]
+
+
+def test_a_prompt_that_does_not_fit_is_left_out(target: TargetModel, tmp_path: Path) -> None:
+    chats = [sample([3] * length + [9], [0] * length + [1]) for length in (30, 30, 30, 5)]
+    (new,) = regenerate(target, chats, CONFIG, tmp_path / "w.jsonl")
+    assert new.tokens.tolist()[:5] == [3] * 5
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"text": "x"}', "tokens is missing"),
+        ('{"index": 1}', "tokens is missing"),
         ("not json", "Invalid JSON"),
-        ('{"tokens": [1, 2], "loss_mask": [1]}', "differ in length"),
-        ('{"tokens": [1, "2"], "loss_mask": [1, 1]}', "tokens.1 is '2'; it must be a valid integer"),
-        ('{"tokens": [4294967296], "loss_mask": [1]}', "tokens.0 is 4294967296; it must be less than"),
-        ('{"tokens": [NaN], "loss_mask": [1]}', "tokens.0 is nan"),
+        ('{"index": 0, "tokens": [1, 2], "loss_mask": [1]}', "differ in length"),
+        ('{"index": 1, "tokens": [1, "2"], "loss_mask": [1, 1]}', "tokens.1 is '2'; it must be a valid integer"),
+        ('{"index": 1, "tokens": [4294967296], "loss_mask": [1]}', "tokens.0 is 4294967296; it must be less than"),
+        ('{"index": 1, "tokens": [NaN], "loss_mask": [1]}', "tokens.0 is nan"),
         ('{"tokens": ' + "[" * 9999, "Invalid JSON"),
     ],
 )
 def test_foreign_files_are_refused(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "w.jsonl"
-    path.write_text('{"tokens": [1], "loss_mask": [1]}\n' + content + "\n")
+    path.write_text('{"index": 0, "tokens": [1], "loss_mask": [1]}\n' + content + "\n")
     with pytest.raises(UserError, match=f"w.jsonl, line 2, .*{message}"):
         read_regenerated(path)

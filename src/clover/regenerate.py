@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -38,7 +39,7 @@ class RegenerateConfig:
         prompt_tokens: tokens of a plain text that are kept as its opening, at most half of it.
         temperatures: text i is written at `temperatures[i % len]`: a draft should meet greedy and sampled text.
         batch_size: texts that are written together.
-        max_minutes: stop here with what was written; None for all texts.
+        max_minutes: end all texts after this time; None to write them all.
         seed: of the sampling.
     """
 
@@ -52,14 +53,54 @@ class RegenerateConfig:
 
 @dataclass(frozen=True)
 class _Written:
-    """A line of the file."""
+    """A line of the file: a finished text and its place among the texts."""
 
+    index: Annotated[int, Field(ge=0)]
     tokens: list[Annotated[int, Field(ge=0, lt=2**31)]]
     loss_mask: list[Literal[0, 1]]
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.loss_mask):
             raise ValueError("tokens and loss_mask differ in length")
+
+    @property
+    def sample(self) -> Sample:
+        mask = torch.tensor(self.loss_mask, dtype=torch.bool)
+        return Sample(torch.tensor(self.tokens, dtype=torch.int32), mask)
+
+
+@dataclass
+class _Text:
+    """A text that is being written: what it holds so far, and what stands before each answer that is to come."""
+
+    index: int
+    parts: deque[list[int]]
+    tokens: list[int] = field(default_factory=list)
+    loss_mask: list[Literal[0, 1]] = field(default_factory=list)
+    turn: int = 0
+
+    def ask(self, config: RegenerateConfig, limit: int) -> Request | None:
+        """Take in the next turn and ask for its answer.
+
+        A text ends before the first turn that does not fit: what comes later would answer what is not there.
+        """
+        if not self.parts or len(self.tokens) + len(self.parts[0]) + 1 >= limit:
+            return None
+        given = self.parts.popleft()
+        self._add(given, 0)
+        seed = config.seed + 64 * self.index + self.turn
+        self.turn += 1
+        temperature = config.temperatures[self.index % len(config.temperatures)]
+        params = SamplingParams(temperature=temperature, seed=seed)
+        return Request(tuple(self.tokens), limit - len(self.tokens), params)
+
+    def answer(self, tokens: Sequence[int]) -> None:
+        """Add tokens that the target has written."""
+        self._add(tokens, 1)
+
+    def _add(self, tokens: Sequence[int], learnt: Literal[0, 1]) -> None:
+        self.tokens += tokens
+        self.loss_mask += [learnt] * len(tokens)
 
 
 def written_name(target: TargetModel, fingerprint: str, config: RegenerateConfig) -> str:
@@ -94,91 +135,88 @@ def regenerate(
     path: Path,
     progress: Callable[[int, int], None] = lambda texts, tokens: None,
 ) -> list[Sample]:
-    """Write all texts anew, batch by batch, into the JSON-lines file `path`; goes on from what the file holds.
+    """Write all texts anew into the JSON-lines file `path`; goes on from what the file holds.
+
+    A text that has ended makes room for the next one at once, so the batch stays full. When the time is up, what is
+    written of the others is kept as it is: to leave them out would leave out the long ones.
 
     Args:
-        progress: called after each batch with (texts, tokens) written so far.
+        progress: called with (texts, tokens) written so far whenever a text has ended.
+
+    Returns:
+        the written texts, in the order of `samples`.
+
+    Raises:
+        UserError: the file cannot be written or is not of this kind, or the target writes nothing at all.
     """
-    done = read_regenerated(path) if path.exists() else []
-    started = time.monotonic()
-    engine = Engine(target)
-    tokens = sum(int(sample.loss_mask.sum()) for sample in done)
-    to_do = islice(samples, len(done), None)
-    while batch := list(islice(to_do, config.batch_size)):
-        if config.max_minutes is not None and time.monotonic() - started > config.max_minutes * 60:
-            break
-        fresh = _rewrite(engine, batch, config, len(done))
+    done = {line.index: line for line in _read(path)} if path.exists() else {}
+    tokens = sum(sum(line.loss_mask) for line in done.values())
+    to_do = ((index, sample) for index, sample in enumerate(samples) if index not in done)
+    for texts in _write(target, to_do, config):
+        lines = [_Written(text.index, text.tokens, text.loss_mask) for text in texts]
         with written(path), path.open("a", encoding="utf-8") as file:
-            for sample in fresh:
-                row = {"tokens": sample.tokens.tolist(), "loss_mask": sample.loss_mask.int().tolist()}
-                file.write(json.dumps(row, separators=(",", ":")) + "\n")
-        done += fresh
-        tokens += sum(int(sample.loss_mask.sum()) for sample in fresh)
+            file.writelines(json.dumps(asdict(line), separators=(",", ":")) + "\n" for line in lines)
+        done |= {line.index: line for line in lines}
+        tokens += sum(sum(line.loss_mask) for line in lines)
         progress(len(done), tokens)
-    if not any(sample.loss_mask.any() for sample in done):
+    if not tokens:
         raise UserError(
             "the target wrote nothing: every text ended at once; check its chat template and the data"
         )
-    return done
+    return [done[index].sample for index in sorted(done)]
+
+
+def _write(
+    target: TargetModel, samples: Iterator[tuple[int, Sample]], config: RegenerateConfig
+) -> Iterator[list[_Text]]:
+    """Yield texts as they end; at most `batch_size` of them are written at a time."""
+    limit = min(config.max_length, target.context_length)
+    deadline = time.monotonic() + 60 * (math.inf if config.max_minutes is None else config.max_minutes)
+    decoding = Engine(target).open(config.batch_size)
+    running: dict[int, _Text] = {}
+    while time.monotonic() < deadline:
+        while len(running) < config.batch_size and (following := next(samples, None)) is not None:
+            index, sample = following
+            text = _Text(index, deque(_parts(sample, config.prompt_tokens)))
+            if (request := text.ask(config, limit)) is not None:
+                running[decoding.add(request)] = text
+        if not running:
+            return
+        ended = []
+        for event in decoding.step():
+            text = running[event.index]
+            text.answer(event.tokens)
+            if event.generation is None:
+                continue
+            del running[event.index]
+            if (request := text.ask(config, limit)) is not None:
+                running[decoding.add(request)] = text
+            else:
+                ended.append(text)
+        if ended:
+            yield ended
+    yield list(running.values())
 
 
 def read_regenerated(path: Path) -> list[Sample]:
-    """Samples of a file that `regenerate` wrote; a half-written last line is left out.
+    """Samples of a file that `regenerate` wrote, in the order of the texts; a half-written last line is left out.
 
     Raises:
         UserError: the file cannot be read or is not of this kind.
     """
-    samples = []
+    return [line.sample for line in sorted(_read(path), key=lambda line: line.index)]
+
+
+def _read(path: Path) -> list[_Written]:
     lines = read_text(path, _MAX_BYTES).splitlines(keepends=True)
-    for number, line in enumerate(lines, start=1):
-        if line.endswith("\n"):
-            row = validated_json(
-                _Written, line, f"{path}, line {number}, which --regenerate did not write so"
-            )
-            mask = torch.tensor(row.loss_mask, dtype=torch.bool)
-            samples.append(Sample(torch.tensor(row.tokens, dtype=torch.int32), mask))
-    if len(lines) != len(samples):
-        write_text(path, "".join(lines[: len(samples)]))
-    return samples
-
-
-def _rewrite(engine: Engine, samples: Sequence[Sample], config: RegenerateConfig, first: int) -> list[Sample]:
-    limit = min(config.max_length, engine.target.context_length)
-    parts = [_parts(sample, config.prompt_tokens) for sample in samples]
-    texts: list[list[int]] = [[] for _ in samples]
-    masks: list[list[bool]] = [[] for _ in samples]
-    writing = list(range(len(parts)))
-    for turn in range(max(map(len, parts))):
-        # A text ends before the first turn that does not fit: what comes later would answer what is not there.
-        writing = [
-            i for i in writing if turn < len(parts[i]) and len(texts[i]) + len(parts[i][turn]) + 1 < limit
-        ]
-        for i in writing:
-            texts[i] += parts[i][turn]
-            masks[i] += [False] * len(parts[i][turn])
-        requests = [
-            Request(
-                prompt=tuple(texts[i]),
-                max_new_tokens=limit - len(texts[i]),
-                params=SamplingParams(
-                    temperature=config.temperatures[(first + i) % len(config.temperatures)],
-                    seed=config.seed + (first + i) * 64 + turn,
-                ),
-            )
-            for i in writing
-        ]
-        for i, answer in zip(writing, _answers(engine, requests), strict=True):
-            texts[i] += answer
-            masks[i] += [True] * len(answer)
-    return [
-        Sample(torch.tensor(text, dtype=torch.int32), torch.tensor(mask, dtype=torch.bool))
-        for text, mask in zip(texts, masks, strict=True)
+    found = [
+        validated_json(_Written, line, f"{path}, line {number}, which --regenerate did not write so")
+        for number, line in enumerate(lines, start=1)
+        if line.endswith("\n")
     ]
-
-
-def _answers(engine: Engine, requests: Sequence[Request]) -> Iterator[tuple[int, ...]]:
-    answers = {e.index: e.generation.tokens for e in engine.run(requests) if e.generation is not None}
-    return (answers[i] for i in range(len(requests)))
+    if len(lines) != len(found):
+        write_text(path, "".join(lines[: len(found)]))
+    return found
 
 
 def _parts(sample: Sample, prompt_tokens: int) -> list[list[int]]:
