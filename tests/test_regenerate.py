@@ -125,8 +125,14 @@ def test_a_prompt_that_does_not_fit_is_left_out(target: TargetModel, tmp_path: P
         ('{"index": 1}', "tokens is missing"),
         ("not json", "Invalid JSON"),
         ('{"index": 0, "tokens": [1, 2], "loss_mask": [1]}', "differ in length"),
-        ('{"index": 1, "tokens": [1, "2"], "loss_mask": [1, 1]}', "tokens.1 is '2'; it must be a valid integer"),
-        ('{"index": 1, "tokens": [4294967296], "loss_mask": [1]}', "tokens.0 is 4294967296; it must be less than"),
+        (
+            '{"index": 1, "tokens": [1, "2"], "loss_mask": [1, 1]}',
+            "tokens.1 is '2'; it must be a valid integer",
+        ),
+        (
+            '{"index": 1, "tokens": [4294967296], "loss_mask": [1]}',
+            "tokens.0 is 4294967296; it must be less than",
+        ),
         ('{"index": 1, "tokens": [NaN], "loss_mask": [1]}', "tokens.0 is nan"),
         ('{"tokens": ' + "[" * 9999, "Invalid JSON"),
     ],

@@ -110,8 +110,8 @@ def test_the_draft_learns_and_is_written_with_its_record(config, target, samples
     tokens = samples[0].tokens.long()[None]
     hidden = target.train_forward(tokens).hidden
     torch.testing.assert_close(loaded.train_outputs(hidden, tokens), draft.train_outputs(hidden, tokens))
-    start = Learner(config, target, make_draft(target), 1.0)
-    trained = Learner(config, target, draft, 1.0)
+    start = Learner(config, target, make_draft(target))
+    trained = Learner(config, target, draft)
     batches = list(Batches(samples, 24, 120, seed=5).epoch())
     before, after = (learner.summary(learner.measure(batches)) for learner in (start, trained))
     assert after["loss"] < 0.97 * before["loss"]
@@ -208,7 +208,7 @@ def test_likely_tokens_only_and_pre_norm_states(config, target, samples) -> None
 
 def test_accumulated_batches_give_the_gradient_of_one_large_batch(config, target, samples) -> None:
     config = replace(config, weight_decay=0.0, optimizer="adamw")
-    one, two = (Learner(config, target, make_draft(target), 1.0) for _ in range(2))
+    one, two = (Learner(config, target, make_draft(target)) for _ in range(2))
     small = list(Batches(samples[:6], 24, 48, seed=0).epoch())
     large = list(Batches(samples[:6], 24, 10_000, seed=0).epoch())
     assert len(small) > len(large) == 1

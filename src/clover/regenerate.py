@@ -24,9 +24,8 @@ from clover.engine import Engine, Request
 from clover.errors import UserError
 from clover.files import read_text, validated_json, write_text, written
 from clover.sampling import SamplingParams
-from clover.target import TargetModel
+from clover.target import TargetModel, weights_fingerprint
 
-_WEIGHTS_LOOKED_AT = 4096  # of each tensor
 _MAX_BYTES = 2**33
 
 
@@ -106,26 +105,15 @@ class _Text:
 def written_name(target: TargetModel, fingerprint: str, config: RegenerateConfig) -> str:
     """A hash of all that decides what is written: the target, the texts, and the options that change an answer.
 
-    Of every tensor of the target only an even share is read, so that this takes seconds for a large model too.
-
     Args:
         fingerprint: of the texts.
 
     Returns:
         12 hexadecimal digits.
     """
-    whole = hashlib.blake2b(digest_size=6)
-    shape = {
-        k: v for k, v in target.config.to_dict().items() if k not in ("_name_or_path", "transformers_version")
-    }
     options = (config.max_length, config.prompt_tokens, config.temperatures, config.seed)
-    whole.update(json.dumps([shape, target.eos_token_ids, options], sort_keys=True, default=str).encode())
-    for name, tensor in target.model.state_dict().items():
-        some = tensor.flatten()[:: max(1, tensor.numel() // _WEIGHTS_LOOKED_AT)]
-        whole.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        whole.update(some.cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    whole.update(fingerprint.encode())
-    return whole.hexdigest()
+    parts = [weights_fingerprint(target), target.eos_token_ids, options, fingerprint]
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=6).hexdigest()
 
 
 def regenerate(

@@ -1,5 +1,6 @@
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -41,14 +42,14 @@ def train(run_clover: Callable, tiny_target: Path, data: Path, tmp_path: Path) -
     return call
 
 
-def interrupted_after(batches: int) -> Callable:
-    """The function that asks for answers, interrupted when it is called once more."""
-    ask, calls = regenerate._answers, iter(range(batches))
+def interrupted_after(times: int) -> Callable:
+    """What guards a writing to the file, interrupted when texts have ended once more."""
+    guard, calls = regenerate.written, iter(range(times))
 
-    def call(*arguments: Any) -> Iterator[tuple[int, ...]]:
+    def call(*arguments: Any) -> AbstractContextManager[None]:
         if next(calls, None) is None:
             raise KeyboardInterrupt
-        return ask(*arguments)
+        return guard(*arguments)
 
     return call
 
@@ -87,12 +88,12 @@ def test_target_writes_the_answers_itself(train: Callable, tmp_path: Path) -> No
 def test_an_interrupted_writing_is_resumed_and_trained_on(
     train: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clover.regenerate._answers", interrupted_after(2))
+    monkeypatch.setattr("clover.regenerate.written", interrupted_after(1))
     assert train("--regenerate", "--batch-size", 4).code == 130
     monkeypatch.undo()
     (written,) = tmp_path.glob("draft.*.regenerated.jsonl")
     begun = written.read_text()
-    assert len(begun.splitlines()) == 8
+    assert 0 < len(begun.splitlines()) < len(TEXTS)
     code, _, err = train("--regenerate", "--resume", "--seed", 1)
     assert (code, err.count("\n")) == (2, 1)
     assert "same target, data and options" in err
@@ -105,9 +106,10 @@ def test_an_interrupted_writing_is_resumed_and_trained_on(
 def test_training_that_began_on_written_texts_goes_on_with_the_same(
     train: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clover.regenerate._answers", interrupted_after(2))
+    monkeypatch.setattr("clover.regenerate.written", interrupted_after(1))
     assert train("--regenerate", "--batch-size", 4).code == 130
     monkeypatch.undo()
+    (written,) = tmp_path.glob("draft.*.regenerated.jsonl")
     (tmp_path / "draft.training").mkdir()
     (tmp_path / "draft.training" / "checkpoint.safetensors").touch()
     seen = []
@@ -120,7 +122,7 @@ def test_training_that_began_on_written_texts_goes_on_with_the_same(
 
     monkeypatch.setattr("clover.train.train", stopped)
     assert train("--regenerate", "--resume").code == 130
-    assert seen == [(8, True)]
+    assert seen == [(len(written.read_text().splitlines()), True)]
 
 
 def test_same_seed_gives_the_same_draft(train: Callable, tmp_path: Path) -> None:

@@ -44,5 +44,5 @@ def check_learning(system: type[DraftModel], directory: Path, loss: LossConfig, 
 def measured(
     config: TrainConfig, target: TargetModel, texts: list[Sample], draft: DraftModel
 ) -> dict[str, Any]:
-    learner = Learner(config, target, draft, scale=1.0)
+    learner = Learner(config, target, draft)
     return learner.summary(learner.measure(list(Batches(texts, 16, 800, seed=0).epoch())))

@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from clover import __version__
-from clover.cli import chat, compare, evaluate, generate, measure, recipe, train, vocabulary
+from clover.cli import chat, compare, evaluate, features, generate, measure, recipe, train, vocabulary
 from clover.errors import UserError
 from clover.files import explain
 from clover.options import INTERRUPTED, USER_ERROR
@@ -27,6 +27,7 @@ app = typer.Typer(
 app.command()(generate.generate)
 app.command()(chat.chat)
 app.command()(train.train)
+app.command()(features.features)
 app.command()(vocabulary.vocabulary)
 app.command()(measure.demo)
 app.command()(evaluate.evaluate)

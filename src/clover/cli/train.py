@@ -3,49 +3,37 @@
 import json
 import shlex
 import sys
-import time
+from collections.abc import Collection
 from dataclasses import asdict, replace
-from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from clover import options
+from clover.cli import texts
+from clover.cli.texts import has_written, load_target, open_texts, write_anew, written_path
 from clover.errors import UserError
-from clover.files import check_output_directory, read_json, write_json
+from clover.files import check_output_directory
 from clover.options import panel
 
 if TYPE_CHECKING:
     from clover.data import FileTexts, Sample
     from clover.drafts import LossConfig
+    from clover.features import FeatureStore
     from clover.target import TargetModel
     from clover.train import TrainConfig, TrainResult
 
 _DTYPES = {"bfloat16": "bf16", "float32": "fp32"}
-_SECONDS = ".seconds.json"  # ends the name of the file that says how long the written texts took
 
 _given, _bound, _training = panel(), panel("How long"), panel("Training")
 Data = Annotated[
-    list[str],
+    list[str] | None,
     _given("Training texts: .txt, .jsonl, .json or .parquet; several may follow.", metavar="FILE..."),
 ]
-MoreData = Annotated[list[str] | None, typer.Argument(metavar="FILE", help="More files of --data.")]
-Regenerate = Annotated[
-    bool,
-    _given("First let the target write the answers itself, in place of the data's.", "--regenerate"),
-]
-RegenerateMinutes = Annotated[
-    float | None,
-    _given(
-        "Stop writing after this time and train on the texts there are; --max-minutes counts from then on.",
-        metavar="M",
-        min=0,
-    ),
-]
-BatchSize = Annotated[
-    int | None,
-    _given("Texts that --regenerate writes together; less takes less memory.", metavar="N", min=1),
+Features = Annotated[
+    Path | None,
+    _given("In place of --data: hidden states that clover features has stored.", metavar="DIR"),
 ]
 Resume = Annotated[
     bool, _given("Go on with the interrupted writing or training of this output directory.", "--resume")
@@ -127,12 +115,13 @@ Dtype = Annotated[
 
 
 def train(
-    data: Data,
     output: options.Output,
-    more_data: MoreData = None,
-    regenerate: Regenerate = False,
-    regenerate_minutes: RegenerateMinutes = None,
-    batch_size: BatchSize = None,
+    data: Data = None,
+    more_data: texts.MoreData = None,
+    features: Features = None,
+    regenerate: texts.Regenerate = False,
+    regenerate_minutes: texts.RegenerateMinutes = None,
+    batch_size: texts.BatchSize = 64,
     resume: Resume = False,
     overwrite: options.Overwrite = False,
     target: options.Target = None,
@@ -161,7 +150,9 @@ def train(
     from clover.train import TrainConfig
 
     chosen: dict[str, Any] = {"output": str(output), "target": target or "embedded", "seed": seed}
-    chosen |= {"data": (*data, *(more_data or ())), "dtype": _DTYPES.get(dtype or "", dtype)}
+    files = (*(data or ()), *(more_data or ()))
+    _check_source(files, features, regenerate)
+    chosen |= {"data": files or (str(features),), "dtype": _DTYPES.get(dtype or "", dtype)}
     chosen |= {"max_steps": max_steps, "max_minutes": max_minutes, "epochs": epochs, "max_length": max_length}
     chosen |= {"batch_tokens": batch_tokens, "accumulation": accumulation, "system": system}
     settings, fields = _recipe(recipe, system)
@@ -172,40 +163,45 @@ def train(
     _show_recipe(recipe, config, settings)
     rewriting = _present(max_minutes=regenerate_minutes, batch_size=batch_size) if regenerate else None
     place = (target, dtype, device, trust_remote_code)
-    _run(config, place, rewriting, resume, overwrite)
+    _run(config, place, features, rewriting, resume, overwrite)
 
 
 def _run(
     config: "TrainConfig",
     place: tuple[str | None, str | None, str | None, bool],
+    features: Path | None,
     rewriting: dict[str, Any] | None,
     resume: bool,
     overwrite: bool,
 ) -> None:
-    """Train, on what the target writes itself if there are options for `rewriting`."""
+    """Train on stored hidden states, on the data, or on what the target writes itself by `rewriting`."""
+    from clover.features import FeatureStore
+    from clover.regenerate import RegenerateConfig
+
     check_output_directory(config.output, overwrite)
     resume_training = _check_resume(config, rewriting is not None, resume, overwrite)
-    model = _load_target(*place)
-    texts = _open_texts(model, config, rewriting is not None)
-    learnt: FileTexts | list[Sample] = texts
+    if features is not None:
+        result = _train(load_target(*place), FeatureStore(features), config, resume_training, overwrite)
+        _report(config, result)
+        return
+    model = load_target(*place)
+    opened = open_texts(model, config.data, rewriting is not None)
+    learnt: FileTexts | list[Sample] = opened
     if rewriting is not None:
-        learnt, seconds = _write_anew(model, texts, config, rewriting, resume, resume_training)
-        config = replace(config, writing_seconds=seconds)
+        rules = RegenerateConfig(max_length=config.max_length, seed=config.seed, **rewriting)
+        path = written_path(model, opened, rules, Path(config.output))
+        found = write_anew(model, opened, rules, path, resume, resume_training)
+        learnt, config = found.samples, replace(config, writing_seconds=found.seconds)
     result = _train(model, learnt, config, resume_training, overwrite)
-    options.tell_left_out(texts.problems.values())
+    options.tell_left_out(opened.problems.values())
     _report(config, result)
 
 
-def _load_target(
-    name: str | None, dtype: str | None, device: str | None, trust_remote_code: bool
-) -> "TargetModel":
-    from clover.assets import TARGET
-    from clover.target import TargetModel
-
-    options.hide_loading_bars()
-    return TargetModel.load(
-        name or str(TARGET), dtype=dtype, device=device, trust_remote_code=trust_remote_code
-    )
+def _check_source(data: Collection[str], features: Path | None, regenerate: bool) -> None:
+    if features is None and not data:
+        raise UserError("there is nothing to learn from: give --data, or --features")
+    if features is not None and (data or regenerate):
+        raise UserError("--features holds its own texts; leave --data and --regenerate out")
 
 
 def _present(**values: Any) -> dict[str, Any]:
@@ -271,75 +267,15 @@ def _check_resume(config: "TrainConfig", regenerate: bool, resume: bool, overwri
     """Say whether a training is to be resumed: of a run that was interrupted while it wrote, none has begun."""
     from clover.train import check_unfinished, checkpoint_path
 
-    if resume and regenerate and not checkpoint_path(config).exists():
-        output = Path(config.output)
-        if any(output.parent.glob(f"{escape(output.name)}.*.regenerated.jsonl")):
-            return False
+    if resume and regenerate and not checkpoint_path(config).exists() and has_written(Path(config.output)):
+        return False
     check_unfinished(config, resume, overwrite)
     return resume
 
 
-def _open_texts(target: "TargetModel", config: "TrainConfig", stand_ins: bool) -> "FileTexts":
-    from clover.data import FileTexts
-
-    if target.tokenizer is None:
-        raise UserError(f"the target {config.target} has no tokenizer, which training texts need")
-    return FileTexts(config.data, target.tokenizer, target.eos_token_ids, stand_ins)
-
-
-def _write_anew(
-    target: "TargetModel",
-    texts: "FileTexts",
-    config: "TrainConfig",
-    given: dict[str, Any],
-    resume: bool,
-    training: bool,
-) -> "tuple[list[Sample], float]":
-    """Let the target write the answers into a file beside the output; a file that is there is continued.
-
-    Returns:
-        the texts, and the seconds that were spent on writing them, interrupted runs included.
-    """
-    from clover.regenerate import RegenerateConfig, read_regenerated, regenerate, written_name
-    from clover.report.progress import Progress
-
-    # So named, a run with another target, other data or other options never takes this one's answers.
-    rules = RegenerateConfig(max_length=config.max_length, seed=config.seed, **given)
-    name = written_name(target, texts.fingerprint, rules)
-    path = Path(f"{config.output.rstrip('/')}.{name}.regenerated.jsonl")
-    if resume and not path.exists():
-        raise UserError(
-            f"there is nothing to resume: {path} does not exist; resume with the same target, data and options"
-        )
-    if training:
-        # The training that has begun on them goes on with the same ones.
-        return read_regenerated(path), _writing_seconds(path)
-    before, started = _writing_seconds(path), time.monotonic()
-    if path.exists():
-        print(f"goes on from the texts in {path}; delete it to write all anew", file=sys.stderr)
-    with Progress() as progress:
-        progress.say("the target writes")
-        progress.begin(1.0)
-
-        def show(written: int, tokens: int) -> None:
-            seconds = time.monotonic() - started
-            shares = [written / len(texts), seconds / (60 * rules.max_minutes) if rules.max_minutes else 0.0]
-            progress.reach(max(shares), f"the target writes: {written:,} texts, {tokens:,} tokens")
-            write_json(path.with_suffix(_SECONDS), {"seconds": before + seconds})
-
-        samples = regenerate(target, texts, rules, path, show)
-    return samples, _writing_seconds(path)
-
-
-def _writing_seconds(path: Path) -> float:
-    """Time that was spent on writing the texts in `path`, as far as it was noted beside them."""
-    noted = path.with_suffix(_SECONDS)
-    return float(read_json(noted).get("seconds", 0.0)) if path.exists() and noted.exists() else 0.0
-
-
 def _train(
     target: "TargetModel",
-    texts: "FileTexts | list[Sample]",
+    texts: "FileTexts | FeatureStore | list[Sample]",
     config: "TrainConfig",
     resume: bool,
     overwrite: bool,

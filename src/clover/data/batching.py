@@ -33,20 +33,24 @@ Side = Callable[[Record | Sample], bool]  # whether a text belongs to this part 
 
 @dataclass(frozen=True)
 class Batch:
-    """Right-padded texts. `tokens` Long [B, T]; `predicted_mask` Bool [B, T], tokens to learn; `lengths` Long [B]."""
+    """Right-padded texts. `tokens` Long [B, T]; `predicted_mask` Bool [B, T], tokens to learn; `lengths` Long [B].
+
+    `windows` are the B texts that it was made of, on the CPU.
+    """
 
     tokens: Tensor
     predicted_mask: Tensor
     lengths: Tensor
+    windows: tuple[Sample, ...] = ()
 
     def to(self, device: torch.device | str) -> Batch:
         """The batch on another device."""
-        return Batch(self.tokens.to(device), self.predicted_mask.to(device), self.lengths.to(device))
+        moved = (part.to(device) for part in (self.tokens, self.predicted_mask, self.lengths))
+        return Batch(*moved, windows=self.windows)
 
     def opening(self, length: int) -> Batch:
         """The first text alone, `length` tokens of it at most."""
-        tokens, mask = self.tokens[:1, :length], self.predicted_mask[:1, :length]
-        return Batch(tokens, mask, self.lengths[:1].clamp(max=length))
+        return collate([self.windows[0].part(0, length)])
 
 
 @dataclass(frozen=True)
@@ -158,10 +162,10 @@ class Batches:
             if loaded is not None and self.side(loaded):
                 found.append(loaded)
                 size += loaded.size
-        windows = [w for sample in self.texts.encode(found) for w in _windows(sample, self.max_length)]
-        groups = _grouped(sorted(windows, key=lambda window: window.size), self.batch_tokens)
+        cut = [window for sample in self.texts.encode(found) for window in windows(sample, self.max_length)]
+        groups = grouped(sorted(cut, key=lambda window: window.size), self.batch_tokens)
         shuffled = torch.randperm(len(groups), generator=self._generator(epoch, start)).tolist()
-        return _Block([_collate(groups[i]) for i in shuffled], text)
+        return _Block([collate(groups[i]) for i in shuffled], text)
 
 
 def held_out(share: float) -> Side:
@@ -173,15 +177,15 @@ def held_out(share: float) -> Side:
     return lambda text: int.from_bytes(text.digest()[:8], "big") / 2**64 < share
 
 
-def _windows(sample: Sample, max_length: int) -> Iterator[Sample]:
+def windows(sample: Sample, max_length: int) -> Iterator[Sample]:
     """Consecutive windows; those without a token that can be learnt are left out."""
     for start in range(0, sample.size, max_length):
-        tokens, mask = (part[start : start + max_length] for part in (sample.tokens, sample.loss_mask))
-        if bool(mask[_FIRST_PREDICTED:].any()):
-            yield Sample(tokens, mask)
+        window = sample.part(start, start + max_length)
+        if bool(window.loss_mask[_FIRST_PREDICTED:].any()):
+            yield window
 
 
-def _grouped(windows: Sequence[Sample], tokens: int) -> list[list[Sample]]:
+def grouped(windows: Sequence[Sample], tokens: int) -> list[list[Sample]]:
     """Cut windows of rising length into batches of at most `tokens` tokens, padding counted."""
     groups: list[list[Sample]] = []
     for window in windows:
@@ -191,11 +195,12 @@ def _grouped(windows: Sequence[Sample], tokens: int) -> list[list[Sample]]:
     return groups
 
 
-def _collate(windows: Sequence[Sample]) -> Batch:
+def collate(windows: Sequence[Sample]) -> Batch:
+    """One batch of windows, padded on the right to the longest."""
     lengths = torch.tensor([window.size for window in windows])
     tokens = torch.zeros(len(windows), int(lengths.max()), dtype=torch.long)
     mask = torch.zeros(tokens.shape, dtype=torch.bool)
     for row, window in enumerate(windows):
         tokens[row, : window.size] = window.tokens
         mask[row, : window.size] = window.loss_mask
-    return Batch(tokens, mask, lengths)
+    return Batch(tokens, mask, lengths, tuple(windows))

@@ -58,6 +58,10 @@ class Sample:
         """Tokens."""
         return len(self.tokens)
 
+    def part(self, start: int, stop: int) -> Sample:
+        """Tokens `start` to `stop` alone."""
+        return Sample(self.tokens[start:stop], self.loss_mask[start:stop])
+
     def digest(self) -> bytes:
         """A hash of tokens and mask."""
         content = self.tokens.to(torch.int32).numpy().tobytes() + self.loss_mask.numpy().tobytes()

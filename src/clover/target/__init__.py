@@ -1,6 +1,7 @@
 """The target model: the only package that touches the inside of transformers' models."""
 
+from clover.target.fingerprint import weights_fingerprint
 from clover.target.model import HIDDEN_STATES, TargetModel, TargetOutput
 from clover.target.structure import LogitsHead
 
-__all__ = ["HIDDEN_STATES", "LogitsHead", "TargetModel", "TargetOutput"]
+__all__ = ["HIDDEN_STATES", "LogitsHead", "TargetModel", "TargetOutput", "weights_fingerprint"]

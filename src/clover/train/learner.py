@@ -5,7 +5,7 @@ Shapes: B texts, T tokens, D heads, H hidden, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from clover.data import Batch
 from clover.drafts import DraftModel
-from clover.features import compute_features
+from clover.features import Features, compute_features
 from clover.losses import HeadLosses, HeadMetrics, LogitHeads, count_positions, head_losses, likely_tokens
 from clover.target import TargetModel
 from clover.train.config import TrainConfig
@@ -26,11 +26,21 @@ class Learner:
     The draft's weights are kept in float32. With bf16 (see TrainConfig.dtype) both models compute under autocast.
 
     Args:
+        stored: gives the target's hidden states of a batch; the target is run where it is None.
+
+    Attributes:
         scale: standard deviation of the target's hidden states, the unit of the regression loss.
     """
 
-    def __init__(self, config: TrainConfig, target: TargetModel, draft: DraftModel, scale: float):
-        self.config, self.target, self.draft, self.scale = config, target, draft, scale
+    def __init__(
+        self,
+        config: TrainConfig,
+        target: TargetModel,
+        draft: DraftModel,
+        stored: Callable[[Batch], Features] | None = None,
+    ):
+        self.config, self.target, self.draft, self.scale = config, target, draft, 1.0
+        self._stored = stored
         self.device = target.device
         self._heads = LogitHeads(self._logits, draft.train_logits, tuple(draft.head_parameters), draft.d2t)
         self.bf16 = (config.dtype or ("bf16" if self.device.type == "cuda" else "fp32")) == "bf16"
@@ -83,7 +93,7 @@ class Learner:
     def _losses(self, batch: Batch, divisors: Tensor) -> HeadLosses:
         batch = batch.to(self.device)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16):
-            features = compute_features(self.target, batch.tokens, self.draft.config.hidden_state)
+            features = self.features(batch)
             outputs = self.draft.train_outputs(self._noisy(features.hidden_input.float()), batch.tokens)
             likely = None
             if self.config.loss.likely_tokens_only:
@@ -99,6 +109,12 @@ class Learner:
                 divisors,
                 likely,
             )
+
+    def features(self, batch: Batch) -> Features:
+        """What the target says about a batch on its device."""
+        if self._stored is not None:
+            return self._stored(batch)
+        return compute_features(self.target, batch.tokens, self.draft.config.hidden_state)
 
     def _noisy(self, hidden: Tensor) -> Tensor:
         """Uniform noise on the hidden states that are read, while learning (EAGLE-1; the option of Clover-2)."""

@@ -26,7 +26,7 @@ from clover.data.batching import Side
 from clover.drafts import DraftModel
 from clover.drafts.vocabulary import frequent_tokens
 from clover.errors import UserError
-from clover.features import hidden_scale
+from clover.features import FeatureStore, check_store, hidden_scale
 from clover.files import output_directory, validated, write_json
 from clover.losses import HeadMetrics
 from clover.report.progress import Progress
@@ -161,7 +161,11 @@ class _Run:
         if draft.d2t is not None:
             counts = token_counts(self._learnt_first(), target.vocab_size)
             draft.reduce_vocabulary(frequent_tokens(counts, len(draft.d2t)))
-        self.learner = Learner(config, target, draft, scale=1.0)
+        stored = None
+        if isinstance(self.texts, FeatureStore):
+            check_store(self.texts, target, draft)
+            stored = self.texts.features
+        self.learner = Learner(config, target, draft, stored)
         self.step = self.tokens = 0
         self.seconds = 0.0  # spent before this process
         self.entry: dict[str, Any] = {}
@@ -171,7 +175,10 @@ class _Run:
         """Measure what the loss is relative to: on the opening of one text from each of the first batches."""
         first = [self._next_batch() for _ in range(_SCALE_BATCHES)]
         self.batches.position = Position()
-        self.learner.scale = hidden_scale(self.target, (batch.opening(_SCALE_TOKENS) for batch in first))
+        openings = (batch.opening(_SCALE_TOKENS).to(self.target.device) for batch in first)
+        self.learner.scale = hidden_scale(
+            (self.learner.features(b).hidden_target, b.lengths) for b in openings
+        )
 
     def go(self, console: Console | None) -> TrainResult:
         """Train until the budget is spent or a signal comes; leaves a checkpoint either way."""

@@ -1,10 +1,18 @@
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
 from clover.data import Batch
 from clover.features import compute_features, hidden_scale
 from clover.target import TargetModel
 from tests.families import VOCAB, tiny_model
+
+
+def states(target: TargetModel, *arguments: Any) -> tuple[Tensor, Tensor]:
+    made = batch(*arguments)
+    return compute_features(target, made.tokens, "post_norm").hidden_target, made.lengths
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +40,13 @@ def test_states_before_and_after_the_final_norm(target: TargetModel) -> None:
 def test_padding_changes_nothing(target: TargetModel) -> None:
     a, b = (compute_features(target, batch([9, 4], pad).tokens, "post_norm").hidden_target for pad in (0, 3))
     torch.testing.assert_close(a[1, :4], b[1, :4])
-    assert hidden_scale(target, [batch([9, 4], 0)]) == pytest.approx(hidden_scale(target, [batch([9, 4], 3)]))
+    assert hidden_scale([states(target, [9, 4], 0)]) == pytest.approx(
+        hidden_scale([states(target, [9, 4], 3)])
+    )
 
 
 def test_the_scale_is_the_standard_deviation_over_all_batches(target: TargetModel) -> None:
-    batches = [batch([9, 4], 0), batch([5], 0, seed=1)]
-    rows = [
-        target.train_forward(b.tokens).hidden[row, :n] for b in batches for row, n in enumerate(b.lengths)
-    ]
+    batches = [states(target, [9, 4], 0), states(target, [5], 0, 1)]
+    rows = [hidden[row, :n] for hidden, lengths in batches for row, n in enumerate(lengths)]
     expected = torch.cat(rows).var(dim=0, unbiased=False).mean().sqrt()
-    assert hidden_scale(target, batches) == pytest.approx(float(expected))
+    assert hidden_scale(batches) == pytest.approx(float(expected))

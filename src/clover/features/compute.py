@@ -1,4 +1,4 @@
-"""What the frozen target says about a batch of training text, computed on the fly: nothing is stored on disk.
+"""What the frozen target says about a batch of training text, computed on the fly.
 
 Shapes: B texts, T tokens, H hidden.
 """
@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-
-from clover.data.batching import Batch
 
 if TYPE_CHECKING:
     from clover.target import TargetModel
@@ -43,16 +41,17 @@ def compute_features(target: TargetModel, tokens: Tensor, hidden_state: str) -> 
 
 
 @torch.no_grad()
-def hidden_scale(target: TargetModel, batches: Iterable[Batch]) -> float:
+def hidden_scale(parts: Iterable[tuple[Tensor, Tensor]]) -> float:
     """Standard deviation of the target's hidden states after the final norm: the unit of the regression loss.
 
     The square root of the variance over positions, averaged over the H dimensions. Padding is left out.
+
+    Args:
+        parts: `Features.hidden_target` [B, T, H] and the lengths of the texts, Long [B], of each batch.
     """
     count, total, squares = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-    for batch in batches:
-        batch = batch.to(target.device)
-        hidden = target.train_forward(batch.tokens).hidden
-        real = torch.arange(hidden.shape[1], device=hidden.device) < batch.lengths[:, None]
+    for hidden, lengths in parts:
+        real = torch.arange(hidden.shape[1], device=hidden.device) < lengths.to(hidden.device)[:, None]
         rows = hidden[real].cpu().double()
         count += len(rows)
         total = total + rows.sum(0)

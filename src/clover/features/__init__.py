@@ -1,0 +1,15 @@
+"""What the frozen target says about training text: computed as it is needed, or once and kept on disk."""
+
+from clover.features.compute import Features, compute_features, hidden_scale
+from clover.features.store import FeatureStore, StoreConfig, check_store, store_bytes, write_features
+
+__all__ = [
+    "Features",
+    "FeatureStore",
+    "StoreConfig",
+    "check_store",
+    "compute_features",
+    "hidden_scale",
+    "store_bytes",
+    "write_features",
+]

@@ -1,0 +1,302 @@
+"""Hidden states of a corpus on disk: computed once, read by any number of trainings.
+
+A store is a directory with `index.json` and shards `00000.safetensors`, …. A shard holds windows of text one after
+another: `lengths` Int [windows], `tokens` Int [P], `loss_mask` Bool [P], `hidden` BFloat16 [P, H] after the final norm,
+and, where a draft reads states of another kind, these as `read` BFloat16 [P, W].
+
+Shapes: P tokens of a shard, H hidden, W width of the states that are read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import accumulate, islice
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from clover.data import Batch, Record, Sample, Texts
+from clover.data.batching import collate, grouped, windows
+from clover.drafts import DraftModel
+from clover.errors import UserError
+from clover.features.compute import Features, compute_features
+from clover.files import check_output_directory, read_model, write_json, written
+from clover.target import TargetModel, weights_fingerprint
+
+_INDEX = "index.json"
+_SHARD_BYTES = 2**28
+_TOGETHER = 256  # texts that are sorted by length, so that little of a batch is padding
+_COUNTED = 512  # texts whose tokens are counted to foretell the size
+_MARGIN = 1.05  # of the free space that is asked for
+_Count = Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    """What a store is made of.
+
+    Args:
+        target, texts: fingerprints of the target and of the texts.
+        hidden_state: kind of the hidden states that are kept for drafts to read, see `TargetModel.hidden_width`.
+        max_length: tokens of a window; longer texts are cut.
+        batch_tokens: tokens that the target runs at once, at most.
+    """
+
+    target: str
+    texts: str
+    hidden_state: str = "post_norm"
+    max_length: Annotated[int, Field(ge=3)] = 2048
+    batch_tokens: Annotated[int, Field(ge=3)] = 8192
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """A file of the store: the texts that were read when it was full, its tokens, and the hash of its bytes."""
+
+    name: Annotated[str, Field(pattern=r"^\d{5}\.safetensors$")]
+    texts: _Count
+    tokens: _Count
+    checksum: str
+
+
+@dataclass(frozen=True)
+class _Index:
+    format: Literal["clover-features-1"]
+    config: StoreConfig
+    finished: bool
+    shards: list[_Shard]
+
+
+@dataclass(frozen=True, eq=False)
+class StoredSample(Sample):
+    """A sample whose hidden states lie in `shard`, from its position `start` on."""
+
+    shard: _OpenShard
+    start: int
+
+    def part(self, start: int, stop: int) -> StoredSample:
+        """Tokens `start` to `stop` alone."""
+        return replace(
+            self,
+            tokens=self.tokens[start:stop],
+            loss_mask=self.loss_mask[start:stop],
+            start=self.start + start,
+        )
+
+
+class FeatureStore(Texts):
+    """The windows of a finished store as training texts, with their hidden states.
+
+    Args:
+        path: the directory that `write_features` made.
+
+    Raises:
+        UserError: there is no finished store, or one of its files is missing; and later, when a shard is first read,
+            that its content is not what was written.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        index = read_model(path / _INDEX, _Index)
+        if not index.finished:
+            raise UserError(f"{path} is not finished; run the same clover features command with --resume")
+        self.config = index.config
+        self._shards = [_OpenShard(path, shard) for shard in index.shards]
+        self._ends = list(accumulate(len(shard.starts) for shard in self._shards))
+        content = "".join(shard.checksum for shard in index.shards)
+        self.fingerprint = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+        self.tokens = sum(shard.tokens for shard in index.shards)
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def load(self, row: int) -> StoredSample:
+        """The window number `row`."""
+        number = bisect_right(self._ends, row)
+        return self._shards[number].sample(row - (self._ends[number - 1] if number else 0))
+
+    def encode(self, texts: Sequence[Record | Sample]) -> list[Sample]:
+        """The windows as they are."""
+        return [text for text in texts if isinstance(text, Sample)]
+
+    def features(self, batch: Batch) -> Features:
+        """Hidden states of a batch of this store's windows, [B, T, W] and [B, T, H] on its device; 0 on padding."""
+        rows = [window.shard.states(window) for window in batch.windows if isinstance(window, StoredSample)]
+        read, hidden = (
+            torch.nn.utils.rnn.pad_sequence(part, batch_first=True).to(batch.tokens.device)
+            for part in zip(*rows, strict=True)
+        )
+        return Features(read, hidden)
+
+
+class _OpenShard:
+    """A shard and where its windows begin; its states are read from the disk as they are needed."""
+
+    def __init__(self, path: Path, shard: _Shard):
+        self.path, self._expected = path / shard.name, shard
+        tensors = self._file
+        try:
+            lengths = tensors.get_tensor("lengths")
+            self.tokens, self.loss_mask = tensors.get_tensor("tokens"), tensors.get_tensor("loss_mask").bool()
+        except SafetensorError as error:
+            raise self._damaged() from error
+        ends = lengths.cumsum(0).tolist()
+        if not len(self.tokens) == len(self.loss_mask) == shard.tokens == (ends[-1] if ends else 0):
+            raise self._damaged()
+        self.starts = [0, *ends[:-1]]
+        self._ends = ends
+
+    @cached_property
+    def _file(self) -> safe_open:
+        with written(self.path):
+            checksum = _checksum(self.path)
+        if checksum != self._expected.checksum:
+            raise self._damaged()
+        return safe_open(self.path, "pt")
+
+    def sample(self, window: int) -> StoredSample:
+        start, end = self.starts[window], self._ends[window]
+        return StoredSample(self.tokens[start:end], self.loss_mask[start:end], self, start)
+
+    def states(self, window: StoredSample) -> tuple[Tensor, Tensor]:
+        """What a draft reads [T, W], and the states after the final norm [T, H]."""
+        part = slice(window.start, window.start + window.size)
+        hidden = self._file.get_slice("hidden")[part]
+        return self._file.get_slice("read")[part] if "read" in self._names else hidden, hidden
+
+    @cached_property
+    def _names(self) -> set[str]:
+        return set(self._file.keys())
+
+    def _damaged(self) -> UserError:
+        return UserError(f"{self.path} is damaged; delete the store and run clover features again")
+
+
+def check_store(store: FeatureStore, target: TargetModel, draft: DraftModel) -> None:
+    """Raise UserError unless the store was made with this target and holds what the draft reads."""
+    if store.config.target != weights_fingerprint(target):
+        raise UserError(f"the hidden states in {store.path} are another target's; run clover features again")
+    if (kept := store.config.hidden_state) != (read := draft.config.hidden_state):
+        raise UserError(f"the draft reads {read} states, but {store.path} holds {kept}; see --hidden-state")
+
+
+def store_bytes(target: TargetModel, texts: Texts, hidden_state: str) -> int:
+    """Bytes that the store of these texts will take, from the tokens of some hundred of them."""
+    count = len(texts)
+    some = [texts.load(row) for row in range(0, count, max(1, count // _COUNTED))]
+    samples = texts.encode([text for text in some if text is not None])
+    tokens = sum(sample.size for sample in samples) * count / max(1, len(some))
+    width = target.hidden_size + (0 if hidden_state == "post_norm" else target.hidden_width(hidden_state))
+    return int(tokens * (2 * width + 4 + 1))
+
+
+def write_features(
+    target: TargetModel,
+    texts: Texts,
+    config: StoreConfig,
+    path: Path,
+    resume: bool = False,
+    progress: Callable[[int, int], None] = lambda texts, tokens: None,
+) -> None:
+    """Run the target over all texts and keep its hidden states in the directory `path`, shard by shard.
+
+    Args:
+        resume: go on with what is there.
+        progress: called with (texts, tokens) done so far.
+
+    Raises:
+        UserError: the disk has too little room, the directory is in the way or belongs to another target, other texts
+            or options, or it cannot be written.
+    """
+    index = _begin(path, config, resume)
+    need, free = store_bytes(target, texts, config.hidden_state), shutil.disk_usage(path).free
+    need -= sum((path / shard.name).stat().st_size for shard in index.shards)
+    if need * _MARGIN > free:
+        raise UserError(
+            f"the hidden states take {need / 1e9:.1f} GB, but {path} has {free / 1e9:.1f} GB left; "
+            "give fewer texts or another directory"
+        )
+    done = index.shards[-1].texts if index.shards else 0
+    tokens = sum(shard.tokens for shard in index.shards)
+    pending: list[tuple[Sample, Features]] = []
+    for start in range(done, len(texts), _TOGETHER):
+        stop = min(start + _TOGETHER, len(texts))
+        loaded = [text for row in range(start, stop) if (text := texts.load(row)) is not None]
+        pending += _run(target, texts.encode(loaded), config)
+        size = sum(features.hidden_target.nbytes for _, features in pending)
+        if size >= _SHARD_BYTES or (pending and stop == len(texts)):
+            index = replace(index, shards=[*index.shards, _write_shard(path, pending, stop, index)])
+            write_json(path / _INDEX, asdict(index))
+            tokens, pending = tokens + index.shards[-1].tokens, []
+        progress(stop, tokens + sum(sample.size for sample, _ in pending))
+    write_json(path / _INDEX, asdict(replace(index, finished=True)))
+
+
+def _begin(path: Path, config: StoreConfig, resume: bool) -> _Index:
+    if not resume:
+        check_output_directory(path)
+        with written(path):
+            path.mkdir(parents=True, exist_ok=True)
+        return _Index("clover-features-1", config, False, [])
+    if not (path / _INDEX).exists():
+        raise UserError(f"there is nothing to resume: {path / _INDEX} does not exist")
+    index = read_model(path / _INDEX, _Index)
+    for name, value in asdict(config).items():
+        if asdict(index.config)[name] != value:
+            raise UserError(
+                f"{path} was begun with another {name.replace('_', ' ')}; resume with the same options"
+            )
+    return index
+
+
+def _run(
+    target: TargetModel, samples: Sequence[Sample], config: StoreConfig
+) -> Iterator[tuple[Sample, Features]]:
+    """Every window with its states [T, W] and [T, H], in the order of the texts."""
+    found = [window for sample in samples for window in windows(sample, config.max_length)]
+    order = sorted(range(len(found)), key=lambda i: found[i].size)
+    states: dict[int, Features] = {}
+    numbers = iter(order)
+    for group in grouped([found[i] for i in order], max(config.batch_tokens, config.max_length)):
+        features = compute_features(target, collate(group).tokens.to(target.device), config.hidden_state)
+        for row, (number, window) in enumerate(zip(islice(numbers, len(group)), group, strict=True)):
+            part = (features.hidden_input[row, : window.size], features.hidden_target[row, : window.size])
+            states[number] = Features(*(state.to("cpu", torch.bfloat16, copy=True) for state in part))
+    return ((window, states[number]) for number, window in enumerate(found))
+
+
+def _write_shard(path: Path, pending: Sequence[tuple[Sample, Features]], texts: int, index: _Index) -> _Shard:
+    name = f"{len(index.shards):05}.safetensors"
+    samples = [sample for sample, _ in pending]
+    tensors = {
+        "lengths": torch.tensor([sample.size for sample in samples]),
+        "tokens": torch.cat([sample.tokens for sample in samples]),
+        "loss_mask": torch.cat([sample.loss_mask for sample in samples]),
+        "hidden": torch.cat([features.hidden_target for _, features in pending]),
+    }
+    if index.config.hidden_state != "post_norm":
+        tensors["read"] = torch.cat([features.hidden_input for _, features in pending])
+    temporary = path / f".{name}.partial"
+    with written(path):
+        save_file(tensors, temporary)
+        checksum = _checksum(temporary)
+        temporary.replace(path / name)
+    return _Shard(name, texts, len(tensors["tokens"]), checksum)
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        content = hashlib.blake2b(digest_size=16)
+        while part := file.read(2**24):
+            content.update(part)
+    return content.hexdigest()

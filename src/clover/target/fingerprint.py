@@ -1,0 +1,33 @@
+"""Tell one target from another by its weights, so that what was made with one is not used with another."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from clover.target.model import TargetModel
+
+_LOOKED_AT = 4096  # weights of each tensor
+
+
+def weights_fingerprint(target: TargetModel) -> str:
+    """A hash of the configuration and the weights, the same in every dtype that holds them.
+
+    Of every tensor only an even share is read, so that this takes seconds for a large model too.
+
+    Returns:
+        32 hexadecimal digits.
+    """
+    content = hashlib.blake2b(digest_size=16)
+    left_out = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
+    config = {key: value for key, value in target.config.to_dict().items() if key not in left_out}
+    content.update(json.dumps(config, sort_keys=True, default=str).encode())
+    for name, tensor in target.model.state_dict().items():
+        some = tensor.flatten()[:: max(1, tensor.numel() // _LOOKED_AT)].to("cpu", torch.bfloat16)
+        content.update(f"{name} {tuple(tensor.shape)}".encode())
+        content.update(some.contiguous().view(torch.uint8).numpy().tobytes())
+    return content.hexdigest()

@@ -1,0 +1,66 @@
+"""`clover features` and `clover train --features`: one run of the target serves two drafts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from clover.cli.main import run
+
+STEPS = ["--max-steps", "2", "--max-length", "32", "--batch-tokens", "64"]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "d.jsonl"
+    path.write_text(
+        "\n".join(json.dumps({"text": f"def add_{i}(a, b):\n    return a + b"}) for i in range(8))
+    )
+    return path
+
+
+def test_two_drafts_learn_from_one_store(data: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    assert run(["features", "--data", str(data), "--output", str(store), "--max-length", "32"]) == 0
+    for system in ("medusa", "recall"):
+        output = tmp_path / system
+        assert (
+            run(["train", "--features", str(store), "--output", str(output), "--system", system, *STEPS]) == 0
+        )
+        assert json.loads((output / "config.json").read_text())["model_type"] == system
+
+
+def test_the_target_may_write_the_texts_first(data: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    given = ["features", "--data", str(data), "--output", str(store), "--regenerate", "--max-length", "40"]
+    assert run(given) == 0
+    assert run([*given, "--resume"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--output", "x"], "nothing to learn from"),
+        (["train", "--output", "x", "--features", "s", "--data", "d"], "leave --data"),
+        (["train", "--output", "x", "--features", "nowhere"], "nowhere"),
+        (
+            ["features", "--data", "d", "--output", "x", "--hidden-state", "first"],
+            "--hidden-state is 'first'",
+        ),
+        (["features", "--data", "d", "--output", "."], "not empty"),
+        (["features", "--data", "d", "--output", "x", "--resume"], "d: "),
+    ],
+)
+def test_mistakes_get_one_line(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "something").touch()
+    assert run(arguments) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]

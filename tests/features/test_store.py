@@ -1,0 +1,141 @@
+"""Hidden states on disk: what is read back is what the target says, and a damaged or foreign store is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from clover.data import Batches, Sample, Texts
+from clover.drafts import Eagle3Draft, RecallDraft
+from clover.errors import UserError
+from clover.features import FeatureStore, StoreConfig, check_store, compute_features, store, write_features
+from clover.target import TargetModel, weights_fingerprint
+from clover.train import TrainConfig, train
+from tests.families import VOCAB, tiny_model
+
+
+@pytest.fixture(scope="module")
+def target() -> TargetModel:
+    return TargetModel(tiny_model("llama"))
+
+
+def samples(count: int, seed: int = 0) -> Texts:
+    torch.manual_seed(seed)
+    lengths = torch.randint(5, 30, (count,)).tolist()
+    tokens = [torch.randint(VOCAB, (length,), dtype=torch.int32) for length in lengths]
+    return Texts([Sample(t, torch.arange(len(t)) > 2) for t in tokens])
+
+
+def config(target: TargetModel, texts: Texts, kind: str = "post_norm") -> StoreConfig:
+    return StoreConfig(weights_fingerprint(target), texts.fingerprint, kind, max_length=12, batch_tokens=40)
+
+
+@pytest.mark.parametrize("kind", ["post_norm", "pre_norm", "low_middle_high"])
+def test_states_are_those_of_the_target(target: TargetModel, tmp_path: Path, kind: str) -> None:
+    texts = samples(7)
+    write_features(target, texts, config(target, texts, kind), tmp_path / "s")
+    read = FeatureStore(tmp_path / "s")
+    assert read.tokens == sum(read.load(row).size for row in range(len(read)))
+    batch = next(Batches(read, 12, 60, seed=1))
+    found, expected = read.features(batch), compute_features(target, batch.tokens, kind)
+    real = torch.arange(batch.tokens.shape[1]) < batch.lengths[:, None]
+    for a, b in ((found.hidden_input, expected.hidden_input), (found.hidden_target, expected.hidden_target)):
+        torch.testing.assert_close(a[real].to(b.dtype), b[real], rtol=2**-8, atol=1e-6)
+    opening = batch.opening(4)
+    torch.testing.assert_close(read.features(opening).hidden_target[0], found.hidden_target[0, :4])
+
+
+def test_windows_of_windows_find_their_states(target: TargetModel, tmp_path: Path) -> None:
+    texts = samples(7)
+    write_features(target, texts, config(target, texts), tmp_path / "s")
+    read = FeatureStore(tmp_path / "s")
+    whole = read.load(0)
+    part = whole.part(3, 9).part(1, 4)
+    assert part.tokens.tolist() == whole.tokens[4:7].tolist()
+    assert torch.equal(part.shard.states(part)[1], whole.shard.states(whole)[1][4:7])
+
+
+def test_an_interrupted_store_goes_on(
+    target: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = samples(20)
+    monkeypatch.setattr(store, "_TOGETHER", 4)
+    monkeypatch.setattr(store, "_SHARD_BYTES", 1)
+    rules = config(target, texts)
+    write_features(target, texts, rules, tmp_path / "whole")
+
+    def stop(done: int, _tokens: int) -> None:
+        if done == 12:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_features(target, texts, rules, tmp_path / "cut", progress=stop)
+    with pytest.raises(UserError, match="not finished"):
+        FeatureStore(tmp_path / "cut")
+    with pytest.raises(UserError, match="another max length"):
+        write_features(target, texts, replace(rules, max_length=11), tmp_path / "cut", resume=True)
+    write_features(target, texts, rules, tmp_path / "cut", resume=True)
+    assert FeatureStore(tmp_path / "cut").fingerprint == FeatureStore(tmp_path / "whole").fingerprint
+
+
+def test_what_does_not_fit_is_refused(
+    target: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = samples(7)
+    with pytest.raises(UserError, match="nothing to resume"):
+        write_features(target, texts, config(target, texts), tmp_path / "s", resume=True)
+    monkeypatch.setattr(store.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
+    with pytest.raises(UserError, match=r"take 0.0 GB, but .* left"):
+        write_features(target, texts, config(target, texts), tmp_path / "s")
+    assert not list((tmp_path / "s").glob("*.safetensors"))
+
+
+def test_another_target_and_another_kind_are_refused(target: TargetModel, tmp_path: Path) -> None:
+    texts = samples(7)
+    write_features(target, texts, config(target, texts), tmp_path / "s")
+    read, other = FeatureStore(tmp_path / "s"), TargetModel(tiny_model("llama", seed=5))
+    check_store(read, target, RecallDraft.from_target(target))
+    with pytest.raises(UserError, match="another target's"):
+        check_store(read, other, RecallDraft.from_target(other))
+    with pytest.raises(UserError, match="reads low_middle_high states"):
+        check_store(read, target, Eagle3Draft.from_target(target))
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "missing", "index", "swap"])
+def test_a_damaged_store_is_refused(target: TargetModel, tmp_path: Path, damage: str) -> None:
+    texts = samples(7)
+    write_features(target, texts, config(target, texts), tmp_path / "s")
+    shard, index = tmp_path / "s" / "00000.safetensors", tmp_path / "s" / "index.json"
+    content = bytearray(shard.read_bytes())
+    if damage == "flip":
+        content[-3] ^= 1
+    shard.write_bytes(content[:-5] if damage == "cut" else content)
+    if damage == "missing":
+        shard.unlink()
+    if damage == "index":
+        index.write_text("[" * 10_000)
+    if damage == "swap":
+        entry = json.loads(index.read_text())
+        entry["shards"][0]["name"] = "../../x.safetensors"
+        index.write_text(json.dumps(entry))
+    with pytest.raises(UserError):
+        FeatureStore(tmp_path / "s")
+
+
+def test_training_from_a_store_is_training_with_the_target(target: TargetModel, tmp_path: Path) -> None:
+    texts = samples(30)
+    rules = replace(config(target, texts), max_length=32, batch_tokens=64)
+    write_features(target, texts, rules, tmp_path / "s")
+    losses = []
+    for name, data in (("loop", texts), ("store", FeatureStore(tmp_path / "s"))):
+        torch.manual_seed(0)
+        draft = RecallDraft.from_target(target)
+        settings = TrainConfig(
+            output=str(tmp_path / name), max_steps=4, max_length=32, batch_tokens=64, dtype="fp32"
+        )
+        losses.append(train(settings, target, data, draft).training["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
