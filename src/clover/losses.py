@@ -17,29 +17,24 @@ distribution is restricted to it and normalised anew. Where the target's best to
 token) is not in it, there is nothing to learn; the position still counts in the mean, and its agreement is 0 (EAGLE-3,
 2503.01840).
 
-The vocabulary is large, so logits are made for a few positions at a time. The gradient with respect to o, and to the
-draft's own lm_head where it has one, is ready in the same moment, and is all that is kept for the backward pass.
+The vocabulary is large, so logits are made for a few positions at a time. The gradients with respect to o, and to the
+draft's own lm_head where it has one, are ready in the same moment, and are all that is kept for the backward pass.
 
-Shapes: D heads, B texts, T tokens, R positions that count, H hidden, V vocabulary.
+Shapes: D heads, B texts, T tokens, R positions that count, r those of one chunk, H hidden, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from clover.drafts import LossConfig
 from clover.drafts.vocabulary import draft_indices
 
-LogitsFn = Callable[[Tensor], Tensor]  # hidden states after the final norm [..., H] -> logits [..., V]
-
-_CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**27}  # logits of all heads that exist at one time
-_LIKELY_TOP_K, _LIKELY_TOP_P = 8, 0.8
 __all__ = [
     "HeadLosses",
     "HeadMetrics",
@@ -50,33 +45,31 @@ __all__ = [
     "likely_tokens",
 ]
 
+LogitsFn = Callable[[Tensor], Tensor]  # hidden states after the final norm [..., H] -> logits [..., V]
+
+_CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**27}  # logits of all heads that exist at one time
+_LIKELY_TOP_K, _LIKELY_TOP_P = 8, 0.8
+_NAMES = ("distillation", "regression", "label", "accuracy")
+
 
 @dataclass(frozen=True)
 class HeadMetrics:
-    """Sums over positions, per head, each [D] and detached; `a + b` merges two batches."""
+    """What was measured; `a + b` merges two batches.
 
-    distillation: Tensor
-    regression: Tensor
-    label: Tensor
-    agreement: Tensor  # positions where the head's best token is the target's
-    positions: Tensor
+    Attributes:
+        sums: [5, D] over positions, detached: distillation, regression, label, agreement (the head's best token is the
+            target's), and the number of positions.
+    """
+
+    sums: Tensor
 
     def __add__(self, other: HeadMetrics) -> HeadMetrics:
-        return HeadMetrics(*(a + b for a, b in zip(self._sums(), other._sums(), strict=True)))
+        return HeadMetrics(self.sums + other.sums)
 
     def means(self) -> dict[str, list[float]]:
         """Per head: `distillation`, `label` (nats), `regression` (relative difference), `accuracy` (0 … 1)."""
-        distillation, regression, label, agreement, positions = (s.double().cpu() for s in self._sums())
-        count = positions.clamp_min(1)
-        return {
-            "distillation": (distillation / count).tolist(),
-            "regression": (regression / count).tolist(),
-            "label": (label / count).tolist(),
-            "accuracy": (agreement / count).tolist(),
-        }
-
-    def _sums(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        return self.distillation, self.regression, self.label, self.agreement, self.positions
+        *sums, count = self.sums.double().cpu()
+        return {name: (part / count.clamp_min(1)).tolist() for name, part in zip(_NAMES, sums, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -85,15 +78,6 @@ class HeadLosses:
 
     total: Tensor
     metrics: HeadMetrics
-
-
-@dataclass(frozen=True)
-class _Positions:
-    """Which output is compared with which state: indices into B · T and a 0/1 weight per pair."""
-
-    target_rows: Tensor  # Long [R]
-    output_rows: Tensor  # Long [R, D]
-    counted: Tensor  # Bool [R, D]
 
 
 @dataclass(frozen=True)
@@ -111,17 +95,6 @@ class LogitHeads:
     draft: LogitsFn | None = None
     parameters: tuple[nn.Parameter, ...] = ()
     d2t: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class _Problem:
-    hidden_target: Tensor  # [B · T, H]
-    tokens: Tensor  # Long [B · T]
-    positions: _Positions
-    head_weights: Tensor  # [D], decay divided by the number of positions of the mean
-    logit_heads: LogitHeads
-    config: LossConfig
-    scale: float
 
 
 def head_losses(
@@ -148,16 +121,33 @@ def head_losses(
             gradient accumulation, `count_positions` summed over the batches of a step.
         likely: Bool [B, T] of `likely_tokens`, if positions with unlikely forced tokens are left out.
     """
-    depth = outputs.shape[0]
-    positions = _find_positions(predicted_mask, likely, depth)
-    counts = count_positions(predicted_mask, depth) if divisors is None else divisors.to(outputs.device)
-    weights = config.decay ** torch.arange(depth, device=outputs.device) / counts.clamp_min(1)
-    hidden, unit = hidden_target.detach().flatten(0, 1), scale if config.relative else 1.0
-    problem = _Problem(hidden, tokens.flatten(), positions, weights, heads, config, unit)
-    total, *sums = cast(Any, _ChunkedLoss.apply(outputs, problem, *heads.parameters))
-    distillation, regression, label, agreement = sums
-    counted = positions.counted.sum(0)
-    return HeadLosses(total, HeadMetrics(distillation, regression, label, agreement, counted))
+    depth, device = len(outputs), outputs.device
+    counts = count_positions(predicted_mask, depth) if divisors is None else divisors.to(device)
+    weights = config.decay ** torch.arange(depth, device=device) / counts.clamp_min(1)
+    targets, read, counted = _find_positions(predicted_mask, likely, depth)
+    flat, hidden = outputs.detach().flatten(1, 2), hidden_target.detach().flatten(0, 1)
+    learnt = [flat, *heads.parameters] if torch.is_grad_enabled() else []
+    gradients = [torch.zeros_like(values) for values in learnt]
+    sums = torch.zeros(5, depth, dtype=_wide(outputs.dtype), device=device)
+    every, unit = torch.arange(depth, device=device), scale if config.relative else 1.0
+    for part in torch.arange(len(targets), device=device).split(_chunk_rows(heads.target, hidden, depth)):
+        rows, places = targets[part], (every, read[part])
+        states = flat[places].requires_grad_(bool(learnt))
+        wanted = _wanted(heads.target(hidden[rows]), tokens.flatten()[rows + 1], heads.d2t)
+        values = _values(states, hidden[rows], wanted, heads, unit)
+        sums += torch.stack([(value.detach() * counted[part]).sum(0) for value in values])
+        if learnt:
+            loss = (_mixed(values, config) * weights * counted[part]).sum()
+            with torch.autocast(device.type, enabled=False):
+                gradient, *others = torch.autograd.grad(loss, (states, *heads.parameters))
+            gradients[0].index_put_(places, gradient, accumulate=True)
+            for gathered, more in zip(gradients[1:], others, strict=True):
+                gathered += more
+    total = (_mixed(sums, config) * weights).sum()
+    for values, gradient in zip((outputs, *heads.parameters), gradients, strict=False):
+        linked = (values * gradient.view_as(values)).sum()
+        total = total + (linked - linked.detach())  # adds nothing but the gradient
+    return HeadLosses(total, HeadMetrics(sums))
 
 
 def count_positions(predicted_mask: Tensor, depth: int) -> Tensor:
@@ -174,10 +164,9 @@ def likely_tokens(hidden_target: Tensor, tokens: Tensor, logits_fn: LogitsFn) ->
     likely = torch.ones(tokens.shape, dtype=torch.bool, device=tokens.device)
     hidden, following = hidden_target[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()
     parts = []
-    for chunk, label in zip(
-        *(x.split(_chunk_rows(logits_fn, hidden, 1)) for x in (hidden, following)), strict=True
-    ):
-        probs = _at_least_float32(logits_fn(chunk)).softmax(-1)
+    size = _chunk_rows(logits_fn, hidden, 1)
+    for chunk, label in zip(hidden.split(size), following.split(size), strict=True):
+        probs = _widened(logits_fn(chunk)).softmax(-1)
         better = probs > probs.gather(-1, label[:, None])
         mass_above = (probs * better).sum(-1)
         parts.append((better.sum(-1) < _LIKELY_TOP_K) & (mass_above < _LIKELY_TOP_P))
@@ -185,9 +174,13 @@ def likely_tokens(hidden_target: Tensor, tokens: Tensor, logits_fn: LogitsFn) ->
     return likely
 
 
-def _find_positions(predicted_mask: Tensor, likely: Tensor | None, depth: int) -> _Positions:
-    """Every s (1 <= s) whose next token is learnt; head i reads it at t = s − 1 − i, if that is in the text."""
-    learnt = predicted_mask.clone()
+def _find_positions(mask: Tensor, likely: Tensor | None, depth: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Every s (1 <= s) whose next token is learnt; head i reads it at t = s − 1 − i, if that is in the text.
+
+    Returns:
+        s and t as rows of B · T, Long [R] and Long [R, D], and which of the pairs count, Bool [R, D].
+    """
+    learnt = mask.clone()
     learnt[:, :2] = False
     rows, following = learnt.nonzero(as_tuple=True)
     target = following - 1
@@ -196,140 +189,64 @@ def _find_positions(predicted_mask: Tensor, likely: Tensor | None, depth: int) -
     if likely is not None:
         forced = torch.stack([likely[rows, (target - head).clamp_min(0)] for head in range(depth)], dim=1)
         counted &= forced.cumprod(1).bool()
-    first = rows * predicted_mask.shape[1]
-    return _Positions(first + target, first[:, None] + output.clamp_min(0), counted)
-
-
-class _ChunkedLoss(torch.autograd.Function):
-    """Value and gradient in one pass over chunks of positions; logits are never kept."""
-
-    @staticmethod
-    def forward(ctx: Any, outputs: Tensor, problem: _Problem, *parameters: Tensor) -> tuple[Tensor, ...]:
-        depth = outputs.shape[0]
-        flat = outputs.detach().flatten(1, 2)
-        gradients = None
-        if ctx.needs_input_grad[0]:
-            gradients = [torch.zeros_like(flat), *(torch.zeros_like(p) for p in parameters)]
-        sums = torch.zeros(4, depth, dtype=_wide(outputs.dtype), device=outputs.device)
-        rows = problem.positions.target_rows
-        size = _chunk_rows(problem.logit_heads.target, problem.hidden_target, depth)
-        for part in torch.arange(len(rows), device=rows.device).split(size):
-            sums += _chunk(flat, problem, part, gradients)
-        config = problem.config
-        mixed = (
-            config.distillation_weight * sums[0]
-            + config.regression_weight * sums[1]
-            + config.label_weight * sums[2]
-        )
-        if gradients is not None:
-            gradients[0] = gradients[0].view_as(outputs)
-        ctx.gradients = gradients
-        total = (problem.head_weights.to(mixed.dtype) * mixed).sum()
-        ctx.mark_non_differentiable(*(metrics := sums.unbind()))
-        return total, *metrics
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, /, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        outputs, *parameters = (gradient * grads[0].to(gradient.dtype) for gradient in ctx.gradients)
-        return outputs, None, *parameters
-
-
-def _chunk(flat: Tensor, problem: _Problem, part: Tensor, gradients: list[Tensor] | None) -> Tensor:
-    """Sums [4, D] over the positions `part`.
-
-    Adds the gradients with respect to flat [D, B · T, H] and to the draft's own lm_head to `gradients`.
-    """
-    positions, config = problem.positions, problem.config
-    heads = torch.arange(len(flat), device=flat.device)
-    rows, counted = positions.output_rows[part], positions.counted[part].to(_wide(flat.dtype))
-    states = flat[heads, rows].requires_grad_(gradients is not None)
-    target = problem.hidden_target[positions.target_rows[part]]
-    with torch.set_grad_enabled(gradients is not None):
-        logits = (problem.logit_heads.draft or problem.logit_heads.target)(states)
-    weights = counted * problem.head_weights.to(counted.dtype)
-    labels = problem.tokens[positions.target_rows[part] + 1]
-    wanted = _wanted(_at_least_float32(problem.logit_heads.target(target)), labels, problem.logit_heads.d2t)
-    distillation, label, agreement, grad_logits = _imitate(
-        logits.detach(), wanted, weights if gradients is not None else None, config
-    )
-    regression, grad_regression = _regress(states, target, problem.scale)
-    if gradients is not None:
-        grad, *grad_parameters = torch.autograd.grad(
-            logits, (states, *problem.logit_heads.parameters), grad_logits.to(logits.dtype)
-        )
-        grad = _at_least_float32(grad) + config.regression_weight * grad_regression * weights[..., None]
-        gradients[0].index_put_((heads, rows), grad.to(flat.dtype), accumulate=True)
-        for total, part_of_it in zip(gradients[1:], grad_parameters, strict=True):
-            total += part_of_it
-    return torch.stack([(value * counted).sum(0) for value in (distillation, regression, label, agreement)])
+    first = rows * mask.shape[1]
+    return first + target, first[:, None] + output.clamp_min(0), counted
 
 
 @dataclass(frozen=True)
 class _Wanted:
     """What a draft should say at some positions, in its own vocabulary.
 
-    `probs` [r, V] of the target, all zero where its best token is unknown to the draft; `best` and `labels` Long [r],
-    the target's best token and the text's, 0 where unknown; `knows_best` and `knows_label` float [r], 0 or 1.
+    `probs` [r, V] of the target, all zero where its best token is unknown to the draft; `best` and `label` Long [r],
+    the target's best token and the text's, -1 where unknown.
     """
 
     probs: Tensor
     best: Tensor
-    labels: Tensor
-    knows_best: Tensor
-    knows_label: Tensor
+    label: Tensor
 
 
 def _wanted(target_logits: Tensor, labels: Tensor, d2t: Tensor | None) -> _Wanted:
     """From the target's logits [r, V] and the tokens of the text, Long [r]."""
+    target_logits = _widened(target_logits)
     best = target_logits.argmax(-1)
     if d2t is None:
-        known = torch.ones_like(best, dtype=target_logits.dtype)
-        return _Wanted(target_logits.softmax(-1), best, labels, known, known)
+        return _Wanted(target_logits.softmax(-1), best, labels)
     places = draft_indices(d2t, target_logits.shape[-1])
     best, labels = places[best], places[labels]
-    knows_best, knows_label = ((index >= 0).to(target_logits.dtype) for index in (best, labels))
-    probs = target_logits[:, d2t].softmax(-1) * knows_best[:, None]
-    return _Wanted(probs, best.clamp_min(0), labels.clamp_min(0), knows_best, knows_label)
+    return _Wanted(target_logits[:, d2t].softmax(-1) * (best >= 0)[:, None], best, labels)
 
 
-def _imitate(
-    logits: Tensor, wanted: _Wanted, weights: Tensor | None, config: LossConfig
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """How well the logits say what the target says, and what stands in the text.
-
-    Args:
-        logits: [r, D, V].
-        wanted: what they should say.
-        weights: [r, D] of each position in the loss; None where no gradient is needed.
-
-    Returns:
-        soft cross-entropy, cross-entropy with the labels and top-1 agreement with the target, each [r, D]; and the
-        gradient of the weighted loss at the logits [r, D, V], which is known: softmax(logits) minus what is wanted.
-    """
-    wide = _at_least_float32(logits)
-    agreement = (wide.argmax(-1) == wanted.best[:, None]) * wanted.knows_best[:, None]
-    log_probs = wide.log_softmax(-1)
-    index = wanted.labels[:, None, None].expand(-1, wide.shape[1], -1)
-    distillation = -(log_probs @ wanted.probs[..., None])[..., 0]
-    label = -log_probs.gather(-1, index)[..., 0] * wanted.knows_label[:, None]
-    if weights is None:
-        return distillation, label, agreement, torch.empty(0)
-    soft, hard = config.distillation_weight * wanted.knows_best, config.label_weight * wanted.knows_label
-    aim = config.distillation_weight * wanted.probs[:, None].expand_as(wide)
-    if config.label_weight:
-        aim = aim.scatter_add(-1, index, hard[:, None, None].expand_as(index).to(wide.dtype))
-    mass = (soft + hard)[:, None, None]
-    gradient = log_probs.exp_().mul_(mass).sub_(aim).mul_(weights[..., None])
-    return distillation, label, agreement, gradient
+def _values(
+    states: Tensor, target: Tensor, wanted: _Wanted, heads: LogitHeads, scale: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """What is summed up in `HeadMetrics`, each [r, D], of the draft's states [r, D, H] and the target's [r, H]."""
+    logits = (heads.draft or heads.target)(states)
+    with torch.autocast(logits.device.type, enabled=False):
+        log_probs = _widened(logits).log_softmax(-1)
+        distillation = _imitate(log_probs, wanted.probs)
+        regression = _regress(states, target, scale)
+        known, index = wanted.label >= 0, wanted.label.clamp_min(0)[:, None, None]
+        label = -log_probs.gather(-1, index.expand(-1, log_probs.shape[1], -1))[..., 0] * known[:, None]
+    agreement = log_probs.argmax(-1) == wanted.best[:, None]
+    return distillation, regression, label, agreement, torch.ones_like(agreement)
 
 
-def _regress(states: Tensor, target: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Relative SmoothL1 [r, D], averaged over H, and its gradient [r, D, H]."""
-    difference = (_at_least_float32(states.detach()) - _at_least_float32(target)[:, None]) / scale
-    inside = difference.clamp(-1, 1)
-    value = (inside * (difference - 0.5 * inside)).mean(-1)
-    return value, inside / (scale * states.shape[-1])
+def _imitate(log_probs: Tensor, target_probs: Tensor) -> Tensor:
+    """Soft cross-entropy [r, D] of log-probabilities [r, D, V] with probabilities [r, V]."""
+    return -(log_probs @ target_probs.to(log_probs.dtype)[..., None])[..., 0]
+
+
+def _regress(states: Tensor, target: Tensor, scale: float) -> Tensor:
+    """Relative SmoothL1 [r, D], averaged over H."""
+    states, aim = _widened(states) / scale, _widened(target)[:, None] / scale
+    return F.smooth_l1_loss(states, aim.to(states.dtype).expand_as(states), reduction="none").mean(-1)
+
+
+def _mixed(values: Sequence[Tensor] | Tensor, config: LossConfig) -> Tensor:
+    """The weighted sum of the first three values; what has no weight gets no gradient either."""
+    weights = (config.distillation_weight, config.regression_weight, config.label_weight)
+    return sum((weight * value for weight, value in zip(weights, values) if weight), 0 * values[0])  # noqa: B905
 
 
 def _chunk_rows(logits_fn: LogitsFn, hidden: Tensor, depth: int) -> int:
@@ -342,5 +259,6 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def _at_least_float32(values: Tensor) -> Tensor:
+def _widened(values: Tensor) -> Tensor:
+    """In float32 at least."""
     return values.to(_wide(values.dtype))

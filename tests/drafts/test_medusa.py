@@ -9,10 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clover.data import Batches, Sample
 from clover.drafts import LossConfig, MedusaDraft
 from clover.errors import UserError
 from clover.losses import LogitHeads, head_losses
 from clover.target import TargetModel
+from clover.train import TrainConfig
+from clover.train.learner import Learner
 from tests.drafts.checks import (
     check_drop,
     check_gradients,
@@ -128,3 +131,15 @@ def test_what_is_no_option_is_refused_by_name() -> None:
         MedusaDraft.from_target(target, num_heads=0)
     with pytest.raises(UserError, match="medusa: hidden_state is 'pre_norm'; it must be 'post_norm'"):
         MedusaDraft.from_target(target, hidden_state="pre_norm")
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_float64_target_trains_float32_weights(own: bool, tmp_path: Path) -> None:
+    target, draft = make(MedusaDraft, own_lm_head=own)
+    assert target.dtype == torch.float64
+    learner = Learner(TrainConfig(str(tmp_path), loss=LossConfig(0.5, 0.5, 0.5)), target, draft, scale=1.0)
+    sample = Sample(torch.arange(16).int(), torch.ones(16, dtype=torch.bool))
+    batches = list(Batches([sample], 16, 400, seed=0).epoch())
+    first, second = (learner.summary(learner.step(batches, rate=1.0)) for _ in range(2))
+    assert second["loss"] < first["loss"]
+    assert {weight.dtype for weight in draft.parameters()} == {torch.float32}
