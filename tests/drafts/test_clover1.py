@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
 
 from clover.drafts import Clover1Draft
-from clover.errors import UserError
 from clover.target import TargetModel
 from clover.tree import CLOVER2_TREE
 from tests.drafts.checks import (
-    check_drop,
-    check_gradients,
-    check_round_trip,
-    check_session,
-    check_training,
     last_layer,
     make,
     silu,
@@ -87,41 +79,6 @@ def reference(
     return logits
 
 
-def name(options: dict[str, object]) -> str:
-    return "-".join(map(str, options.values())) or "default"
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("options", OPTIONS, ids=name)
-def test_training_and_session_agree_with_the_reference(family: str, options: dict[str, object]) -> None:
-    target, draft = make(Clover1Draft, family, **options)
-    check_training(target, draft, reference)
-    check_session(target, draft, reference)
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=name)
-def test_rows_saving_and_learning(options: dict[str, object], tmp_path: Path) -> None:
-    target, draft = make(Clover1Draft, "qwen3", **options)
-    check_drop(target, draft)
-    check_round_trip(target, draft, tmp_path)
-    check_gradients(target, draft)
-
-
-@torch.no_grad()
-def test_every_option_makes_another_draft() -> None:
-    seen: list[Tensor] = []
-    tokens = torch.randint(VOCAB, (2, 9))
-    for options in OPTIONS:
-        target, draft = make(Clover1Draft, disturb=0.0, **options)
-        torch.manual_seed(7)
-        for weight in draft.connect.parameters() if draft.connect is not None else ():
-            weight.add_(torch.randn_like(weight), alpha=0.2)
-        hidden = target.train_forward(tokens, draft.config.hidden_state).read
-        outputs = draft.train_outputs(hidden, tokens)
-        assert all((outputs - other).abs().max() > 1e-3 for other in seen), options
-        seen.append(outputs)
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("family", ["llama", "olmo2", "gemma"])
 def test_it_starts_as_the_layers_it_copies(family: str) -> None:
@@ -166,16 +123,3 @@ def test_the_tree_is_no_deeper_than_the_heads() -> None:
     assert Clover1Draft.from_target(target, num_heads=5).config.tree_shape == CLOVER2_TREE
     draft.config.tree = [[0], [0, 0], [0, 0, 0], [0, 0, 0, 0]]
     assert draft.config.tree_shape.max_depth == 4
-
-
-def test_what_is_no_option_is_refused_by_name() -> None:
-    target = TargetModel(tiny_model("llama"))
-    for options, message in (
-        ({"augmenting": "whole"}, "augmenting is 'whole'; it must be 'block'"),
-        ({"connection": "linear"}, "connection is 'linear'"),
-        ({"start": "copy"}, "start is 'copy'"),
-        ({"num_heads": 0}, "num_heads is 0"),
-        ({"hidden_state": "low_middle_high"}, "hidden_state is 'low_middle_high'"),
-    ):
-        with pytest.raises(UserError, match=message):
-            Clover1Draft.from_target(target, **options)

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 from clover.drafts import EagleDraft, load_draft
 from clover.engine import Engine, Request
-from clover.errors import UserError
 from clover.target import TargetModel
 from tests.drafts.checks import check_round_trip, make
 from tests.drafts.learning import check_learning
@@ -150,10 +149,3 @@ def test_the_engine_writes_what_plain_decoding_writes(llama: tuple[TargetModel, 
         return {event.index: event.generation.tokens for event in engine.run(requests) if event.generation}
 
     assert texts(Engine(target, draft)) == texts(Engine(target))
-
-
-def test_wrong_options_get_one_clear_line(llama: tuple[TargetModel, EagleDraft]) -> None:
-    with pytest.raises(UserError, match="num_heads"):
-        EagleDraft.from_target(llama[0], num_heads=0)
-    with pytest.raises(UserError, match="post_norm"):
-        EagleDraft.from_target(llama[0], hidden_state="pre_norm")

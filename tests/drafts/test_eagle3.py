@@ -235,11 +235,7 @@ def test_the_engine_writes_what_plain_decoding_writes(llama: tuple[TargetModel, 
     assert texts(Engine(target, draft)) == texts(Engine(target))
 
 
-def test_wrong_options_get_one_clear_line(llama: tuple[TargetModel, Eagle3Draft]) -> None:
-    with pytest.raises(UserError, match="num_heads"):
-        Eagle3Draft.from_target(llama[0], num_heads=0)
-    with pytest.raises(UserError, match="low_middle_high"):
-        Eagle3Draft.from_target(llama[0], hidden_state="post_norm")
+def test_heads_of_an_odd_width_are_refused(llama: tuple[TargetModel, Eagle3Draft]) -> None:
     config = {"model_type": "opt", "hidden_size": 36, "num_attention_heads": 4}
     with pytest.raises(UserError, match="heads are 9 wide"):
         Eagle3Draft(llama[1].config_class(target_config=config))

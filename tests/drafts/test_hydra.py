@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 import torch
 from torch import Tensor
 
 from clover.drafts import HydraDraft
-from clover.errors import UserError
 from clover.target import TargetModel
 from tests.drafts.checks import (
-    check_drop,
-    check_gradients,
-    check_round_trip,
-    check_session,
-    check_training,
     last_layer,
-    make,
     silu,
     texts,
 )
 from tests.families import HIDDEN, tiny_model
 
 FAMILIES = ("llama", "gpt_neox", "granite")
-PREFIX = pytest.mark.parametrize("prefix", [False, True])
+OPTIONS: tuple[dict[str, object], ...] = ({}, {"prefix_attention": True})
 
 
 def reference(
@@ -45,22 +35,6 @@ def reference(
     return logits
 
 
-@PREFIX
-@pytest.mark.parametrize("family", FAMILIES)
-def test_training_and_session_agree_with_the_reference(family: str, prefix: bool) -> None:
-    target, draft = make(HydraDraft, family, prefix_attention=prefix)
-    check_training(target, draft, reference)
-    check_session(target, draft, reference)
-
-
-@PREFIX
-def test_rows_saving_and_learning(prefix: bool, tmp_path: Path) -> None:
-    target, draft = make(HydraDraft, prefix_attention=prefix, num_heads=3)
-    check_drop(target, draft)
-    check_round_trip(target, draft, tmp_path)
-    check_gradients(target, draft)
-
-
 @torch.no_grad()
 def test_it_starts_with_what_the_target_says() -> None:
     target = TargetModel(tiny_model("granite"))
@@ -71,11 +45,3 @@ def test_it_starts_with_what_the_target_says() -> None:
     assert prefix is not None
     last = target.layers[-1].state_dict()
     assert all(torch.equal(prefix.layers[0].state_dict()[name], value) for name, value in last.items())
-
-
-def test_what_is_no_option_is_refused_by_name() -> None:
-    target = TargetModel(tiny_model("llama"))
-    with pytest.raises(UserError, match="hydra: num_heads is 0"):
-        HydraDraft.from_target(target, num_heads=0)
-    with pytest.raises(UserError, match="hydra: hidden_state is 'pre_norm'"):
-        HydraDraft.from_target(target, hidden_state="pre_norm")

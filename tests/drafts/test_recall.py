@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
 
 from clover.drafts import RecallDraft
 from clover.drafts.recall import RecurrentLayer
-from clover.errors import UserError
 from clover.target import TargetModel
 from tests.drafts.checks import (
-    check_drop,
-    check_gradients,
-    check_round_trip,
-    check_session,
-    check_training,
-    make,
     norm,
     silu,
-    texts,
 )
-from tests.drafts.tree_walk import walk_everywhere
 from tests.families import HEADS, HIDDEN, VOCAB, tiny_model
 
+FAMILIES = ("llama", "gpt_neox", "opt", "gemma")
 OPTIONS: tuple[dict[str, object], ...] = (
     {},
     {"mlp_ratio": 0.5},
@@ -68,33 +58,6 @@ def reference(
     return outputs
 
 
-def name(options: dict[str, object]) -> str:
-    return "-".join(map(str, options.values())) or "default"
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=name)
-@pytest.mark.parametrize("family", ["llama", "gpt_neox", "opt", "gemma"])
-def test_training_and_session_agree_with_the_reference(family: str, options: dict[str, object]) -> None:
-    target, draft = make(RecallDraft, family, **options)
-    check_training(target, draft, reference)
-    for each in (draft, draft.for_inference()):  # by the equations, and by tables of what tokens give
-        check_session(target, each, reference)
-        tokens, hidden = texts(target, draft, rows=3, length=16)
-
-        def expected(hidden: Tensor, text: list[int], drafted: list[int]) -> Tensor:
-            return reference(target, draft, hidden, text, drafted)[-1]
-
-        walk_everywhere(each.new_session, hidden, expected, tokens)
-
-
-@pytest.mark.parametrize("options", OPTIONS[:2], ids=name)
-def test_rows_saving_and_learning(options: dict[str, object], tmp_path: Path) -> None:
-    target, draft = make(RecallDraft, "qwen3", **options)
-    check_drop(target, draft)
-    check_round_trip(target, draft, tmp_path)
-    check_gradients(target, draft)
-
-
 @torch.no_grad()
 def test_it_starts_with_the_target_s_own_state() -> None:
     target = TargetModel(tiny_model("llama"))
@@ -102,12 +65,3 @@ def test_it_starts_with_the_target_s_own_state() -> None:
     assert torch.equal(draft.output_norm.weight, target.final_norm.weight)
     assert not draft.layer.output.weight.any()
     assert draft.embed(torch.arange(VOCAB)).square().mean().item() == pytest.approx(1.0)
-
-
-def test_what_is_no_option_is_refused_by_name() -> None:
-    target = TargetModel(tiny_model("llama"))
-    with pytest.raises(UserError, match="recall has no option 'num_augmenting_layers'"):
-        RecallDraft.from_target(target, num_augmenting_layers=1)
-    for ratio in (0.0, 17.0, "1", True):
-        with pytest.raises(UserError, match="recall: mlp_ratio is "):
-            RecallDraft.from_target(target, mlp_ratio=ratio)
