@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from clover.api import load
-from clover.bench.methods import PLAIN, TRANSFORMERS, Method, of_engine, of_transformers
+from clover.bench.methods import PLAIN, TRANSFORMERS, Method, make_method, of_engine
 from clover.drafts import RecallDraft
 from clover.engine import Engine
 from clover.target import TargetModel
@@ -69,6 +69,6 @@ def methods(directories: Models, target: TargetModel) -> list[Method]:
     draft = load(target, directories.draft, method="draft").engine
     return [
         of_engine(PLAIN, Engine(target)),
-        of_transformers(TRANSFORMERS, target),
+        make_method(TRANSFORMERS, target, ""),
         of_engine("recall", draft),
     ]

@@ -21,7 +21,6 @@ _REPEATS = 7
 _COLUMNS = 4096
 _LARGEST_READ = 2**32  # bytes; beyond it every cache is left behind
 _SMALLEST_READ = 2**20
-_GEMM_SIZES = {"cpu": 1024, "cuda": 8192}
 
 
 @dataclass(frozen=True)
@@ -78,21 +77,18 @@ def measure_limits(target: TargetModel) -> Limits:
 
 def fastest(call: Callable[[], Tensor], device: torch.device, repeats: int = _REPEATS) -> float:
     """Seconds of the fastest of some calls, after one that does not count: a ceiling has no bad luck."""
-    call()
-    wait_for(device)
     times = []
-    for _ in range(repeats):
+    for _ in range(1 + repeats):
         started = time.perf_counter()
         call()
         wait_for(device)
         times.append(time.perf_counter() - started)
-    return min(times)
+    return min(times[1:])
 
 
 @torch.inference_mode()
 def _read_speed(size: int, dtype: torch.dtype, device: torch.device) -> float:
-    wanted = max(_SMALLEST_READ, min(size, _LARGEST_READ))
-    rows = -(-wanted // (_COLUMNS * dtype.itemsize))
+    rows = -(-max(_SMALLEST_READ, min(size, _LARGEST_READ)) // (_COLUMNS * dtype.itemsize))
     matrix = torch.ones(rows, _COLUMNS, dtype=dtype, device=device)
     vector = torch.ones(_COLUMNS, dtype=dtype, device=device)
     return matrix.nbytes / min(fastest(lambda: matrix @ vector, device), fastest(matrix.sum, device))
@@ -100,6 +96,6 @@ def _read_speed(size: int, dtype: torch.dtype, device: torch.device) -> float:
 
 @torch.inference_mode()
 def _product_speed(dtype: torch.dtype, device: torch.device) -> float:
-    size = _GEMM_SIZES.get(device.type, 1024)
+    size = 8192 if device.type == "cuda" else 1024
     left, right = torch.ones(2, size, size, dtype=dtype, device=device)
     return 2 * size**3 / fastest(lambda: left @ right, device)

@@ -106,20 +106,21 @@ def measure_context(
     found: dict[str, list[float]] = {name: [] for name in engines}
     for context in contexts:
         progress.say(f"context {context:,}")
+        request = Request(tuple(text[:context]), _NEW_TOKENS, eos=())
         times: dict[str, list[float]] = {name: [] for name in engines}
         for turn in range(rounds + 1):  # the first one reads the context
             for name in take_turns(list(engines), turn):
-                times[name].append(_step_seconds(engines[name], text[:context], prefixes[name]))
+                times[name].append(_step_seconds(engines[name], request, prefixes[name]))
         progress.reach(context)
         for name, values in times.items():
             found[name].append(median(values[1:]))
     return [Curve.fit(name, contexts, values) for name, values in found.items()]
 
 
-def _step_seconds(engine: Engine, text: Sequence[int], prefix: PrefixCache) -> float:
+def _step_seconds(engine: Engine, request: Request, prefix: PrefixCache) -> float:
     """Mean seconds of the decoding steps after a text."""
     clock = PhaseClock(synchronize=True)
-    for _ in engine.run([Request(tuple(text), _NEW_TOKENS, eos=())], clock, prefix):
+    for _ in engine.run([request], clock, prefix):
         pass
     return clock.decoding_seconds / clock.steps
 

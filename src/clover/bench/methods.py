@@ -46,9 +46,10 @@ class Method:
     @property
     def nodes(self) -> int | None:
         """Tokens that every step verifies per text, root included; None where steps differ, or are not ours."""
-        ends_early = (self.tree or "").startswith("chain:") and (self.tree or "").count(":") > 1
-        varies = self.engine is None or self.name == AUTO or ends_early
-        return None if varies or self.engine is None else self.engine.policy.max_nodes
+        ends_early = self.name.startswith("chain:") and self.name.count(":") > 1
+        return (
+            None if self.engine is None or self.name == AUTO or ends_early else self.engine.policy.max_nodes
+        )
 
     def refusal(self, batch_size: int) -> str | None:
         """Why it cannot run batches of this size; None if it can."""
@@ -58,23 +59,12 @@ class Method:
 
     def comparable(self, temperature: float) -> bool:
         """Whether its texts have to be those of plain decoding, token by token."""
-        drawn = self.tree is not None and self.tree.startswith("drawn:")
-        return temperature == 0 or (self.engine is not None and not drawn)
+        return temperature == 0 or (self.engine is not None and not (self.tree or "").startswith("drawn:"))
 
 
 def of_engine(name: str, engine: Engine, tree: str | None = None) -> Method:
     """A method of ours."""
     return Method(name, system_name(name), partial(decode, engine), engine, tree)
-
-
-def of_transformers(name: str, target: TargetModel, assistant: Any = None) -> Method:
-    """One of transformers' own ways to decode, on the target's own model object."""
-    reference = Reference(
-        target,
-        lookup_tokens=_LOOKUP_TOKENS if name == LOOKUP else None,
-        assistant=assistant if name == ASSISTED else None,
-    )
-    return Method(name, _LABELS.get(name, system_name(name)), reference)
 
 
 def method_names(trees: Sequence[str], reference: bool, assisted: bool) -> list[str]:
@@ -88,11 +78,7 @@ def method_names(trees: Sequence[str], reference: bool, assisted: bool) -> list[
 
 
 def make_method(
-    name: str,
-    target: TargetModel,
-    draft: str,
-    assistant: Any = None,
-    compile: bool | str = False,
+    name: str, target: TargetModel, draft: str, assistant: Any = None, compile: bool | str = False
 ) -> Method:
     """Set up one method of the benchmark.
 
@@ -106,7 +92,9 @@ def make_method(
         UserError: the draft cannot be loaded, or the tree is unknown or deeper than the draft goes.
     """
     if name in (TRANSFORMERS, LOOKUP, ASSISTED):
-        return of_transformers(name, target, assistant)
+        lookup = _LOOKUP_TOKENS if name == LOOKUP else None
+        reference = Reference(target, lookup, assistant if name == ASSISTED else None)
+        return Method(name, _LABELS.get(name, system_name(name)), reference)
     if name == PLAIN:
         return of_engine(name, load(target, plain=True, compile=compile).engine)
     tree = None if name in (AUTO, OWN_TREE) else name

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 
 from clover.bench.metrics import Metrics
 from clover.report.figure import (
-    FAINT,
     INK,
     Picture,
     finish,
@@ -18,7 +17,6 @@ from clover.report.figure import (
     named_bars,
     new_figure,
     note,
-    shade,
     system_colour,
 )
 from clover.report.output import Report
@@ -116,7 +114,9 @@ def draw(found: Sequence[Metrics], title: str, subtitle: str, foot: str) -> Figu
     """Bars of the speed-up, a panel per batch size and temperature, and lines of the acceptance per depth."""
     settings = list(dict.fromkeys((one.batch_size, one.temperature) for one in found))
     methods = list(dict.fromkeys((one.method, one.label) for one in found))
-    drafted = [one for one in found if one.acceptance_per_depth and one.batch_size == settings[0][0]]
+    drafted = [
+        one for one in found if one.acceptance_per_depth and (one.batch_size, one.temperature) == settings[0]
+    ]
     panels = len(settings) + bool(drafted)
     columns = min(panels, _PANELS)
     rows = -(-panels // columns)
@@ -134,8 +134,6 @@ def draw(found: Sequence[Metrics], title: str, subtitle: str, foot: str) -> Figu
         axes.tick_params(axis="y", labelleft=number % columns == 0)
     if drafted:
         _draw_depths(grid.flat[panels - 1], methods, drafted)
-        if any(one.temperature != drafted[0].temperature for one in drafted):
-            grid.flat[panels - 1].plot([], [], "--o", color=FAINT, label="dashed: sampled")
         legend_below(figure, grid.flat[panels - 1])
     return figure
 
@@ -165,22 +163,17 @@ def _draw_setting(axes: Any, methods: list[tuple[str, str]], found: dict[str, Me
 
 
 def _draw_depths(axes: Any, methods: list[tuple[str, str]], drafted: Sequence[Metrics]) -> None:
-    """A line per method and temperature; temperatures after the first are dashed and lighter."""
-    order = [name for name, _ in methods]
-    temperatures = list(dict.fromkeys(one.temperature for one in drafted))
+    """A line per method, of one setting."""
     for one in drafted:
-        step = temperatures.index(one.temperature)
-        colour = shade(system_colour(one.method, order.index(one.method)), step)
+        place = methods.index((one.method, one.label))
         depths = range(1, len(one.acceptance_per_depth) + 1)
-        style = line_style(order.index(one.method)) | {"linestyle": ("-", "--", ":")[min(step, 2)]}
-        label = one.label if step == 0 else None
-        axes.plot(
-            depths, [100 * share for share in one.acceptance_per_depth], color=colour, label=label, **style
-        )
+        shares = [100 * share for share in one.acceptance_per_depth]
+        style = line_style(place) | {"linestyle": "-", "color": system_colour(one.method, place)}
+        axes.plot(depths, shares, label=one.label, **style)
     axes.set_xlabel("depth in the token tree, of the steps that got there")
     axes.set_ylim(0, 100)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    finish(axes, "Accepted, %", room=1.0)
+    finish(axes, f"Accepted, %, {mode(drafted[0].temperature)}", room=1.0)
 
 
 def _estimate(value: float, error: float | None) -> str:
