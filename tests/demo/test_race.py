@@ -9,9 +9,8 @@ from rich.console import Console
 
 from clover.bench.methods import PLAIN, TRANSFORMERS, Method
 from clover.demo import race as racing
-from clover.demo.differences import find_differences
 from clover.demo.live import Panels, describe
-from clover.demo.race import Round, race, totals
+from clover.demo.race import Round, find_differences, race, totals
 from clover.engine import Request
 from clover.interleaved import Run
 from clover.sampling import SamplingParams

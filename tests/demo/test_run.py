@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from clover.demo import run
-from clover.demo.differences import Difference
 from clover.demo.options import DemoOptions
+from clover.demo.race import Difference
 from clover.demo.run import run_demo
 from clover.options import command_line
 from tests.demo.conftest import PROMPTS, Models
@@ -57,18 +57,15 @@ def test_quiet_greedy_and_another_tree(options: DemoOptions, run_clover: Callabl
     assert (done.code, done.err) == (0, "")
 
 
-def test_tokens_and_prompts_are_chosen_to_fit_the_time(
-    options: DemoOptions, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("limit", "prompts"), [(1e6, 3), (0.0, 1)])
+def test_prompts_that_would_not_end_in_time_are_left_out(
+    options: DemoOptions, monkeypatch: pytest.MonkeyPatch, limit: float, prompts: int
 ) -> None:
-    def ran() -> tuple[int, int]:
-        data = run_demo(options, Console(file=io.StringIO()), Console(file=io.StringIO())).report.data
-        assert isinstance(data, dict)
-        return data["max_new_tokens"], data["prompts"]
-
-    monkeypatch.setattr(run, "TIME_LIMIT", 1e6)
-    assert ran() == (run.MAX_TOKENS, 3)
-    monkeypatch.setattr(run, "TIME_LIMIT", 0.0)
-    assert ran() == (run.MIN_TOKENS, 1)
+    monkeypatch.setattr(run, "TIME_LIMIT", limit)
+    report = run_demo(options, Console(file=io.StringIO()), Console(file=io.StringIO())).report
+    assert isinstance(report.data, dict)
+    assert (report.data["max_new_tokens"], report.data["prompts"]) == (96, prompts)
+    assert ("left out" in dict(report.notes)) == (prompts == 1)
 
 
 @pytest.mark.parametrize(

@@ -44,12 +44,10 @@ class Bench:
         fit = fitting(prompts, self.target.context_length, options.max_new_tokens)
         self.prompts = [one.tokens for one in fit[: options.max_prompts]]
 
-    def batches(
-        self, size: int, temperature: float, max_new_tokens: int | None = None
-    ) -> list[list[Request]]:
+    def batches(self, size: int, temperature: float) -> list[list[Request]]:
         """All prompts in batches."""
-        tokens = max_new_tokens or self.options.max_new_tokens
-        return make_batches(self.prompts, size, temperature, tokens, self.target.context_length)
+        tokens, room = self.options.max_new_tokens, self.target.context_length
+        return make_batches(self.prompts, size, temperature, tokens, room)
 
 
 def load_assistant(name: str, target: TargetModel, trust_remote_code: bool) -> Any:

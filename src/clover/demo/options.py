@@ -26,9 +26,7 @@ class DemoOptions(options.ModelOptions):
     prompts: options.Prompts = None
     max_new_tokens: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", min=1, help="Left out: as many as three and a half minutes are enough for."
-        ),
+        typer.Option(metavar="N", min=1, help="Left out: 96, of as many prompts as end in time."),
     ] = None
     temperature: Annotated[
         float, typer.Option(metavar="T", min=0, help="Of the sampled part; 0 leaves it out.")

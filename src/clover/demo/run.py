@@ -18,20 +18,18 @@ from clover.bench.metrics import metrics_of
 from clover.bench.options import BenchOptions
 from clover.bench.report import make_report
 from clover.bench.setup import Bench
-from clover.demo.differences import find_differences
 from clover.demo.live import Panels, describe
 from clover.demo.options import DemoOptions
-from clover.demo.race import Round, Show, race
+from clover.demo.race import Round, Show, find_differences, race
 from clover.errors import UserError
+from clover.interleaved import warm_up
 from clover.options import command_line
 from clover.report.output import Report, check_outputs, publish, standard_output
 from clover.report.progress import Progress
 from clover.report.provenance import Provenance
 
 TIME_LIMIT = 210.0  # seconds for everything up to the table
-MIN_TOKENS, MAX_TOKENS = 16, 128
-_MAX_PROMPTS = 12
-_WARM_UP_TOKENS, _WARM_UP_SECONDS = (4, 24), 40.0
+_MAX_PROMPTS, _NEW_TOKENS = 12, 96
 
 
 @dataclass(frozen=True)
@@ -61,10 +59,10 @@ def run_demo(
         progress.say("loading target and drafts")
         demo = _Demo(options)
         progress.say("warming up")
-        tokens = options.max_new_tokens or demo.affordable_tokens(started + TIME_LIMIT)
+        warm_up({one.name: one.decode for one in demo.methods}, demo.bench.batches(1, 0.0)[0])
         deadline = float("inf") if options.max_new_tokens else started + TIME_LIMIT
-        rounds = demo.run(tokens, deadline, console, progress)
-    result = demo.result(rounds, tokens, time.perf_counter() - started)
+        rounds = demo.run(deadline, console, progress)
+    result = demo.result(rounds, time.perf_counter() - started)
     publish(result.report, console, options.json, options.picture, options.html)
     return result
 
@@ -89,7 +87,7 @@ class _Demo:
         self.temperatures = (0.0, options.temperature) if options.temperature else (0.0,)
         shared = ("target", "prompts", "dtype", "device", "trust_remote_code")
         shown = BenchOptions(
-            max_new_tokens=options.max_new_tokens or MIN_TOKENS,
+            max_new_tokens=options.max_new_tokens or _NEW_TOKENS,
             max_prompts=_MAX_PROMPTS,
             **{name: getattr(options, name) for name in shared},
         )
@@ -107,19 +105,7 @@ class _Demo:
         for place, system, engine in zip(places, systems, engines, strict=True):
             yield of_engine(Path(place).name if several[system] > 1 else system, engine, tree)
 
-    def affordable_tokens(self, deadline: float) -> int:
-        """Warm everything up, and tell how many tokens per prompt end before the deadline."""
-        cost = 0.0
-        for tokens in _WARM_UP_TOKENS:
-            if cost * tokens > _WARM_UP_SECONDS:
-                break
-            started = time.perf_counter()
-            rounds = [self._round(0, temperature, tokens) for temperature in self.temperatures]
-            cost = (time.perf_counter() - started) / max(one.runs[PLAIN].tokens for one in rounds)
-        affordable = 0.9 * (deadline - time.perf_counter()) / (cost * len(self.bench.prompts))
-        return max(MIN_TOKENS, min(MAX_TOKENS, int(affordable)))
-
-    def run(self, tokens: int, deadline: float, console: Console, progress: Progress) -> list[Round]:
+    def run(self, deadline: float, console: Console, progress: Progress) -> list[Round]:
         """Decode all prompts, or those that end before the deadline; live where there is a terminal for it."""
         total, longest = len(self.bench.prompts), 0.0
         panels = Panels(console, self.target.tokenizer, total)
@@ -135,7 +121,7 @@ class _Demo:
                 if number and started + longest > deadline:
                     break
                 for temperature in self.temperatures:
-                    done = self._round(number, temperature, tokens, panels.show if live else None)
+                    done = self._round(number, temperature, panels.show if live else None)
                     panels.rounds.append(done)
                     if not live:
                         progress.log(describe(done))
@@ -143,16 +129,16 @@ class _Demo:
                 longest = max(longest, time.perf_counter() - started)
         return panels.rounds
 
-    def _round(self, number: int, temperature: float, tokens: int, show: Show | None = None) -> Round:
+    def _round(self, number: int, temperature: float, show: Show | None) -> Round:
         """Decode one prompt with every method."""
-        (request,) = self.bench.batches(1, temperature, tokens)[number]
+        (request,) = self.bench.batches(1, temperature)[number]
         assert self.target.tokenizer is not None
         text = str(self.target.tokenizer.decode(list(request.prompt)))
         return race(Round(number, text, request, self.methods), show or (lambda current: None))
 
-    def result(self, rounds: Sequence[Round], tokens: int, seconds: float) -> DemoResult:
+    def result(self, rounds: Sequence[Round], seconds: float) -> DemoResult:
         """The report of finished rounds."""
-        options, found = self.options, []
+        options, tokens, found = self.options, self.bench.options.max_new_tokens, []
         for temperature in self.temperatures:
             chosen = [one for one in rounds if one.temperature == temperature]
             runs = {one.name: [[done.runs[one.name] for done in chosen]] for one in self.methods}
