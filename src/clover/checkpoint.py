@@ -157,19 +157,14 @@ def _read(path: Path) -> tuple[dict[str, Tensor], _Header]:
 def _check_same(
     path: str | os.PathLike[str], saved: Mapping[str, Tensor], expected: Mapping[str, Tensor]
 ) -> None:
-    held = {key for key in saved if key.startswith("module.")} | {"random.cpu"} & saved.keys()
-    for what, names in (("lacks", expected.keys() - held), ("also holds", held - expected.keys())):
+    held = {_describe(key, saved[key]) for key in saved if not key.startswith(("optimizer.", "random.cuda."))}
+    wanted = {_describe(key, value) for key, value in expected.items()}
+    for what, names in (("lacks", wanted - held), ("also holds", held - wanted)):
         if names:
             raise UserError(
                 f"{path} {what} {min(names)}: it was saved from another model or with other options"
             )
-    for key, value in expected.items():
-        there, here = _describe(saved[key]), _describe(value)
-        if there != here:
-            raise UserError(
-                f"{path}: {key} is {there} in the file and {here} here; resume with the same options"
-            )
 
 
-def _describe(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+def _describe(name: str, tensor: Tensor) -> str:
+    return f"{name} ({str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)})"

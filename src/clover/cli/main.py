@@ -24,18 +24,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(generate.generate)
-app.command()(chat.chat)
-app.command()(train.train)
-app.command()(features.features)
-app.command()(vocabulary.vocabulary)
-app.command()(measure.demo)
-app.command()(evaluate.evaluate)
-app.command()(measure.tune)
-app.command()(compare.compare)
-app.command()(measure.cost)
-app.command()(measure.bench)
-app.command()(recipe.recipe)
+_COMMANDS = (
+    *(generate.generate, chat.chat, train.train, features.features, vocabulary.vocabulary, measure.demo),
+    *(evaluate.evaluate, measure.tune, compare.compare, measure.cost, measure.bench, recipe.recipe),
+)
+for _command in _COMMANDS:
+    app.command()(_command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -72,20 +66,22 @@ def run(arguments: Sequence[str] | None = None) -> int:
         arguments: what follows ``clover``; this process's own when left out.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    message = None
     try:
         _check_encoding(arguments)
-        code = typer.main.get_command(app).main(
-            list(arguments) or ["--help"], "clover", standalone_mode=False
-        )
-    except (Exception, KeyboardInterrupt) as error:
-        message = _explain(error)
+        command = typer.main.get_command(app)
+        code = command.main(list(arguments) or ["--help"], "clover", standalone_mode=False) or 0
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    except Exception as error:
+        message, code = _explain(error), USER_ERROR
         if message is None or os.environ.get("CLOVER_DEBUG") == "1":
             raise
-        code = INTERRUPTED if message == "interrupted" else USER_ERROR
-        return _report(message, code)
     if code == INTERRUPTED:
-        return _report("interrupted", code)
-    return code or 0
+        message = "interrupted"
+    if message is not None:
+        print("clover: error:", " ".join(message.split()), file=sys.stderr)
+    return code
 
 
 def _check_encoding(arguments: Sequence[str]) -> None:
@@ -97,15 +93,8 @@ def _check_encoding(arguments: Sequence[str]) -> None:
             raise UserError(f"the argument {argument!a} is not valid UTF-8 text") from error
 
 
-def _report(message: str, code: int) -> int:
-    print("clover: error:", " ".join(message.split()), file=sys.stderr)
-    return code
-
-
-def _explain(error: BaseException) -> str | None:
+def _explain(error: Exception) -> str | None:
     """Return what to tell the user, or None when the error is a defect of the program."""
-    if isinstance(error, KeyboardInterrupt | typer.Abort):
-        return "interrupted"
     if isinstance(error, _UsageError):
         return error.format_message()
     if isinstance(error, UserError):
@@ -113,18 +102,13 @@ def _explain(error: BaseException) -> str | None:
     if isinstance(error, UnicodeDecodeError):
         return f"the input is not UTF-8 text: {error.reason} at byte {error.start}"
     if isinstance(error, OSError):
-        return _explain_os_error(error)
+        problem = explain(error.errno) if error.errno else str(error)
+        return f"{error.filename}: {problem}" if error.filename else problem
     if _out_of_memory(error):
         return (
             "out of memory; use a smaller --batch-size or --batch-tokens, shorter text, or --dtype bfloat16"
         )
     return None
-
-
-def _explain_os_error(error: OSError) -> str:
-    if error.errno is None:
-        return str(error)
-    return f"{error.filename}: {explain(error.errno)}" if error.filename else explain(error.errno)
 
 
 def _out_of_memory(error: BaseException) -> bool:

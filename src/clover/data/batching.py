@@ -18,6 +18,7 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from clover.data.chat import Sample
 from clover.data.formats import Record
@@ -198,9 +199,6 @@ def grouped(windows: Sequence[Sample], tokens: int) -> list[list[Sample]]:
 def collate(windows: Sequence[Sample]) -> Batch:
     """One batch of windows, padded on the right to the longest."""
     lengths = torch.tensor([window.size for window in windows])
-    tokens = torch.zeros(len(windows), int(lengths.max()), dtype=torch.long)
-    mask = torch.zeros(tokens.shape, dtype=torch.bool)
-    for row, window in enumerate(windows):
-        tokens[row, : window.size] = window.tokens
-        mask[row, : window.size] = window.loss_mask
+    tokens = pad_sequence([window.tokens.long() for window in windows], batch_first=True)
+    mask = pad_sequence([window.loss_mask for window in windows], batch_first=True)
     return Batch(tokens, mask, lengths, tuple(windows))

@@ -1,10 +1,9 @@
 """Turn records into token sequences with a loss mask: which tokens the draft learns to predict.
 
 Conversations go through the tokenizer's chat template, and only what the assistant says is learnt, its end-of-turn
-token included. Where a template marks the assistant's words with `{% generation %}`, that is used. Otherwise the
-conversation is rendered up to each assistant turn, once with the opening of the answer and once with the answer, and
-the loss mask is what the second has more. That holds only if both are beginnings of the whole conversation; templates
-that rewrite earlier turns (Qwen3's drops their thinking) break it. Such a conversation becomes one sample per
+token included. A conversation is rendered up to each assistant turn, once with the opening of the answer and once with
+the answer; the loss mask is what the second has more. That holds only if both are beginnings of the whole conversation;
+templates that rewrite earlier turns (Qwen3's drops their thinking) break it. Such a conversation becomes one sample per
 assistant turn, each rendered as far as that turn, which is also what the target sees when it answers there.
 
 A tokenizer without a template gets `PLAIN_TEMPLATE`: "User: …", "Assistant: …", blank lines between, an end-of-text
@@ -14,10 +13,8 @@ token after each answer.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -35,13 +32,12 @@ if TYPE_CHECKING:
 PLAIN_TEMPLATE = (
     "{{ bos_token or '' }}{% for message in messages %}"
     "{% if message['role'] == 'assistant' %}"
-    "Assistant:{% generation %} {{ message['content'] }}{{ eos_token or '' }}{% endgeneration %}{{ '\n\n' }}"
+    "Assistant: {{ message['content'] }}{{ eos_token or '' }}{{ '\n\n' }}"
     "{% elif message['role'] == 'system' %}{{ message['content'] + '\n\n' }}"
     "{% else %}User: {{ message['content'] + '\n\n' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}Assistant:{% endif %}"
 )
 _STAND_IN = "…"
-_GENERATION_TAG = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 Span = tuple[int, int]  # characters of a rendered text, end excluded
 
@@ -168,8 +164,6 @@ def _render_record(record: Record, tokenizer: PreTrainedTokenizerBase) -> list[_
         spans = [(len(record.prompt), len(text))] if record.prompt else None
         return [_Text(text, spans, open=not record.completion)]
     messages = list(record.messages)
-    if _GENERATION_TAG.search(_template(tokenizer)):
-        return [_Text(*_render_marked(tokenizer, messages), chat=True)]
     text = _render(tokenizer, messages)
     answered = [k for k in range(1, len(messages)) if messages[k]["role"] == "assistant"]
     spans = _assistant_spans(tokenizer, messages, answered, text)
@@ -200,7 +194,7 @@ def _render_turn(tokenizer: PreTrainedTokenizerBase, messages: list[Message], wh
     if start < len(opening) and not text.startswith(_render(tokenizer, messages[:-1])):
         raise UserError(
             f"{where}: the chat template {_describe_template(tokenizer)} renders the same turns differently before "
-            "and after an answer, so the answer cannot be found; mark it with {% generation %} in the template"
+            "and after an answer, so the answer cannot be found"
         )
     return _Text(text, [(start, len(text))], chat=True)
 
@@ -237,23 +231,11 @@ def _describe_template(tokenizer: PreTrainedTokenizerBase) -> str:
 def _render(
     tokenizer: PreTrainedTokenizerBase, messages: list[Message], add_generation_prompt: bool = False
 ) -> str:
-    apply = partial(tokenizer.apply_chat_template, messages, tokenize=False)
-    return _guarded(tokenizer, apply, add_generation_prompt=add_generation_prompt)
-
-
-def _render_marked(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> tuple[str, list[Span]]:
-    """The conversation, and the spans of it that the template marks as the assistant's."""
-    from transformers.utils.chat_template_utils import render_jinja_template
-
-    apply: Any = partial(render_jinja_template, [messages], **tokenizer.special_tokens_map)
-    (text,), (spans,) = _guarded(tokenizer, apply, return_assistant_tokens_mask=True)
-    return text, spans
-
-
-def _guarded(tokenizer: PreTrainedTokenizerBase, apply: Callable[..., Any], **options: bool) -> Any:
+    options: Any = {"tokenize": False, "add_generation_prompt": add_generation_prompt}
     try:
-        return apply(chat_template=_template(tokenizer), **options)
+        text: Any = tokenizer.apply_chat_template(messages, chat_template=_template(tokenizer), **options)
     except (TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         raise TemplateRefused(
             f"the chat template {_describe_template(tokenizer)} refuses it: {one_line(error)}"
         ) from error
+    return text

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,29 +81,27 @@ def read_prompts(
     Raises:
         UserError: a file cannot be read or understood, holds no prompts, or the chat template refuses one.
     """
-    tasks = list(read_tasks(paths, prompt_tokens))
-    return [encode_task(task, tokenizer) for task in spread(tasks, limit)]
+    return [encode_task(task, tokenizer) for task in spread(read_tasks(paths, prompt_tokens), limit)]
 
 
-def read_tasks(paths: Iterable[str | os.PathLike[str]], prompt_tokens: int = PROMPT_TOKENS) -> Iterator[Task]:
-    """Yield what files hold, in order.
+def read_tasks(paths: Iterable[str | os.PathLike[str]], prompt_tokens: int = PROMPT_TOKENS) -> list[Task]:
+    """What files hold, in order.
 
     Raises:
         UserError: names the file, and the line or record where there is one.
     """
-    found = False
+    found: list[Task] = []
     for path in map(Path, paths):
-        empty = True
-        for task in _read_file(path, prompt_tokens):
-            empty, found = False, True
-            yield task
-        if empty and path.suffix.lower() in (
+        tasks = list(_read_file(path, prompt_tokens))
+        if not tasks and path.suffix.lower() in (
             *_RECORD_FILES,
             ".txt",
-        ):  # a short source file may have no place to cut
+        ):  # source code may have no place to cut
             raise UserError(f"{path} holds no prompts")
+        found += tasks
     if not found:
         raise UserError("the files hold no text that is long enough to be cut into prompts")
+    return found
 
 
 def spread(tasks: Sequence[Task], limit: int | None) -> list[Task]:
@@ -192,16 +190,14 @@ def _read_lists(fields: dict[str, Any], stem: str, where: str) -> Iterator[Task]
 
 def _parse_task(fields: Any, stem: str, where: str, prompt_tokens: int) -> Task:
     record = parse_record(fields, where)
-    task = Task(_group(fields, where) if "turns" in fields else stem, where)
-    if task.group == "":
-        task = replace(task, group=stem)
+    group = (_group(fields, where) if "turns" in fields else "") or stem
     if record.messages:
-        return replace(task, messages=_first_turn(record.messages, where))
+        return Task(group, where, messages=_first_turn(record.messages, where))
     if not (record.prompt or record.completion).strip():
         raise UserError(f"{where}: the prompt is empty")
     if record.prompt:
-        return replace(task, text=record.prompt)
-    return replace(task, text=record.completion, window=(0, prompt_tokens))
+        return Task(group, where, text=record.prompt)
+    return Task(group, where, text=record.completion, window=(0, prompt_tokens))
 
 
 def _group(fields: dict[str, Any], where: str) -> str:
@@ -231,8 +227,6 @@ def _cut(text: str, path: Path, prompt_tokens: int) -> Iterator[Task]:
 
 
 def _read_text(path: Path) -> str:
-    if path.is_dir():
-        raise UserError(f"{path} is a directory; name the files in it")
     text = read_text(path, _MAX_BYTES).replace("\r\n", "\n").replace("\r", "\n")
     if "\0" in text:
         raise UserError(f"{path} is not text: it holds zero bytes")
