@@ -133,8 +133,9 @@ def _open_lines(path: Path) -> Rows:
     if (longest := int(sizes.max())) > _MAX_RECORD_BYTES:
         line, limit = int(sizes.argmax()) + 1, _MAX_RECORD_BYTES >> 20
         raise UserError(f"{path}, line {line}: longer than {limit} MiB ({longest >> 20} MiB); cut it")
-    empty = np.isin(np.memmap(path, np.uint8, "r")[starts], (ord("\r"), ord("\n")))
-    full = np.flatnonzero(~empty)
+    short = np.flatnonzero(sizes <= 2)  # the empty ones are among them
+    empty = np.isin(np.memmap(path, np.uint8, "r")[starts[short]], (ord("\r"), ord("\n")))
+    full = np.delete(np.arange(len(ends)), short[empty])
 
     def read(index: int) -> tuple[Any, str]:
         line = int(full[index])

@@ -38,7 +38,7 @@ from clover.train.schedule import rate, spent
 
 _LOG_EVERY_SECONDS = 2.0
 _FIRST_LINE_SECONDS = 3.0  # where there is no terminal
-_SCALE_BATCHES, _SCALE_TOKENS = 8, 512  # tokens of each
+_SCALE_BATCHES, _SCALE_TOKENS = 8, 64  # tokens of each
 _COUNTED_TOKENS = 2**20  # of which the most frequent are found, for a draft that proposes from a part of all
 _VALIDATION_BATCHES = 16
 
