@@ -36,7 +36,7 @@ def reference(
         linear = draft.heads[index].linear
         output = state + silu(linear.weight @ state + linear.bias)
         weight = target.lm_head_weight if draft.lm_heads is None else draft.lm_heads[index]
-        bias = 0 if target.lm_head_bias is None else target.lm_head_bias
+        bias = 0 if target.head.linear.bias is None else target.head.linear.bias
         logits.append((weight @ output + bias) * scale)
     return logits
 
@@ -108,7 +108,7 @@ def test_a_float64_target_trains_float32_weights(own: bool, tmp_path: Path) -> N
     target, draft = make(MedusaDraft, own_lm_head=own)
     assert len(draft.head_parameters) == own
     assert target.dtype == torch.float64
-    learner = Learner(TrainConfig(str(tmp_path), loss=LossConfig(0.5, 0.5, 0.5)), target, draft, scale=1.0)
+    learner = Learner(TrainConfig(str(tmp_path), loss=LossConfig(0.5, 0.5, 0.5)), target, draft)
     sample = Sample(torch.arange(16).int(), torch.ones(16, dtype=torch.bool))
     batches = list(Batches([sample], 16, 400, seed=0).epoch())
     first, second = (learner.summary(learner.step(batches, rate=1.0)) for _ in range(2))

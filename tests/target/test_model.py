@@ -85,7 +85,7 @@ def test_facts() -> None:
     assert (target.dtype, target.device.type, target.context_length) == (torch.float32, "cpu", CONTEXT)
     assert target.eos_token_ids == (7, 2) and target.tokenizer is None
     assert target.embedding_weight.shape == target.lm_head_weight.shape == (VOCAB, HIDDEN)
-    assert target.lm_head_bias is None
+    assert target.head.linear.bias is None
     assert not any(weight.requires_grad for weight in target.model.parameters())
 
 

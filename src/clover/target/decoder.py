@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModel, DynamicCache, PretrainedConfig
 from clover.cache import KVCache
 from clover.errors import UserError, one_line
 from clover.target.model import TargetModel
-from clover.target.structure import Taps, find_layers, is_norm, kv_shape, sdpa_mask
+from clover.target.structure import Taps, find_layers, is_norm, kv_shape, place_of_final_norm, sdpa_mask
 from clover.target.support import model_type, position_limit
 
 
@@ -62,7 +62,7 @@ class DecoderStack(nn.Module):
     @property
     def final_norm(self) -> nn.Module:
         """The norm after the last layer: the one norm beside the list of layers."""
-        owner, name = self._place_of_final_norm()
+        owner, name = place_of_final_norm(self.stack, self.layers, type(self.stack).__name__)
         return getattr(owner, name)
 
     @property
@@ -118,7 +118,7 @@ class DecoderStack(nn.Module):
 
     def take_final_norm(self) -> nn.Module:
         """Take the final norm out: from then on the decoder ends with its last layer's output."""
-        owner, name = self._place_of_final_norm()
+        owner, name = place_of_final_norm(self.stack, self.layers, type(self.stack).__name__)
         norm = getattr(owner, name)
         setattr(owner, name, nn.Identity())
         return norm
@@ -165,15 +165,6 @@ class DecoderStack(nn.Module):
             else:
                 setattr(layer, attention, _Nothing(None))
                 layer.input_layernorm = nn.Identity()
-
-    def _place_of_final_norm(self) -> tuple[nn.Module, str]:
-        layers = self.layers
-        for owner in self.stack.modules():
-            if any(child is layers for child in owner.children()):
-                names = [name for name, child in owner.named_children() if is_norm(child)]
-                if len(names) == 1:
-                    return owner, names[0]
-        raise UserError(f"{type(self.stack).__name__} has not one norm after its layers, which drafts need")
 
     @torch.no_grad()
     def _probe(self, value: float, **options: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from transformers import (
 )
 
 from clover.errors import UserError, one_line
-from clover.files import read_json, read_text
+from clover.files import read_json
 from clover.target.support import check_config
 
 _MOST = {"layer": 1_000, "head": 100_000, "size": 100_000_000}  # of numbers whose names hold these words
@@ -102,13 +101,8 @@ def load_config(name_or_path: str, trust_remote_code: bool) -> PretrainedConfig:
 
 def _check_sizes(file: Path) -> None:
     """Refuse absurd numbers before anything is built of them, which would take minutes without a word."""
-    try:
-        content = json.loads(read_text(file))
-    except RecursionError as error:
-        raise UserError(f"{file} is nested too deeply") from error
-    except json.JSONDecodeError as error:
-        raise UserError(f"{file} is not valid JSON: {one_line(error)}") from error
-    parts = [content, *content.values()] if isinstance(content, dict) else []
+    content = read_json(file)
+    parts = [content, *content.values()]
     for name, value in (field for part in parts if isinstance(part, dict) for field in part.items()):
         most = next((most for word, most in _MOST.items() if word in name), None)
         if most is not None and isinstance(value, int) and value > most:

@@ -19,8 +19,8 @@ from clover.errors import UserError
 from clover.fixed_cache import FixedCache
 from clover.target import loading, support
 from clover.target.fast_linear import MAX_BYTES, can_speed_up, fast_linear, shared_copy, speed_up
-from clover.target.probe import Probe, probe_model
-from clover.target.structure import Taps, find_layers, logits_head, sdpa_mask
+from clover.target.probe import check_tree, run_plainly
+from clover.target.structure import LogitsHead, Taps, find_layers, kv_shape, place_of_final_norm, sdpa_mask
 
 HIDDEN_STATES = ("post_norm", "pre_norm", "low_middle_high")
 
@@ -72,11 +72,13 @@ class TargetModel:
                 fast_linear(head, packed=True, int8=False),
             )
             speed_up(self.base, int8=False)
-        self.head = logits_head(head, model.config)
+        self.head = LogitsHead(head, model.config)
         with torch.no_grad():
-            probe = Probe.from_model(self)
-            self.final_norm, self.kv_shape = probe.final_norm, probe.kv_shape
-            probe_model(self, probe)
+            plain = run_plainly(self)
+            self.kv_shape = kv_shape(plain.cache, model.config)
+            owner, name = place_of_final_norm(self.base, self.layers, self.name)
+            self.final_norm: nn.Module = getattr(owner, name)
+            check_tree(self, plain)
 
     @classmethod
     def load(
@@ -120,11 +122,6 @@ class TargetModel:
     def lm_head_weight(self) -> Tensor:
         """[V, H], frozen."""
         return self.head.linear.weight
-
-    @property
-    def lm_head_bias(self) -> Tensor | None:
-        """[V], None for most models."""
-        return getattr(self.head.linear, "bias", None)
 
     @property
     def embedding_weight(self) -> Tensor:

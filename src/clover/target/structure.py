@@ -34,19 +34,21 @@ class KVShape:
         return KVCache.new(self.num_layers, batch_size, *dims, capacity, like.dtype, like.device)
 
 
-@dataclass(frozen=True)
 class LogitsHead:
     """From hidden states after the final norm to logits: ``softcap * tanh(scale * (W h + b) / softcap)``.
 
-    Attributes:
+    The scale, 1 for most models, and the softcap, the bound of the logits, None for most, are what the configuration
+    says; the probe checks them against the model's own logits.
+
+    Args:
         linear: the lm_head, weight [V, H] and maybe a bias [V].
-        scale: factor on the logits, 1 for most models.
-        softcap: bound of the logits, None for most models.
     """
 
-    linear: Any
-    scale: float
-    softcap: float | None
+    def __init__(self, linear: Any, config: PretrainedConfig):
+        self.linear = linear
+        scale = getattr(config, "logit_scale", None) or 1.0
+        self.scale = float(scale / (getattr(config, "logits_scaling", None) or 1.0))
+        self.softcap: float | None = getattr(config, "final_logit_softcapping", None) or None
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of hidden states [..., H], in the model's dtype."""
@@ -61,45 +63,6 @@ class LogitsHead:
         return logits
 
 
-def logits_head(linear: Any, config: PretrainedConfig) -> LogitsHead:
-    """The head as the configuration describes it; the caller checks it against the model's own logits."""
-    scale = getattr(config, "logit_scale", None) or 1.0
-    scale /= getattr(config, "logits_scaling", None) or 1.0
-    return LogitsHead(linear, float(scale), getattr(config, "final_logit_softcapping", None) or None)
-
-
-def find_final_norm(base: nn.Module, run: Callable[[], Tensor], name: str) -> nn.Module:
-    """The module whose output *is* the last hidden state.
-
-    Args:
-        base: the decoder stack.
-        run: runs it once and returns its last hidden state [B, T, H].
-        name: of the model, for the message.
-
-    Raises:
-        UserError: the last hidden state comes from something that is not a norm.
-    """
-    calls: list[tuple[nn.Module, Tensor, Tensor]] = []
-
-    def record(module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
-        if isinstance(output, Tensor) and inputs and isinstance(inputs[0], Tensor):
-            calls.append((module, inputs[0], output))
-
-    leaves = [module for module in base.modules() if next(module.children(), None) is None]
-    handles = [leaf.register_forward_hook(record) for leaf in leaves]
-    try:
-        last = run()
-    finally:
-        for handle in handles:
-            handle.remove()
-    for module, before, after in reversed(calls):
-        if after.data_ptr() == last.data_ptr() and before.data_ptr() != after.data_ptr():
-            if before.shape == last.shape and all(p.shape == last.shape[-1:] for p in module.parameters()):
-                return module
-            break
-    raise UserError(f"{name}: no norm follows the last layer, which Clover needs")
-
-
 def is_norm(module: nn.Module) -> bool:
     """Told by the name of its class."""
     return "norm" in type(module).__name__.lower()
@@ -111,6 +74,16 @@ def find_layers(base: nn.Module, num_layers: int, name: str) -> nn.ModuleList:
     if not lists:
         raise UserError(f"{name}: no list of {num_layers} decoder layers found")
     return max(lists, key=lambda layers: sum(p.numel() for p in layers.parameters()))
+
+
+def place_of_final_norm(base: nn.Module, layers: nn.ModuleList, name: str) -> tuple[nn.Module, str]:
+    """The norm after the last layer, the one norm beside the list of layers: the module that has it, and as what."""
+    for owner in base.modules():
+        if any(child is layers for child in owner.children()):
+            names = [name for name, child in owner.named_children() if is_norm(child)]
+            if len(names) == 1:
+                return owner, names[0]
+    raise UserError(f"{name} has not one norm after its layers, which Clover needs")
 
 
 def kv_shape(cache: object, config: PretrainedConfig) -> KVShape:
