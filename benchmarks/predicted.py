@@ -24,8 +24,8 @@ from clover.engine import Engine
 from clover.interleaved import acceptance_of, decode, interleave, speedups
 from clover.target import TargetModel
 from clover.tree import TreeShape, parse_tree
-from clover.tune.round_robin import until
 from clover.tune.texts import fill_batch, read_requests
+from clover.tune.timing import until
 
 
 def main() -> None:

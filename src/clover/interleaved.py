@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import torch
 
-from clover.engine import Engine, PhaseClock, Request, StepEvent
+from clover.engine import Engine, PhaseClock, Request
 from clover.metrics import Acceptance
 from clover.sampling import SamplingParams
 
@@ -61,14 +61,12 @@ def make_batches(
     context_length: int,
 ) -> list[list[Request]]:
     """All prompts in batches of equal size, the first prompts again where some are missing; request i has seed i."""
-    count = -(-len(prompts) // batch_size) * batch_size
     requests = []
-    for i in range(count):
+    for i in range(-(-len(prompts) // batch_size) * batch_size):
         prompt = prompts[i % len(prompts)]
-        room = context_length - len(prompt)
-        params = SamplingParams(temperature=temperature, seed=i)
-        requests.append(Request(prompt, min(max_new_tokens, room), params))
-    return [requests[at : at + batch_size] for at in range(0, count, batch_size)]
+        tokens = min(max_new_tokens, context_length - len(prompt))
+        requests.append(Request(prompt, tokens, SamplingParams(temperature=temperature, seed=i)))
+    return [requests[at : at + batch_size] for at in range(0, len(requests), batch_size)]
 
 
 def warm_up(methods: Mapping[T, Decode], batch: Sequence[Request]) -> None:
@@ -133,25 +131,19 @@ class Decoding:
     def advance(self, seconds: float = float("inf")) -> Run | None:
         """Decode for about so many seconds, to the end of a step; returns the whole once there is no more to do."""
         wait_for(self._device)
-        started = now = time.perf_counter()
+        started = time.perf_counter()
         for event in self._events:
-            self._note(event)
-            now = time.perf_counter()
-            if now - started >= seconds:
-                self.seconds += now - started
+            self._steps[event.index].append(event.tokens)
+            self.tokens += len(event.tokens)
+            self.pieces.append(event.text)
+            if event.generation is not None:
+                self._acceptances[event.index] = event.generation.acceptance
+            gone = time.perf_counter() - started
+            if gone >= seconds:
+                self.seconds += gone
                 return None
         wait_for(self._device)
         self.seconds += time.perf_counter() - started
-        return self._finished()
-
-    def _note(self, event: StepEvent) -> None:
-        self._steps[event.index].append(event.tokens)
-        self.tokens += len(event.tokens)
-        self.pieces.append(event.text)
-        if event.generation is not None:
-            self._acceptances[event.index] = event.generation.acceptance
-
-    def _finished(self) -> Run:
         return Run(
             texts=tuple(tuple(chain(*row)) for row in self._steps),
             seconds=self.seconds,

@@ -4,8 +4,7 @@ from statistics import fmean
 
 import pytest
 
-from clover.cost.forced import ForcedDrafter
-from clover.cost.steps import PlainCost, TreeCost, measure_steps
+from clover.cost.steps import ForcedDrafter, PlainCost, TreeCost, measure_steps
 from clover.drafting import FixedPolicy, StaticDrafter
 from clover.drafts.medusa import MedusaDraft
 from clover.engine import Engine, Request

@@ -23,8 +23,8 @@ from clover.report.provenance import Provenance
 from clover.report.words import count, system_name
 from clover.target import TargetModel
 from clover.tree import TreeShape, parse_tree
-from clover.tune.round_robin import share_time
 from clover.tune.texts import fill_batch, read_requests
+from clover.tune.timing import share_time
 
 _WANTED, _FEWEST = 80, 12  # steps of each tree: so many are wanted, so many are taken however late it is
 _CHAINS = (1, 2, 4, 8)

@@ -11,21 +11,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from random import Random
 from statistics import fmean, median
 
 import numpy as np
 
-from clover.cost.forced import ForcedDrafter
-from clover.drafting import PLAIN_DRAFTER, StaticDrafter
+from clover.drafting import PLAIN_DRAFTER, DraftInput, StaticDrafter
 from clover.drafting.tuning import PLAIN
 from clover.drafts import DraftModel
 from clover.engine import Engine, Request
 from clover.interleaved import decode, wait_for
 from clover.target import TargetModel
-from clover.tree import TreeShape, static_spec
-from clover.tune.round_robin import Step, time_in_turn
+from clover.tree import TokenTree, TreeShape, static_spec
+from clover.tune.timing import Step, time_in_turn
 
 _STARTS = 5  # times that the prompts alone are run
+_LEAST, _MOST = 0.1, 0.95  # chance that a token on the first path is right, drawn anew for each step
 
 
 @dataclass(frozen=True)
@@ -151,3 +152,35 @@ def _prefill(engine: Engine, batch: Sequence[Request]) -> float:
         wait_for(engine.target.device)
         seconds.append(time.perf_counter() - started - run.clock.decoding_seconds)
     return median(seconds)
+
+
+class ForcedDrafter:
+    """Grows a static tree with the draft, and then puts the text's own tokens on the path of first choices.
+
+    The draft does all of its work, and the engine accepts, keeps and hands back as many tokens as it would of a trained
+    draft. How many is drawn for each sequence and step.
+
+    Args:
+        drafter: grows the tree.
+        texts: tokens of each sequence, in the order of the batch: the prompt, and what the target writes after it.
+        seed: of how many tokens are right.
+    """
+
+    def __init__(self, drafter: StaticDrafter, texts: Sequence[Sequence[int]], seed: int = 0):
+        self.max_depth, self.max_nodes = drafter.max_depth, drafter.max_nodes
+        self._drafter, self._texts, self._random = drafter, texts, Random(seed)
+        paths = drafter.shape.paths
+        self._first = [paths.index((0,) * depth) for depth in range(1, self.max_depth + 1)]
+
+    def grow(self, given: DraftInput) -> TokenTree:
+        session, logits = given.catch_up()
+        tree = self._drafter.grow(replace(given, catch_up=lambda: (session, logits)))
+        tokens, chance = tree.tokens.clone(), self._random.uniform(_LEAST, _MOST)
+        for row, length in enumerate(session.lengths):
+            known = self._texts[row][length + 1 :]  # the draft has taken in all positions before the root
+            for node, token in zip(self._first, known, strict=False):
+                tokens[row, node] = token
+                if self._random.random() > chance:
+                    tokens[row, node] = token - 1 if token else 1
+                    break
+        return replace(tree, tokens=tokens)

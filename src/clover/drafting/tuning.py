@@ -123,15 +123,8 @@ class TuningFile:
 
     def find(self, device: str, dtype: str, target: str) -> Tuning | None:
         """The entry of a device type and dtype that was measured with this target (`target_fingerprint`)."""
-        for entry in self.entries:
-            if (entry.device, entry.dtype, entry.target) == (device, dtype, target):
-                return entry
-        return None
-
-    def with_entry(self, tuning: Tuning) -> TuningFile:
-        """The file with an entry in place of the one of the same device and dtype."""
-        others = [e for e in self.entries if (e.device, e.dtype) != (tuning.device, tuning.dtype)]
-        return TuningFile((*others, tuning))
+        wanted = (device, dtype, target)
+        return next((one for one in self.entries if (one.device, one.dtype, one.target) == wanted), None)
 
 
 def target_fingerprint(config: Any) -> str:
@@ -160,8 +153,9 @@ def write_entry(path: str | os.PathLike[str], tuning: Tuning) -> None:
     Raises:
         UserError: the file exists and is no tuning, or cannot be written.
     """
-    before = read_tuning(path) if Path(path).exists() else TuningFile()
-    write_json(path, {"format": _FORMAT, **asdict(before.with_entry(tuning))})
+    before = read_tuning(path).entries if Path(path).exists() else ()
+    others = [one for one in before if (one.device, one.dtype) != (tuning.device, tuning.dtype)]
+    write_json(path, {"format": _FORMAT, "entries": [asdict(one) for one in (*others, tuning)]})
 
 
 def on_line(points: Sequence[tuple[float, float]], x: float) -> float:

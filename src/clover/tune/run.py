@@ -31,10 +31,9 @@ from clover.tune.options import TuneOptions
 from clover.tune.ranks import MAX_DEPTH, rank_texts
 from clover.tune.report import as_data, best_table, draw
 from clover.tune.resume import Resume
-from clover.tune.round_robin import share_time
 from clover.tune.shapes import worth_timing
 from clover.tune.texts import fill_batch, read_requests, write_texts
-from clover.tune.timing import Timed, time_trees, verify_costs
+from clover.tune.timing import Timed, share_time, time_trees, verify_costs
 
 _TEXTS, _RANKS = 0.1, 0.1  # of the work, for the progress; the rest is timing
 _WANTED, _FEWEST = 40, 8  # steps of each tree: so many are wanted, so many are taken however late it is

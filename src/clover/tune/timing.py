@@ -1,21 +1,155 @@
-"""What steps with each tree take at one batch size, and so how fast each is."""
+"""What steps take: decode with drafters that take turns, a few steps each, and note what each step took.
+
+Texts do not depend on what drafts, so drafters may change within a run: whatever else the machine does then slows all
+of them alike, and all of them see the same contexts. The steps are the engine's own, so nothing of their cost is left
+out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import cycle
+from random import Random
 from statistics import median
 
-from clover.drafting import PLAIN_DRAFTER, StaticDrafter
+from clover.drafting import PLAIN_DRAFTER, Drafter, Policy, Running, StaticDrafter, StepOutcome
 from clover.drafting.tuning import PLAIN, Choice, VerifyCost
 from clover.drafts import DraftModel
-from clover.engine import Request
+from clover.engine import Engine, PhaseClock, Request
+from clover.report.progress import Progress
 from clover.target import TargetModel
 from clover.tree import TreeShape
-from clover.tune.round_robin import Step, time_in_turn
 from clover.tune.shapes import Candidate
 
+_TURN = 5  # steps; the first is not counted: in it the draft catches up, and the caches fill with its weights
+_SHORTEST_RUN = 64  # new tokens
 _ROOT = TreeShape()  # the tree of plain decoding
+
+
+@dataclass(frozen=True)
+class Step:
+    """One decoding step.
+
+    Args:
+        seconds: of all of it.
+        emitted: tokens of each sequence, bonus token included.
+        verify_seconds: of the target's pass; None where a GPU was not waited for.
+    """
+
+    seconds: float
+    emitted: tuple[int, ...]
+    verify_seconds: float | None
+
+
+class RoundRobinPolicy(Policy):
+    """Lets drafters take turns, in an order that is drawn anew for each round, and notes their steps.
+
+    Args:
+        drafters: by name.
+        on_gpu: whether the device has to be waited for to time the target's pass: done in the last step of a turn.
+        seed: of the order.
+
+    Attributes:
+        clock: of the runs that the policy decides in.
+        steps: of each drafter.
+    """
+
+    def __init__(self, drafters: Mapping[str, Drafter], on_gpu: bool, seed: int = 0):
+        self.max_nodes = max(drafter.max_nodes for drafter in drafters.values())
+        self.max_depth = max(drafter.max_depth for drafter in drafters.values())
+        self.clock = PhaseClock()
+        self.steps: dict[str, list[Step]] = {name: [] for name in drafters}
+        self._drafters, self._on_gpu, self._random = dict(drafters), on_gpu, Random(seed)
+        self._waiting, self._current, self._left = list[str](), "", 0
+        self._started, self._verified = 0.0, 0.0
+
+    def choose(self, running: Running) -> Drafter:
+        if not self._left:
+            self._waiting = self._waiting or self._random.sample(list(self._drafters), len(self._drafters))
+            self._current, self._left = self._waiting.pop(), _TURN
+        self._left -= 1
+        self.clock.synchronize = self._on_gpu and not self._left
+        self._started, self._verified = time.perf_counter(), self.clock.seconds["verify"]
+        return self._drafters[self._current]
+
+    def record(self, outcome: StepOutcome) -> None:
+        seconds = time.perf_counter() - self._started
+        verified = self.clock.seconds["verify"] - self._verified
+        if self._left < _TURN - 1:
+            known = self.clock.synchronize or not self._on_gpu
+            step = Step(seconds, tuple(outcome.emitted), verified if known else None)
+            self.steps[self._current].append(step)
+
+
+def time_in_turn(
+    target: TargetModel,
+    draft: DraftModel,
+    drafters: Mapping[str, Drafter],
+    batches: Sequence[Sequence[Request]],
+    enough: Callable[[int], bool],
+    seed: int = 0,
+) -> dict[str, list[Step]]:
+    """Decode batches, again and again, with drafters that take turns from step to step.
+
+    Args:
+        drafters: by name.
+        batches: each is decoded until one of its sequences ends, end-of-sequence tokens not counted.
+        enough: asked after each batch with the fewest steps of a drafter; the work ends when it says so.
+        seed: of the order of turns.
+
+    Returns:
+        the steps of each drafter.
+    """
+    policy = RoundRobinPolicy(drafters, target.device.type == "cuda", seed)
+    engine = Engine(target, draft, policy=policy)
+    for batch in cycle(batches):
+        with closing(engine.run([_long(target, request) for request in batch], policy.clock)) as events:
+            for event in events:
+                if event.generation is not None:
+                    break
+        if enough(min(map(len, policy.steps.values()))):
+            return policy.steps
+    raise AssertionError("there is nothing to decode")
+
+
+def share_time(
+    batch_sizes: Sequence[int], minutes: float, wanted: int, fewest: int, progress: Progress
+) -> Iterator[tuple[int, Callable[[int], bool]]]:
+    """Each batch size with its part of the time that is left, as `enough` of `time_in_turn`; see `until`."""
+    end = time.monotonic() + 60 * minutes
+    for number, size in enumerate(batch_sizes):
+        told = progress.part(1.0, f"batch size {size}: plain steps and trees in turn")
+        seconds = (end - time.monotonic()) / (len(batch_sizes) - number)
+        yield size, until(wanted, fewest, seconds, told)
+        told(1.0)
+
+
+def until(wanted: int, fewest: int, seconds: float, told: Callable[[float], None]) -> Callable[[int], bool]:
+    """Says of a number of steps whether they are enough.
+
+    Args:
+        wanted, fewest: steps that are enough at any time, and when time is up.
+        seconds: from now on until time is up.
+        told: called with the share that is done, 0 … 1.
+    """
+    started = time.monotonic()
+
+    def enough(steps: int) -> bool:
+        gone = (time.monotonic() - started) / max(seconds, 1e-9)
+        told(min(max(steps / wanted, gone), 1.0))
+        return steps >= wanted or (gone >= 1 and steps >= fewest)
+
+    return enough
+
+
+def _long(target: TargetModel, request: Request) -> Request:
+    """A request that goes on for some steps, whatever the text."""
+    room = target.context_length - len(request.prompt)
+    tokens = max(request.max_new_tokens, min(_SHORTEST_RUN, room))
+    return replace(request, max_new_tokens=tokens, eos=())
 
 
 @dataclass(frozen=True)

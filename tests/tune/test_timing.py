@@ -7,7 +7,7 @@ from clover.drafts.medusa import MedusaDraft
 from clover.engine import Request
 from clover.target import TargetModel
 from clover.tree import TreeShape
-from clover.tune.round_robin import Step, time_in_turn
+from clover.tune.timing import Step, time_in_turn
 from tests.families import tiny_model
 
 
