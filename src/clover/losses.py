@@ -47,7 +47,7 @@ __all__ = [
 
 LogitsFn = Callable[[Tensor], Tensor]  # hidden states after the final norm [..., H] -> logits [..., V]
 
-_CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**27}  # logits of all heads that exist at one time
+_CHUNK_ELEMENTS = {"cpu": 2**25, "cuda": 2**27}  # logits of all heads that exist at one time
 _LIKELY_TOP_K, _LIKELY_TOP_P = 8, 0.8
 _NAMES = ("distillation", "regression", "label", "accuracy")
 
