@@ -167,9 +167,20 @@ def test_a_draft_alone_is_for_the_embedded_target() -> None:
     assert model.generate(prompt, max_new_tokens=8).tokens == plain.tokens
 
 
+@pytest.mark.parametrize("prompt", ["a \udcff", [{"role": "user", "content": "a \udcff"}]])
+def test_half_characters_are_refused(model: Clover, prompt: Any) -> None:
+    with pytest.raises(UserError, match="half a character"):
+        model.generate(prompt)
+
+
 def test_wrong_options_are_named(model: Clover) -> None:
     with pytest.raises(UserError, match="temprature"):
         model.generate("x", temprature=1.0)
+    for seed in (-1, 2**63, 2**70, None, "1"):
+        with pytest.raises(UserError, match="seed is .*; it must be"):
+            model.generate(["x", "y"], seed=seed)
+    with pytest.raises(UserError, match="seed is .*; it must be"):
+        model.generate(["x", "y"], seed=2**63 - 1)  # the second one's is one more
     with pytest.raises(UserError, match="batch_size"):
         model.generate(["x"], batch_size=0)
     with pytest.raises(UserError, match="context"):

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
 import torch
 
 from clover import assets
-from clover.drafting import PLAIN_DRAFTER, FixedPolicy, LookupDrafter, Policy, make_drafter, make_policy
+from clover.drafting import FixedPolicy, LookupDrafter, make_drafter, make_policy
 from clover.drafting.prompt_lookup import LOOKUP, LOOKUP_LENGTH
 from clover.drafting.tuning import FILE_NAME, PLAIN, Tuning, read_tuning, target_fingerprint
 from clover.drafts import DraftModel, load_draft
@@ -28,7 +29,6 @@ from clover.tree import Tree, parse_tree
 Message = Mapping[str, str]
 Prompt = str | Sequence[int] | Sequence[Message]
 METHODS = ("auto", "draft", "plain")
-_SAMPLING = SamplingParams.__dataclass_fields__.keys()
 
 
 def load(
@@ -48,14 +48,11 @@ def load(
     Args:
         target: directory, hub name, or a loaded TargetModel; the embedded one when left out.
         draft: directory or hub name, or "lookup" (n-grams, no training); the embedded one when both are left out.
-        method: "auto" chooses between trees, and none, while it runs, by what pays at the present batch size and text:
-            between those that `clover tune` found best, or a few others. "draft" always grows the same tree, "plain"
-            decodes without a draft. The text is the same.
-        tree: "auto" or "plain", as method; "lookup" (prompt lookup, no draft needed); or always this one: "clover2" (25
-            nodes), "medusa" (63 nodes), "chain:5", "chain:12:0.06" (ends where the draft is unsure), a JSON file with
-            rank paths, "budget:4" (Clover-1's dynamic tree), "eagle2:60" (expand and re-rank) or "drawn:clover2"
-            (children drawn from the draft); or an object of `clover.tree`. See `clover.tree.parse_tree`. When left out
-            `method` decides; "draft" takes the draft's own tree.
+        method: "auto" chooses between trees, and none, while it runs, by what pays at the present batch size and text.
+            "draft" always grows the same tree, "plain" decodes without a draft. The text is the same.
+        tree: "auto" or "plain", as method; "lookup" (prompt lookup, no draft needed); or always this one, as
+            `clover.tree.parse_tree` reads it ("clover2", "chain:5", "budget:4", …), or an object of `clover.tree`. When
+            left out `method` decides; "draft" takes the draft's own tree.
         plain: short for method="plain".
         dtype: "float32", "bfloat16", …; float32 on a CPU and bfloat16 on a GPU when left out.
         device: "cpu", "cuda", …; a GPU when there is one.
@@ -65,64 +62,58 @@ def load(
     Raises:
         UserError: something cannot be loaded or does not fit together; says what.
     """
-    kind, tree = _wanted(PLAIN if plain else method, tree)
-    if draft is None and target is not None and kind not in (PLAIN, LOOKUP):
+    wanted = what_drafts(PLAIN if plain else method, tree)
+    if draft is None and target is not None and wanted not in (PLAIN, LOOKUP):
         raise UserError(
             "a target was given but no draft; give its draft, or ask for plain decoding (plain=True, --plain)"
         )
     if not isinstance(target, TargetModel):
         name = os.fspath(target or assets.TARGET)
         target = TargetModel.load(name, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-    if kind in (PLAIN, LOOKUP):
-        drafter = PLAIN_DRAFTER if kind == PLAIN else LookupDrafter(LOOKUP_LENGTH)
-        return Clover(Engine(target, policy=FixedPolicy(drafter), compile=compile))
-    return Clover(_drafting_engine(target, assets.draft_place(draft), tree, kind == "draft", compile))
+    return Clover(make_engine(target, draft, wanted, compile))
 
 
-def _wanted(method: str, tree: str | Tree | None) -> tuple[str, Tree | None]:
-    """What `load` is asked for: one of METHODS or "lookup", and the tree, if one is named."""
-    if method not in METHODS:
-        raise UserError(f"there is no method {method!r}; give {', '.join(METHODS)}")
-    if isinstance(tree, str) and tree in (PLAIN, LOOKUP, "auto"):
-        return (PLAIN if method == PLAIN else tree), None
-    tree = parse_tree(tree) if isinstance(tree, str) else tree
-    return (method, None) if method == PLAIN or tree is None else ("draft", tree)
-
-
-def _drafting_engine(
-    target: TargetModel,
-    draft: str | os.PathLike[str],
-    tree: Tree | None,
-    fixed: bool,
-    compile: bool | str,
-) -> Engine:
-    model = load_draft(draft, target)
-    policy = policy_of(model, draft, tree, fixed=fixed or tree is not None, compiled=bool(compile))
-    return Engine(target, model, policy=policy, compile=compile)
-
-
-def policy_of(
-    draft: DraftModel,
-    place: str | os.PathLike[str] | None,
-    tree: Tree | None,
-    *,
-    fixed: bool,
-    compiled: bool = False,
-) -> Policy:
-    """What decides before each step: nothing but `tree`, or what pays at present by what was tuned.
-
-    Args:
-        place: the draft's directory, where its tuning is, if that matters; None if it has none.
-        tree: the draft's own if None.
-        fixed: grow the tree at every step.
-        compiled: leave out what does not suit compiled steps.
+def what_drafts(method: str, tree: str | Tree | None) -> str | Tree:
+    """What is asked for: one of METHODS, "lookup", or the tree that is always grown.
 
     Raises:
-        UserError: the tuning is damaged, or a tree is deeper than the draft goes.
+        UserError: there is no such method, or the tree cannot be read.
     """
-    if fixed:
-        return FixedPolicy(make_drafter(draft, tree))
-    return make_policy(draft, None if place is None else find_tuning(place, draft.target), compiled)
+    if method not in METHODS:
+        raise UserError(f"there is no method {method!r}; give {', '.join(METHODS)}")
+    if isinstance(tree, str) and tree not in (PLAIN, LOOKUP, "auto"):
+        tree = parse_tree(tree)
+    return method if method == PLAIN or tree is None else tree
+
+
+def make_engine(
+    target: TargetModel,
+    draft: str | os.PathLike[str] | DraftModel | None,
+    wanted: str | Tree,
+    compile: bool | str = False,
+) -> Engine:
+    """Make an engine.
+
+    Args:
+        draft: where it is, the embedded one if None; or a draft that is bound to the target.
+        wanted: from `what_drafts`.
+
+    Raises:
+        UserError: the draft cannot be loaded, its tuning is damaged, or the tree is deeper than it goes.
+    """
+    if wanted == PLAIN:
+        return Engine(target, compile=compile)
+    if wanted == LOOKUP:
+        return Engine(target, policy=FixedPolicy(LookupDrafter(LOOKUP_LENGTH)), compile=compile)
+    tuning = None
+    if not isinstance(draft, DraftModel):
+        place = assets.draft_place(draft)
+        draft = load_draft(place, target)
+        tuning = find_tuning(place, target) if wanted == "auto" else None
+    if wanted == "auto":
+        return Engine(target, draft, policy=make_policy(draft, tuning, bool(compile)), compile=compile)
+    drafter = make_drafter(draft, None if wanted == "draft" else wanted)
+    return Engine(target, draft, policy=FixedPolicy(drafter), compile=compile)
 
 
 def find_tuning(draft: str | os.PathLike[str], target: TargetModel) -> Tuning | None:
@@ -207,14 +198,10 @@ class Clover:
         **sampling: Any,
     ) -> Request:
         """Make an engine request of a prompt; `sequence` is added to the seed."""
-        unknown = sorted(set(sampling) - set(_SAMPLING))
-        if unknown:
-            raise UserError(f"unknown option {unknown[0]!r}; known are {', '.join(sorted(_SAMPLING))}")
-        sampling["seed"] = sampling.get("seed", 0) + sequence
         params = SamplingParams(**sampling)
-        return Request(
-            tuple(self.encode(prompt)), max_new_tokens, params, tuple(stop), () if ignore_eos else None
-        )
+        params = replace(params, seed=params.seed + sequence)
+        eos = () if ignore_eos else None
+        return Request(tuple(self.encode(prompt)), max_new_tokens, params, tuple(stop), eos)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt: a string, token ids (returned as they are), or a list of messages."""
@@ -225,6 +212,11 @@ class Clover:
         tokenizer: Any = self.target.tokenizer
         if tokenizer is None:
             raise UserError("the target has no tokenizer; give token ids as prompts")
+        texts = [prompt] if isinstance(prompt, str) else [text for said in prompt for text in said.values()]  # type: ignore[union-attr]
+        try:
+            "".join(map(str, texts)).encode()
+        except UnicodeEncodeError as error:
+            raise UserError("the prompt holds half a character (a lone surrogate); leave it out") from error
         if isinstance(prompt, str):
             return list(tokenizer(prompt)["input_ids"])
         if not getattr(tokenizer, "chat_template", None):

@@ -35,7 +35,7 @@ from clover.errors import UserError
 from clover.integrations.transformers_options import sampling_options
 from clover.sampling import Sampler, SamplingParams
 from clover.target import TargetModel
-from clover.tree import TokenTree
+from clover.tree import TokenTree, TreeShape
 from tests.families import VOCAB, tiny_model
 
 PAD = 0
@@ -131,6 +131,13 @@ def test_rows_that_end_early_are_padded(llama, fast):
     plain = llama.generate(**batch(), **options)
     assert (plain[:, -1] == PAD).any()
     assert llama.generate(**batch(), **options, custom_generate=fast).equal(plain)
+
+
+@pytest.mark.parametrize("tree", ["auto", "plain", "lookup", "drawn:chain:2", TreeShape.chain(2)])
+def test_it_takes_every_tree_that_load_takes(llama, tree):
+    expected = llama.generate(**batch(), max_new_tokens=12)
+    fast = clover.speculative(draft_for(llama), tree=tree)
+    assert llama.generate(**batch(), max_new_tokens=12, custom_generate=fast).equal(expected)
 
 
 def test_dictionary_and_inputs_without_mask(llama, fast):

@@ -31,14 +31,14 @@ from transformers import (
 )
 from transformers.generation import GenerateDecoderOnlyOutput
 
-from clover.api import policy_of
-from clover.drafts import DraftModel, load_draft
+from clover.api import make_engine, what_drafts
+from clover.drafts import DraftModel
 from clover.engine import Engine, Request, StepEvent
 from clover.errors import UserError
 from clover.integrations.transformers_options import Ending, check_options, read_prompts, sampling_options
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
-from clover.tree import Tree, parse_tree
+from clover.tree import Tree
 
 
 def speculative(
@@ -55,8 +55,8 @@ def speculative(
 
     Args:
         draft: directory, hub name, or a draft already in the model's dtype and on its device.
-        tree: as in `clover.load`: "clover2", "chain:5", "budget:4", …, or an object of `clover.tree`. Left out, it is
-            chosen while it runs, as by method "auto" there.
+        tree: as in `clover.load`: "auto", the default, "plain", "lookup", "clover2", "chain:5", …, or an object of
+            `clover.tree`.
         tokenizer: the model's, needed for `stop_strings` only: transformers does not hand on its own argument.
 
     Raises:
@@ -64,7 +64,7 @@ def speculative(
             that does not fit and for every option that cannot be honoured, such as beam search, processors and
             criteria of one's own, or returned scores. With `return_dict_in_generate` only sequences are returned.
     """
-    return Speculative(draft, parse_tree(tree) if isinstance(tree, str) else tree, tokenizer)
+    return Speculative(draft, what_drafts("auto", tree), tokenizer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class Speculative:
     """A decoding loop for `generate`; made by `speculative`."""
 
     draft: str | os.PathLike[str] | DraftModel
-    tree: Tree | None
+    wanted: str | Tree
     tokenizer: Any | None
 
     def __call__(
@@ -105,7 +105,7 @@ class Speculative:
         batch = _Batch(prompts, ending, _pad_token(generation_config))
         with closing(engine.run(requests)) as events:
             batch.take(events, streamer)
-        sequences = torch.cat([input_ids, batch.new_tokens().to(input_ids.device)], dim=1)
+        sequences = torch.cat([input_ids, batch.columns().to(input_ids.device)], dim=1)
         if generation_config.return_dict_in_generate:
             return GenerateDecoderOnlyOutput(sequences=sequences)  # type: ignore[arg-type]
         return sequences
@@ -156,7 +156,7 @@ def _requests(
 
 @dataclass
 class _Engines:
-    """What was set up for one model. It lives in the model's `__dict__`, and is neither copied nor saved with it."""
+    """What was set up for one model, in the model's `__dict__`; neither copied nor saved with it."""
 
     state: tuple[Any, ...] | None = None
     target: TargetModel | None = None
@@ -180,13 +180,11 @@ def _engine(model: PreTrainedModel, asked: Speculative) -> Engine:
     draft = asked.draft
     if isinstance(draft, DraftModel):
         _bind(draft, kept.target)
-    key = (draft if isinstance(draft, DraftModel) else os.fspath(draft), asked.tree)
+    else:
+        draft = os.fspath(draft)
+    key = draft, asked.wanted
     if key not in kept.engines:
-        loaded, place = (
-            (draft, None) if isinstance(draft, DraftModel) else (load_draft(draft, kept.target), draft)
-        )
-        policy = policy_of(loaded, place, asked.tree, fixed=asked.tree is not None)
-        kept.engines[key] = Engine(kept.target, loaded, policy=policy)
+        kept.engines[key] = make_engine(kept.target, draft, asked.wanted)
     return kept.engines[key]
 
 
@@ -225,8 +223,10 @@ class _Batch:
         for event in events:
             self._extend(event)
             if streamer is not None:
-                complete = self._complete()
-                for column in self._columns(streamed, complete).unbind(1):
+                # A column is complete when no row adds to it any more.
+                ends = [len(row) for row, ended in zip(self.rows, self.ended, strict=True) if not ended]
+                complete = min(ends, default=max(map(len, self.rows)))
+                for column in self.columns()[:, streamed:complete].unbind(1):
                     streamer.put(column)
                 streamed = complete
             if all(self.ended):
@@ -234,19 +234,11 @@ class _Batch:
         if streamer is not None:
             streamer.end()
 
-    def new_tokens(self) -> Tensor:
-        """Long [B, longest row], padded on the right."""
-        return self._columns(0, max(map(len, self.rows)))
-
-    def _columns(self, start: int, end: int) -> Tensor:
-        parts = [row[start:end] for row in self.rows]
-        padded = [[*part, *[self.pad] * (end - start - len(part))] for part in parts]
-        return torch.tensor(padded, dtype=torch.long, device="cpu")
-
-    def _complete(self) -> int:
-        """How many columns no row adds to any more."""
+    def columns(self) -> Tensor:
+        """The new tokens, Long [B, longest row], padded on the right."""
         longest = max(map(len, self.rows))
-        return min(longest if ended else len(row) for row, ended in zip(self.rows, self.ended, strict=True))
+        padded = [[*row, *[self.pad] * (longest - len(row))] for row in self.rows]
+        return torch.tensor(padded, dtype=torch.long, device="cpu")
 
     def _extend(self, event: StepEvent) -> None:
         row = event.index
@@ -257,7 +249,5 @@ class _Batch:
         self.ended[row] |= event.generation is not None
 
     def _stopped(self, row: int) -> bool:
-        if not self.ending.criteria:
-            return False
         text = torch.tensor([[*self.prompts[row], *self.rows[row]]], device="cpu")
         return any(bool(criterion(text, None)) for criterion in self.ending.criteria)  # type: ignore[arg-type]
