@@ -53,14 +53,9 @@ def test_plain_decoding_has_tau_one():
     assert acceptance.acceptance_per_depth == []
 
 
-def test_to_dict_is_json_and_has_the_names_of_vllm():
-    figures = json.loads(json.dumps(recorded([(3, 3), (1, 3)]).to_dict()))
-    assert figures["tau"] == 2
-    assert figures["speculative_decoding"] == {
-        "mean_acceptance_length": 2,
-        "draft_acceptance_rate": pytest.approx(2 / 6),
-        "acceptance_histogram": [1, 0, 1],
-    }
+def test_to_dict_is_json():
+    found = json.loads(json.dumps(recorded([(3, 3), (1, 3)]).to_dict()))
+    assert (found["tau"], found["drafted"], found["histogram"]) == (2, 6, [1, 0, 1])
     assert Acceptance().to_dict()["tau"] == 0
 
 

@@ -4,9 +4,8 @@ Shape legend: B rows of the batch, L layers, S slots, N nodes (or new tokens) of
 path, Hkv key-value heads, Dk / Dv their widths.
 
 Row b owns the slots ``0 .. lengths[b] - 1``; every slot after them is scratch. A forward of N tokens writes all rows
-at one common place, ``max(lengths) .. max(lengths) + N - 1``, so that each layer costs two slice copies whatever the
-lengths are. The gap this leaves in shorter rows is hidden by the mask and closed by ``keep`` or ``commit``, which
-move what is kept once, for all layers together.
+from ``max(lengths)`` on, so each layer costs two slice copies whatever the lengths are. The gap this leaves in shorter
+rows is hidden by the mask and closed by ``keep`` or ``commit``, which move what is kept for all layers together.
 """
 
 from __future__ import annotations
@@ -28,16 +27,14 @@ _MOST_ADDED = 1024  # slots that growth adds at once, at most: what is not neede
 class KVCache(Cache):
     """Preallocated keys and values with one length per row.
 
-    It is a ``transformers.Cache`` by type, since models test for that, and takes nothing else from it: the base class
-    keeps one object and one length per layer, here all layers share one tensor and one set of lengths.
+    It is a ``transformers.Cache`` by type, since models test for that, and takes nothing else from it: here all layers
+    share one tensor and one set of lengths.
 
     Args:
-        keys, values: the storage, [L, B, Hkv, S, Dk] and [L, B, Hkv, S, Dv]. There is room for B rows for good; `drop`
-            and `insert` change how many of them are held.
+        keys, values: the storage. There is room for its rows for good; `drop` and `insert` change how many are held.
 
     Attributes:
-        keys: [L, B, Hkv, S, Dk].
-        values: [L, B, Hkv, S, Dv].
+        keys, values: of the rows that are held, [L, B, Hkv, S, Dk] and [L, B, Hkv, S, Dv].
         lengths: cached tokens of each row, on the host.
     """
 
@@ -45,7 +42,6 @@ class KVCache(Cache):
         self.layers = []
         self.num_layers = keys.shape[0]
         self._all_keys, self._all_values = keys, values
-        self._no_layers = [False] * self.num_layers
         self._fixed = False  # whether the capacity is one of few sizes
         self._aside: list[int] = []  # lengths of the last rows, while only the first ones are held
         self._hold([0] * keys.shape[1])
@@ -62,14 +58,7 @@ class KVCache(Cache):
         dtype: torch.dtype,
         device: torch.device | str,
     ) -> KVCache:
-        """An empty cache.
-
-        Args:
-            num_layers, batch_size, num_kv_heads: L, B, Hkv.
-            key_dim, value_dim: Dk and Dv of one head.
-            capacity: slots S allocated at once; when a run needs more they double, from 1,024 on 1,024 are added.
-            dtype, device: of the keys and values.
-        """
+        """An empty cache of L, B, Hkv, Dk, Dv and S; when a run needs more slots they double, up to 1,024 at a time."""
         slots = (num_layers, batch_size, num_kv_heads, max(capacity, 1))
         return cls(zeros((*slots, key_dim), dtype, device), zeros((*slots, value_dim), dtype, device))
 
@@ -96,8 +85,8 @@ class KVCache(Cache):
     def begin_fixed(self, num_tokens: int, room: int) -> None:
         """Announce a forward of fixed shape, which a `FixedCache` over `storage` and `row_lengths` runs.
 
-        It writes row b from ``lengths[b]`` on, so that no gap is left, and reads all slots. These are a power of two,
-        256 at least, and grow here, never inside the forward.
+        It writes row b from ``lengths[b]`` on, so that no gap is left, and reads all slots. These grow here, never
+        inside the forward, and are as many as `fixed_capacity` says.
 
         Args:
             num_tokens: N, padding included.
@@ -154,7 +143,7 @@ class KVCache(Cache):
         return torch.cat([cached, ancestor_mask], dim=-1).unsqueeze(1)
 
     def text(self, layer: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        """What one layer holds of the rows' texts, for those who look at it between forwards.
+        """What one layer holds of the rows' texts between forwards.
 
         Returns:
             keys [B, Hkv, S', Dk], values [B, Hkv, S', Dv] with S' = max(lengths), and Bool [B, 1, 1, S'], True where a
@@ -194,8 +183,8 @@ class KVCache(Cache):
     def keep(self, path: Tensor, counts: Sequence[int]) -> None:
         """Keep the accepted path of each row's tree and forget the other nodes.
 
-        Moves all layers at once, in a number of tensor operations that depends on nothing. Moves nothing when the
-        paths already lie where they belong; on a GPU this is not looked at, since the host would have to wait.
+        All layers move at once; nothing moves when the paths already lie where they belong. On a GPU this is not looked
+        at, since the host would have to wait.
 
         Args:
             path: Long [B, A], node indices from the root (0) down; what follows a row's count is not read.
@@ -233,12 +222,9 @@ class KVCache(Cache):
         self._hold(lengths)
 
     def insert(self, other: KVCache) -> None:
-        """Take in the rows of another cache behind the own ones, in room that dropped rows have left.
+        """Take in the rows of another cache of the same kind behind the own ones, in room that dropped rows have left.
 
         Their text is copied, and nothing else; unless it is longer than the capacity, which makes the cache grow.
-
-        Args:
-            other: of the same layers, heads and widths.
         """
         first, length = self.batch_size, other.length
         assert first + other.batch_size <= self._all_keys.shape[1], "no room: make the cache for more rows"
@@ -286,9 +272,6 @@ class KVCache(Cache):
     def __len__(self) -> int:
         return self.num_layers
 
-    def __repr__(self) -> str:
-        return f"KVCache(lengths={self.lengths}, capacity={self.capacity}, num_layers={self.num_layers})"
-
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Slots before those of the current forward."""
         return self.length
@@ -312,15 +295,9 @@ class KVCache(Cache):
 
     @property
     def is_sliding(self) -> list[bool]:
-        return self._no_layers
+        return [False] * self.num_layers
 
-    @property
-    def is_linear(self) -> list[bool]:
-        return self._no_layers
-
-    @property
-    def is_dummy(self) -> list[bool]:
-        return self._no_layers
+    is_linear = is_dummy = is_sliding
 
     # -- inside --------------------------------------------------------------------------------------------------
 

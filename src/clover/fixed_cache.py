@@ -1,9 +1,8 @@
 """A key-value cache for forwards of fixed shape, which `torch.compile` and CUDA graphs can capture.
 
-`KVCache` keeps the lengths of its rows on the host and hands out slices of its storage: every step has other shapes and
-other numbers in its graph. Here the lengths are a tensor, every forward reads all slots there are, and the mask hides
-what is not text. Row b's new tokens go to the slots from ``lengths[b]`` on. It lives for one forward and owns nothing:
-the `KVCache` whose storage it writes makes room before (`KVCache.begin_fixed`), and keeps or commits after.
+The lengths are a tensor, every forward reads all slots there are, and the mask hides what is not text. Row b's new
+tokens go to the slots from ``lengths[b]`` on. A `FixedCache` lives for one forward and owns nothing: the `KVCache` whose
+storage it writes makes room before (`KVCache.begin_fixed`), and keeps or commits after.
 
 Shape legend: B rows that run, padding rows included, L layers, R rows of the storage, S slots, N new tokens, Hkv
 key-value heads, Dk / Dv their widths.
@@ -98,9 +97,6 @@ class FixedCache(KVCache):
     def uniform(self) -> bool:
         """False: the lengths are not known on the host."""
         return False
-
-    def __repr__(self) -> str:
-        return f"FixedCache(rows={self.batch_size}, capacity={self.capacity}, num_layers={self.num_layers})"
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """0; models ask only where they are given no positions."""

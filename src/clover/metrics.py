@@ -47,11 +47,9 @@ class Acceptance:
         self.drafted += drafted_depth
 
     def __add__(self, other: Acceptance) -> Acceptance:
-        return Acceptance(
-            _added(self.histogram, other.histogram),
-            _added(self.attempts, other.attempts),
-            self.drafted + other.drafted,
-        )
+        pairs = (self.histogram, other.histogram), (self.attempts, other.attempts)
+        histogram, attempts = (list(map(sum, zip_longest(*pair, fillvalue=0))) for pair in pairs)
+        return Acceptance(histogram, attempts, self.drafted + other.drafted)
 
     @property
     def steps(self) -> int:
@@ -79,24 +77,16 @@ class Acceptance:
         return [sum(self.histogram[depth:]) / tried for depth, tried in enumerate(self.attempts, start=1)]
 
     def to_dict(self) -> dict[str, object]:
-        """Return the figures for JSON, also under the names that vLLM gives them per request."""
+        """Return the metrics for JSON."""
         return {
             "steps": self.steps,
             "emitted": self.emitted,
             "drafted": self.drafted,
             "tau": self.tau,
             "acceptance_per_depth": self.acceptance_per_depth,
-            "speculative_decoding": {
-                "mean_acceptance_length": self.tau,
-                "draft_acceptance_rate": self.accepted / self.drafted if self.drafted else 0.0,
-                "acceptance_histogram": list(self.histogram),
-            },
+            "histogram": list(self.histogram),
         }
 
 
 def _grow(counts: list[int], length: int) -> None:
     counts.extend([0] * (length - len(counts)))
-
-
-def _added(left: list[int], right: list[int]) -> list[int]:
-    return [a + b for a, b in zip_longest(left, right, fillvalue=0)]

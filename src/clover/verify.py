@@ -39,9 +39,8 @@ def verify(tree: TokenTree, choices: Tensor) -> Verified:
     """Walk down each tree as long as a child carries the token that the target chose at its parent.
 
     The choice at the node where the walk ends is the bonus token. Exact for every tree that does not look at the
-    choices, at every temperature and under every logits processor: each emitted token is the target's own draw
-    given the text before it. Should two siblings carry the same token, the walk that
-    gets deeper counts. Nothing here waits for the device.
+    choices: each emitted token is the target's own draw given the text before it. Should two siblings carry the same
+    token, the walk that gets deeper counts. Nothing here waits for the device.
 
     Args:
         tree: the candidates.
@@ -62,24 +61,25 @@ def verify(tree: TokenTree, choices: Tensor) -> Verified:
 def verify_on_host(tree: TokenTree, choices: Tensor) -> Verified:
     """What `verify` finds, for a CPU; as wide as the longest path, and paths are padded by 0.
 
-    There a loop over the nodes takes a fraction of the time of `verify`'s twenty small operators, whose code the
-    target's pass has pushed out of the processor's caches.
+    There a loop over the nodes takes half the time of `verify`'s twenty small operators.
 
     >>> tokens, parents = torch.tensor([[5, 7, 6, 8]]), torch.tensor([[-1, 0, 0, 2]])
     >>> verify_on_host(TokenTree.from_parents(tokens, parents), choices=torch.tensor([[6, 1, 9, 2]]))
     Verified(path=tensor([[0, 2]]), counts=tensor([2]), tokens=tensor([[6, 9]]))
     """
-    sequences = zip(tree.tokens.tolist(), tree.parents.tolist(), choices.tolist(), strict=True)
-    found = [_follow(*one) for one in sequences]
-    counts = [len(path) for path, _ in found]
-    padding = [[0] * (max(counts) - count) for count in counts]
-    paths = [path + zeros for (path, _), zeros in zip(found, padding, strict=True)]
-    tokens = [emitted + zeros for (_, emitted), zeros in zip(found, padding, strict=True)]
+    chosen = choices.tolist()
+    found = list(map(_follow, tree.tokens.tolist(), tree.parents.tolist(), chosen))
+    counts = list(map(len, found))
+    paths = [path + [0] * (max(counts) - len(path)) for path in found]
+    tokens = [
+        [own[node] for node in path] + [0] * (max(counts) - len(path))
+        for own, path in zip(chosen, found, strict=True)
+    ]
     return Verified(torch.tensor(paths), torch.tensor(counts), torch.tensor(tokens))
 
 
-def _follow(tokens: list[int], parents: list[int], chosen: list[int]) -> tuple[list[int], list[int]]:
-    """Path and emitted tokens of one sequence."""
+def _follow(tokens: list[int], parents: list[int], chosen: list[int]) -> list[int]:
+    """The accepted path of one sequence."""
     depths, last = [0], 0  # of the nodes that the target's tokens lead to; -1 of others
     for node in range(1, len(tokens)):
         parent = parents[node]
@@ -90,13 +90,12 @@ def _follow(tokens: list[int], parents: list[int], chosen: list[int]) -> tuple[l
     path = [last]
     while path[-1]:
         path.append(parents[path[-1]])
-    path.reverse()
-    return path, [chosen[node] for node in path]
+    return path[::-1]
 
 
 @dataclass(frozen=True)
 class DrawRule:
-    """Recursive rejection sampling at every node whose children were drawn, without its random numbers.
+    """Recursive rejection sampling at every node with drawn children, without its random numbers.
 
     Attributes:
         thresholds: float64 [B, P, K]; a child is accepted if its number is below this, and those of the children

@@ -1,9 +1,13 @@
 """A draft whose scores are no numbers at run time proposes nothing of worth, and breaks nothing."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from clover.api import make_engine, what_drafts
 from clover.drafting import make_drafter
+from clover.drafts import Clover2Draft
 from clover.engine import Engine, Request
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
@@ -34,3 +38,42 @@ def test_the_text_is_that_of_plain_decoding(tree: str, kind: str, temperature: f
     if temperature and tree.startswith("drawn:"):
         return  # recursive rejection sampling: the same distribution, other tokens
     assert tokens_of(found) == tokens_of(run(Engine(target), requests))
+
+
+@pytest.fixture(scope="module")
+def target() -> TargetModel:
+    return TargetModel(tiny_model("llama"))
+
+
+@pytest.fixture(scope="module")
+def drafts(target: TargetModel, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Saved drafts of random weights, and of weights of which one is no number."""
+    places = {kind: tmp_path_factory.mktemp(kind) for kind in ("random", "nan")}
+    for kind, place in places.items():
+        torch.manual_seed(0)
+        draft = Clover2Draft.from_target(target, num_heads=4)
+        with torch.no_grad():
+            for weight in draft.parameters():
+                weight.normal_()
+            next(draft.parameters()).view(-1)[0] = 1.0 if kind == "random" else torch.nan
+        draft.save_pretrained(place)
+    return places
+
+
+@pytest.mark.parametrize("tree", [*TREES, "auto", "plain", "lookup", None])
+@pytest.mark.parametrize("kind", ["random", "nan"])
+def test_a_draft_of_any_weights_decodes_losslessly(
+    target: TargetModel,
+    drafts: dict[str, Path],
+    tree: str | None,
+    kind: str,
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    engine = make_engine(target, drafts[kind], what_drafts("auto" if tree else "draft", tree))
+    asked = tree not in ("plain", "lookup")
+    assert any("no finite numbers" in str(one.message) for one in recwarn) == (asked and kind == "nan")
+    assert (engine.draft is None) == (not asked or kind == "nan")
+    sampled = [] if (tree or "").startswith("drawn:") else [SamplingParams(temperature=0.8, seed=1)]
+    params = [SamplingParams(), *sampled]
+    requests = [Request((3, 4, 5 + i), 16, params[i % len(params)], eos=()) for i in range(4)]
+    assert tokens_of(run(engine, requests)) == tokens_of(run(Engine(target), requests))

@@ -20,7 +20,8 @@ from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, PrefixCache, Request
 from clover.errors import UserError
 from clover.sampling import SamplingParams
-from clover.target import TargetModel
+from clover.target import TargetModel, fast_linear
+from clover.target.fast_linear import FastLinear
 from clover.tree import parse_tree
 from tests.engine.test_lossless import SETTINGS, requests_of, run, tokens_of
 from tests.engine.test_policy import MovedClock, ScriptedPolicy
@@ -214,6 +215,26 @@ def test_compiled_engines_leave_the_model_as_it_is(target: TargetModel) -> None:
     run(engine, requests_of(1, SETTINGS[:1], 5))
     for model in (target.model, draft):
         assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_compiled_steps_make_no_packed_copy(target: TargetModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take the weights as they are. Prompts, which run without compilation, pack what they use."""
+    for name in ("_MIN_ELEMENTS", "_MIN_ELEMENTS_OF_ONE_ROW"):
+        monkeypatch.setattr(fast_linear, name, 1)
+    config = tiny_config("llama")
+    config.num_hidden_layers = 1
+    large = TargetModel(tiny_model("llama", torch.float32, config=config))
+    draft = make_draft("clover2", large)
+    for compile in (BACKEND, False):
+        engine = Engine(large, draft, parse_tree("chain:2"), compile=compile)
+        assert engine.draft is not None
+        layers = [*large.base.modules(), large.head.linear, *engine.draft.modules()]
+        products = [layer._product for layer in layers if isinstance(layer, FastLinear)]
+        run(engine, [Request((5,), 8, eos=())])
+        for product in products:
+            product.made.clear()  # what probing target and draft has left
+        run(engine, [Request((5,), 8, eos=())])
+        assert any(product.made for product in products) == (not compile)
 
 
 def test_an_unknown_backend_is_refused(target: TargetModel) -> None:

@@ -15,8 +15,7 @@ STEP_PHASES = ("draft", "verify", "accept", "keep")
 class PhaseClock:
     """Adds up seconds per phase of the decoding step.
 
-    On a GPU work is only queued when a phase ends; `synchronize=True` waits for it, which costs some speed but puts
-    the time where it belongs.
+    On a GPU work is only queued when a phase ends; `synchronize=True` waits for it, at the cost of some speed.
     """
 
     def __init__(self, synchronize: bool = False):
