@@ -1,8 +1,8 @@
 """A key-value cache for forwards of fixed shape, which `torch.compile` and CUDA graphs can capture.
 
 The lengths are a tensor, every forward reads all slots there are, and the mask hides what is not text. Row b's new
-tokens go to the slots from ``lengths[b]`` on. A `FixedCache` lives for one forward and owns nothing: the `KVCache` whose
-storage it writes makes room before (`KVCache.begin_fixed`), and keeps or commits after.
+tokens go to the slots from ``lengths[b]`` on. It lives for one forward and owns nothing: the `KVCache` whose storage it
+writes makes room before (`KVCache.begin_fixed`), and keeps or commits after.
 
 Shape legend: B rows that run, padding rows included, L layers, R rows of the storage, S slots, N new tokens, Hkv
 key-value heads, Dk / Dv their widths.

@@ -9,7 +9,7 @@ from typing import Any
 
 from clover.api import load
 from clover.engine import Engine
-from clover.integrations.reference import Reference
+from clover.integrations.generate import TransformersGenerate
 from clover.interleaved import Decode, decode
 from clover.report.words import system_name
 from clover.target import TargetModel
@@ -53,7 +53,7 @@ class Method:
 
     def refusal(self, batch_size: int) -> str | None:
         """Why it cannot run batches of this size; None if it can."""
-        if isinstance(self.decode, Reference) and self.decode.one_row_only and batch_size > 1:
+        if isinstance(self.decode, TransformersGenerate) and self.decode.one_row_only and batch_size > 1:
             return "not able: transformers runs it on one text at a time"
         return None
 
@@ -93,7 +93,7 @@ def make_method(
     """
     if name in (TRANSFORMERS, LOOKUP, ASSISTED):
         lookup = _LOOKUP_TOKENS if name == LOOKUP else None
-        reference = Reference(target, lookup, assistant if name == ASSISTED else None)
+        reference = TransformersGenerate(target, lookup, assistant if name == ASSISTED else None)
         return Method(name, _LABELS.get(name, system_name(name)), reference)
     if name == PLAIN:
         return of_engine(name, load(target, plain=True, compile=compile).engine)

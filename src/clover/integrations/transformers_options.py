@@ -51,14 +51,8 @@ _STAGES: dict[type, int] = {
 }
 _WARPERS = ("temperature", "top_k", "top_p", "min_p")
 _NOT_RETURNED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
-_PREPARED = {
-    "attention_mask",
-    "position_ids",
-    "past_key_values",
-    "cache_position",
-    "use_cache",
-    "logits_to_keep",
-}
+_PREPARED = ("attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep")
+_PREPARED += ("cache_position",)  # of older releases
 
 
 def refused(what: str) -> UserError:

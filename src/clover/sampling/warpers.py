@@ -54,10 +54,9 @@ class Warpers:
         return scores.gather(-1, tokens).masked_fill(dropped, -torch.inf), tokens
 
     def _filter(self, probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Find the probability below which each node's tokens are dropped.
+        """Find the probability below which each node's tokens are dropped: the highest of what the filters say.
 
-        All three filters keep tokens down to some probability. So the highest of the three decides, and only
-        as many of the most probable tokens need to be sorted as hold all that is kept.
+        Only as many of the most probable tokens need to be sorted as hold all that is kept.
 
         Returns:
             the highest probabilities and their tokens, both [B, N, W]; the lowest probability that is kept

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from clover.engine import Engine
-from clover.integrations.reference import Reference
+from clover.integrations.generate import TransformersGenerate
 from clover.interleaved import decode, make_batches
 from clover.target import TargetModel
 from tests.families import tiny_model
@@ -22,7 +22,7 @@ def expected(target: TargetModel, batch: list) -> tuple[tuple[int, ...], ...]:
 
 def test_greedy_texts_are_those_of_plain_decoding(target: TargetModel) -> None:
     (batch,) = make_batches(PROMPTS, 3, 0.0, 12, 100)
-    run = Reference(target)(batch)
+    run = TransformersGenerate(target)(batch)
     assert run.texts == expected(target, batch)  # rows of different length, and rows that end early
     assert run.acceptance.tau == 1.0 and run.acceptance.emitted == run.tokens
     assert run.seconds > 0
@@ -31,10 +31,10 @@ def test_greedy_texts_are_those_of_plain_decoding(target: TargetModel) -> None:
 @pytest.mark.parametrize("how", ["lookup", "assistant"])
 def test_drafts_of_transformers_write_the_same_and_steps_are_counted(target: TargetModel, how: str) -> None:
     other = {"lookup_tokens": 4} if how == "lookup" else {"assistant": tiny_model("llama")}
-    reference = Reference(target, **other)
-    assert reference.one_row_only
+    theirs = TransformersGenerate(target, **other)
+    assert theirs.one_row_only
     for batch in make_batches(PROMPTS, 1, 0.0, 12, 100):
-        run = reference(batch)
+        run = theirs(batch)
         assert run.texts == expected(target, batch)
         assert run.acceptance.emitted == run.tokens
         if how == "assistant":  # the target itself: it is always right
@@ -43,5 +43,5 @@ def test_drafts_of_transformers_write_the_same_and_steps_are_counted(target: Tar
 
 def test_sampled_texts_depend_on_the_seed_alone(target: TargetModel) -> None:
     first, second, *_ = make_batches(PROMPTS[:1] * 2, 1, 1.0, 20, 100)
-    assert Reference(target)(first).texts == Reference(target)(first).texts
-    assert Reference(target)(first).texts != Reference(target)(second).texts
+    assert TransformersGenerate(target)(first).texts == TransformersGenerate(target)(first).texts
+    assert TransformersGenerate(target)(first).texts != TransformersGenerate(target)(second).texts

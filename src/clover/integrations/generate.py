@@ -1,8 +1,7 @@
-"""transformers' own `generate` on the engine's requests, as something to compare with.
+"""transformers' own `generate` on the engine's requests, as something to compare with, on the target's model object.
 
-Plain decoding, prompt lookup (n-grams of the text so far) and assisted generation (a small model drafts), each on the
-target's own model object. Greedy texts are what plain decoding writes; sampled ones come from another random number
-generator, and can be compared in distribution only.
+Greedy texts are what plain decoding writes; sampled ones come from another random number generator, and can be compared
+in distribution only.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from clover.target import TargetModel
 
 
 @dataclass(frozen=True, eq=False)
-class Reference:
-    """Decodes a batch as transformers does; a `Decode` of `clover.interleaved`.
+class TransformersGenerate:
+    """Decodes a batch as transformers does, a `Decode` of `clover.interleaved`: plainly if no other argument is given.
 
     Args:
         target: whose model runs.
-        lookup_tokens: with a number, prompt lookup proposes so many tokens per step.
-        assistant: with a model, that one drafts.
+        lookup_tokens: that prompt lookup proposes per step.
+        assistant: a model that drafts.
     """
 
     target: TargetModel
@@ -45,7 +44,10 @@ class Reference:
     def __call__(self, batch: Sequence[Request]) -> Run:
         """Decode requests of equal temperature; only temperature, number of tokens and seed are looked at."""
         device = self.target.device
-        tokens, mask = _left_padded([request.prompt for request in batch], device)
+        longest = max(len(request.prompt) for request in batch)
+        padding = [[0] * (longest - len(request.prompt)) for request in batch]
+        tokens = [[*pad, *request.prompt] for pad, request in zip(padding, batch, strict=True)]
+        mask = [[*pad, *[1] * len(request.prompt)] for pad, request in zip(padding, batch, strict=True)]
         streamer = _StepCounter() if self.one_row_only else None
         options = {"streamer": streamer} if streamer else {}
         options |= {"assistant_model": self.assistant} if self.assistant else {}
@@ -54,12 +56,12 @@ class Reference:
         started = time.perf_counter()
         generate: Any = self.target.model.generate
         output = generate(
-            tokens,
-            attention_mask=mask,
+            torch.tensor(tokens, device=device),
+            attention_mask=torch.tensor(mask, device=device),
             generation_config=self._config(batch),
             **options,
         )
-        written = output[:, tokens.shape[1] :].tolist()
+        written = output[:, longest:].tolist()
         seconds = time.perf_counter() - started
         texts = tuple(self._text(row, request) for row, request in zip(written, batch, strict=True))
         histogram = streamer.histogram if streamer else [sum(map(len, texts))]
@@ -103,11 +105,3 @@ class _StepCounter(BaseStreamer):
 
     def end(self) -> None:
         """Nothing is left to be counted."""
-
-
-def _left_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Tokens and attention mask, Long [B, T]."""
-    longest = max(map(len, prompts))
-    tokens = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
-    mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-    return torch.tensor(tokens, device=device), torch.tensor(mask, device=device)
