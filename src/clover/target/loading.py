@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from transformers import (
 
 from clover.errors import UserError, one_line
 from clover.files import read_json
+from clover.target.gguf import add_turn_ends, find_source
 from clover.target.support import check_config
 
 _MOST = {"layer": 1_000, "head": 100_000, "size": 100_000_000}  # of numbers whose names hold these words
@@ -44,9 +46,11 @@ FAILURES = (
     RuntimeError,
     KeyError,
     TypeError,
+    IndexError,
     ImportError,
     AttributeError,
     SafetensorError,
+    struct.error,
     StrictDataclassError,
 )
 
@@ -77,13 +81,19 @@ def resolve_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torc
 
 def load_config(name_or_path: str, trust_remote_code: bool) -> PretrainedConfig:
     """Read and check the configuration; UserError if it is missing, broken, unknown or not supported."""
-    path = Path(name_or_path)
-    if not path.is_dir() and (path.exists() or name_or_path.startswith(("/", ".", "~"))):
+    path, source = Path(name_or_path), find_source(name_or_path)
+    if (
+        source.gguf_file is None
+        and not path.is_dir()
+        and (path.exists() or name_or_path.startswith(("/", ".", "~")))
+    ):
         raise UserError(f"target model {name_or_path}: no such directory")
     if (path / "config.json").is_file():
         _check_sizes(path / "config.json")
     try:
-        config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
+        config = AutoConfig.from_pretrained(
+            source.place, trust_remote_code=trust_remote_code, **source.options
+        )
     except FAILURES as error:
         if "trust_remote_code" in str(error):
             raise UserError(
@@ -117,16 +127,20 @@ def load_model(
     trust_remote_code: bool,
 ) -> PreTrainedModel:
     """Read safetensors weights (never pickles) into the unpatched model; UserError if any is missing or broken."""
-    _refuse_pickles(name_or_path)
+    source = find_source(name_or_path)
+    safe: dict[str, Any] = source.options
+    if source.gguf_file is None:
+        _refuse_pickles(name_or_path)
+        safe = {"use_safetensors": True}
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            name_or_path,
+            source.place,
             config=config,
             dtype=dtype,
             attn_implementation="sdpa",
-            use_safetensors=True,
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
+            **safe,
         )
         model, report = loaded
         missing = sorted(report["missing_keys"])
@@ -134,6 +148,8 @@ def load_model(
             raise UserError(
                 f"target model {name_or_path}: its files hold no {missing[0]} ({len(missing)} missing)"
             )
+        if source.gguf_file is not None:
+            add_turn_ends(model, source.path)
         return model.to(device)
     except UserError:
         raise
@@ -147,12 +163,20 @@ def load_model(
 
 def load_tokenizer(name_or_path: str, trust_remote_code: bool) -> PreTrainedTokenizerBase | None:
     """The tokenizer beside the model, None if there is none; UserError if it is broken."""
-    path = Path(name_or_path)
-    if path.is_dir() and not any((path / name).is_file() for name in _TOKENIZER_FILES):
+    path, source = Path(name_or_path), find_source(name_or_path)
+    if (
+        source.gguf_file is None
+        and path.is_dir()
+        and not any((path / name).is_file() for name in _TOKENIZER_FILES)
+    ):
         return None
     try:
-        return AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
-    except Exception as error:  # the tokenizers library raises bare Exception on broken files
+        return AutoTokenizer.from_pretrained(
+            source.place, trust_remote_code=trust_remote_code, **source.options
+        )
+    except BaseException as error:  # on broken files the tokenizers library raises Exception, or it panics
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         if isinstance(error, OSError) and not path.is_dir():
             return None
         raise UserError(f"the tokenizer of {name_or_path} cannot be read: {one_line(error)}") from error
