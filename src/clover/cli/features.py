@@ -1,13 +1,19 @@
 """``clover features``: run the target over a corpus once, for several drafts to be trained from."""
 
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clover import options
 from clover.cli import texts
 from clover.errors import UserError
+
+if TYPE_CHECKING:
+    from clover.data import FileTexts, Texts
+    from clover.regenerate import RegenerateConfig
+    from clover.target import TargetModel
 
 Data = Annotated[
     list[str],
@@ -42,11 +48,8 @@ def features(
     seed: options.Seed = 0,
 ) -> None:
     """Store the target's hidden states of training texts; clover train --features learns from them."""
-    from clover.data import Texts
-    from clover.features import FeatureStore, StoreConfig, store_bytes, write_features
     from clover.regenerate import RegenerateConfig
-    from clover.report.progress import Progress
-    from clover.target import HIDDEN_STATES, weights_fingerprint
+    from clover.target import HIDDEN_STATES
 
     if hidden_state not in HIDDEN_STATES:
         raise UserError(f"--hidden-state is {hidden_state!r}; it must be one of {', '.join(HIDDEN_STATES)}")
@@ -59,13 +62,31 @@ def features(
         rules = RegenerateConfig(
             max_length=max_length, seed=seed, batch_size=batch_size, max_minutes=regenerate_minutes
         )
-        path = texts.written_path(model, opened, rules, output)
-        begun = (output / "index.json").exists()
-        source = Texts(texts.write_anew(model, opened, rules, path, finished=begun).samples)
-    config = StoreConfig(
-        weights_fingerprint(model), source.fingerprint, hidden_state, max_length, batch_tokens
-    )
-    size = store_bytes(model, source, hidden_state)
+        source = _write_anew(model, opened, rules, output)
+    _store(model, source, output, resume, (hidden_state, max_length, batch_tokens))
+    options.tell_left_out(opened.problems.values())
+
+
+def _write_anew(
+    model: "TargetModel", opened: "FileTexts", rules: "RegenerateConfig", output: Path
+) -> "Texts":
+    """What the target writes; once the store has been begun, what it has written."""
+    from clover.data import Texts
+
+    path = texts.written_path(model, opened, rules, output)
+    begun = (output / "index.json").exists()
+    return Texts(texts.write_anew(model, opened, rules, path, finished=begun).samples)
+
+
+def _store(
+    model: "TargetModel", source: "Texts", output: Path, resume: bool, settings: tuple[str, int, int]
+) -> None:
+    from clover.features import FeatureStore, StoreConfig, store_bytes, write_features
+    from clover.report.progress import Progress
+    from clover.target import weights_fingerprint
+
+    config = StoreConfig(weights_fingerprint(model), source.fingerprint, *settings)
+    size = store_bytes(model, source, config.hidden_state)
     print(f"{len(source):,} texts, about {size / 1e6:,.0f} MB of hidden states", file=sys.stderr)
     with Progress() as progress:
         progress.begin(len(source))
@@ -74,6 +95,4 @@ def features(
             progress.reach(done, f"{done:,} texts, {tokens:,} tokens")
 
         write_features(model, source, config, output, resume, show)
-    options.tell_left_out(opened.problems.values())
-    store = FeatureStore(output)
-    print(f"{output}: {store.tokens:,} tokens; clover train --features {output}")
+    print(f"{output}: {FeatureStore(output).tokens:,} tokens; clover train --features {output}")
