@@ -36,11 +36,8 @@ _LOOKUP_COST = 0.05  # guess: plain steps per token, at least
 class Acceptance:
     """Tokens per step at each depth, from a running mean of the acceptance rate there.
 
-    The rate at a depth counts the sequences that got there. The depth before speaks for one that was hardly seen.
-
-    Args:
-        depth: that is ever drafted.
-        rate: assumed at first, and how many observations that counts for.
+    The rate at a depth counts the sequences that got there. The depth before speaks for one that was hardly seen. At
+    first a rate is assumed, which counts for `weight` observations.
     """
 
     def __init__(self, depth: int, rate: float, weight: float):
@@ -110,13 +107,7 @@ class StepSeconds:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Something that may draft.
-
-    Attributes:
-        kind: "plain", "chain", "tree" or "lookup".
-        rate: acceptance rate assumed at every depth.
-        weight: observations that this counts for.
-    """
+    """Something that may draft: its kind is "plain", "chain", "tree" or "lookup", the rest is for `Acceptance`."""
 
     kind: str
     drafter: Drafter

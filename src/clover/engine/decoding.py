@@ -57,13 +57,10 @@ class Decoding:
         """Put a request behind those that wait; the first one has number 0, the second 1, and so on.
 
         Raises:
-            UserError: the prompt does not fit into the context or holds tokens the target does not know, or the
-                target cannot run that long. The other requests are not affected.
+            UserError: as `Engine.check`; the other requests are not affected.
         """
         self._engine.check(request)
-        room = self._target.context_length - len(request.prompt)
-        eos, tokenizer = self._target.eos_token_ids, self._target.tokenizer
-        self._waiting.append(RunningSequence(self._added, request, room, eos, tokenizer))
+        self._waiting.append(RunningSequence(self._added, request, self._target))
         self._added += 1
         return self._added - 1
 

@@ -72,12 +72,7 @@ class Engine:
     def open(
         self, max_rows: int, clock: PhaseClock | None = None, prefix: PrefixCache | None = None
     ) -> Decoding:
-        """Open a batch that requests can join at any time.
-
-        Args:
-            max_rows: requests that run at once.
-            clock, prefix: as for `run`.
-        """
+        """Open a batch that requests can join at any time, of which so many run at once; for the rest see `run`."""
         if max_rows < 1:
             raise UserError(f"max_rows is {max_rows}; it must be at least 1")
         return Decoding(self, max_rows, clock or PhaseClock(), prefix)
@@ -98,8 +93,7 @@ class Engine:
             max_rows: requests that run at once; the others take the places of those that finish. All if None.
 
         Raises:
-            UserError: a prompt does not fit into the context or holds tokens the target does not know, or the target
-                cannot run that long; raised before anything is generated.
+            UserError: as `check`, before anything is generated.
         """
         if not requests:
             return
@@ -117,10 +111,10 @@ class Engine:
         """Check a request against the target.
 
         Raises:
-            UserError: see `run`.
+            UserError: the prompt does not fit into the context or holds tokens the target does not know, the target
+                cannot run that long, or the request asks for something else that it lacks.
         """
-        target, length = self.target, len(request.prompt)
-        context = target.context_length
+        target, length, context = self.target, len(request.prompt), self.target.context_length
         if length >= context:
             raise UserError(
                 f"the prompt has {length} tokens but the target's context is {context}; shorten it"

@@ -11,7 +11,7 @@ from clover.drafts import DraftSession
 
 @dataclass
 class PrefixCache:
-    """What one conversation leaves for its next turn: its committed tokens and the caches that hold them."""
+    """The committed tokens of a conversation and the caches that hold them."""
 
     tokens: list[int] = field(default_factory=list)
     cache: KVCache | None = None

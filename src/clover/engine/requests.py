@@ -47,7 +47,7 @@ class Generation:
         text: the new text, without special tokens and without the stop string; "" when the target has no tokenizer.
         tokens: the new token ids; an end-of-sequence token that ended the text is the last of them.
         prompt_tokens: length of the prompt.
-        acceptance: decoding steps, acceptance length τ (bonus token included) and acceptance per depth.
+        acceptance: of all steps.
         finish_reason: "stop" (end-of-sequence token or stop string), "length" (max_new_tokens) or "context".
         first_token_seconds, seconds: from when its prompt began to run to the first and to the last token.
     """

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from functools import cached_property
 
 from clover.drafts.ngrams import RepeatingText
 from clover.engine.requests import FinishReason, Generation, Request, StepEvent
 from clover.engine.text import Detokenizer
 from clover.metrics import Acceptance
+from clover.target import TargetModel
 
 
 class RunningSequence:
@@ -17,26 +18,17 @@ class RunningSequence:
     Args:
         index: the request's number in the order in which requests were added.
         request: what was asked for.
-        limit: tokens that the context leaves room for.
-        eos: tokens that end the text where the request names none.
-        tokenizer: for the text; None when the target has none.
+        target: whose context, end-of-sequence tokens and tokenizer count.
     """
 
-    def __init__(
-        self,
-        index: int,
-        request: Request,
-        limit: int,
-        eos: tuple[int, ...],
-        tokenizer: Any | None,
-    ):
-        self.index, self.request, self.limit = index, request, limit
-        self.eos = eos if request.eos is None else request.eos
+    def __init__(self, index: int, request: Request, target: TargetModel):
+        self.index, self.request = index, request
+        self.limit = target.context_length - len(request.prompt)  # tokens that the context leaves room for
+        self.eos = target.eos_token_ids if request.eos is None else request.eos
         self.tokens: list[int] = []
         self.acceptance = Acceptance()
         self.finish_reason: FinishReason | None = None
-        self._repeating: RepeatingText | None = None
-        self._detokenizer = Detokenizer(tokenizer, request.stop, request.prompt)
+        self._detokenizer = Detokenizer(target.tokenizer, request.stop, request.prompt)
         self._started = 0.0
         self._first_token_seconds = 0.0
 
@@ -48,10 +40,13 @@ class RunningSequence:
     @property
     def repeating(self) -> RepeatingText:
         """Its text so far, and where the end of it stood before."""
-        if self._repeating is None:
-            self._repeating = RepeatingText(self.request.prompt)
-        self._repeating.extend(self.tokens[len(self._repeating) - len(self.request.prompt) :])
-        return self._repeating
+        text = self._repeating
+        text.extend(self.tokens[len(text) - len(self.request.prompt) :])
+        return text
+
+    @cached_property
+    def _repeating(self) -> RepeatingText:
+        return RepeatingText(self.request.prompt)
 
     def start(self) -> None:
         """Note that the request no longer waits: its prompt is run from now on."""

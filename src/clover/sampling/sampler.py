@@ -235,10 +235,7 @@ class Sampler:
         self._depths = max_depth + 1
 
     def gumbels(self, max_depth: int) -> Tensor:
-        """Return the numbers by which the tokens after nodes of depths 0 to D are chosen, float32 [B, D + 1, V].
-
-        A number serves all nodes of its depth; those of greedy rows are 0.
-        """
+        """Return what chooses the tokens after nodes of depths 0 to D, float32 [B, D + 1, V]; 0 in greedy rows."""
         depths = torch.arange(max_depth + 1, device=self._device).unsqueeze(0)
         return self._prepared(max_depth).of_nodes(depths)
 
