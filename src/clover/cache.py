@@ -297,7 +297,7 @@ class KVCache(Cache):
     def is_sliding(self) -> list[bool]:
         return [False] * self.num_layers
 
-    is_linear = is_dummy = is_sliding
+    is_linear = is_dummy = is_sliding  # pyright: ignore[reportIncompatibleMethodOverride]
 
     # -- inside --------------------------------------------------------------------------------------------------
 

@@ -129,5 +129,6 @@ class Pending:
                 own += range(start, start + count)
             start += step.hidden.shape[1]
         padded = [own + [0] * (max(self._counts) - len(own)) for own in places]
-        hidden, next_tokens = (torch.cat([step[i] for step in self._steps], dim=1) for i in (0, 1))
+        hidden = torch.cat([step.hidden for step in self._steps], dim=1)
+        next_tokens = torch.cat([step.next_tokens for step in self._steps], dim=1)
         return Positions(hidden, next_tokens, self._counts).at(padded, self._counts)
