@@ -94,8 +94,6 @@ def open_rows(path: Path) -> Rows:
     opener = _OPENERS.get(path.suffix.lower())
     if opener is None:
         raise UserError(f"{path}: unknown kind of file; accepted: {', '.join(_OPENERS)}")
-    if path.is_dir():
-        raise UserError(f"{path} is a directory; name the files in it")
     try:
         rows = opener(path)
     except OSError as error:
@@ -147,16 +145,14 @@ def _open_lines(path: Path) -> Rows:
 
 def _open_text(path: Path) -> Rows:
     ends = _line_ends(path)
-    cuts = [0]
-    while len(ends) and cuts[-1] < ends[-1]:
-        fitting = int(np.searchsorted(ends, cuts[-1] + _PIECE_BYTES, side="right")) - 1
-        cuts.append(int(max(ends[fitting], ends[np.searchsorted(ends, cuts[-1], side="right")])))
-        if cuts[-1] - cuts[-2] > _MAX_RECORD_BYTES:
-            raise UserError(f"{path} holds a line longer than {_MAX_RECORD_BYTES >> 20} MiB; break it")
+    marks = np.arange(_PIECE_BYTES, ends[-1], _PIECE_BYTES) if len(ends) else []
+    cuts = np.unique([0, *ends[np.searchsorted(ends, marks)], *ends[-1:]])
+    if len(cuts) > 1 and np.diff(cuts).max() > _MAX_RECORD_BYTES:
+        raise UserError(f"{path} holds a line longer than {_MAX_RECORD_BYTES >> 20} MiB; break it")
     whole = len(cuts) == 2
 
     def read(index: int) -> tuple[Any, str]:
-        start, end = cuts[index : index + 2]
+        start, end = map(int, cuts[index : index + 2])
         where = str(path) if whole else f"{path}, from line {int(np.searchsorted(ends, start, 'right')) + 1}"
         text = _text_between(path, start, end, where)
         if "\0" in text:
