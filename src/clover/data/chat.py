@@ -114,7 +114,7 @@ def encode_records(
                 raise
             refused(record, error)
     end: Any = tokenizer.eos_token_id
-    stops = list(dict.fromkeys([*([] if end is None else [end]), *eos_token_ids]))
+    stops: list[int] = [*([] if end is None else [end]), *eos_token_ids]
     samples: dict[int, Sample] = {}
     for chat in (True, False):
         some = [i for i, text in enumerate(texts) if text.chat == chat]

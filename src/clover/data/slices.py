@@ -25,6 +25,7 @@ KINDS = (
 _FEWEST_LINES = 2  # of its kind that still follow a cut
 _STRIDE = 2000  # characters between two cuts of a text without structure
 _EXAMPLE = re.compile(r"\s*>>> ")
+_LITERALS = (ast.Dict, ast.List, ast.Set, ast.Tuple)
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _BODIES = {
     ast.ClassDef: "classes",
@@ -85,7 +86,7 @@ def _blocks(tree: ast.Module, text: str) -> Iterator[_Block]:
     comments = [t.start[0] for t in tokens if t.type == tokenize.COMMENT and t.line.lstrip().startswith("#")]
     yield from _runs("comments", comments)
     nodes: list[Any] = list(ast.walk(tree))
-    imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    imports = [node for node in nodes if type(node) in (ast.Import, ast.ImportFrom)]
     yield from _runs("imports", {n for node in imports for n in range(node.lineno, node.end_lineno + 1)})
     lines = text.split("\n")
     for node in nodes:
@@ -93,16 +94,16 @@ def _blocks(tree: ast.Module, text: str) -> Iterator[_Block]:
 
 
 def _of_node(node: Any, lines: list[str]) -> Iterator[_Block]:
-    if isinstance(node, ast.Dict | ast.List | ast.Set | ast.Tuple):
+    kind = type(node)
+    if kind in _LITERALS:
         yield _after_a_third("data", node.lineno, node.end_lineno)
-    elif isinstance(node, ast.Try) and node.handlers:
+    elif kind is ast.Try and node.handlers:
         yield from _below("errors", node.handlers[0], node.handlers[0].body, node.end_lineno)
-    documented = isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None
+    documented = kind in _DOCUMENTED and ast.get_docstring(node, clean=False) is not None
     if documented:
         yield from _of_docstring(node.body[0], lines)
-    if kind := _BODIES.get(type(node)):
-        body = node.body[documented:]
-        yield from _below(kind, node, body, body[-1].end_lineno if body else 0)
+    if kind in _BODIES:
+        yield from _below(_BODIES[kind], node, node.body[documented:], node.body[-1].end_lineno)
 
 
 def _of_docstring(docstring: Any, lines: list[str]) -> Iterator[_Block]:
