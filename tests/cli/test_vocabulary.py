@@ -58,7 +58,9 @@ def test_texts_that_the_target_wrote_are_counted_too(
     run_clover: Callable, tiny_target: Path, draft: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "draft.123.regenerated.jsonl"
-    path.write_text(json.dumps({"tokens": [7, 7, 9, 9, 9, 8], "loss_mask": [1, 1, 0, 0, 0, 1]}) + "\n")
+    path.write_text(
+        json.dumps({"index": 0, "tokens": [7, 7, 9, 9, 9, 8], "loss_mask": [1, 1, 0, 0, 0, 1]}) + "\n"
+    )
     flags = ["--target", tiny_target, "--data", path, "--output", tmp_path / "small", "--size", 2]
     done = run_clover("vocabulary", draft, *flags)
     assert (done.code, done.out.split("tokens, ")[1]) == (0, "100.0% of those in the texts\n")
