@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -165,17 +166,20 @@ def test_frequent_tokens() -> None:
 @pytest.mark.parametrize(
     ("size", "wanted"),
     [
-        (0, "greater than or equal to 1"),
-        (-1, "greater than or equal to 1"),
-        (VOCAB + 1, "from 1 to the target's 50"),
-        ("20", "a valid integer"),
-        (True, "a valid integer"),
-        (2.0, "a valid integer"),
+        *((size, "from 1 to the target's 50 tokens") for size in (0, -1, VOCAB + 1, 10**13)),
+        *((size, "a valid integer") for size in ("20", True, 2.0, [5])),
     ],
 )
-def test_impossible_sizes_are_refused(size: object, wanted: str) -> None:
-    with pytest.raises(UserError, match=f"draft_vocab_size is .*; it must be .*{wanted}"):
+def test_impossible_sizes_are_refused_in_one_line(size: object, wanted: str, tmp_path: Path) -> None:
+    message = f"draft_vocab_size is {re.escape(repr(size))}; it must be {wanted}$"
+    with pytest.raises(UserError, match=message):
         make(SYSTEMS["clover2"], draft_vocab_size=size)
+    target, draft = make(SYSTEMS["clover2"], draft_vocab_size=4)
+    draft.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "draft_vocab_size": size}))
+    with pytest.raises(UserError, match=message):
+        load_draft(tmp_path, target)
 
 
 def test_fractions_are_no_tokens() -> None:

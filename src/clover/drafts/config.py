@@ -90,7 +90,7 @@ class DraftConfig(PretrainedConfig):
     target_config: dict[str, Any] | None = None
     hidden_state: HiddenState = "post_norm"
     tree: list[list[int]] | None = None
-    draft_vocab_size: Annotated[int, Field(ge=1)] | None = None
+    draft_vocab_size: int | None = None
 
     def __init_subclass__(cls, **kwargs: Any):
         cls.__init__ = cls.__dict__.get("__init__", DraftConfig.__init__)  # transformers may write one itself

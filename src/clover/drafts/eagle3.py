@@ -133,10 +133,10 @@ def cached_attention(
         cache: after `begin(N)`.
         mask: Bool [B, 1, N, S'] of the cache; None for plain text.
     """
-    added, groups = query.shape[2], query.shape[1] // key.shape[1]
-    key, value = (_repeated(seen, groups) for seen in cache.update(key, value, 0))
+    added = query.shape[2]
     bias = sdpa_mask(mask, added, cache, query.dtype)
-    return F.scaled_dot_product_attention(query, key, value, bias, is_causal=bias is None and added > 1)
+    seen, causal = cache.update(key, value, 0), bias is None and added > 1
+    return F.scaled_dot_product_attention(query, *seen, bias, is_causal=causal, enable_gqa=True)
 
 
 class PathAttention:
@@ -147,31 +147,16 @@ class PathAttention:
     """
 
     def __init__(self) -> None:
-        self.keys: list[Tensor] = []  # per call [B, Q, T, C]
+        self.keys: list[Tensor] = []  # per call [B, G, T, C]
         self.values: list[Tensor] = []
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        groups = query.shape[1] // key.shape[1]
-        self.keys.append(_repeated(key, groups))
-        self.values.append(_repeated(value, groups))
-        if len(self.keys) == 1:
-            return F.scaled_dot_product_attention(query, self.keys[0], self.values[0], is_causal=True)
-        query = query * query.shape[-1] ** -0.5
-        text = query @ self.keys[0].transpose(-1, -2)
-        later = torch.ones(text.shape[-2:], dtype=torch.bool, device=text.device).triu(1)
-        path = torch.stack([(query * own).sum(-1) for own in self.keys[1:]], dim=-1)
-        scores = torch.cat((text.masked_fill(later, float("-inf")), path.to(text.dtype)), dim=-1)
-        weights = scores.softmax(-1).to(value.dtype)
-        length = text.shape[-1]
-        mixed = weights[..., :length] @ self.values[0]
-        for step, own in enumerate(self.values[1:]):
-            mixed = mixed + weights[..., length + step, None] * own
-        return mixed
-
-
-def _repeated(heads: Tensor, groups: int) -> Tensor:
-    """[B, G, N, C] to [B, Q, N, C]: each key-value head serves as many query heads."""
-    return heads if groups == 1 else heads.repeat_interleave(groups, dim=1)
+        self.keys.append(key)
+        self.values.append(value)
+        itself = torch.eye(query.shape[2], dtype=torch.bool, device=query.device)
+        mask = torch.cat((torch.ones_like(itself).tril(), itself.repeat(1, len(self.keys) - 1)), dim=1)
+        keys, values = torch.cat(self.keys, dim=2), torch.cat(self.values, dim=2)
+        return F.scaled_dot_product_attention(query, keys, values, mask, enable_gqa=True)
 
 
 class Eagle3Draft(DraftModel):

@@ -22,7 +22,7 @@ from clover.drafts.lookup import LookupDraft
 from clover.drafts.medusa import MedusaDraft
 from clover.drafts.recall import RecallDraft
 from clover.errors import UserError, one_line
-from clover.files import parse_json, read_text
+from clover.files import read_json
 from clover.target import TargetModel
 from clover.target.loading import FAILURES
 
@@ -90,12 +90,9 @@ def trainable_system(name: str) -> type[DraftModel]:
 def _described(name: str) -> Mapping[str, Any]:
     """What config.json says, before anything is built from it."""
     path = Path(name) / "config.json"
-    if path.is_file():
-        found = parse_json(read_text(path), str(path))
-        if not isinstance(found, dict):
-            raise UserError(f"{path} must hold a JSON object, not a {type(found).__name__}")
-        return found
     try:
+        if path.is_file():
+            return read_json(path)
         return PretrainedConfig.get_config_dict(name)[0]
     except (OSError, ValueError) as error:
         raise UserError(f"no draft at {name}: {one_line(error)}") from error

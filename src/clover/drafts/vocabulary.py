@@ -31,12 +31,10 @@ def frequent_tokens(counts: Tensor, size: int) -> Tensor:
     return counts.argsort(descending=True, stable=True)[:size].sort().values
 
 
-def check_size(size: object, vocab_size: int) -> None:
+def check_size(size: int, vocab_size: int) -> None:
     """Raise UserError unless a draft of a target with `vocab_size` tokens can propose from `size` of them."""
-    if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= vocab_size:
-        raise UserError(
-            f"draft_vocab_size is {size!r}; it must be a whole number from 1 to the target's {vocab_size}"
-        )
+    if not 1 <= size <= vocab_size:
+        raise UserError(f"draft_vocab_size is {size}; it must be from 1 to the target's {vocab_size} tokens")
 
 
 def check_map(d2t: Tensor, vocab_size: int) -> None:
