@@ -38,7 +38,7 @@ from clover.files import decode, explain, parse_json
 _MAX_RECORD_BYTES = 4 * 2**20  # a longer one would keep the tokenizer busy for seconds on end
 _MAX_JSON_BYTES = 2 * 2**30
 _PIECE_BYTES = 2**16
-_READ_BYTES = 2**24
+_READ_BYTES = 2**20
 _SHAREGPT_ROLES = {
     **dict.fromkeys(("human", "user"), "user"),
     **dict.fromkeys(("gpt", "chatgpt", "bing", "bard", "model", "assistant"), "assistant"),
