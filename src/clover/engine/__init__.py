@@ -1,8 +1,8 @@
 """The decoding engine: one generator that everything else consumes."""
 
+from clover.engine.batch import PrefixCache
 from clover.engine.decoding import Decoding
 from clover.engine.engine import Engine
-from clover.engine.prefix import PrefixCache
 from clover.engine.requests import Generation, Request, StepEvent
 from clover.engine.timing import STEP_PHASES, PhaseClock
 

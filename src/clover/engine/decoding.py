@@ -15,10 +15,9 @@ import torch
 from clover.cache import KVCache
 from clover.drafting import Running, StepOutcome
 from clover.drafts import DraftSession
-from clover.engine.batch import Batch
+from clover.engine.batch import Batch, PrefixCache
 from clover.engine.pending import Pending
 from clover.engine.prefill import Prefill, chunk_size
-from clover.engine.prefix import PrefixCache
 from clover.engine.requests import Request, StepEvent
 from clover.engine.sequences import RunningSequence
 from clover.engine.step import draft_tree, keep, run_tree, to_host, verify_tree

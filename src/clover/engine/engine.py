@@ -6,9 +6,9 @@ from collections.abc import Generator, Sequence
 
 from clover.drafting import PLAIN_DRAFTER, Drafter, DrawnDrafter, FixedPolicy, Policy, make_drafter
 from clover.drafts import DraftModel
+from clover.engine.batch import PrefixCache
 from clover.engine.captured import CapturedSteps
 from clover.engine.decoding import Decoding
-from clover.engine.prefix import PrefixCache
 from clover.engine.requests import Request, StepEvent
 from clover.engine.timing import PhaseClock
 from clover.errors import UserError

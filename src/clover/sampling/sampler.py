@@ -62,8 +62,7 @@ class Sampler:
         any_sampled: whether a row is not greedy.
 
     Args:
-        params: one per row.
-        prompts: token ids of each row's prompt.
+        params, prompts: one per row.
         vocab_size: V, the size of the target's logits.
         device: where the logits will be.
 
@@ -195,12 +194,8 @@ class Sampler:
         return GumbelNoise(self._draft_temperatures, torch.cat(numbers, dim=1))
 
     def draft_probs(self, logits: Tensor) -> Tensor:
-        """Turn a draft's logits [B, P, V'] into the distributions that `draw` draws from, float64 [B, P, V'].
-
-        They are taken at each row's own temperature, a greedy row's at 1; all zero where no token has a finite logit.
-        """
-        scores = logits.double() / self._draft_temperatures
-        return scores.softmax(-1).nan_to_num(0.0)
+        """Turn a draft's logits [B, P, V'] into what `draw` draws from, float64; all zero where none is finite."""
+        return (logits.double() / self._draft_temperatures).softmax(-1).nan_to_num(0.0)
 
     def draw(self, draft_probs: Tensor, nodes: Tensor, count: int, tokens: Tensor | None = None) -> Tensor:
         """Draw the children of tree nodes without replacement; greedy rows take the most probable tokens.
