@@ -93,7 +93,7 @@ class DraftModel(PreTrainedModel):
             UserError: this is not the target the draft was trained for; names the field that differs. Or `d2t` does
                 not name tokens of the target.
         """
-        check_target(self.config.target_config, target)
+        check_target(self.config.target_config or {}, target)
         linear = target.head.linear
         if self.d2t is not None:
             check_map(self.d2t, target.vocab_size)

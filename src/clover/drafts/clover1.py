@@ -111,7 +111,7 @@ class Clover1Draft(DraftModel):
     def __init__(self, config: Clover1Config):
         super().__init__(config)
         size, heads = config.target_shape.hidden_size, config.target_shape.num_attention_heads
-        decoder = DecoderStack(config.target_config, 1)
+        decoder = DecoderStack(config.target_shape, 1)
         self.output_norm = decoder.take_final_norm()
         if config.augmenting in ("attention", "mlp"):
             decoder.keep_half(config.augmenting)

@@ -106,7 +106,7 @@ class Clover2Draft(DraftModel):
         super().__init__(config)
         size, heads = config.target_shape.hidden_size, config.target_shape.num_attention_heads
         self.fold = CosineAttention(size, heads)
-        self.augment = DecoderStack(config.target_config, config.num_augmenting_layers)  # Norm1 included
+        self.augment = DecoderStack(config.target_shape, config.num_augmenting_layers)  # Norm1 included
         self.first_projector = identity_linear(size, size)
         self.recur = CosineAttention(size, heads)
         self.projector = identity_linear(2 * size if config.projector_embedding else size, size)

@@ -18,7 +18,6 @@ from clover.tree import CLOVER2_TREE, TreeShape
 
 Count = Annotated[int, Field(ge=1, le=64)]
 Scale = Annotated[float, Field(gt=0, lt=1e6)]
-HiddenState = Literal["post_norm", "pre_norm", "low_middle_high"]
 OneLayer = Literal["post_norm", "pre_norm"]  # hidden states that are H wide
 Start = Literal["fresh", "last_layer"]
 _DType = Literal["float64", "float32", "bfloat16", "float16"]
@@ -88,7 +87,7 @@ class DraftConfig(PretrainedConfig):
 
     num_heads: Count = 5
     target_config: dict[str, Any] | None = None
-    hidden_state: HiddenState = "post_norm"
+    hidden_state: Any = "post_norm"  # each system names the kinds that it can read
     tree: list[list[int]] | None = None
     draft_vocab_size: int | None = None
 

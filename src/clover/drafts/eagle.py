@@ -68,7 +68,7 @@ class EagleDraft(DraftModel):
         super().__init__(config)
         size = config.target_shape.hidden_size
         self.projector = nn.Linear(2 * size, size)
-        self.layer = DecoderStack(config.target_config, 1)
+        self.layer = DecoderStack(config.target_shape, 1)
         self.layer.remove_outer_norms()
         self.embedding_scale = 1.0
         self.post_init()

@@ -51,7 +51,7 @@ class HydraDraft(DraftModel):
         size = config.target_shape.hidden_size
         self.prefix: DecoderStack | None = None
         if config.prefix_attention:
-            self.prefix = DecoderStack(config.target_config, 1)
+            self.prefix = DecoderStack(config.target_shape, 1)
         self.heads = nn.ModuleList(_head(size, head) for head in range(config.num_heads))
         self.post_init()
 

@@ -14,7 +14,7 @@ Shapes: B batch, A committed positions, P frontier nodes, V vocabulary.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ class LookupConfig(DraftConfig):
     """
 
     model_type = "lookup"
+    hidden_state: Literal["post_norm"] = "post_norm"  # of which it reads nothing
     max_ngram: Count = 3
     min_ngram: Count = 1
 

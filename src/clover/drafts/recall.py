@@ -133,7 +133,7 @@ class RecallDraft(DraftModel):
         self.fold = WindowLinear(size)
         self.layer = RecurrentLayer(size, heads, round(config.mlp_ratio * size))
         self.projector = identity_linear(2 * size, size)
-        self.output_norm = DecoderStack(config.target_config, 1).take_final_norm()
+        self.output_norm = DecoderStack(config.target_shape, 1).take_final_norm()
         self.token_table: TokenTable | None = None
         self.of_mixed: nn.Linear | None = None  # P's half for r, with Wo in it, on [s ; what Wo takes]
         self.post_init()
