@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
 from clover.errors import UserError
-from clover.files import check_output_file, written
+from clover.files import check_output_file, output_file
 from clover.report.words import shortened
 
 INK, FAINT, GRID = "#1f2933", "#616e7c", "#e4e7eb"
@@ -88,13 +88,8 @@ def save_picture(draw: Draw, path: str | os.PathLike[str]) -> None:
         UserError: the file cannot be written.
     """
     final = Path(path)
-    temporary = final.with_name(f".{final.name}.{os.getpid()}.partial")
-    with rc_context(STYLE), written(final):
-        try:
-            draw().savefig(temporary, dpi=150, format=final.suffix[1:].lower(), facecolor="white")
-            os.replace(temporary, final)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with rc_context(STYLE), output_file(final) as temporary:
+        draw().savefig(temporary, dpi=150, format=final.suffix[1:].lower(), facecolor="white")
 
 
 def inline_svg(draw: Draw) -> str:
