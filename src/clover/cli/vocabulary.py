@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +14,6 @@ from clover.files import check_output_directory, output_directory
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clover.drafts import DraftModel
     from clover.target import TargetModel
 
 _RECORDS = ("training_config.json", "training_log.jsonl")  # what the training left beside the weights
@@ -64,7 +63,11 @@ def vocabulary(
     counts = _counts(model, data)
     tokens = frequent_tokens(counts, size)
     whole.reduce_vocabulary(tokens)
-    _write(whole, name, output, overwrite)
+    with output_directory(output, overwrite) as folder:
+        whole.save_pretrained(folder)
+        for record in _RECORDS:
+            if (Path(name) / record).is_file():
+                shutil.copyfile(Path(name) / record, folder / record)
     share = float(counts[tokens].sum() / counts.sum())
     print(
         f"{output}: proposes from {size:,} of {model.vocab_size:,} tokens, {share:.1%} of those in the texts"
@@ -99,12 +102,3 @@ def _counts(target: "TargetModel", files: Sequence[str]) -> "Tensor":
     if max((int(s.tokens.max()) for s in samples if len(s.tokens)), default=0) >= target.vocab_size:
         raise UserError("the texts hold tokens that the target does not know: another tokenizer made them")
     return token_counts(samples, target.vocab_size)
-
-
-def _write(draft: "DraftModel", name: str, output: Path, overwrite: bool) -> None:
-    with output_directory(output, overwrite) as folder:
-        whole: Any = draft
-        whole.save_pretrained(folder)
-        for record in _RECORDS:
-            if (Path(name) / record).is_file():
-                shutil.copyfile(Path(name) / record, folder / record)
