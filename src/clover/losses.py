@@ -118,7 +118,7 @@ def head_losses(
         predicted_mask: Bool [B, T], tokens that are learnt; False on padding.
         scale: standard deviation of the target's hidden states (`features.hidden_scale`).
         divisors: [D], number of positions that each head's mean is over; by default those of this batch. With
-            gradient accumulation, `count_positions` summed over the batches of a step.
+            several batches in a step, `count_positions` summed over the batches of a step.
         likely: Bool [B, T] of `likely_tokens`, if positions with unlikely forced tokens are left out.
     """
     depth, device = len(outputs), outputs.device

@@ -94,10 +94,14 @@ def test_windows_without_a_token_to_learn_are_left_out() -> None:
     assert sorted(int(batch.tokens[0, 0]) for batch in batches.epoch()) == [10, 100]
 
 
-@pytest.mark.parametrize(("max_length", "batch_tokens"), [(2, 10), (11, 10)])
-def test_impossible_sizes_are_refused(max_length: int, batch_tokens: int) -> None:
-    with pytest.raises(UserError, match="max_length"):
-        Batches([sample(5)], max_length, batch_tokens, seed=0)
+def test_windows_are_long_enough_to_learn_from() -> None:
+    with pytest.raises(UserError, match="max_length is 2; it must be at least 3"):
+        Batches([sample(5)], 2, 10, seed=0)
+
+
+def test_a_window_longer_than_a_batch_is_a_batch() -> None:
+    batches = Batches([sample(9), sample(3), sample(4)], 9, 8, seed=0)
+    assert sorted(tuple(batch.tokens.shape) for batch in batches.epoch()) == [(1, 9), (2, 4)]
 
 
 def test_texts_that_are_too_short_are_refused() -> None:

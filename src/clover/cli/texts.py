@@ -48,7 +48,7 @@ class WrittenTexts:
 def load_target(
     name: str | None, dtype: str | None, device: str | None, trust_remote_code: bool
 ) -> "TargetModel":
-    """The target of a command, the embedded one by default.
+    """The target of a command, the embedded one by default; in the dtype that is faster here if none is given.
 
     Raises:
         UserError: it cannot be loaded, or has no tokenizer.
@@ -58,7 +58,7 @@ def load_target(
 
     options.hide_loading_bars()
     target = TargetModel.load(
-        name or str(TARGET), dtype=dtype, device=device, trust_remote_code=trust_remote_code
+        name or str(TARGET), dtype=dtype or "fastest", device=device, trust_remote_code=trust_remote_code
     )
     if target.tokenizer is None:
         raise UserError(f"the target {name} has no tokenizer, which training texts need")

@@ -48,8 +48,17 @@ MaxMinutes = Annotated[
 ]
 Epochs = Annotated[float, _bound("Passes over the data if neither is given.", metavar="N")]
 MaxLength = Annotated[int, _training("Longest text, in tokens.", metavar="N")]
-BatchTokens = Annotated[int, _training("Tokens of a forward pass; less takes less memory.", metavar="N")]
-Accumulation = Annotated[int, _training("Forward passes per optimizer step.", metavar="N")]
+BatchTokens = Annotated[
+    int | None,
+    _training(
+        "Tokens of a forward pass; less takes less memory. Left out: 512 on a CPU, 4096 on a GPU.",
+        metavar="N",
+    ),
+]
+StepTokens = Annotated[
+    int | None,
+    _training("Tokens of an optimizer step at least. Left out: it grows with what is learnt.", metavar="N"),
+]
 Recipe = Annotated[
     str,
     _training(
@@ -109,7 +118,8 @@ LikelyTokensOnly = Annotated[
 Dtype = Annotated[
     str | None,
     _training(
-        "bfloat16 (bf16) or float32 (fp32). Left out: bfloat16 on a GPU, float32 on a CPU.", metavar="DTYPE"
+        "bfloat16 (bf16) or float32 (fp32). Left out: the one in which this machine multiplies faster.",
+        metavar="DTYPE",
     ),
 ]
 
@@ -131,8 +141,8 @@ def train(
     max_minutes: MaxMinutes = None,
     epochs: Epochs = 4.0,
     max_length: MaxLength = 2048,
-    batch_tokens: BatchTokens = 8192,
-    accumulation: Accumulation = 1,
+    batch_tokens: BatchTokens = None,
+    step_tokens: StepTokens = None,
     recipe: Recipe = "default",
     optimizer: Optimizer = None,
     lr: LearningRate = None,
@@ -154,7 +164,7 @@ def train(
     _check_source(files, features, regenerate)
     chosen |= {"data": files or (str(features),), "dtype": _DTYPES.get(dtype or "", dtype)}
     chosen |= {"max_steps": max_steps, "max_minutes": max_minutes, "epochs": epochs, "max_length": max_length}
-    chosen |= {"batch_tokens": batch_tokens, "accumulation": accumulation, "system": system}
+    chosen |= {"batch_tokens": batch_tokens, "step_tokens": step_tokens, "system": system}
     settings, fields = _recipe(recipe, system)
     chosen |= settings | _present(optimizer=optimizer, lr=lr)
     chosen["draft"] = fields | _draft_options(draft_option, hidden_state, heads)

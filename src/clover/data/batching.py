@@ -75,12 +75,12 @@ class Batches:
     Args:
         texts: the training texts, or samples in memory.
         max_length: longest window in tokens.
-        batch_tokens: upper bound of B · T; a batch has at least one window.
+        batch_tokens: upper bound of B · T where a batch has more than one window.
         seed: of the order.
         side: which of the texts are taken; all by default.
 
     Raises:
-        UserError: `max_length` and `batch_tokens` do not fit; and from `next`, no window holds a token to learn.
+        UserError: `max_length` is too small; and from `next`, no window holds a token to learn.
     """
 
     def __init__(
@@ -91,10 +91,8 @@ class Batches:
         seed: int,
         side: Side = lambda _: True,
     ):
-        if max_length <= _FIRST_PREDICTED or batch_tokens < max_length:
-            raise UserError(
-                f"max_length {max_length} must be at least 3 and at most batch_tokens ({batch_tokens})"
-            )
+        if max_length <= _FIRST_PREDICTED:
+            raise UserError(f"max_length is {max_length}; it must be at least 3")
         self.texts = texts if isinstance(texts, Texts) else Texts(texts)
         self.max_length, self.batch_tokens, self.seed, self.side = max_length, batch_tokens, seed, side
         self.position = Position()

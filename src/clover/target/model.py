@@ -92,7 +92,8 @@ class TargetModel:
 
         Args:
             name_or_path: a local directory or a name on the hub. Weights must be safetensors.
-            dtype: such as ``bfloat16``; default float32 on a CPU, bfloat16 on a GPU.
+            dtype: such as ``bfloat16``; default float32 on a CPU, bfloat16 on a GPU. ``fastest`` measures which of
+                the two this device multiplies faster.
             device: such as ``cuda:0``; default the GPU if there is one.
             trust_remote_code: run Python code that comes with the model.
 
@@ -101,8 +102,9 @@ class TargetModel:
         """
         name = str(name_or_path)
         device = loading.resolve_device(device)
-        dtype = loading.resolve_dtype(dtype, device)
+        resolved = None if dtype == "fastest" else loading.resolve_dtype(dtype, device)
         config = loading.load_config(name, trust_remote_code)
+        dtype = resolved or loading.fastest_dtype(config.get_text_config().hidden_size, device)
         model = loading.load_model(name, config, dtype, device, trust_remote_code)
         return cls(model, loading.load_tokenizer(name, trust_remote_code))
 

@@ -27,8 +27,10 @@ class TrainConfig:
         target, data, system, draft: where the target and the texts came from, the draft system and its options, kept
             for the record.
         max_length: longest window of text in tokens; never more than the target's context.
-        batch_tokens: tokens of one forward pass at most, padding counted.
-        accumulation: forward passes per optimizer step.
+        batch_tokens: tokens of one forward pass at most, padding counted, unless one text is longer; None for a size
+            that keeps the device busy.
+        step_tokens: tokens of an optimizer step at least, from as many forward passes as that takes; None lets it
+            grow with what has been learnt (`schedule.step_tokens`).
         max_steps, max_minutes: the run ends at whichever comes first, and the learning rate is planned for it.
         epochs: passes over the data when neither of the two is given.
         optimizer: "muon" (for matrices; AdamW for the rest), or "adamw" for all, as in the paper.
@@ -36,7 +38,7 @@ class TrainConfig:
         schedule: "trapezoid" (constant, then linear to zero over the last `decay` of the run), "cosine" or "constant".
         warm_up: share of the run in which the rate rises to its peak; `warm_up_steps` gives it in steps instead.
         clip: largest norm of the gradient, None for any; `clip_value` bounds each value of it instead.
-        dtype: "bf16" (autocast; weights stay float32) or "fp32"; by default bf16 on a GPU and fp32 on a CPU.
+        dtype: "bf16" (autocast; weights stay float32) or "fp32"; by default bf16 for a target in bfloat16.
         validation_share: share of the texts that is held out and only measured.
         save_every_minutes: time between checkpoints.
         writing_seconds: what the target took to write the texts before the training, kept for the record.
@@ -48,8 +50,8 @@ class TrainConfig:
     system: str = "recall"
     draft: dict[str, Any] = field(default_factory=dict)
     max_length: int = 2048
-    batch_tokens: int = 8192
-    accumulation: int = 1
+    batch_tokens: int | None = None
+    step_tokens: int | None = None
     max_steps: int | None = None
     max_minutes: float | None = None
     epochs: float = 4.0
@@ -72,7 +74,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Refuse impossible values with a UserError that names the option."""
-        for name in ("max_length", "batch_tokens", "accumulation", "max_steps", "warm_up_steps"):
+        for name in ("max_length", "batch_tokens", "step_tokens", "max_steps", "warm_up_steps"):
             _check(name, value := getattr(self, name), value is None or value >= 1, "at least 1")
         for name in ("max_minutes", "epochs", "lr", "clip", "clip_value"):
             _check(

@@ -43,7 +43,7 @@ class Learner:
         self._stored = stored
         self.device = target.device
         self._heads = LogitHeads(self._logits, draft.train_logits, tuple(draft.head_parameters), draft.d2t)
-        self.bf16 = (config.dtype or ("bf16" if self.device.type == "cuda" else "fp32")) == "bf16"
+        self.bf16 = config.dtype == "bf16" or (config.dtype is None and target.dtype == torch.bfloat16)
         cast(nn.Module, draft).to(self.device).eval()  # gradients, but no dropout: it is for pretraining
         self.parameters = [p for p in draft.parameters() if p.requires_grad]
         for parameter in self.parameters:

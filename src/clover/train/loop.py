@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +33,14 @@ from clover.target import TargetModel
 from clover.train.config import TrainConfig
 from clover.train.learner import Learner
 from clover.train.progress import Log, describe, stop_requests
-from clover.train.schedule import rate, spent
+from clover.train.schedule import rate, spent, step_tokens
 
 _LOG_EVERY_SECONDS = 2.0
 _FIRST_LINE_SECONDS = 3.0  # where there is no terminal
 _SCALE_BATCHES, _SCALE_TOKENS = 8, 64  # tokens of each
 _COUNTED_TOKENS = 2**20  # of which the most frequent are found, for a draft that proposes from a part of all
-_VALIDATION_BATCHES = 16
+_VALIDATION_TOKENS = 2**15
+_BATCH_TOKENS = {"cpu": 512}  # of a forward pass, by kind of device; 4,096 on others
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ class _Run:
 
     def _make_batches(self, seed: int, side: Side) -> Batches:
         max_length = min(self.config.max_length, self.target.context_length)
-        batch_tokens = max(self.config.batch_tokens, max_length)
+        batch_tokens = self.config.batch_tokens or _BATCH_TOKENS.get(self.target.device.type, 4096)
         return Batches(self.texts, max_length, batch_tokens, seed, side)
 
     def _next_batch(self) -> Batch:
@@ -260,16 +260,14 @@ class _Run:
         return batch
 
     def _learnt_first(self) -> Iterator[Sample]:
-        """The texts that come first, about a million tokens of them, as one sample per batch."""
-        tokens = 0
-        for batch in self.batches.epoch():
+        """The texts that come first, as one sample per batch."""
+        for batch in _first(self.batches.epoch(), _COUNTED_TOKENS):
             yield Sample(batch.tokens, batch.predicted_mask)
-            tokens += batch.tokens.numel()
-            if tokens > _COUNTED_TOKENS:
-                return
 
     def _take_step(self) -> None:
-        batches = [self._next_batch() for _ in range(self.config.accumulation)]
+        batches, wanted = [self._next_batch()], step_tokens(self.config, self.tokens)
+        while sum(int(batch.lengths.sum()) for batch in batches) < wanted:
+            batches.append(self._next_batch())
         metrics = self.learner.step(batches, self._rate())
         self.step += 1
         self.tokens += sum(int(batch.lengths.sum()) for batch in batches)
@@ -297,7 +295,7 @@ class _Run:
         if self.held_out is None or not self.config.validation_share:
             return None
         try:
-            batches = list(islice(self._make_batches(0, self.held_out).epoch(), _VALIDATION_BATCHES))
+            batches = list(_first(self._make_batches(0, self.held_out).epoch(), _VALIDATION_TOKENS))
         except UserError:  # too little was held out to hold a token that can be learnt
             return None
         summary = self.learner.summary(self.learner.measure(batches))
@@ -315,6 +313,15 @@ class _Run:
 
     def _rate(self) -> float:
         return rate(self.config, self._spent(), self.step)
+
+
+def _first(batches: Iterator[Batch], tokens: int) -> Iterator[Batch]:
+    """The first batches, as many as hold so many tokens, padding counted."""
+    for batch in batches:
+        yield batch
+        tokens -= batch.tokens.numel()
+        if tokens <= 0:
+            return
 
 
 def _loaded(texts: Texts) -> Iterator[Record | Sample]:

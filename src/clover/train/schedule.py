@@ -1,4 +1,4 @@
-"""How much of the budget is spent, and the learning rate that goes with it."""
+"""How much of the budget is spent, and the learning rate and the size of a step that go with it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ import math
 
 from clover.train.config import TrainConfig
 
+_STEP_GROWTH = 1.0  # tokens of a step per root of the tokens learnt
 _START = 1e-3  # share at which the warm-up is taken to begin, so that the first step is not wasted
+
+
+def step_tokens(config: TrainConfig, tokens: int) -> float:
+    """Tokens that the next optimizer step learns from at least, when `tokens` have been learnt.
+
+    The batch size above which a gradient is hardly less noisy grows with the root of the tokens, whatever the size of
+    the model (2410.21676, §4); so a short run takes many small steps, and a long one ends with large ones.
+    """
+    return config.step_tokens or _STEP_GROWTH * math.sqrt(tokens)
 
 
 def spent(config: TrainConfig, step: int, seconds: float, epochs: float) -> float:

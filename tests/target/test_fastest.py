@@ -1,0 +1,19 @@
+"""The dtype of a training is measured, not assumed."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from clover.target import TargetModel, loading
+from tests.families import tiny_model
+
+
+@pytest.mark.parametrize("faster", [torch.float32, torch.bfloat16])
+def test_the_dtype_that_multiplies_faster_is_taken(
+    faster: torch.dtype, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(loading, "_seconds", lambda rows, weight: 1.0 if rows.dtype == faster else 2.0)
+    tiny_model("llama").save_pretrained(tmp_path)
+    assert TargetModel.load(tmp_path, dtype="fastest", device="cpu").dtype == faster
+    assert loading.fastest_dtype(64, torch.device("cuda")) == torch.bfloat16
