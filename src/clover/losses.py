@@ -138,11 +138,7 @@ def head_losses(
         sums += torch.stack([(value.detach() * counted[part]).sum(0) for value in values])
         if learnt:
             loss = (_mixed(values, config) * weights * counted[part]).sum()
-            with torch.autocast(device.type, enabled=False):
-                gradient, *others = torch.autograd.grad(loss, (states, *heads.parameters))
-            gradients[0].index_put_(places, gradient, accumulate=True)
-            for gathered, more in zip(gradients[1:], others, strict=True):
-                gathered += more
+            _add_gradients(gradients, loss, states, places, heads.parameters)
     total = (_mixed(sums, config) * weights).sum()
     for values, gradient in zip((outputs, *heads.parameters), gradients, strict=False):
         linked = (values * gradient.view_as(values)).sum()
@@ -230,6 +226,21 @@ def _values(
         label = -log_probs.gather(-1, index.expand(-1, log_probs.shape[1], -1))[..., 0] * known[:, None]
     agreement = log_probs.argmax(-1) == wanted.best[:, None]
     return distillation, regression, label, agreement, torch.ones_like(agreement)
+
+
+def _add_gradients(
+    gradients: list[Tensor],
+    loss: Tensor,
+    states: Tensor,
+    places: tuple[Tensor, Tensor],
+    own: Sequence[Tensor],
+) -> None:
+    """Add those of one chunk's loss: for o at the places of `states`, and for the draft's own lm_head."""
+    with torch.autocast(loss.device.type, enabled=False):
+        gradient, *others = torch.autograd.grad(loss, (states, *own))
+    gradients[0].index_put_(places, gradient, accumulate=True)
+    for total, more in zip(gradients[1:], others, strict=True):
+        total += more
 
 
 def _imitate(log_probs: Tensor, target_probs: Tensor) -> Tensor:
