@@ -46,10 +46,9 @@ class Method:
     @property
     def nodes(self) -> int | None:
         """Tokens that every step verifies per text, root included; None where steps differ, or are not ours."""
-        ends_early = self.name.startswith("chain:") and self.name.count(":") > 1
-        return (
-            None if self.engine is None or self.name == AUTO or ends_early else self.engine.policy.max_nodes
-        )
+        tree = self.tree or ""
+        varies = self.name == AUTO or (tree.startswith("chain:") and tree.count(":") > 1)
+        return None if self.engine is None or varies else self.engine.policy.max_nodes
 
     def refusal(self, batch_size: int) -> str | None:
         """Why it cannot run batches of this size; None if it can."""

@@ -31,11 +31,10 @@ def run_bench(options: BenchOptions, console: Console | None = None, errors: Con
     """Measure, print the tables, and write the JSON lines, the picture and the page.
 
     Args:
-        console: for the tables; standard output when left out.
-        errors: for the progress; standard error when left out.
+        console, errors: for the report and for the progress; standard output and error when left out.
 
     Raises:
-        UserError: an option, a file or a model cannot be used; raised before anything is measured where possible.
+        UserError: an option, a file or a model cannot be used; before anything is measured where possible.
     """
     if options.target is not None and options.draft is None and not options.context:
         raise UserError("a target was given but no draft; give its draft, or --draft lookup")

@@ -35,11 +35,10 @@ def run_cost(options: CostOptions, console: Console | None = None, errors: Conso
     """Measure, print the tables, and write the JSON file.
 
     Args:
-        console: for the tables; standard output when left out.
-        errors: for the progress; standard error when left out.
+        console, errors: for the report and for the progress; standard output and error when left out.
 
     Raises:
-        UserError: an option, a file or a model cannot be used.
+        UserError: an option, a file or a model cannot be used; before anything is measured where possible.
     """
     shapes = _check(options)
     with Progress(errors) as progress:
@@ -48,10 +47,7 @@ def run_cost(options: CostOptions, console: Console | None = None, errors: Conso
             options.target or assets.TARGET, options.dtype, options.device, options.trust_remote_code
         )
         draft = _draft(options, target)
-        seconds = recorded_seconds(options.draft) if options.draft else None
-        if options.minutes is not None:
-            seconds = 60 * options.minutes
-        training = None if seconds is None else Training(seconds, options.price, options.serving_price)
+        training = _training(options)
         costs = _measure(options, target, draft, shapes, progress)
     origin = Provenance.here(command_line("cost", options, "prompts"), target.device, target.dtype)
     report = _report(options, origin, draft, costs, training)
@@ -92,6 +88,13 @@ def _draft(options: CostOptions, target: TargetModel) -> DraftModel:
             raise UserError(f"draft_vocabulary must be from 1 to the target's {target.vocab_size}")
         draft.reduce_vocabulary(torch.arange(options.draft_vocabulary))
     return draft.to(target.dtype).eval()
+
+
+def _training(options: CostOptions) -> Training | None:
+    """As long as the user says, or as is recorded; None where neither is known."""
+    seconds = recorded_seconds(options.draft) if options.draft else None
+    seconds = seconds if options.minutes is None else 60 * options.minutes
+    return None if seconds is None else Training(seconds, options.price, options.serving_price)
 
 
 def _measure(

@@ -46,11 +46,10 @@ def run_demo(
     """Measure, show, and write the picture, the JSON file and the page.
 
     Args:
-        console: where panels and table are shown; standard output when left out.
-        errors: for lines where there is no terminal for panels; standard error when left out.
+        console, errors: for the report and for the progress; standard output and error when left out.
 
     Raises:
-        UserError: an option, a file or a model cannot be used; raised before anything is measured where possible.
+        UserError: an option, a file or a model cannot be used; before anything is measured where possible.
     """
     _check(options)
     started = time.perf_counter()

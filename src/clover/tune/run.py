@@ -16,7 +16,7 @@ from rich.console import Console
 
 from clover import assets
 from clover.drafting.tuning import FILE_NAME, Tuning, read_tuning, target_fingerprint, write_entry
-from clover.drafts import DraftModel, load_draft
+from clover.drafts import load_draft
 from clover.engine import Engine
 from clover.errors import UserError
 from clover.files import check_output_file
@@ -37,6 +37,7 @@ from clover.tune.timing import Timed, share_time, time_trees, verify_costs
 
 _TEXTS, _RANKS = 0.1, 0.1  # of the work, for the progress; the rest is timing
 _WANTED, _FEWEST = 40, 8  # steps of each tree: so many are wanted, so many are taken however late it is
+_ORIGIN = ("device", "dtype", "machine", "threads", "date", "versions")
 _TIMED = TypeAdapter(list[Timed])
 
 
@@ -46,11 +47,10 @@ def run_tune(options: TuneOptions, console: Console | None = None, errors: Conso
     Finished measurements are saved beside the output: after an interruption the same call goes on from them.
 
     Args:
-        console: for the table; standard output when left out.
-        errors: for the progress; standard error when left out.
+        console, errors: for the report and for the progress; standard output and error when left out.
 
     Raises:
-        UserError: an option, a file or a model cannot be used.
+        UserError: an option, a file or a model cannot be used; before anything is measured where possible.
     """
     file = _check(options)
     with Progress(errors) as progress:
@@ -94,18 +94,11 @@ class _Tuner:
         self.target = TargetModel.load(
             options.target or assets.TARGET, options.dtype, options.device, options.trust_remote_code
         )
-        self.draft: DraftModel = load_draft(assets.draft_place(options.draft), self.target)
-        self.origin = Provenance.here(
-            command_line("tune", options, "files"), self.target.device, self.target.dtype
-        )
-        self.requests = read_requests(
-            options.files,
-            self.target,
-            options.max_prompts,
-            options.max_new_tokens,
-            options.temperature,
-            options.seed,
-        )
+        self.draft = load_draft(assets.draft_place(options.draft), self.target)
+        command = command_line("tune", options, "files")
+        self.origin = Provenance.here(command, self.target.device, self.target.dtype)
+        chosen = (options.max_prompts, options.max_new_tokens, options.temperature, options.seed)
+        self.requests = read_requests(options.files, self.target, *chosen)
         self.resume = Resume(file, self._conditions())
 
     def _conditions(self) -> dict[str, Any]:
@@ -144,14 +137,9 @@ class _Tuner:
 
     def tuning(self, sizes: Sequence[Sequence[Timed]]) -> Tuning:
         """What is saved."""
-        origin, every = self.origin, list(chain.from_iterable(sizes))
+        every = list(chain.from_iterable(sizes))
         return Tuning(
-            device=origin.device,
-            dtype=origin.dtype,
-            machine=origin.machine,
-            threads=origin.threads,
-            date=origin.date,
-            versions=origin.versions,
+            **{name: getattr(self.origin, name) for name in _ORIGIN},
             target=target_fingerprint(self.target.config),
             verify=tuple(verify_costs(every)),
             choices=tuple(one.choice for one in every),
@@ -159,32 +147,23 @@ class _Tuner:
 
     def report(self, texts: Sequence[tuple[int, ...]], sizes: Sequence[Sequence[Timed]]) -> Report:
         """Table, numbers and picture."""
-        options, seconds = self.options, time.monotonic() - self.started
-        system, tokens = system_name(str(self.draft.config.model_type)), sum(map(len, texts))
-        draft = f"{options.draft or 'embedded'} ({system})"
-        written = f"{len(texts)} prompts, {tokens:,} new tokens, {mode(options.temperature)}"
+        options, seconds, tokens = self.options, time.monotonic() - self.started, sum(map(len, texts))
+        system = system_name(str(self.draft.config.model_type))
         best = [f"{times(one.speedup)} at batch {one.choice.batch_size}" for one, *_ in sizes[:3]]
         title = f"{system}, tuned: {', '.join(best)}"
+        facts = {
+            "target": options.target or "embedded",
+            "draft": f"{options.draft or 'embedded'} ({system})",
+            "acceptance on": f"{len(texts)} prompts, {tokens:,} new tokens, {mode(options.temperature)}",
+            "time": duration(seconds),
+        }
+        words = f"draft {facts['draft']}; {facts['acceptance on']}"
+        trees = [as_data(one) for some in sizes for one in some]
         return Report(
-            title=title,
-            provenance=self.origin,
-            facts=[
-                ("target", options.target or "embedded"),
-                ("draft", draft),
-                ("acceptance on", written),
-                ("time", duration(seconds)),
-            ],
-            tables=[best_table(sizes)],
-            pictures=[
-                Picture(
-                    "Speed-up by tree",
-                    partial(draw, sizes, title, f"draft {draft}; {written}", self.origin.line),
-                )
-            ],
-            data={
-                "seconds": seconds,
-                "prompts": len(texts),
-                "new_tokens": tokens,
-                "trees": [as_data(one) for some in sizes for one in some],
-            },
+            title,
+            self.origin,
+            list(facts.items()),
+            [best_table(sizes)],
+            [Picture(title, partial(draw, sizes, title, words, self.origin.line))],
+            {"seconds": seconds, "prompts": len(texts), "new_tokens": tokens, "trees": trees},
         )
