@@ -63,7 +63,9 @@ def race(current: Round, show: Show) -> Round:
 
 def totals(rounds: Sequence[Round]) -> dict[str, tuple[float, float]]:
     """Tokens per second of each method and the speed-up against the first one, of finished rounds."""
-    methods = rounds[0].methods if rounds else ()
+    if not rounds:
+        return {}
+    methods = rounds[0].methods
     speeds = {one.name: speed([done.runs[one.name] for done in rounds]) for one in methods}
     return {name: (value, value / speeds[methods[0].name]) for name, value in speeds.items()}
 
