@@ -15,5 +15,7 @@ def test_the_dtype_that_multiplies_faster_is_taken(
 ) -> None:
     monkeypatch.setattr(loading, "_seconds", lambda rows, weight: 1.0 if rows.dtype == faster else 2.0)
     tiny_model("llama").save_pretrained(tmp_path)
+    assert TargetModel.load(tmp_path, dtype="fastest", device="cpu").dtype == torch.float32  # it is tiny
+    monkeypatch.setattr(loading, "_SMALL", 1)
     assert TargetModel.load(tmp_path, dtype="fastest", device="cpu").dtype == faster
     assert loading.fastest_dtype(64, torch.device("cuda")) == torch.bfloat16

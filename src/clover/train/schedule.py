@@ -6,7 +6,7 @@ import math
 
 from clover.train.config import TrainConfig
 
-_STEP_GROWTH = 1.0  # tokens of a step per root of the tokens learnt
+_STEP_GROWTH = 0.5  # tokens of a step per root of the tokens learnt
 _START = 1e-3  # share at which the warm-up is taken to begin, so that the first step is not wasted
 
 
