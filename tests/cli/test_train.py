@@ -12,6 +12,7 @@ from clover.drafts import Clover1Draft, Clover2Draft, RecallDraft
 from clover.losses import LossConfig
 from clover.train import TrainResult
 
+PAPER = ["--system", "clover2", "--recipe", "paper"]
 TEXTS = [f"def area_{i}(self, width, height):\n    return width * height * {i}\n" for i in range(20)]
 
 
@@ -170,6 +171,15 @@ def test_another_system_its_options_and_its_own_loss(train: Callable, tmp_path: 
     assert config["loss"] == asdict(Clover1Draft.paper_loss)
 
 
+def test_a_large_vocabulary_is_not_proposed_from_as_a_whole(
+    train: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clover.drafts.vocabulary._LARGE", 64)
+    for flags, size in (([], 64), (["--set", "draft_vocab_size=null"], None), (PAPER, None)):
+        assert train("--overwrite", *flags).code == 0
+        assert json.loads((tmp_path / "draft" / "config.json").read_text())["draft_vocab_size"] == size
+
+
 def test_the_recipe_of_the_paper_is_shown_and_options_beside_it_win(train: Callable, tmp_path: Path) -> None:
     code, _, err = train("--system", "clover2", "--recipe", "paper", "--lr", "0.01", "--heads", 2)
     assert code == 0
@@ -179,7 +189,7 @@ def test_the_recipe_of_the_paper_is_shown_and_options_beside_it_win(train: Calla
     assert (config["optimizer"], config["lr"], config["clip"]) == ("adamw", 0.01, None)
     assert (config["clip_value"], config["weight_decay"]) == (paper.clip_value, paper.weight_decay)
     assert config["loss"] == asdict(Clover2Draft.paper_loss)
-    assert config["draft"] == {**paper.options, "num_heads": 2}
+    assert config["draft"] == {"draft_vocab_size": None, **paper.options, "num_heads": 2}
     assert all(f"{name} " in shown for name in ("lr", "clip_value", "warm_up_steps", *paper.options))
 
 

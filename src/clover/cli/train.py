@@ -251,7 +251,10 @@ def _recipe(name: str, system: str) -> tuple[dict[str, Any], dict[str, Any]]:
         "weight_decay": paper.weight_decay,
     }
     settings |= {"schedule": paper.schedule, "warm_up": 0.0, "warm_up_steps": paper.warm_up_steps or None}
-    return settings | {"clip": None, "clip_value": paper.clip_value}, dict(paper.options)
+    return settings | {"clip": None, "clip_value": paper.clip_value}, {
+        "draft_vocab_size": None,
+        **paper.options,
+    }
 
 
 def _show_recipe(name: str, config: "TrainConfig", settings: dict[str, Any]) -> None:
@@ -293,8 +296,12 @@ def _train(
     import torch
 
     from clover.drafts.loading import trainable_system
+    from clover.drafts.vocabulary import default_size
     from clover.train import train as run_training
 
+    size = default_size(target.vocab_size)
+    if "draft_vocab_size" not in config.draft and size is not None:
+        config = replace(config, draft=config.draft | {"draft_vocab_size": size})
     torch.manual_seed(config.seed)  # the starting values are drawn at random
     draft = trainable_system(config.system).from_target(target, **config.draft)
     return run_training(config, target, texts, draft, resume=resume, overwrite=overwrite)

@@ -38,7 +38,7 @@ from clover.train.schedule import rate, spent, step_tokens
 _LOG_EVERY_SECONDS = 2.0
 _FIRST_LINE_SECONDS = 3.0  # where there is no terminal
 _SCALE_BATCHES, _SCALE_TOKENS = 8, 64  # tokens of each
-_COUNTED_TOKENS = 2**20  # of which the most frequent are found, for a draft that proposes from a part of all
+_COUNTED_TOKENS = 2**18  # of which the most frequent are found, for a draft that proposes from a part of all
 _VALIDATION_TOKENS = 2**15
 _BATCH_TOKENS = {"cpu": 512}  # of a forward pass, by kind of device; 4,096 on others
 
