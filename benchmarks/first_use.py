@@ -1,0 +1,138 @@
+"""What a new user gets: train with all defaults on each target of a panel, and with other flags beside them.
+
+    python benchmarks/first_use.py panel.json --minutes 2 --flags '' '--lr 0.004' --json first_use.jsonl
+
+`panel.json` lists targets (benchmarks/panel.py makes two of them):
+
+    [{"name": "letters", "target": "DIR", "data": "train.jsonl", "held_out": "held.jsonl"}, ...]
+
+The held-out file has `text`, whose first 40 tokens are the prompt, or `messages` or `turns`, whose first turn is. Each
+training is a `clover train` of its own; τ is greedy, of the 25-node tree and of a chain of three, over `--prompts`
+prompts of 64 new tokens. Prints one JSON line per training, and at the end the τ of the defaults divided by the best.
+Trainings that the JSON file holds already are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from clover.api import Clover
+from clover.drafts import load_draft
+from clover.engine import Engine
+from clover.metrics import Acceptance
+from clover.report.provenance import Provenance
+from clover.target import TargetModel
+from clover.tree import parse_tree
+
+TREES = {"tau_25_nodes": "clover2", "tau_chain_3": "chain:3"}
+PROMPT_TOKENS, NEW_TOKENS = 40, 64
+
+
+def main() -> None:
+    """Run what is missing, then compare."""
+    options = _options()
+    found = _done(options.json)
+    for member in json.loads(options.panel.read_text(encoding="utf-8")):
+        for system in options.systems:
+            for minutes in options.minutes:
+                for flags in options.flags:
+                    key = (member["name"], system, minutes, flags)
+                    if key not in found:
+                        found[key] = _run(member, system, minutes, flags, options)
+                        with options.json.open("a", encoding="utf-8") as file:
+                            file.write(json.dumps(found[key]) + "\n")
+                        print(json.dumps(found[key]), flush=True)
+    _compare(found)
+
+
+def _run(
+    member: dict[str, str], system: str, minutes: float, flags: str, options: argparse.Namespace
+) -> dict:
+    with tempfile.TemporaryDirectory() as work:
+        draft = Path(work, "draft")
+        given = ["--target", member["target"], "--data", member["data"], "--system", system]
+        command = ["train", *given, "--max-minutes", str(minutes), *shlex.split(flags)]
+        arguments = [sys.executable, "-m", "clover", *command, "--output", str(draft)]
+        subprocess.run(arguments, check=True, stdout=sys.stderr)
+        result = json.loads((draft / "training_config.json").read_text())["result"]
+        target = TargetModel.load(member["target"])
+        taus = _taus(target, draft, _prompts(target, Path(member["held_out"]), options.prompts))
+    here = Provenance.here("benchmarks/first_use.py", target.device, target.dtype)
+    return {
+        "name": member["name"], "system": system, "minutes": minutes, "flags": flags, **taus,
+        "accuracy": (result["validation"] or result["training"])["accuracy"],
+        "steps": result["steps"], "tokens": result["tokens"], "prompts": options.prompts,
+        "date": here.date, "machine": here.machine, "revision": here.revision,
+    }  # fmt: skip
+
+
+def _prompts(target: TargetModel, path: Path, count: int) -> list[list[int]]:
+    model, prompts = Clover(Engine(target)), []
+    with path.open(encoding="utf-8") as file:
+        for _, line in zip(range(count), file, strict=False):
+            row = json.loads(line)
+            if "text" in row:
+                prompts.append(model.encode(row["text"])[:PROMPT_TOKENS])
+                continue
+            words = row["turns"][0] if "turns" in row else row["messages"][0]["content"]
+            tokenizer: Any = target.tokenizer
+            if tokenizer.chat_template is None:
+                prompts.append(model.encode(words))
+            else:
+                message = [{"role": "user", "content": words}]
+                prompts.append(
+                    tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=False)
+                )
+    return prompts
+
+
+def _taus(target: TargetModel, draft: Path, prompts: list[list[int]]) -> dict[str, float]:
+    loaded, taus = load_draft(draft, target), {}
+    for name, tree in TREES.items():
+        model = Clover(Engine(target, loaded, tree=parse_tree(tree)))
+        results = model.generate(prompts, max_new_tokens=NEW_TOKENS, batch_size=8)
+        taus[name] = round(sum((result.acceptance for result in results), Acceptance()).tau, 3)
+    return taus
+
+
+def _compare(found: dict[tuple, dict]) -> None:
+    groups: dict[tuple, dict[str, float]] = defaultdict(dict)
+    for (name, system, minutes, flags), line in found.items():
+        groups[name, system, minutes][flags] = line["tau_25_nodes"]
+    for (name, system, minutes), taus in groups.items():
+        best = max(taus, key=taus.__getitem__)
+        if "" in taus:
+            share = taus[""] / taus[best]
+            print(f"{name} {system} {minutes:g} min: defaults {taus['']:.2f}, {share:.3f} of [{best}]")
+
+
+def _done(path: Path) -> dict[tuple, dict]:
+    if not path.exists():
+        return {}
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {(line["name"], line["system"], line["minutes"], line["flags"]): line for line in lines}
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("panel", type=Path)
+    parser.add_argument("--systems", nargs="+", default=["recall"])
+    parser.add_argument("--minutes", nargs="+", type=float, default=[2.0])
+    parser.add_argument("--flags", nargs="+", default=[""])
+    parser.add_argument("--prompts", type=int, default=24)
+    parser.add_argument("--json", type=Path, default=Path("first_use.jsonl"))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
