@@ -48,16 +48,16 @@ def load(
     Args:
         target: directory, hub name, or a loaded TargetModel; the embedded one when left out.
         draft: directory or hub name, or "lookup" (n-grams, no training); the embedded one when both are left out.
-        method: "auto" chooses between trees, and none, while it runs, by what pays at the present batch size and text.
-            "draft" always grows the same tree, "plain" decodes without a draft. The text is the same.
-        tree: "auto" or "plain", as method; "lookup" (prompt lookup, no draft needed); or always this one, as
-            `clover.tree.parse_tree` reads it ("clover2", "chain:5", "budget:4", …), or an object of `clover.tree`. When
-            left out `method` decides; "draft" takes the draft's own tree.
+        method: "auto" chooses between trees, and none, while it runs; "draft" always grows the same tree, "plain"
+            decodes without a draft. The text is the same.
+        tree: "auto", "plain", "lookup" (no draft needed), or always this one: a name that
+            `clover.tree.parse_tree` reads ("clover2", "chain:5", …) or an object of `clover.tree`. When left out
+            `method` decides; "draft" takes the draft's own tree.
         plain: short for method="plain".
         dtype: "float32", "bfloat16", …; float32 on a CPU and bfloat16 on a GPU when left out.
         device: "cpu", "cuda", …; a GPU when there is one.
-        compile: let `torch.compile` have the decoding steps, on a GPU with CUDA graphs, or name another of its
-            backends. The first steps then take a minute or more, on a CPU many.
+        compile: let `torch.compile` have the decoding steps, or name another of its backends. The first steps
+            then take a minute or more.
 
     Raises:
         UserError: something cannot be loaded or does not fit together; says what.
@@ -74,11 +74,7 @@ def load(
 
 
 def what_drafts(method: str, tree: str | Tree | None) -> str | Tree:
-    """What is asked for: one of METHODS, "lookup", or the tree that is always grown.
-
-    Raises:
-        UserError: there is no such method, or the tree cannot be read.
-    """
+    """What is asked for: one of METHODS, "lookup", or the tree that is always grown; UserError if there is none."""
     if method not in METHODS:
         raise UserError(f"there is no method {method!r}; give {', '.join(METHODS)}")
     if isinstance(tree, str) and tree not in (PLAIN, LOOKUP, "auto"):
@@ -92,14 +88,10 @@ def make_engine(
     wanted: str | Tree,
     compile: bool | str = False,
 ) -> Engine:
-    """Make an engine.
+    """Make an engine for `wanted`, from `what_drafts`.
 
-    Args:
-        draft: where it is, the embedded one if None; or a draft that is bound to the target.
-        wanted: from `what_drafts`.
-
-    Raises:
-        UserError: the draft cannot be loaded, its tuning is damaged, or the tree is deeper than it goes.
+    `draft` is a place, None for the embedded one, or a draft that is bound to the target. UserError if it cannot be
+    loaded, its tuning is damaged, or the tree is deeper than it goes.
     """
     if wanted == PLAIN:
         return Engine(target, compile=compile)
@@ -119,8 +111,7 @@ def make_engine(
 def find_tuning(draft: str | os.PathLike[str], target: TargetModel) -> Tuning | None:
     """What `clover tune` saved in a draft's directory for this target, its device and dtype; None if nothing.
 
-    Raises:
-        UserError: the file there is damaged.
+    UserError if the file there is damaged.
     """
     file = Path(draft) / FILE_NAME
     if not file.is_file():
@@ -152,18 +143,14 @@ class Clover:
         batch_size: int = 8,
         **sampling: Any,
     ) -> Generation | list[Generation]:
-        """Continue one prompt, or a list of prompts.
+        """Continue one prompt, or a list of prompts; returns one Generation, or a list in the order of the prompts.
 
         Args:
             prompts: a string, a list of token ids or a conversation (a list of messages); or a list of these.
             stop: strings before which a text ends.
             ignore_eos: go on after end-of-sequence tokens.
             batch_size: prompts that run together; one that has finished makes room for the next.
-            sampling: fields of SamplingParams: temperature, top_k, top_p, min_p, repetition_penalty, logit_bias,
-                banned_tokens, seed. Prompt number i is sampled with `seed + i`.
-
-        Returns:
-            one Generation for one prompt, else a list in the order of the prompts.
+            sampling: fields of SamplingParams. Prompt number i is sampled with `seed + i`.
         """
         single = _is_one(prompts)
         listed: Sequence[Any] = [prompts] if single else prompts
@@ -244,8 +231,7 @@ class Conversation:
     def say(self, text: str) -> Iterator[str]:
         """Add a user message and yield the answer as it becomes certain.
 
-        When the consumer stops early, what it was given is kept as the answer; a question that cannot be answered
-        (too long for the context, say) is not kept.
+        When the consumer stops early, what it was given is the answer; a question that cannot be answered is not kept.
         """
         question = {"role": "user", "content": text}
         request = self.model.request([*self.messages, question], **self.options)

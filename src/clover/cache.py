@@ -1,11 +1,11 @@
 """The key-value cache of a batch of texts of different lengths: the only place that edits KV tensors.
 
-Shape legend: B rows of the batch, L layers, S slots, N nodes (or new tokens) of one forward, A nodes of an accepted
-path, Hkv key-value heads, Dk / Dv their widths.
-
 Row b owns the slots ``0 .. lengths[b] - 1``; every slot after them is scratch. A forward of N tokens writes all rows
-from ``max(lengths)`` on, so each layer costs two slice copies whatever the lengths are. The gap this leaves in shorter
-rows is hidden by the mask and closed by ``keep`` or ``commit``, which move what is kept for all layers together.
+from ``max(lengths)`` on: two slice copies per layer. The gap in shorter rows is hidden by the mask and closed by
+``keep`` or ``commit``.
+
+Shapes: B rows of the batch, L layers, S slots, N nodes (or new tokens) of one forward, A nodes of an accepted path,
+Hkv key-value heads, Dk / Dv their widths.
 """
 
 from __future__ import annotations
@@ -25,13 +25,10 @@ _MOST_ADDED = 1024  # slots that growth adds at once, at most: what is not neede
 
 
 class KVCache(Cache):
-    """Preallocated keys and values with one length per row.
+    """Preallocated keys and values with one length per row, shared by all layers.
 
-    It is a ``transformers.Cache`` by type, since models test for that, and takes nothing else from it: here all layers
-    share one tensor and one set of lengths.
-
-    Args:
-        keys, values: the storage. There is room for its rows for good; `drop` and `insert` change how many are held.
+    It is a ``transformers.Cache`` by type, since models test for that, and takes nothing else from it. There is room
+    for the rows of the storage for good; `drop` and `insert` change how many are held.
 
     Attributes:
         keys, values: of the rows that are held, [L, B, Hkv, S, Dk] and [L, B, Hkv, S, Dv].
@@ -67,10 +64,8 @@ class KVCache(Cache):
     def begin(self, num_tokens: int, after: int = 0) -> None:
         """Announce a forward of ``num_tokens`` tokens in every row; grows the cache if they do not fit.
 
-        Args:
-            num_tokens: N.
-            after: tokens of forwards since the last ``keep`` or ``commit`` that these follow and may see: a draft runs
-                the depths of its tree one after another.
+        They follow, and may see, ``after`` tokens of forwards since the last ``keep`` or ``commit``: a draft runs the
+        depths of its tree one after another.
         """
         start = self.length + after
         end = start + num_tokens
@@ -85,8 +80,8 @@ class KVCache(Cache):
     def begin_fixed(self, num_tokens: int, room: int) -> None:
         """Announce a forward of fixed shape, which a `FixedCache` over `storage` and `row_lengths` runs.
 
-        It writes row b from ``lengths[b]`` on, so that no gap is left, and reads all slots. These grow here, never
-        inside the forward, and are as many as `fixed_capacity` says.
+        It writes row b from ``lengths[b]`` on and reads all slots. These grow here, to `fixed_capacity`, never inside
+        the forward.
 
         Args:
             num_tokens: N, padding included.
@@ -111,14 +106,10 @@ class KVCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store one layer's new keys and values; called by the attention layers of transformers.
+        """Store one layer's new keys [B, Hkv, N, Dk] and values [B, Hkv, N, Dv]; called by the attention layers of
+        transformers.
 
-        Args:
-            key_states: [B, Hkv, N, Dk], N as announced by ``begin``.
-            value_states: [B, Hkv, N, Dv].
-
-        Returns:
-            Views [B, Hkv, S', Dk] and [B, Hkv, S', Dv] with S' = max(lengths) + N.
+        Returns views [B, Hkv, S', Dk] and [B, Hkv, S', Dv] with S' = max(lengths) + N.
         """
         assert key_states.shape[2] == self._count, "begin(n) must announce the tokens of every forward"
         self._write_keys[layer_idx].copy_(key_states)
@@ -126,14 +117,12 @@ class KVCache(Cache):
         return self._read_keys[layer_idx], self._read_values[layer_idx]
 
     def attention_mask(self, ancestor_mask: Tensor) -> Tensor:
-        """What each new token sees: its row's cached text and its own ancestors.
+        """What each new token sees, its row's cached text and its own ancestors: Bool [B, 1, N, max(lengths) +
+        columns].
 
         Args:
-            ancestor_mask: Bool [B, N, N], True where the column is an ancestor of the row, or the row itself. With
-                ``begin(N, after)`` it has ``after`` columns more, at the front, for the tokens before.
-
-        Returns:
-            Bool [B, 1, N, S'] with S' = max(lengths) + columns of the mask, True where the token may look.
+            ancestor_mask: Bool [B, N, N], True where the column is an ancestor of the row, or the row itself.
+                With ``begin(N, after)`` it has ``after`` columns more, at the front.
         """
         if self.uniform:
             return pad(ancestor_mask, (self.length, 0), value=True).unsqueeze(1)
@@ -145,9 +134,8 @@ class KVCache(Cache):
     def text(self, layer: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """What one layer holds of the rows' texts between forwards.
 
-        Returns:
-            keys [B, Hkv, S', Dk], values [B, Hkv, S', Dv] with S' = max(lengths), and Bool [B, 1, 1, S'], True where a
-            row has text; None if all have.
+        Returns keys [B, Hkv, S', Dk], values [B, Hkv, S', Dv] with S' = max(lengths), and Bool [B, 1, 1, S'], True
+        where a row has text; None if all have.
         """
         length = self.length
         mask = None
@@ -183,8 +171,8 @@ class KVCache(Cache):
     def keep(self, path: Tensor, counts: Sequence[int]) -> None:
         """Keep the accepted path of each row's tree and forget the other nodes.
 
-        All layers move at once; nothing moves when the paths already lie where they belong. On a GPU this is not looked
-        at, since the host would have to wait.
+        Nothing moves when the paths already lie where they belong; on a GPU this is not looked at, since the host
+        would wait.
 
         Args:
             path: Long [B, A], node indices from the root (0) down; what follows a row's count is not read.
@@ -222,10 +210,7 @@ class KVCache(Cache):
         self._hold(lengths)
 
     def insert(self, other: KVCache) -> None:
-        """Take in the rows of another cache of the same kind behind the own ones, in room that dropped rows have left.
-
-        Their text is copied, and nothing else; unless it is longer than the capacity, which makes the cache grow.
-        """
+        """Take in the rows of another cache of the same kind behind the own ones, where dropped rows have left room."""
         first, length = self.batch_size, other.length
         assert first + other.batch_size <= self._all_keys.shape[1], "no room: make the cache for more rows"
         if length > self.capacity:
@@ -340,9 +325,8 @@ class KVCache(Cache):
         return first
 
     def _move(self, nodes: Tensor, offset: int) -> None:
-        """Copy new slots ``nodes`` [B, A] of row b to ``lengths[b] + offset`` and following.
-
-        All A columns of every row are moved: those beyond a row's count land in its scratch slots.
+        """Copy new slots ``nodes`` [B, A] of row b to ``lengths[b] + offset`` and following; those beyond its count
+        are scratch.
         """
         width, device = nodes.shape[1], self.keys.device
         nodes = nodes.to(device)

@@ -1,8 +1,7 @@
 """Training state in one safetensors file: tensors as they are, everything else as JSON in the file's header.
 
-One file holds the parameters of the modules, the state of the optimizers, the random number state of torch and the
-caller's own JSON values. It takes its final name only when it is whole, so an interruption leaves the last good one.
-Nothing is pickled. What was saved comes back bit for bit.
+It holds modules, optimizers, torch's random number state and the caller's own values, and takes its final name only
+when it is whole. Nothing is pickled. What was saved comes back bit for bit.
 """
 
 from __future__ import annotations
@@ -48,9 +47,6 @@ def save_checkpoint(
         optimizers: saved by name, with their parameter groups; their state must be tensors.
         state: the caller's own values; anything that JSON can hold.
         trainable_only: leave out parameters that need no gradient.
-
-    Raises:
-        UserError: the file cannot be written.
     """
     if Path(path).is_dir():
         raise UserError(f"{path} is a directory; a checkpoint is one file")
@@ -77,10 +73,8 @@ def load_checkpoint(
 ) -> dict[str, Any]:
     """Bring modules, optimizers and the random number state back to what `path` holds; return the caller's values.
 
-    Takes the same names and the same `trainable_only` that the file was saved with.
-
-    Raises:
-        UserError: the file is missing, damaged, or was saved from other modules or optimizers.
+    Takes what the file was saved with. UserError if it is missing, damaged, or was saved from other modules or
+    optimizers.
     """
     saved, header = _read(Path(path))
     expected = _tensors(modules, trainable_only)

@@ -32,10 +32,8 @@ _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 def output_directory(path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[Path]:
     """Yield a temporary directory beside `path`, which takes that name if the block succeeds.
 
-    With `overwrite`, files that `path` holds are replaced; the old ones stay until the new ones are whole.
-
-    Raises:
-        UserError: as `check_output_directory` says, or the directory cannot be written.
+    With `overwrite`, files that `path` holds stay until the new ones are whole. UserError as `check_output_directory`
+    says, or if the directory cannot be written.
     """
     final = Path(os.path.abspath(path))
     check_output_directory(final, overwrite)
@@ -54,10 +52,8 @@ def output_directory(path: str | os.PathLike[str], overwrite: bool = False) -> I
 
 @contextmanager
 def output_file(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield the name of a temporary file beside `path`, which takes that name if the block succeeds.
-
-    Raises:
-        UserError: the file cannot be written.
+    """Yield the name of a temporary file beside `path`, which takes that name if the block succeeds; UserError if it
+    cannot.
     """
     final = Path(path)
     temporary = _beside(final, "partial")
@@ -73,8 +69,7 @@ def output_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 def check_output_directory(path: str | os.PathLike[str], overwrite: bool = False) -> None:
     """Say before the work what `output_directory` would say after it.
 
-    Raises:
-        UserError: `path` is a file or the current directory, or holds files and `overwrite` is off.
+    UserError if `path` is a file or the current directory, or holds files and `overwrite` is off.
     """
     path = Path(os.path.abspath(path))
     if path == Path.cwd():
@@ -87,11 +82,7 @@ def check_output_directory(path: str | os.PathLike[str], overwrite: bool = False
 
 
 def check_output_file(path: Path) -> None:
-    """Say before the work what would keep a file from being written after it; makes the file's directory.
-
-    Raises:
-        UserError: `path` is a directory, or cannot be written.
-    """
+    """Make the file's directory; UserError if `path` is a directory, or cannot be written."""
     if path.is_dir():
         raise UserError(f"{path} is a directory; give the name of a file")
     with written(path):
@@ -102,10 +93,8 @@ def check_output_file(path: Path) -> None:
 
 @contextmanager
 def written(path: str | os.PathLike[str], codes: Collection[int] = ()) -> Iterator[None]:
-    """Turn a failure to write `path` (full disk, no permission, …) into a UserError that names it.
-
-    Args:
-        codes: the `errno` values to turn; all of them when left out.
+    """Turn a failure to write `path` (full disk, no permission, …) into a UserError that names it; only `codes`, if
+    given.
     """
     try:
         yield
@@ -128,20 +117,17 @@ def write_json(path: str | os.PathLike[str], obj: Any) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a UTF-8 text file; `path` holds the old file or the whole new one at any time.
-
-    Raises:
-        UserError: the file cannot be written.
+    """Write a UTF-8 text file; `path` holds the old file or the whole new one at any time. UserError if it cannot be
+    written.
     """
     with output_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
-    """Read a UTF-8 text file of bounded size; a byte order mark is dropped.
+    """Read a UTF-8 text file without its byte order mark.
 
-    Raises:
-        UserError: the file is missing, unreadable, larger than `max_bytes`, or not UTF-8.
+    UserError if the file is missing, unreadable, larger than `max_bytes`, or not UTF-8.
     """
     name = os.fspath(path)
     try:
@@ -157,11 +143,7 @@ def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
 
 
 def decode(content: bytes, source: str) -> str:
-    """Decode UTF-8; a byte order mark is dropped.
-
-    Raises:
-        UserError: it is not UTF-8; names `source`.
-    """
+    """Decode UTF-8 without its byte order mark; UserError, which names `source`, if it is not UTF-8."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -169,12 +151,7 @@ def decode(content: bytes, source: str) -> str:
 
 
 def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> dict[str, Any]:
-    """Read a JSON file that holds an object.
-
-    Raises:
-        UserError: the file cannot be read (see `read_text`), is not JSON (see `parse_json`), or holds
-            something other than an object.
-    """
+    """Read a JSON file that holds an object; UserError as `read_text` and `parse_json`, or if it holds no object."""
     obj = parse_json(read_text(path, max_bytes), os.fspath(path))
     if not isinstance(obj, dict):
         raise UserError(f"{os.fspath(path)} must hold a JSON object, not a {type(obj).__name__}")
@@ -187,13 +164,8 @@ def read_model(path: str | os.PathLike[str], kind: type[T], max_bytes: int = MAX
 
 
 def parse_json(text: str, source: str) -> Any:
-    """Parse JSON without half characters (lone surrogates), nested less than 200 deep.
-
-    Args:
-        source: what the error names: a file, or a file and a line.
-
-    Raises:
-        UserError: the text is not such JSON.
+    """Parse JSON without half characters (lone surrogates), nested less than 200 deep; UserError, which names
+    `source`, if it is not such.
     """
     from pydantic_core import from_json
 
@@ -206,12 +178,8 @@ def parse_json(text: str, source: str) -> Any:
 def validated(kind: type[T], obj: Any, source: str) -> T:
     """Make a `kind` (a dataclass, a pydantic model, a `TypeAdapter` type) of what JSON holds; nothing is converted.
 
-    Args:
-        source: what the error names, usually the file.
-
-    Raises:
-        UserError: a field is missing, has another type, or is refused by `kind`. One line: source, field,
-            what stands there, and what must.
+    UserError if a field is missing, has another type, or is refused: one line with `source` (usually the file),
+    field, what stands there, and what must.
     """
     try:
         text = json.dumps(obj, allow_nan=False)
@@ -223,10 +191,8 @@ def validated(kind: type[T], obj: Any, source: str) -> T:
 
 
 def validated_json(kind: type[T], text: str, source: str) -> T:
-    """The same straight from JSON text, which is faster where a file holds many objects.
-
-    Raises:
-        UserError: as `validated`, and where the text is not JSON.
+    """The same straight from JSON text, which is faster where a file holds many objects; UserError also if it is no
+    JSON.
     """
     from pydantic import ValidationError
 

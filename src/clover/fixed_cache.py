@@ -1,11 +1,10 @@
 """A key-value cache for forwards of fixed shape, which `torch.compile` and CUDA graphs can capture.
 
-The lengths are a tensor, every forward reads all slots there are, and the mask hides what is not text. Row b's new
-tokens go to the slots from ``lengths[b]`` on. It lives for one forward and owns nothing: the `KVCache` whose storage it
-writes makes room before (`KVCache.begin_fixed`), and keeps or commits after.
+The lengths are a tensor, every forward reads all slots, and the mask hides what is not text. It lives for one forward
+and owns nothing: the `KVCache` whose storage it writes makes room before, and keeps or commits after.
 
-Shape legend: B rows that run, padding rows included, L layers, R rows of the storage, S slots, N new tokens, Hkv
-key-value heads, Dk / Dv their widths.
+Shapes: B rows that run, padding rows included, L layers, R rows of the storage, S slots, N new tokens, Hkv key-value
+heads, Dk / Dv their widths.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ class FixedCache(KVCache):
     """The storage of a `KVCache` during one forward of fixed shape.
 
     Args:
-        keys: [L, R, Hkv, S, Dk]; the first B rows are written and read.
-        values: [L, R, Hkv, S, Dv].
+        keys, values: [L, R, Hkv, S, Dk] and [L, R, Hkv, S, Dv]; the first B rows are written and read.
         lengths: Long [B], cached tokens of each row.
         position_limit: positions are below it: those of padding, which would pass it, are the last one.
     """

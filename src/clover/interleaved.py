@@ -26,15 +26,10 @@ _WARM_UP_TOKENS = 8
 
 @dataclass(frozen=True)
 class Run:
-    """One batch decoded once.
+    """One batch decoded once: the new tokens of each row, and the seconds that all of it took, prefill included.
 
-    Args:
-        texts: the new tokens of each row.
-        seconds: for all of it, prefill included.
-        acceptance: of all rows.
-        clock: where the time went.
-        acceptances, steps: of each row its acceptance, and the new tokens of each decoding step; empty where the
-            method does not tell them.
+    `acceptances` and `steps` are of each row its acceptance, and the new tokens of each step; empty if the method is
+    mute.
     """
 
     texts: tuple[tuple[int, ...], ...]
@@ -81,13 +76,10 @@ def interleave(
     rounds: int,
     progress: Callable[[float], None] = lambda share: None,
 ) -> dict[T, list[list[Run]]]:
-    """Decode all batches with every method, `rounds` times, after a warm-up.
+    """Decode all batches with every method, `rounds` times, after a warm-up; returns per method and round the
+    batches' runs.
 
-    Args:
-        progress: called with the share that is done, 0 … 1.
-
-    Returns:
-        per method and round, the run of each batch.
+    `progress` is called with the share that is done, 0 … 1.
     """
     warm_up(methods, batches[0])
     runs: dict[T, list[list[Run]]] = {method: [[] for _ in range(rounds)] for method in methods}
@@ -111,13 +103,8 @@ def take_turns(methods: list[T], turn: int) -> list[T]:
 
 
 class Decoding:
-    """One batch on one engine, decoded a while at a time.
-
-    Attributes:
-        clock: where the time went.
-        seconds: spent inside `advance`.
-        tokens: new tokens of all rows so far.
-        pieces: the text of each event so far.
+    """One batch on one engine, decoded a while at a time: seconds spent inside `advance`, new tokens, and pieces of
+    text.
     """
 
     def __init__(self, engine: Engine, batch: Sequence[Request], synchronize: bool = False):

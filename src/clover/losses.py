@@ -1,24 +1,22 @@
 """The training loss of a draft's heads (Clover-2, arXiv 2408.00264, §3; Clover's loss mask option).
 
-Other systems differ in the weights alone (`DraftModel.paper_loss`).
-
-Head i at position t is compared with the target at position s = t + 1 + i, which says token s + 1:
+Other systems differ in the weights alone (`DraftModel.paper_loss`). Head i at position t is compared with the target
+at position s = t + 1 + i, which says token s + 1:
 
     Σ_i decay^i · mean over s of [ distillation_weight · softCE(softmax(W f_s), W o^i_t)
                                    + label_weight · CE(token s + 1, W o^i_t)
                                    + regression_weight · SmoothL1((o^i_t − f_s) / scale) ]
 
-SmoothL1 has its corner at 1 and is averaged over H. The paper takes it of the raw difference, scale = 1; if
-`LossConfig.relative`, `scale` is the standard deviation of the target's hidden states, and the loss does not depend on
-how large a model's hidden states are.
+SmoothL1 has its corner at 1 and is averaged over H. The paper's scale is 1; if `LossConfig.relative`, it is the
+standard deviation of the target's hidden states.
 
 A draft that proposes from a part of the vocabulary (`LogitHeads.d2t`) is compared over that part: the target's
 distribution is restricted to it and normalised anew. Where the target's best token (for the label term: the text's
-token) is not in it, there is nothing to learn; the position still counts in the mean, and its agreement is 0 (EAGLE-3,
-2503.01840).
+token) is not in it, there is nothing to learn; the position still counts in the mean, and its agreement is 0
+(EAGLE-3, 2503.01840).
 
-The vocabulary is large, so logits are made for a few positions at a time. The gradients with respect to o, and to the
-draft's own lm_head where it has one, are ready in the same moment, and are all that is kept for the backward pass.
+The vocabulary is large, so logits are made for a few positions at a time, and gradients with them, which alone are
+kept.
 
 Shapes: D heads, B texts, T tokens, R positions that count, r those of one chunk, H hidden, V vocabulary.
 """
@@ -56,9 +54,8 @@ _NAMES = ("distillation", "regression", "label", "accuracy")
 class HeadMetrics:
     """What was measured; `a + b` merges two batches.
 
-    Attributes:
-        sums: [5, D] over positions, detached: distillation, regression, label, agreement (the head's best token is the
-            target's), and the number of positions.
+    `sums` [5, D] over positions, detached: distillation, regression, label, agreement (the head's best token is the
+    target's), and the number of positions.
     """
 
     sums: Tensor
@@ -114,11 +111,10 @@ def head_losses(
         outputs: [D, B, T, H] of `DraftModel.train_outputs`; gets the gradient.
         hidden_target: [B, T, H] the target's hidden states after its final norm.
         tokens: Long [B, T] the texts.
-        heads: the lm_heads of target and draft.
         predicted_mask: Bool [B, T], tokens that are learnt; False on padding.
         scale: standard deviation of the target's hidden states (`features.hidden_scale`).
-        divisors: [D], number of positions that each head's mean is over; by default those of this batch. With
-            several batches in a step, `count_positions` summed over the batches of a step.
+        divisors: [D], positions that each head's mean is over: `count_positions` of the batches of a step, or
+            this one's.
         likely: Bool [B, T] of `likely_tokens`, if positions with unlikely forced tokens are left out.
     """
     depth, device = len(outputs), outputs.device

@@ -12,10 +12,9 @@ class Acceptance:
 
     Attributes:
         histogram: ``histogram[n]`` steps accepted n draft tokens.
-        attempts: ``attempts[d - 1]`` steps accepted a token at depth d - 1 (the root counts) and had a draft
-            at depth d.
-        drafted: draft depths offered, summed over the steps; several candidates at one depth count once, so
-            that a tree compares with a chain.
+        attempts: ``attempts[d - 1]`` steps accepted a token at depth d - 1 (the root counts) and had a draft at
+            depth d.
+        drafted: draft depths offered, summed over the steps; several candidates at one depth count once.
 
     Two steps with a draft of depth 3, of which the first accepted two tokens and the second none:
 
@@ -31,11 +30,8 @@ class Acceptance:
     drafted: int = 0
 
     def record(self, count: int, drafted_depth: int) -> None:
-        """Add one decoding step.
-
-        Args:
-            count: tokens emitted, the bonus token included, so at least 1.
-            drafted_depth: depth of the tree that was verified, 0 without a draft.
+        """Add a step: tokens emitted (bonus token included), and the depth of the tree that was verified, 0 without a
+        draft.
         """
         assert 1 <= count <= drafted_depth + 1, (count, drafted_depth)
         _grow(self.histogram, count)

@@ -1,7 +1,7 @@
 """The whole of speculative decoding for one sequence, without anything that makes it fast. Read this first.
 
-The engine is held to it: the same tokens at every step (tests/test_reference.py). What it adds are trees in the place
-of a chain, batches, a choice of what drafts, and compiled steps.
+The engine emits the same tokens at every step (tests/test_reference.py). It adds trees, batches, a choice of what
+drafts, and compiled steps.
 
 Shapes: A positions that the target has run in one step, D drafted tokens, V vocabulary, W width of the hidden states.
 """

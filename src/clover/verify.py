@@ -3,8 +3,7 @@
 Token matching (`verify`) is for trees that do not look at what the target chooses at their nodes, recursive rejection
 sampling (`verify_drawn`) for children drawn from the draft without replacement.
 
-Shapes: B batch, N nodes (root included), D depth of the tree, P nodes whose children were drawn, K children at most,
-V vocabulary.
+Shapes: B batch, N nodes (root included), D depth, P nodes whose children were drawn, K children at most, V vocabulary.
 """
 
 from __future__ import annotations
@@ -23,10 +22,8 @@ class Verified:
     """What one decoding step settled.
 
     Attributes:
-        path: Long [B, D + 1], or as wide as the longest; nodes from the root to the last accepted one, then padding:
-            `verify` repeats the last node.
-        counts: Long [B]; nodes on the path, root included, and tokens emitted: counts - 1 accepted draft
-            tokens and the bonus token.
+        path: Long [B, D + 1], or as wide as the longest; nodes from the root to the last accepted one, then padding.
+        counts: Long [B]; nodes on the path, root included, and tokens emitted: the accepted ones and the bonus token.
         tokens: Long, as wide as `path`; the emitted tokens, padded by 0.
     """
 
@@ -39,8 +36,8 @@ def verify(tree: TokenTree, choices: Tensor) -> Verified:
     """Walk down each tree as long as a child carries the token that the target chose at its parent.
 
     The choice at the node where the walk ends is the bonus token. Exact for every tree that does not look at the
-    choices: each emitted token is the target's own draw given the text before it. Should two siblings carry the same
-    token, the walk that gets deeper counts. Nothing here waits for the device.
+    choices: each emitted token is the target's own draw given the text before it. Of two siblings with the same token
+    the walk that gets deeper counts. Nothing here waits for the device.
 
     Args:
         tree: the candidates.
@@ -59,9 +56,8 @@ def verify(tree: TokenTree, choices: Tensor) -> Verified:
 
 
 def verify_on_host(tree: TokenTree, choices: Tensor) -> Verified:
-    """What `verify` finds, for a CPU; as wide as the longest path, and paths are padded by 0.
-
-    There a loop over the nodes takes half the time of `verify`'s twenty small operators.
+    """What `verify` finds, by a loop over the nodes: on a CPU half the time. Paths are as wide as the longest, padded
+    by 0.
 
     >>> tokens, parents = torch.tensor([[5, 7, 6, 8]]), torch.tensor([[-1, 0, 0, 2]])
     >>> verify_on_host(TokenTree.from_parents(tokens, parents), choices=torch.tensor([[6, 1, 9, 2]]))
@@ -108,16 +104,11 @@ class DrawRule:
 
 
 def draw_rule(tree: TokenTree, draws: Draws, target_probs: Tensor) -> DrawRule:
-    """Work out the rule for all nodes at once.
+    """Work out the rule for all nodes at once, of target_probs float64 [B, P, V] at `draws.nodes`.
 
     Child x is accepted with probability min(1, r(x) / q(x)), where r is the target's distribution and q the draft's
-    at first; when it is refused, r becomes the positive part of r - q and q loses x, both normalised anew
-    (recursive rejection sampling without replacement: EAGLE, 2401.15077, section 3.3).
-
-    Args:
-        tree: the tokens; children that are padding are not tested.
-        draws: how they were drawn.
-        target_probs: float64 [B, P, V] at `draws.nodes`.
+    at first; when it is refused, r becomes the positive part of r - q and q loses x, both normalised anew (recursive
+    rejection sampling without replacement: EAGLE, 2401.15077, section 3.3). Padding is not tested.
     """
     target, draft, thresholds = target_probs, draws.draft_probs, []
     for child in draws.children.unbind(2):
@@ -143,8 +134,8 @@ def verify_drawn(tree: TokenTree, target_probs: Tensor, tests: Tensor, bonus: Te
         tree: the candidates, with `draws`.
         target_probs: float64 [B, N, V], after all processors (`Sampler.target_probs`).
         tests: float64 [B, N] in (0, 1), one number for each node's own test (`Sampler.test_numbers`).
-        bonus: float32 [B, D + 1, V], the numbers that choose the bonus token should the walk end at a node of this
-            depth (`Sampler.gumbels`).
+        bonus: float32 [B, D + 1, V], what chooses the bonus token should the walk end at this depth
+            (`Sampler.gumbels`).
 
     Below, the target gives the drawn token half the draft's probability, and the number asks for less.
 
@@ -189,15 +180,7 @@ def _remaining(draws: Draws, rule: DrawRule, target_probs: Tensor, last: Tensor)
 
 
 def _walk(tree: TokenTree, accepted: Tensor) -> tuple[Tensor, Tensor]:
-    """Go down as far as nodes are accepted.
-
-    Args:
-        tree: the candidates.
-        accepted: Bool [B, N], whether a node follows its parent; column 0 is not looked at.
-
-    Returns:
-        path and counts, as in `Verified`.
-    """
+    """Go down as far as nodes are accepted, Bool [B, N], the root aside; path and counts, as in `Verified`."""
     nodes, device = tree.tokens.shape[1], tree.tokens.device
     refused = ~accepted
     refused[:, 0] = False

@@ -59,11 +59,8 @@ def main() -> NoReturn:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code: 0, 2 for what the user can mend, 130 when interrupted.
 
-    A user's mistake prints one line ``clover: error: …`` on stderr; with ``CLOVER_DEBUG=1`` it is raised instead,
-    with its traceback. Errors in the program itself are always raised.
-
-    Args:
-        arguments: what follows ``clover``; this process's own when left out.
+    A user's mistake prints one line ``clover: error: …`` on stderr; with ``CLOVER_DEBUG=1`` it is raised instead, as
+    errors in the program itself always are. The arguments are this process's own when left out.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     message = None

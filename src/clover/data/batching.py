@@ -1,10 +1,9 @@
 """Deterministic batches of texts that are tokenized only when their turn comes.
 
 Each epoch takes the texts in an order of its own, in blocks of about a million characters. Texts longer than
-`max_length` are cut into windows; the windows of a block are sorted by length and cut into batches of about
-`batch_tokens` tokens, so little of a batch is padding; then the batches of the block are shuffled. While a block is
-learnt, the next one is tokenized. What comes at a `Position` depends on the texts, the seed and the position alone,
-so resuming needs nothing but it.
+`max_length` are cut into windows; those of a block are sorted by length and cut into batches, so little is padding;
+then the batches are shuffled. While a block is learnt, the next one is tokenized. What comes at a `Position` depends
+on the texts, the seed and the position alone, so resuming needs nothing else.
 
 Shapes: B windows of a batch, T longest window of the batch.
 """
@@ -70,17 +69,14 @@ class _Block:
 
 
 class Batches:
-    """The endless sequence of training batches: `next(batches)`.
+    """The endless sequence of training batches: `next(batches)`; UserError if no window holds a token to learn.
 
     Args:
         texts: the training texts, or samples in memory.
-        max_length: longest window in tokens.
+        max_length: longest window in tokens, at least 3.
         batch_tokens: upper bound of B · T where a batch has more than one window.
         seed: of the order.
         side: which of the texts are taken; all by default.
-
-    Raises:
-        UserError: `max_length` is too small; and from `next`, no window holds a token to learn.
     """
 
     def __init__(
@@ -168,11 +164,7 @@ class Batches:
 
 
 def held_out(share: float) -> Side:
-    """Whether a text is in the part that is held out, by a hash of it: equal texts are on the same side.
-
-    Args:
-        share: about this share (0 … 1) is held out.
-    """
+    """Whether a text is in the share (0 … 1) that is held out, by a hash of it: equal texts are on the same side."""
     return lambda text: int.from_bytes(text.digest()[:8], "big") / 2**64 < share
 
 

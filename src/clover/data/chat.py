@@ -1,13 +1,10 @@
 """Turn records into token sequences with a loss mask: which tokens the draft learns to predict.
 
-Conversations go through the tokenizer's chat template, and only what the assistant says is learnt, its end-of-turn
-token included. A conversation is rendered up to each assistant turn, once with the opening of the answer and once with
-the answer; the loss mask is what the second has more. That holds only if both are beginnings of the whole conversation;
-templates that rewrite earlier turns (Qwen3's drops their thinking) break it. Such a conversation becomes one sample per
-assistant turn, each rendered as far as that turn, which is also what the target sees when it answers there.
-
-A tokenizer without a template gets `PLAIN_TEMPLATE`: "User: …", "Assistant: …", blank lines between, an end-of-text
-token after each answer.
+Conversations go through the tokenizer's chat template (`PLAIN_TEMPLATE` without one), and only what the assistant
+says is learnt, its end-of-turn token included. A conversation is rendered up to each assistant turn, with the opening
+of the answer and with the answer; what the second has more is learnt. That holds only if both are beginnings of the
+whole conversation. Where templates rewrite earlier turns (Qwen3's drops their thinking) there is one sample per
+assistant turn, rendered as far as that turn, which is also what the target sees when it answers there.
 """
 
 from __future__ import annotations
@@ -66,7 +63,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class _Text:
-    """A text to tokenize: the spans of it that are learnt, all of it if None, and whether it is a conversation.
+    """A text to tokenize, the spans of it that are learnt (all if None), and whether it is a conversation.
 
     A conversation has its special tokens already. A plain text that is `open` is to be continued, and gets no end.
     """
@@ -94,10 +91,10 @@ def encode_records(
 
     Args:
         eos_token_ids: the tokens on which the target stops; the tokenizer's own end-of-text token always counts.
-        refused: called with a record that the chat template does not take, which is then left out.
+        refused: called with a record that the chat template does not take, which is then left out; without it
+            TemplateRefused is raised.
 
     Raises:
-        TemplateRefused: the chat template does not take a conversation, and `refused` is not given.
         UserError: the assistant's words cannot be found in what the template makes of a conversation, or the
             tokenizer cannot say which characters a token covers.
     """
@@ -138,8 +135,7 @@ def check_learnt(samples: Sequence[Sample], tokenizer: PreTrainedTokenizerBase) 
 def encode_prompt(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Token ids of a conversation with the opening of the assistant's next answer: the prompt to decode from.
 
-    Raises:
-        TemplateRefused: the chat template does not take the conversation.
+    TemplateRefused if the chat template does not take the conversation.
     """
     text = _render(tokenizer, list(messages), add_generation_prompt=True)
     encoded: Any = tokenizer(text, add_special_tokens=False, verbose=False)

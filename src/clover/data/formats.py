@@ -1,11 +1,7 @@
 """Records of training files, each read when it is asked for, with errors that say where something is wrong.
 
-==============  =======================================================================================
-.txt            one text; a long one is read in pieces of some 64 KiB, each cut after a whole line
-.jsonl          one JSON object per line
-.json           an array of objects, one object, or one object per line
-.parquet        one row per record (needs pyarrow: the extra `train`)
-==============  =======================================================================================
+A .txt file is one text, a long one read in pieces of some 64 KiB, each cut after a whole line; .jsonl has one JSON
+object per line, .json an array of objects, one object, or one per line; .parquet one row per record (extra `train`).
 
 A record is recognised by its fields, each record by itself; other fields are ignored:
 
@@ -17,8 +13,6 @@ A record is recognised by its fields, each record by itself; other fields are ig
 `question` + `answer`       a conversation of one turn
 `text`                      plain text
 ==========================  ===========================================================================
-
-Of a .txt and a .jsonl file only the places of the line breaks are kept: of a gigabyte they are found in a second.
 """
 
 from __future__ import annotations
@@ -52,9 +46,9 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True)
 class Record:
-    """One training record: either `messages`, or `prompt` and `completion` as plain text.
+    """One training record: either `messages`, or `prompt` and `completion` as plain text (a `text` has no prompt).
 
-    A `text` record is a completion without a prompt. `where` names the file and the line or record.
+    `where` names the file and the line or record.
     """
 
     where: str
@@ -87,9 +81,8 @@ class Rows:
 def open_rows(path: Path) -> Rows:
     """Find the records of one file.
 
-    Raises:
-        UserError: the file is missing, unreadable, empty or of an unknown kind, or a line is too long; `read` raises it
-            where a record cannot be decoded. Names the file and the line or record.
+    UserError, which names the file and the line, if it is missing, unreadable, empty or of an unknown kind, or a line
+    is too long; from `read`, where a record cannot be decoded.
     """
     opener = _OPENERS.get(path.suffix.lower())
     if opener is None:
@@ -106,8 +99,7 @@ def open_rows(path: Path) -> Rows:
 def parse_record(fields: Any, where: str) -> Record:
     """Recognise one decoded record by its fields.
 
-    Raises:
-        UserError: no accepted field is there, one has the wrong type, or the text is longer than 4 MiB.
+    UserError if no accepted field is there, one has the wrong type, or the text is longer than 4 MiB.
     """
     if not isinstance(fields, dict):
         raise UserError(f"{where}: a record must be a JSON object, not {_kind(fields)}")

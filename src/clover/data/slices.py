@@ -1,8 +1,7 @@
 """Where to cut a text into prompts whose continuations are of one kind: a file of source code holds ten kinds of text.
 
-A prompt ends inside the kind it is named after (below a `for` line, in the middle of a docstring), so that what the
-target writes on is text of that kind. The ten kinds stand for the ten kinds of dialogue of Clover-1 (arXiv 2405.00263,
-§4) where the target is too small for dialogues.
+A prompt ends inside the kind it is named after, so that what follows is of that kind. They stand for the ten kinds of
+dialogue of Clover-1 (arXiv 2405.00263, §4) where the target is too small for dialogues.
 """
 
 from __future__ import annotations
@@ -51,10 +50,7 @@ class _Block(NamedTuple):
 
 
 def cut_python(text: str, where: str) -> list[Cut]:
-    r"""The cuts of a Python source file, in the order of the text, at most one per line.
-
-    Raises:
-        UserError: it is not Python that this interpreter can parse.
+    r"""The cuts of a Python source file, in order, at most one per line; UserError if this interpreter cannot parse it.
 
     >>> source = "import re\nimport os\nimport sys\n\nfor x in y:\n    a = 1\n    b = 2\n"
     >>> [(cut.kind, source[: cut.end][-8:]) for cut in cut_python(source, "a file")]

@@ -1,13 +1,8 @@
 """Prompts from task files, each with the group it is counted in.
 
-======================  ==============================================================================
-.json .jsonl .parquet   records as `clover.data.formats` reads them: Spec-Bench, MT-bench and GSM8K are questions,
-                        HumanEval and `prompt` plain text, of `text` the opening is the prompt; also the object
-                        {"prompts": [...], "development": [...]} of lists of texts
-.txt                    one prompt per line
-.py                     cut into prompts, grouped by the kind of text that follows (`clover.data.slices`)
-any other               cut into prompts
-======================  ==============================================================================
+.json, .jsonl and .parquet hold records as `clover.data.formats` reads them (of `text` the opening is the prompt), or
+the object {"prompts": [...], "development": [...]} of lists of texts. A .txt has one prompt per line. Other files are
+cut into prompts, .py grouped by the kind of text that follows (`clover.data.slices`).
 
 The group is Spec-Bench's task (the categories of MT-bench are one task), else the name of the file without its ending.
 """
@@ -74,22 +69,17 @@ def read_prompts(
 ) -> list[TaskPrompt]:
     """Read files of any kind and tokenize the prompts that are used.
 
+    UserError if a file cannot be read or understood, holds no prompts, or the chat template refuses one.
+
     Args:
         limit: prompts at most, spread over the groups.
         prompt_tokens: length of a prompt that is cut from a text.
-
-    Raises:
-        UserError: a file cannot be read or understood, holds no prompts, or the chat template refuses one.
     """
     return [encode_task(task, tokenizer) for task in spread(read_tasks(paths, prompt_tokens), limit)]
 
 
 def read_tasks(paths: Iterable[str | os.PathLike[str]], prompt_tokens: int = PROMPT_TOKENS) -> list[Task]:
-    """What files hold, in order.
-
-    Raises:
-        UserError: names the file, and the line or record where there is one.
-    """
+    """What files hold, in order; UserError names the file, and the line or record where there is one."""
     found: list[Task] = []
     for path in map(Path, paths):
         tasks = list(_read_file(path, prompt_tokens))
@@ -120,10 +110,8 @@ def spread(tasks: Sequence[Task], limit: int | None) -> list[Task]:
 
 
 def fitting(prompts: Sequence[TaskPrompt], context_length: int, max_new_tokens: int) -> list[TaskPrompt]:
-    """The prompts that leave room for all new tokens, so that every way to decode writes the same number.
-
-    Raises:
-        UserError: there are none.
+    """The prompts that leave room for all new tokens, so that every way to decode writes the same number; UserError
+    if none.
     """
     found = [one for one in prompts if len(one.tokens) <= context_length - max_new_tokens]
     if not found:
@@ -137,8 +125,7 @@ def fitting(prompts: Sequence[TaskPrompt], context_length: int, max_new_tokens: 
 def encode_task(task: Task, tokenizer: PreTrainedTokenizerBase) -> TaskPrompt:
     """Tokenize: messages through the chat template, or as plain text where the tokenizer has none.
 
-    Raises:
-        UserError: the chat template refuses the messages, or nothing is left to continue.
+    UserError if the chat template refuses the messages, or nothing is left to continue.
     """
     if task.messages and tokenizer.chat_template:
         try:

@@ -49,15 +49,14 @@ class FileTexts(Texts):
     """The records of files (see `clover.data.formats`) as training texts.
 
     A thousand records of each file are looked at beforehand. What cannot be used later on, and conversations that the
-    chat template refuses (because roles do not alternate, say), are left out and kept in `problems`.
+    chat template refuses, are left out and kept in `problems`.
 
     Args:
         eos_token_ids: the tokens on which the target stops; the tokenizer's own end-of-text token always counts.
         stand_ins: give each user turn and each prompt without an answer a dummy one, for the target to write anew.
 
     Raises:
-        UserError: a file cannot be read or understood; names the file, and the line or record. From `encode`: not one
-            token of the texts that come first is to be learnt.
+        UserError: a file cannot be read or understood. From `encode`: none of the first tokens is to be learnt.
     """
 
     def __init__(

@@ -36,8 +36,8 @@ _LOOKUP_COST = 0.05  # guess: plain steps per token, at least
 class Acceptance:
     """Tokens per step at each depth, from a running mean of the acceptance rate there.
 
-    The rate at a depth counts the sequences that got there. The depth before speaks for one that was hardly seen. At
-    first a rate is assumed, which counts for `weight` observations.
+    The rate at a depth counts the sequences that got there; the depth before speaks for one that was hardly seen. At
+    first `rate` is assumed, which counts for `weight` observations.
     """
 
     def __init__(self, depth: int, rate: float, weight: float):
@@ -72,10 +72,7 @@ class StepSeconds:
     """Seconds of a step of each candidate in batches of about one size; only ratios count.
 
     The machine's speed changes, so a candidate that runs for a few steps is compared with what ran just before.
-    Medians, because other processes make single steps slow and none fast.
-
-    Args:
-        known: by name; counts for `weight` steps.
+    Medians, because other processes make single steps slow. What is `known`, by name, counts for `weight` steps.
     """
 
     def __init__(self, known: Mapping[str, float], weight: int):
@@ -128,10 +125,10 @@ class AutoPolicy(Policy):
     """Runs the fastest candidate; probes another one where that may pay.
 
     Where plain steps lead, the best chain is probed, at first the shallowest. Where drafting leads, plain steps and
-    trees are, if they are nearly as fast. A probe is three steps, two in a batch. What it loses, catching up included,
-    must be 1 % of the time until the next, and less after each probe that was lost: a poor draft is hardly ever asked
-    again. Prompt lookup needs no probes, because every token tells what it would have been worth. In a batch it must
-    be faster than plain steps for every sequence, or those that do not repeat themselves fall behind.
+    trees are, if they are nearly as fast. A probe is three steps, two in a batch. What it loses, catching up
+    included, must be 1 % of the time until the next, and less after each probe that was lost. Prompt lookup needs no
+    probes, because every token tells what it would have been worth. In a batch it must be faster than plain steps for
+    every sequence.
 
     Batch sizes are grouped by powers of two. Acceptance is common to all.
 
@@ -303,13 +300,10 @@ def make_policy(
     """Make what chooses between plain decoding, chains, the draft's own tree and prompt lookup while it runs.
 
     Args:
-        tuning: what was measured of the draft on this machine: its chains and each batch size's best tree. Without it
-            chains of a few depths and the draft's own tree are measured in the first steps.
+        tuning: what was measured on this machine: chains and each batch size's best tree. Without it chains of a
+            few depths and the draft's own tree are measured in the first steps.
         compiled: fewer shapes, because each is compiled.
         lookup: whether prompt lookup is a candidate.
-
-    Raises:
-        UserError: a tuned tree is deeper than the draft goes.
     """
     lengths = () if not lookup else _COMPILED_LENGTHS if compiled else _LENGTHS
     lookups = {f"lookup:{length}": Candidate("lookup", LookupDrafter(length)) for length in lengths}

@@ -25,8 +25,8 @@ class DraftInput:
     Attributes:
         root: Long [B], the last committed token of each sequence.
         sampler: how the sequences' tokens are chosen, and by which random numbers.
-        catch_up: lets the draft take in all that the target has run. Returns the draft's state and its logits [B, V]
-            for the root's children.
+        catch_up: lets the draft take in all that the target has run; its state, and logits [B, V] for the root's
+            children.
         texts: the text of each sequence; None where there is no room for a tree.
     """
 
@@ -37,12 +37,7 @@ class DraftInput:
 
 
 class Drafter(Protocol):
-    """Grows the trees of a step.
-
-    Attributes:
-        max_depth: no tree is deeper.
-        max_nodes: no tree has more nodes, root included.
-    """
+    """Grows the trees of a step; none is deeper than `max_depth` or has more nodes, root included, than `max_nodes`."""
 
     max_depth: int
     max_nodes: int
@@ -69,11 +64,8 @@ PLAIN_DRAFTER = PlainDrafter()
 class Running:
     """The sequences that the next step is for.
 
-    Attributes:
-        batch_size: how many there are.
-        context: tokens of the longest one.
-        room: positions that the longest one may still take.
-        texts: gives each sequence's text, if anyone wants to know.
+    `context` is the tokens of the longest one, `room` the positions that it may still take; `texts` gives each one's
+    text.
     """
 
     batch_size: int
@@ -88,11 +80,10 @@ class StepOutcome:
 
     Attributes:
         running: the sequences, when the step was chosen.
-        drafter: what grew the trees.
         nodes: of each tree, root included; 1 for a plain step.
         emitted: tokens of each sequence in this step, bonus token included.
         seconds: of the whole step.
-        caught_up: positions per sequence that the draft had to take in beyond the last step's, after steps without it.
+        caught_up: positions per sequence that the draft had to take in beyond the last step's.
     """
 
     running: Running
@@ -106,8 +97,7 @@ class StepOutcome:
 class Policy(Protocol):
     """Decides before each step what drafts, and learns from how it went. The text never depends on it.
 
-    Attributes:
-        max_nodes, max_depth: no drafter that it may choose has larger trees.
+    No drafter that it may choose has trees of more than `max_nodes` or `max_depth`.
     """
 
     max_nodes: int

@@ -22,14 +22,14 @@ class BudgetDrafter:
     """Grows level by level until the budget is spent or the draft ends.
 
     1. Token level: of a node's children, the most probable first, those are candidates whose probabilities sum to at
-       most `mass`, and that have at least a quarter of the first one's. The first always is one.
+    most `mass`, and that have at least a quarter of the first one's. The first always is one.
     2. Tree level: the candidates of a depth with the highest joint probabilities are kept, as many as the budget has
-       left; among equals those whose parent, then whose own token comes first.
+    left; among equals those whose parent, then whose own token comes first.
     3. Head level: what was kept leaves the budget.
 
-    Probabilities are the draft's own, at temperature 1; in sampled rows those after Gumbel coupling
-    (`Sampler.gumbel_scores`). A level has room for all that could be kept in any row, since the host does not know how
-    many are. On a CPU, where a look costs nothing, the draft ends when all budgets are spent.
+    Probabilities are the draft's at temperature 1; in sampled rows those after Gumbel coupling
+    (`Sampler.gumbel_scores`). A level has room for all that could be kept in any row, since the host does not know
+    how many are.
     """
 
     def __init__(self, draft: DraftModel, tree: BudgetTree):
@@ -67,16 +67,10 @@ class BudgetDrafter:
         return self._on_cpu and not torch.compiler.is_compiling() and not bool(left.any())
 
     def _candidates(self, scores: Tensor, joint: Tensor, room: int) -> tuple[Tensor, Tensor]:
-        """The token level.
+        """The token level, of scores [B, P, V] and joint probabilities float64 [B, P], 0 for nodes that do not exist.
 
-        Args:
-            scores: [B, P, V], logits of the probabilities.
-            joint: float64 [B, P], probability of the path to each node; 0 for nodes that do not exist.
-            room: children of one node that could be kept.
-
-        Returns:
-            tokens Long [B, C] and their joint probabilities float64 [B, C], 0 for those that are no candidates; each
-            node's children side by side.
+        Returns tokens Long [B, C], each node's `room` children at most side by side, and their joint probabilities
+        float64 [B, C], 0 for those that are no candidates.
         """
         log_probs, indices = likeliest(scores, min(room, scores.shape[2]))
         probs = log_probs.exp()

@@ -12,14 +12,10 @@ from clover.tree import BudgetTree, ConfidentChain, DrawnTree, RerankTree, Tree,
 
 
 def make_drafter(draft: DraftModel, tree: Tree | str | None = None) -> Drafter:
-    """Make what grows `tree` from the draft.
+    """Make what grows `tree` from the draft; UserError if a static tree is deeper than the draft goes.
 
-    Args:
-        tree: a tree, or its name: "plain", "lookup" (prompt lookup) or what `parse_tree` reads; when left out the one
-            that the draft's configuration names, as deep as the draft goes.
-
-    Raises:
-        UserError: a static tree is deeper than the draft goes. The depth of other trees follows from the draft's.
+    `tree` is a tree, or its name: "plain", "lookup" (prompt lookup) or what `parse_tree` reads; when left out the one
+    that the draft's configuration names, as deep as the draft goes.
     """
     if tree == PLAIN:
         return PLAIN_DRAFTER

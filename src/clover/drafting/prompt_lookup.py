@@ -1,8 +1,6 @@
 """Prompt lookup: what followed the end of a text where it stood before is proposed, and the draft is not asked.
 
-Texts repeat themselves: code, quotations, tables, answers about a document, and greedy texts that go in circles. A
-drafted token costs a depth of the draft. A looked-up one costs its place in the target's pass and nothing else (LLMA,
-2304.04487).
+A looked-up token costs its place in the target's pass and nothing else (LLMA, 2304.04487).
 """
 
 from __future__ import annotations
@@ -20,11 +18,7 @@ _MEMORY, _WEIGHT = 256.0, 8.0  # tokens that rates are averaged over, and that t
 
 
 class LookupDrafter:
-    """Proposes a chain of tokens in each sequence that repeats itself, and nothing in the others.
-
-    Args:
-        length: of the chain.
-    """
+    """Proposes a chain of `length` tokens in each sequence that repeats itself, and nothing in the others."""
 
     def __init__(self, length: int):
         self.max_depth, self.max_nodes = length, length + 1

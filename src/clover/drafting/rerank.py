@@ -18,9 +18,9 @@ class RerankDrafter:
     """Keeps the candidates with the highest probability of the path that leads to them.
 
     Expansion: at each depth the K best nodes get K children each. Re-ranking: of all children, whatever their depth,
-    the best are the tree. No child is better than its parent, and among equals the one found earlier wins, parents
-    before children: so the best always form a tree. Probabilities are the draft's own, at temperature 1; in sampled
-    rows those after Gumbel coupling (`Sampler.gumbel_scores`).
+    the best are the tree. No child is better than its parent, and among equals the one found earlier wins: so the
+    best always form a tree. Probabilities are the draft's at temperature 1; in sampled rows those after Gumbel
+    coupling (`Sampler.gumbel_scores`).
     """
 
     def __init__(self, draft: DraftModel, tree: RerankTree):

@@ -26,8 +26,7 @@ class Level:
     Attributes:
         choices: how many tokens of a parent's distribution are looked at.
         expanded: Long [parents], the nodes whose children these are, in the order of the draft's output.
-        slots: Long [nodes], row of the draft's output that a node is a child in.
-        ranks: Long [nodes], which of that row's tokens it is.
+        slots, ranks: Long [nodes], row of the draft's output that a node is a child in, and which of its tokens it is.
         places: Long [parents], where these are among the nodes of the level above.
         above: Long [parents], their `slots` there.
     """
@@ -59,10 +58,8 @@ class Level:
 class StaticDrafter:
     """Fills a fixed tree shape: node i is the `ranks[i]`-th best child of its parent (Clover-2, section 3).
 
-    The best are the most probable ones in greedy rows; in sampled rows those with the highest Gumbel scores, by the
-    numbers with which the target will choose (`Sampler.gumbel_scores`).
-
-    One call of the draft per depth; only nodes that have children are expanded.
+    The best are the most probable ones in greedy rows; in sampled rows those with the highest Gumbel scores
+    (`Sampler.gumbel_scores`). One call of the draft per depth; only nodes that have children are expanded.
     """
 
     def __init__(self, draft: DraftModel, shape: TreeShape):
@@ -100,10 +97,9 @@ class StaticDrafter:
 class ConfidentDrafter:
     """Drafts one token after another until their joint probability, as the mean of the rows, is below the least.
 
-    A depth of the draft costs the same whether its token is accepted or not, and no fixed length suits both easy and
-    hard text. The threshold is that of transformers' `assistant_confidence_threshold` and of SpecDec++ (2405.19715),
-    here on the probability of the whole path, as the draft gives it: in sampled rows after Gumbel coupling
-    (`Sampler.gumbel_scores`). All sequences get as many tokens. The host waits for the device once per depth.
+    The threshold is that of transformers' `assistant_confidence_threshold` and of SpecDec++ (2405.19715), here on the
+    probability of the whole path: in sampled rows after Gumbel coupling (`Sampler.gumbel_scores`). All sequences get
+    as many tokens. The host waits for the device once per depth.
     """
 
     def __init__(self, draft: DraftModel, tree: ConfidentChain):

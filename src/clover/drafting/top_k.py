@@ -12,17 +12,12 @@ from clover.tree import TokenTree
 
 
 def best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the highest values, falling, and where they are; of equal values the first counts as higher.
+    """Return the highest `count` of values [..., C], falling, and where they are Long [..., count]; the first of
+    equals is higher.
 
     `topk` leaves open which of equals it returns, and in which order; trees must not depend on that. Those above the
-    lowest are the same whichever it takes, and of the equal ones the first are found by their running count.
-
-    Args:
-        values: [..., C]; NaN counts as -inf.
-        count: at most C.
-
-    Returns:
-        values [..., count] and indices Long [..., count].
+    lowest are the same whichever it takes, and of the equal ones the first are found by their running count. NaN
+    counts as -inf.
 
     >>> best(torch.tensor([0.5, 0.1, 0.5, 0.3, 0.1]), 4)
     (tensor([0.5000, 0.5000, 0.3000, 0.1000]), tensor([0, 2, 3, 1]))
@@ -40,15 +35,10 @@ def best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def likeliest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `best` of a draft's scores as log-probabilities; no others are turned into such.
+    """Return the `best` of a draft's scores [..., V] as log-probabilities; no others are turned into such.
 
-    Args:
-        scores: [..., V], logits of any floating dtype.
-        count: at most V.
-
-    Returns:
-        float64 [..., count], -inf for a score that is not finite and where no token has a finite one; and indices Long
-        [..., count].
+    Returns float64 [..., count], -inf for a score that is not finite and where no token has a finite one; and indices
+    Long [..., count].
     """
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     found, indices = scores.max(-1, keepdim=True) if count == 1 else best(scores, count)
@@ -57,12 +47,11 @@ def likeliest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def compact(tokens: Tensor, parents: Tensor, exists: Tensor, size: int, max_depth: int) -> TokenTree:
-    """Build trees from candidates of which each row keeps some.
+    """Build trees of N = `size` nodes from candidates of which each row keeps at most so many.
 
     Args:
         tokens, parents: Long [B, C]; candidate 0 is the root, parents are candidates before.
         exists: Bool [B, C]; a candidate that does has a parent that does.
-        size: N, at least as many as exist in any row.
         max_depth: a depth that no node exceeds.
     """
     order = (~exists).long().sort(dim=1, stable=True).indices

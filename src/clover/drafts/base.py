@@ -34,8 +34,8 @@ class DraftModel(PreTrainedModel):
     """Base of all drafts. The target's lm_head and embedding are shared by `bind`, not saved; an own lm_head is.
 
     Attributes:
-        d2t: Long [V], the target's token of each index of the draft's logits, rising; None where it proposes from the
-            target's whole vocabulary. Saved with the weights. Until tokens are chosen (`reduce_vocabulary`), the first.
+        d2t: Long [V], the target's token of each index of the draft's logits, rising; None for the target's whole
+            vocabulary. Until `reduce_vocabulary` the first tokens.
         usable: whether all weights are finite numbers; where they are not, decoding goes on without the draft.
     """
 
@@ -89,9 +89,7 @@ class DraftModel(PreTrainedModel):
     def bind(self, target: TargetModel) -> Self:
         """Share the target's lm_head and embedding; of the lm_head only the rows of the draft's vocabulary.
 
-        Raises:
-            UserError: this is not the target the draft was trained for; names the field that differs. Or `d2t` does
-                not name tokens of the target.
+        UserError if the draft was trained for another target, or `d2t` does not name tokens of the target.
         """
         check_target(self.config.target_config or {}, target)
         linear = target.head.linear
@@ -110,12 +108,10 @@ class DraftModel(PreTrainedModel):
         return self._lm_head[0]
 
     def for_inference(self, exact: bool = False) -> Self:
-        """This draft over the same weights, as sessions run it fastest on this machine (`clover.target.fast_linear`).
+        """This draft over the same weights, as sessions run it fastest here (`clover.target.fast_linear`); made once
+        per weights.
 
-        Made once, and anew when weights have changed since.
-
-        Args:
-            exact: without rounded weights, so that the output is the same for every number of rows.
+        With `exact` no weights are rounded, so that the output is the same for every number of rows.
         """
         versions = [(w.data_ptr(), 0 if w.is_inference() else w._version) for w in self.parameters()]
         if exact not in self._fast or self._fast[exact][0] != versions:
@@ -138,16 +134,11 @@ class DraftModel(PreTrainedModel):
 
     @torch.no_grad()
     def reduce_vocabulary(self, tokens: Tensor) -> None:
-        """Let the draft propose from these tokens only. Its output stays lossless: the target knows them all.
+        """Let the draft propose from these tokens only, Long [V], rising. Its output stays lossless: the target knows
+        them all.
 
-        An own lm_head keeps its rows, and has the target's for tokens that it did not know. `frequent_tokens` finds
-        tokens to keep.
-
-        Args:
-            tokens: Long [V], rising.
-
-        Raises:
-            UserError: these are not tokens of the target, each once, rising.
+        An own lm_head keeps its rows, and has the target's for tokens that it did not know. UserError if these are
+        not tokens of the target, each once, rising.
         """
         target, known = self.target, self.d2t
         check_map(tokens, target.vocab_size)
@@ -160,22 +151,15 @@ class DraftModel(PreTrainedModel):
         self.bind(target)
 
     def logits(self, outputs: Tensor, depth: int = 0) -> Tensor:
-        """Logits [..., V] of outputs [..., H] through the target's lm_head, as far as the draft's vocabulary goes.
-
-        Args:
-            depth: from 0, where depths have lm_heads of their own.
-        """
+        """Logits [..., V] of outputs [..., H] through the target's lm_head, or an own one of this depth, from 0."""
         return self.target.head.scaled(self.lm_head(outputs))
 
     @classmethod
     def from_target(cls, target: TargetModel, **options: Any) -> Self:
         """A draft for `target` with its starting values, in float32 or the target's wider dtype, ready to be trained.
 
-        Args:
-            options: fields of the system's configuration.
-
-        Raises:
-            UserError: there is no such field, or its value is of the wrong type or out of range.
+        `options` are fields of the system's configuration; UserError if there is no such field, or its value does not
+        fit.
         """
         kind = cast(Any, cls.config_class)
         check_names(kind, options)
@@ -200,41 +184,30 @@ class DraftModel(PreTrainedModel):
         return FrontierSession(self, self.new_cache(batch_size, capacity))
 
     def read(self, hidden: Tensor, next_tokens: Tensor, cache: KVCache | None = None) -> Tensor:
-        """What runs once per verified position.
+        """What runs once per verified position; returns states [B, A, H], from which the first depth starts.
 
         Args:
             hidden: [B, A, W] target hidden states of the kind `config.hidden_state` names.
             next_tokens: Long [B, A], the token after each position.
             cache: of `new_cache`, after `begin(A)`; None for whole texts.
-
-        Returns:
-            states [B, A, H], from which the first depth starts.
         """
         return hidden
 
     def step(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """One depth.
+        """One depth, from 0; returns the nodes' states and what goes into the lm_head, both [B, P, H].
 
         Args:
-            depth: from 0.
             states: [B, P, H] of the nodes above; at depth 0 those of `read`.
             tokens: Long [B, P], the newest token of each path; at depth 0 the one that the target has produced.
-
-        Returns:
-            the nodes' states and what goes into the lm_head, both [B, P, H].
         """
         raise AssertionError("every draft system has its own step")
 
     def train_outputs(self, hidden: Tensor, tokens: Tensor) -> Tensor:
-        """Run all depths over whole texts, forced with the tokens of the text.
+        """Run all depths over whole texts, forced with the tokens of the text, Long [B, T], right-padded.
 
-        Args:
-            hidden: [B, T, W] target hidden states of the kind `config.hidden_state` names.
-            tokens: Long [B, T], right-padded.
-
-        Returns:
-            [D, B, T, H]: `out[i, :, t]` is compared with the target's post-norm state at t + 1 + i, and through
-            `train_logits` predicts token t + 2 + i. Where the text ends before that, values are meaningless.
+        `hidden` is [B, T, W], of the kind `config.hidden_state` names. Returns [D, B, T, H]: `out[i, :, t]` is
+        compared with the target's post-norm state at t + 1 + i, and through `train_logits` predicts token t + 2 + i.
+        Where the text ends before that, values are meaningless.
         """
         states, outputs = self.read(hidden, shifted(tokens, 1)), []
         for depth in range(self.trained_depths):

@@ -37,17 +37,14 @@ class Clover1Config(DraftConfig):
     """Configuration of a Clover-1 draft.
 
     Attributes:
-        augmenting: "block", one decoder layer between target and heads; "attention" or "mlp", that half of it alone;
-            "none", so that s_0 = h. An ablation.
+        augmenting: "block", one decoder layer between target and heads; "attention" or "mlp", that half of it
+            alone; "none", so that s_0 = h. An ablation.
         connection: "attention", the attention decoder; "mlp", a plain MLP on the concatenation of state and
-            embedding; "none", so that all heads see s_0 and no drafted token. Without augmenting and connection the
-            system is Medusa with a shared lm_head. An ablation.
-        embedding_scale: length of e(x), 1 in the paper; None for entries of mean square 1, the size of the states
-            that e meets.
-        start: starting values of the augmenting block: "fresh", as a new model has them, or "last_layer", a copy of
-            the target's last layer, as in the paper.
-        hidden_state: "post_norm", or "pre_norm", as in the paper, whose states go through the target's final norm
-            after the heads.
+            embedding; "none", so that all heads see s_0 and no drafted token. An ablation.
+        embedding_scale: length of e(x), 1 in the paper; None for entries of mean square 1, as states have.
+        start: starting values of the augmenting block: "fresh", or "last_layer", a copy of the target's, as in
+            the paper.
+        hidden_state: "post_norm", or "pre_norm", as in the paper.
     """
 
     model_type = "clover1"

@@ -51,10 +51,9 @@ class Clover2Config(DraftConfig):
         num_augmenting_layers: decoder layers of the augmenting block, 2 in the paper; an ablation.
         projector_embedding: whether FC2 reads [s ; E[x]], as in the paper, or s alone; an ablation.
         embedding: whose rows E are: "lm_head", as in the paper, or "input", the target's input embedding; an ablation.
-        embedding_scale: what E is multiplied by, 1 in the paper; None for entries of mean square 1, the size of the
-            states that E meets.
-        start: starting values of the augmenting layers: "fresh", as a new model has them, or "last_layer", copies of
-            the target's last layer, as in the paper.
+        embedding_scale: what E is multiplied by, 1 in the paper; None for entries of mean square 1, as states have.
+        start: starting values of the augmenting layers: "fresh", or "last_layer", copies of the target's, as in
+            the paper.
         hidden_state: "post_norm", or "pre_norm", as in the paper.
     """
 

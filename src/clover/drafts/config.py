@@ -33,11 +33,10 @@ class LossConfig:
         regression_weight: of the SmoothL1 between the draft's outputs and the target's hidden states.
         label_weight: of the cross-entropy against the token that stands in the text.
         decay: weight of each head relative to the one before.
-        likely_tokens_only: leave out positions where a token the head is forced with is not one the target might
-            have emitted (its top 8 within a nucleus of 0.8); they still count in the mean, as zero.
+        likely_tokens_only: leave out positions where a forced token is none that the target might have emitted
+            (its top 8 within a nucleus of 0.8); they count in the mean, as zero.
         noise: half-width of uniform noise added to the hidden states the draft reads.
-        relative: whether the regression and the noise are in units of the standard deviation of the target's states
-            after the final norm, and not in those of the states themselves, as in the papers.
+        relative: whether regression and noise are in units of the deviation of the target's post-norm states.
     """
 
     distillation_weight: float = 1.0
@@ -55,8 +54,7 @@ class PaperRecipe:
 
     Args:
         lr, betas, weight_decay: of AdamW; `lr` is the peak. 0.01 is its own default where a paper names no decay.
-        schedule: "cosine", or "constant" after the warm-up.
-        warm_up_steps: optimizer steps in which the rate rises to its peak.
+        warm_up_steps: optimizer steps in which the rate rises to its peak, and stays there or falls (`schedule`).
         clip_value: largest entry of the gradient; None for no clipping.
         options: fields of the configuration that differ from their defaults.
     """
@@ -75,14 +73,12 @@ class DraftConfig(PretrainedConfig):
 
     Attributes:
         num_heads: depths that are trained, and those of its own tree.
-        target_config: the target's own `config.to_dict()`; the draft builds its decoder layers from it and is bound
-            only to a target that agrees with it.
-        hidden_state: "post_norm", the target's last hidden states after its final norm (what serving engines hand
-            over, and the regression target at once), "pre_norm", before it (as in Clover's papers), or
-            "low_middle_high", those of three layers side by side (as in EAGLE-3).
+        target_config: the target's `config.to_dict()`, from which decoder layers are built; `bind` wants one that
+            agrees.
+        hidden_state: "post_norm", the target's states after its final norm, "pre_norm", before it (as in Clover's
+            papers), or "low_middle_high", those of three layers side by side (as in EAGLE-3).
         tree: rank paths of the static tree the draft works best with; the 25-node tree of Clover-2 if None.
-        draft_vocab_size: how many of the target's tokens the draft proposes from; all if None. Training chooses the
-            most frequent ones of its texts.
+        draft_vocab_size: how many of the target's tokens the draft proposes from, the most frequent ones; all if None.
     """
 
     num_heads: Count = 5
@@ -113,11 +109,7 @@ class DraftConfig(PretrainedConfig):
 
 
 def check_options(config_class: Any, options: Mapping[str, Any], source: str) -> None:
-    """Check the fields that a draft's configuration has; others are passed over.
-
-    Raises:
-        UserError: a value is of another type than the field, or out of range. One line that names source and field.
-    """
+    """Check the fields that a draft's configuration has; others are passed over. UserError names source and field."""
     validated(_model(config_class), dict(options), source)
 
 
@@ -135,10 +127,8 @@ def all_options(config_class: Any, options: Mapping[str, Any]) -> dict[str, Any]
 
 
 def check_target(target_config: Mapping[str, Any], target: TargetModel) -> None:
-    """Raise UserError naming the first field in which `target` is not the model that a draft was trained for.
-
-    Args:
-        target_config: `DraftConfig.target_config`, as it was read: nothing is built from it.
+    """UserError that names the first field in which `target` is not the model of `DraftConfig.target_config`, as it
+    was read.
     """
     for name in _TARGET_FIELDS:
         stored = target.config.attribute_map.get(name, name)

@@ -9,12 +9,8 @@ With the target's hidden states f after its final norm and its input embedding E
 Deeper in the tree o_t takes the place of f_{t+1}: one layer is run for every node, on a cache of its own that holds
 the pairs of true states and, after them, the nodes' ancestors.
 
-As in the authors' code the layer has no norm before its attention, no final norm follows it, and it starts from random
-weights. Families whose attention has no norm to itself keep their layer as it is (`clover.target.decoder.input_norm`):
-OLMo-2 norms the outputs of attention and MLP instead, Phi and Cohere give one norm to both.
-
-`scale_embedding` brings E to entries of mean square 1, the size of the states beside it. The authors' code does not,
-and the draft then learns less from the same text (docs/log.md).
+As in the authors' code the layer has no norm before its attention where that norm is its own (`input_norm`), no final
+norm follows it, and it starts from random weights.
 
 Shapes: B batch, N positions or nodes, H hidden.
 """
@@ -38,12 +34,7 @@ from clover.target.decoder import DecoderStack
 
 
 class EagleConfig(DraftConfig):
-    """Configuration of an EAGLE-1 draft; it learns one step, and repeats it up to 16 times.
-
-    Attributes:
-        hidden_state: "post_norm" alone: it predicts what it reads.
-        scale_embedding: whether E is scaled to entries of mean square 1.
-    """
+    """Configuration of an EAGLE-1 draft, which predicts what it reads; `scale_embedding` brings E to mean square 1."""
 
     model_type = "eagle"
     hidden_state: Literal["post_norm"] = "post_norm"

@@ -8,19 +8,16 @@ With the target's hidden states l, m, h of a low, a middle and a high layer, and
     a_t = b_t + Wdown (SiLU(Wgate Norm(b_t)) · Wup Norm(b_t))
     logits = lm_head(Norm(a_t))                for token t + 2
 
-Deeper in the tree a, as it left the layer, takes the place of g; nothing makes it resemble a hidden state of the
-target. Training does the same for D steps ("training-time test"): step i at position t reads its own output of step
-i - 1 and x_{t+1+i}, and sees what a node of the tree sees there: the true pairs up to t, and the steps 1 … i of this
-same t, which lie behind one another at t + 1 … t + i.
+Deeper in the tree a, as it left the layer, takes the place of g. Training does the same for D steps ("training-time
+test"): step i at position t reads its own output of step i - 1 and x_{t+1+i}, and sees the true pairs up to t, and
+the steps 1 … i of this same t, which lie behind one another at t + 1 … t + i.
 
-What differs from the paper: its draft has an lm_head of its own, over the tokens that are frequent in the training
-texts; here it is the target's, frozen, and whole unless `draft_vocab_size` takes the frequent rows only. The gain of
-the norm before it starts as that of the target's final norm. Rotary positions are LLaMA's with the target's base and
-scaling, whatever the target's own positions are. The draft learns D = 5 steps by default, as many as the systems beside
-it; the authors' code has 7.
+Unlike the paper's, this draft has the target's lm_head, frozen, and whole unless `draft_vocab_size` takes frequent
+rows only; the norm before it starts with the gain of the target's. Rotary positions are LLaMA's with the target's
+base and scaling. D = 5 by default; the authors' code has 7.
 
-Shapes: B batch, N positions or nodes, T text, S' slots seen, H hidden, W = 3H, Q query heads, G key-value heads,
-C their width.
+Shapes: B batch, N positions or nodes, T text, S' slots seen, H hidden, W = 3H, Q query heads, G key-value heads, C
+their width.
 """
 
 from __future__ import annotations
@@ -60,11 +57,8 @@ class Eagle3Config(DraftConfig):
 def layer_config(target: PretrainedConfig) -> Any:
     """The layer as a LLaMA's: sizes, rotary base and scaling are the target's, or usual ones where it names none.
 
-    Of a target with layers of several kinds the positions are those of full attention. Frequencies that depend on the
-    length of the text are left at their start.
-
-    Raises:
-        UserError: the target's heads have an odd width, which rotary positions cannot have.
+    Of several kinds of layers the positions are those of full attention. Frequencies that depend on the length stay
+    at their start. UserError if the target's heads have an odd width, which rotary positions cannot have.
     """
     size, heads = target.hidden_size, target.num_attention_heads
     width = getattr(target, "head_dim", None) or size // heads
@@ -127,11 +121,10 @@ class FusedLayer(nn.Module):
 def cached_attention(
     cache: KVCache, mask: Tensor | None, query: Tensor, key: Tensor, value: Tensor
 ) -> Tensor:
-    """Attention of new tokens over a cache of one layer, which takes in their keys and values (`Attend`).
+    """Attention of new tokens over a cache of one layer, after `begin(N)`, which takes in their keys and values
+    (`Attend`).
 
-    Args:
-        cache: after `begin(N)`.
-        mask: Bool [B, 1, N, S'] of the cache; None for plain text.
+    `mask` is Bool [B, 1, N, S'] of the cache; None for plain text.
     """
     added = query.shape[2]
     bias = sdpa_mask(mask, added, cache, query.dtype)

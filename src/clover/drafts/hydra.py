@@ -28,11 +28,7 @@ from clover.target.decoder import DecoderStack
 
 
 class HydraConfig(DraftConfig):
-    """Configuration of a Hydra draft.
-
-    Attributes:
-        prefix_attention: the decoder layer of Hydra++.
-    """
+    """Configuration of a Hydra draft; `prefix_attention` is the decoder layer of Hydra++."""
 
     model_type = "hydra"
     prefix_attention: bool = False

@@ -54,13 +54,9 @@ def start_linear(layer: nn.Linear, weight: Tensor, noise: float = 0.0) -> None:
 
 
 class TokenTable(nn.Module):
-    """What a step computes of a token alone, made once for every token of the vocabulary.
+    """What a step computes of a token alone, made once for every token: parts [V, width].
 
-    Keys, values and halves of products that read the embedding alone do not depend on the text: with a small
-    vocabulary, a depth of the tree costs a look-up in the place of several products.
-
-    Args:
-        parts: each [V, width].
+    With a small vocabulary, a depth of the tree costs a look-up in the place of several products.
     """
 
     def __init__(self, parts: Sequence[Tensor]):

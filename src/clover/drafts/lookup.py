@@ -2,11 +2,8 @@
 
 The last n tokens of a path, n from `max_ngram` down to `min_ngram`, are looked up in an index of the committed text;
 what followed them there is proposed: by how often it did, then by how recently. All that followed a longer n-gram
-stands above all that followed only a shorter one, and that above every other token.
-
-Probabilities follow the same order: each n shares its mass by counts, and gets together half of what the least of the
-next longer n got; so do the tokens that followed nowhere. Paths of a tree extend what is looked up, not the index.
-The first token of a text is not in the index: `commit` takes in the tokens that follow positions.
+stands above all that followed only a shorter one, and that above every other token: each n shares its mass by counts,
+and gets together half of what the least of the next longer n got; so do the tokens that followed nowhere.
 
 Shapes: B batch, A committed positions, P frontier nodes, V vocabulary.
 """

@@ -25,11 +25,7 @@ from clover.target import TargetModel
 
 
 class MedusaConfig(DraftConfig):
-    """Configuration of a Medusa draft.
-
-    Attributes:
-        own_lm_head: each head has its own lm_head, as in the paper; False shares the target's, frozen.
-    """
+    """Configuration of a Medusa draft; each head has its `own_lm_head`, as in the paper, or the target's, frozen."""
 
     model_type = "medusa"
     own_lm_head: bool = True

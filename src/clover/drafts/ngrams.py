@@ -53,9 +53,8 @@ class NgramIndex:
     def log_shares(self, tail: tuple[int, ...]) -> tuple[dict[int, float], float]:
         """What followed the ends of `tail`, best first.
 
-        Returns:
-            the logarithm of each such token's share, and of the mass that all others have together; relative, and
-            lowered a little from rank to rank, so that the more recent of two equal ones stands above the other.
+        Returns the logarithm of each such token's share, and of the mass that all others have together; relative, and
+        lowered a little from rank to rank, so that the more recent of two equal ones stands above the other.
         """
         shares: dict[int, float] = {}
         mass = 0.0
@@ -79,13 +78,10 @@ class NgramIndex:
 class RepeatingText:
     """A text whose end may have stood before: the last such place is followed as long as it holds.
 
-    Args:
-        prompt: what the text starts with.
-
     Attributes:
         match: tokens before the end that stand before that place, too; 0 where there is none. At most 64.
-        judged: of each token after the prompt that could have been looked up: the match before it, and whether the
-            token looked up was right. Whoever reads it may empty it.
+        judged: of each token after the prompt that could have been looked up: the match before it, and whether
+            the token looked up was right. Whoever reads it may empty it.
     """
 
     def __init__(self, prompt: Iterable[int]):
@@ -113,9 +109,8 @@ class RepeatingText:
                 self.match = self._matching()
 
     def following(self, count: int) -> list[int]:
-        """The `count` tokens that followed, none where there is no such place.
-
-        Where they run into the end of the text they go on with themselves.
+        """The `count` tokens that followed, none where there is no such place; at the text's end they go on with
+        themselves.
 
         >>> RepeatingText([1, 2, 3, 9, 1, 2, 3]).following(6)
         [9, 1, 2, 3, 9, 1]

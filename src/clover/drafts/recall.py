@@ -42,9 +42,7 @@ from clover.target.fast_linear import linear_of
 class RecallConfig(DraftConfig):
     """Configuration of a Clover-Recall draft.
 
-    Attributes:
-        mlp_ratio: width of the MLP as a multiple of H.
-        embedding_scale: what E is multiplied by; None for entries of mean square 1.
+    `mlp_ratio` is the width of the MLP divided by H; E is multiplied by `embedding_scale`, None for a mean square of 1.
     """
 
     model_type = "recall"
@@ -166,12 +164,7 @@ class RecallDraft(DraftModel):
         return self.target.lm_head_weight[tokens] * (self.config.embedding_scale or 1.0)
 
     def look_back(self, states: Tensor, tokens: Tensor, *text: Any, causal: bool = False) -> Tensor:
-        """o_i [B, P, H] of o_{i-1} [B, P, H] and tokens Long [B, P].
-
-        Args:
-            text: keys, values and maybe the mask of `RecurrentLayer.mix`.
-            causal: see there.
-        """
+        """o_i [B, P, H] of o_{i-1} [B, P, H] and tokens Long [B, P]; `text`, `causal`: see `RecurrentLayer.mix`."""
         if self.token_table is not None and self.of_mixed is not None:
             of_token, projected = self.token_table(tokens)
             both = torch.cat((states, self.layer.mix(states, of_token, *text)), dim=-1)

@@ -35,20 +35,16 @@ class DraftSession(Protocol):
             counts: how many of the A positions of each row are real; the rest is padding at the end.
 
         Returns:
-            logits [B, V] for the token after the last committed pair: the first depth of the tree. Which of the
-            target's tokens an index is, the draft's `d2t` says.
+            logits [B, V], of the tokens in `d2t`, after the last committed pair: the first depth of the tree.
         """
         ...
 
     def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
-        """Go one depth down.
+        """Go one depth down; returns logits [B, P, V] for the children of these nodes, the frontier of the next call.
 
         Args:
             slots: Long [B, P] row of the frontier before (0 on the first call after `commit`) that a node continues.
             tokens: Long [B, P] the nodes' tokens, in the target's numbering.
-
-        Returns:
-            logits [B, P, V] for the children of each node; these nodes are the frontier of the next call.
         """
         ...
 
@@ -57,9 +53,8 @@ class DraftSession(Protocol):
         ...
 
     def insert(self, other: Self) -> None:
-        """Take in the rows of another session of the same draft behind the own ones; a commit comes next.
-
-        There is room for as many rows as the session was made for.
+        """Take in the rows of another session of the same draft behind the own ones, as far as there is room; a
+        commit follows.
         """
         ...
 

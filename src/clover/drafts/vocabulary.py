@@ -1,11 +1,10 @@
 """The part of the target's vocabulary that a draft proposes from (`draft_vocab_size`, `d2t`).
 
-The lm_head is read once per depth of the tree, and with a large vocabulary that is most of what drafting costs. A draft
-that knows only the frequent tokens reads a part of it. Verification stays over the whole vocabulary: a token that the
-draft cannot propose comes from the target, so the text is the same.
+The lm_head is read once per depth of the tree; with a large vocabulary that is most of what drafting costs. A token
+that the draft cannot propose comes from the target, so the text is the same.
 
-`d2t`, Long [V'], names the target's token of each draft index, rising. (In EAGLE-3's published files the tensor of that
-name holds differences: token = index + d2t[index].)
+`d2t`, Long [V'], names the target's token of each draft index, rising. (In EAGLE-3's published files it holds
+differences: token = index + d2t[index].)
 
 Shapes: V target vocabulary, V' draft vocabulary.
 """
@@ -30,11 +29,7 @@ def default_size(vocab_size: int) -> int | None:
 
 
 def frequent_tokens(counts: Tensor, size: int) -> Tensor:
-    """The tokens that occur most often, Long [size], rising; of equals the lower one.
-
-    Args:
-        counts: Long [V], how often each token occurs.
-        size: V', at most V.
+    """The tokens that occur most often by counts Long [V]: Long [size], rising; of equals the lower one.
 
     >>> frequent_tokens(torch.tensor([5, 0, 7, 5]), 2)
     tensor([0, 2])

@@ -25,7 +25,7 @@ class Batch:
         session: the draft's side; None without a draft.
         sampler: how the rows' tokens are chosen; without rows it means nothing.
         root: Long [B].
-        pending: what the draft has not taken in; without a draft nothing is put there.
+        pending: what the draft has not taken in; empty without a draft.
     """
 
     sequences: list[RunningSequence]
@@ -85,8 +85,8 @@ class PrefixCache:
     def shared_length(self, prompt: Sequence[int]) -> int:
         """Tokens at the start of `prompt` that need no prefill.
 
-        One less than agree: the draft pairs each position with the token after it, and that one must agree too. And
-        two less than the prompt has: its last token is the root, the one before is run for its hidden state.
+        One less than agree, because the draft pairs each position with the token after it; and two less than the
+        prompt has, because its last token is the root and the one before is run for its hidden state.
         """
         agreeing = 0
         for old, new in zip(self.tokens, prompt, strict=False):

@@ -1,13 +1,11 @@
 """Decoding steps as graphs of fixed shape, for `torch.compile` and CUDA graphs (docs/compile.md).
 
-Two graphs make a step: the draft takes in the last step's positions and grows its tree, and the target runs the tree
-and, where all rows simply take the most probable token, verifies it. Rows, nodes and positions are filled up to one of
-a few sizes, and the caches have one of a few capacities, so that few graphs serve all steps; a graph is made when its
-shapes are met first. No graph depends on the lengths of the texts: they are tensors (`FixedCache`).
+Two graphs make a step: the draft takes in the last step's positions and grows its tree; the target runs the tree and,
+where all rows take the most probable token, verifies it. Rows, nodes, positions and the caches' slots are filled up
+to a few sizes, so that few graphs serve all steps. The lengths of the texts are tensors (`FixedCache`).
 
-What is not captured runs as it does without compilation: prompts, most of a long catching up, trees that are drawn or
-whose rows depend on each other, prompt lookup, drafts without a `FrontierSession`, the choice of sampled tokens, and
-moving what was accepted to its place in the cache.
+Prompts, most of a long catching up, drawn and confident trees, prompt lookup, drafts without a `FrontierSession`,
+sampling and moving what was accepted run as they do without compilation.
 
 Shapes: B batch, N nodes, A pending positions, V vocabulary, W width of the hidden states that the draft reads; B', N'
 and A' filled up.
@@ -42,14 +40,9 @@ _Storage = tuple[Tensor, Tensor]  # keys and values
 
 
 class _Growing(NamedTuple):
-    """What one step gives the draft's graph.
+    """What one step gives the draft's graph: the positions to take in, and what its tree is grown from.
 
-    Attributes:
-        hidden, next_tokens, counts: [B', A', W], Long [B', A'] and Long [B'], the positions to take in.
-        root: Long [B'].
-        noise: of B' rows.
-        lengths: Long [B'], committed positions.
-        storage: of the draft's cache.
+    `hidden` [B', A', W], `next_tokens` Long [B', A'] and `counts`, `root` and `lengths` Long [B']; `noise` of B' rows.
     """
 
     hidden: Tensor
@@ -62,17 +55,14 @@ class _Growing(NamedTuple):
 
 
 class CapturedSteps:
-    """The compiled parts of an engine's steps.
+    """The compiled parts of an engine's steps; UserError if there is no such backend, or the target cannot be compiled.
 
     Args:
         target: its forward is compiled.
         draft: its decoder layers are made ready for tracing.
         hidden_state: kind of the hidden states that the draft reads.
-        max_depth, max_nodes: of any tree; a step leaves one position more than a tree is deep for the draft at most.
+        max_depth, max_nodes: of any tree.
         backend: of `torch.compile`. With "inductor", its own, a GPU replays CUDA graphs.
-
-    Raises:
-        UserError: there is no such backend, or the target cannot be compiled.
     """
 
     def __init__(
@@ -99,9 +89,8 @@ class CapturedSteps:
         self._run_draft = self._compiled(self._grow, backend)
 
     def sizes(self, rows: int, length: int) -> tuple[int, int]:
-        """Rows and slots of the caches of a batch of at most so many rows, whose longest prompt has `length` tokens.
-
-        The slots suffice for the first steps; there are more of them when texts need them.
+        """Rows and slots, enough for the first steps, of the caches of a batch of at most so many rows and its
+        longest prompt.
         """
         return power_of_two(rows), fixed_capacity(length + self._width + self._max_nodes)
 
@@ -149,9 +138,8 @@ class CapturedSteps:
     def run_tree(self, batch: Batch, tree: TokenTree) -> tuple[Tensor, Tensor | Verified]:
         """Run the nodes of the trees through the target.
 
-        Returns:
-            hidden states [B, N, W] for the draft, and either logits [B, N, V], or what was verified where all
-            sequences simply take the most probable tokens.
+        Returns hidden states [B, N, W] for the draft, and either logits [B, N, V], or what was verified where all
+        sequences take the most probable tokens.
         """
         cache, (rows, nodes) = batch.cache, tree.tokens.shape
         sizes = row_size(batch), node_size(nodes)

@@ -36,7 +36,6 @@ class Decoding:
     The text of a request does not depend on which others run beside it, nor on when it was added.
 
     Args:
-        engine: whose models, policy and sizes are used.
         max_rows: requests that run at once; the others wait in the order in which they were added.
         clock: adds up where the time goes.
         prefix: earlier turns of the only request that will be added; brought up to date by its end or by `close`.
@@ -53,11 +52,7 @@ class Decoding:
     # -- requests --------------------------------------------------------------------------------------------------
 
     def add(self, request: Request) -> int:
-        """Put a request behind those that wait; the first one has number 0, the second 1, and so on.
-
-        Raises:
-            UserError: as `Engine.check`; the other requests are not affected.
-        """
+        """Put a request behind those that wait, and return its number, from 0; UserError as `Engine.check`."""
         self._engine.check(request)
         self._waiting.append(RunningSequence(self._added, request, self._target))
         self._added += 1
@@ -85,11 +80,7 @@ class Decoding:
         return not (self._waiting or self._joining or self.running)
 
     def step(self) -> list[StepEvent]:
-        """Run at most one chunk of prompts, then one decoding step of all running rows.
-
-        Returns:
-            every row's share; nothing if no row can decode yet.
-        """
+        """Run at most one chunk of prompts, then one decoding step of all running rows; returns every row's share."""
         if self._engine.captured is not None:
             self._engine.captured.begin_step()
         with torch.inference_mode():

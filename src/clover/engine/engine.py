@@ -17,23 +17,20 @@ from clover.tree import Tree
 
 
 class Engine:
-    """Decodes batches with a target and, unless it is None, a draft.
+    """Decodes batches with a target and, unless it is None, a draft; UserError if the tree is deeper than the draft
+    goes.
 
     Args:
         target: the frozen model whose output is produced.
-        draft: proposes tokens; None for plain decoding, which a draft that is not `usable` means, too.
+        draft: proposes tokens; None, or one that is not `usable`, for plain decoding.
         tree: what the draft grows, a static tree or a rule; when left out the tree that its configuration names.
         prefill_chunk: prompt tokens that are run at once per row, at most.
         policy: decides before each step what drafts, in the place of `tree`.
-        compile: let `torch.compile` have the steps, in fixed shapes (docs/compile.md); or the name of another of its
-            backends. The first step of each shape takes long.
+        compile: let `torch.compile`, or another of its backends, have the steps, in fixed shapes (docs/compile.md).
 
     Attributes:
         hidden_state: kind of the hidden states that the draft reads.
         captured: the compiled parts of steps; None without compilation.
-
-    Raises:
-        UserError: the tree is deeper than the draft goes.
     """
 
     def __init__(
@@ -84,16 +81,13 @@ class Engine:
         prefix: PrefixCache | None = None,
         max_rows: int | None = None,
     ) -> Generator[StepEvent, None, None]:
-        """Decode `requests`; yields every row's share of every step.
+        """Decode `requests`; yields every row's share of every step. UserError as `check`, before anything is
+        generated.
 
         Args:
             clock: adds up where the time goes.
-            prefix: a single request's earlier turns, read at the start and brought up to date at the end, also when
-                the consumer stops early.
+            prefix: a single request's earlier turns, brought up to date at the end, also when the consumer stops early.
             max_rows: requests that run at once; the others take the places of those that finish. All if None.
-
-        Raises:
-            UserError: as `check`, before anything is generated.
         """
         if not requests:
             return
@@ -108,11 +102,8 @@ class Engine:
             decoding.close()
 
     def check(self, request: Request) -> None:
-        """Check a request against the target.
-
-        Raises:
-            UserError: the prompt does not fit into the context or holds tokens the target does not know, the target
-                cannot run that long, or the request asks for something else that it lacks.
+        """UserError if the prompt or the run does not fit into the context, or the request asks for what the target
+        lacks.
         """
         target, length, context = self.target, len(request.prompt), self.target.context_length
         if length >= context:

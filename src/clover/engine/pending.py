@@ -1,7 +1,4 @@
-"""Positions that the target has run and the draft has not taken in yet.
-
-While a draft is used these are the positions of the last step. Steps without it add theirs behind them, so that the
-draft can catch up when it is used again.
+"""Positions that the target has run and the draft has not taken in yet, after steps without it several per row.
 
 Shapes: B batch, A positions of one step, W width of the hidden states that the draft reads.
 """
@@ -17,12 +14,9 @@ from torch.nn.functional import pad
 
 
 class Positions(NamedTuple):
-    """Positions of every row, as a draft takes them in.
+    """Positions of every row, as a draft takes them in: of row b the first counts[b] are real, the rest is padding.
 
-    Attributes:
-        hidden: [B, A, W].
-        next_tokens: Long [B, A], the token that follows each position.
-        counts: how many of the A positions of each row are real; the rest is padding at the end.
+    `hidden` is [B, A, W], `next_tokens` Long [B, A] the token that follows each position.
     """
 
     hidden: Tensor
@@ -48,7 +42,7 @@ class Pending:
     """A different number of positions in each row, in the order of the text.
 
     Args:
-        root: Long [B], each row's last token. A row without positions looks like one of zeros before it.
+        root: Long [B], each row's last token.
         width: W.
         dtype: of the hidden states.
     """
@@ -83,13 +77,10 @@ class Pending:
         self._latest = counts
 
     def take(self, most: int, last: int | None = None) -> Iterator[Positions]:
-        """Hand everything over, in parts of at most so many positions per row.
+        """Hand everything over, in parts of at most `most` positions per row, the last one of at most `last`.
 
-        Every row that has positions has at least one of them in the last part: what a draft says of a row is what it
-        says after that part.
-
-        Args:
-            last: positions per row in the last part at most; `most` when left out.
+        Every row that has positions has one in the last part: what a draft says of a row is what it says after that
+        part.
         """
         whole, last = self._merged(), last or most
         left, done = whole.counts, [0] * len(whole.counts)

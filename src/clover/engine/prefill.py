@@ -22,11 +22,7 @@ _PADDING = defaultdict(lambda: 256, cpu=64)
 
 
 def chunk_size(chunk: int, rows: int, length: int) -> int:
-    """Positions per row, at most `chunk`; fewer of many rows and after a long text, which saves memory.
-
-    Args:
-        length: positions that the longest row has already.
-    """
+    """Positions per row, at most `chunk`; fewer of many rows and after a long text (`length`), which saves memory."""
     most = min(_MOST_MASKED // (rows * (length + chunk)), _MOST_TOKENS // rows)
     return min(chunk, max(most, _FEWEST))
 
@@ -34,12 +30,10 @@ def chunk_size(chunk: int, rows: int, length: int) -> int:
 def padded_size(left: Sequence[int], most: int, padding: int) -> int:
     """Positions per row of a chunk of rows of different length, which ends where a row ends unless it has `most`.
 
-    Rows that have ended need not run in the next chunk, so a chunk that is longer than the shortest row gives up
-    positions to save a forward.
+    A chunk that is longer than the shortest row gives up positions to save a forward.
 
     Args:
         left: positions of each row, not all of them 0.
-        most: of one row in the chunk.
         padding: positions that may be given up, all rows together.
 
     >>> padded_size([90, 40, 38], 64, padding=4), padded_size([90, 40, 38], 64, padding=0)
@@ -53,15 +47,11 @@ def padded_size(left: Sequence[int], most: int, padding: int) -> int:
 class Prefill:
     """Runs all prompts of a batch but for their last tokens, chunk by chunk.
 
-    A row whose prompt has ended has no part in later chunks, and a chunk ends where one ends: prompts of different
-    lengths take hardly more than as many tokens of one length.
-
-    The draft takes in all of that but the last position, so that every row has exactly one position left for it when
-    decoding starts; none if its prompt is a single token.
+    A row whose prompt has ended has no part in later chunks. The draft takes in all but each prompt's last position,
+    so that every row has exactly one left for it when decoding starts; none if its prompt is a single token.
 
     Args:
         batch: rows that have not run yet, longest prompt first.
-        target: runs them.
         hidden_state: kind of the hidden states that the draft reads.
         chunk: prompt tokens that are run at once per row, at most (`chunk_size`).
         done: tokens that the caches hold already.

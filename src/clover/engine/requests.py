@@ -18,8 +18,6 @@ class Request:
 
     Args:
         prompt: token ids, at least one.
-        max_new_tokens: tokens to write at most.
-        params: how the target chooses its tokens.
         stop: the text ends before the first of these strings that it would contain.
         eos: tokens that end the text; the target's own if None, none if empty.
     """
@@ -45,8 +43,7 @@ class Generation:
 
     Args:
         text: the new text, without special tokens and without the stop string; "" when the target has no tokenizer.
-        tokens: the new token ids; an end-of-sequence token that ended the text is the last of them.
-        prompt_tokens: length of the prompt.
+        tokens: the new token ids, an end-of-sequence token that ended the text included.
         acceptance: of all steps.
         finish_reason: "stop" (end-of-sequence token or stop string), "length" (max_new_tokens) or "context".
         first_token_seconds, seconds: from when its prompt began to run to the first and to the last token.
@@ -70,7 +67,7 @@ class StepEvent:
         tokens: tokens emitted by this step, at least one.
         text: the text that became certain with them; may be "" (half a character, a possible stop string).
         generation: the whole result, with the request's last event.
-        path: nodes of the step's tree that were accepted, root included; beyond the text's end, too.
+        path: accepted nodes of the step's tree, root included; beyond the text's end, too.
     """
 
     index: int

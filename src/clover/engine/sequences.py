@@ -13,13 +13,7 @@ from clover.target import TargetModel
 
 
 class RunningSequence:
-    """The host's side of one sequence of the batch.
-
-    Args:
-        index: the request's number in the order in which requests were added.
-        request: what was asked for.
-        target: whose context, end-of-sequence tokens and tokenizer count.
-    """
+    """The host's side of one sequence of the batch; `index` is the request's number in the order of their coming."""
 
     def __init__(self, index: int, request: Request, target: TargetModel):
         self.index, self.request = index, request
@@ -55,10 +49,8 @@ class RunningSequence:
     def accept(self, tokens: list[int], path: list[int], drafted_depth: int) -> StepEvent:
         """Take in what one step emitted, up to where the text ends.
 
-        Args:
-            tokens: accepted draft tokens and the bonus token.
-            path: nodes of the step's tree that were accepted, root included.
-            drafted_depth: depth of the tree that the step verified; 0 for a plain step.
+        `tokens` are the accepted draft tokens and the bonus token, `path` the accepted nodes of the step's tree, root
+        included, and `drafted_depth` is its depth, 0 for a plain step.
         """
         before, text = len(self.tokens), ""
         for part in [[token] for token in tokens] if self.request.stop else [tokens]:

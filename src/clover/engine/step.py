@@ -1,10 +1,10 @@
 """One decoding step: a drafter grows token trees, the target runs them, what it would have said anyway is kept.
 
-Plain decoding is the same step with a tree that is only its root. `clover.reference` is the same step for one sequence,
-without anything that makes it fast.
+Plain decoding is the same step with a root alone. `clover.reference` is this step for one sequence, without what
+makes it fast.
 
-Shapes: B batch, A nodes of an accepted path, N nodes of a tree, W width of the hidden states the draft reads,
-V vocabulary.
+Shapes: B batch, A nodes of an accepted path, N nodes of a tree, W width of the hidden states the draft reads, V
+vocabulary.
 """
 
 from __future__ import annotations
@@ -27,12 +27,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SequenceStep:
-    """What one step gave to one sequence, on the host.
-
-    Attributes:
-        tokens: emitted: the accepted draft tokens and the bonus token.
-        path: nodes of the tree that were accepted, root included.
-        depth: of the tree.
+    """What one step gave to one sequence, on the host: emitted tokens, accepted nodes (root included), depth of the
+    tree.
     """
 
     tokens: list[int]
@@ -65,9 +61,8 @@ def draft_tree(engine: Engine, batch: Batch, drafter: Drafter) -> TokenTree:
 def run_tree(engine: Engine, batch: Batch, tree: TokenTree) -> tuple[Tensor, Tensor | Verified]:
     """Run the nodes of the trees through the target.
 
-    Returns:
-        hidden states [B, N, W] of the kind that the draft reads, and logits [B, N, V], or what was verified where the
-        same graph did it.
+    Returns hidden states [B, N, W] of the kind that the draft reads, and logits [B, N, V], or what was verified where
+    the same graph did it.
     """
     if engine.captured is not None:
         return engine.captured.run_tree(batch, tree)

@@ -12,10 +12,9 @@ _CONTEXT = 4
 class Detokenizer:
     """Turns tokens into text as they come; what it has returned never changes afterwards.
 
-    Only a window of the last tokens is decoded at each step, so the cost does not grow with the text. Text is held
-    back while it may still change: half a character, or the beginning of a stop string. `tokenizers`' DecodeStream does
-    not serve: it keeps half a character at the end for itself, returns the prompt's text after a prompt that ends in
-    one, fails on some texts of byte tokens, and knows fast tokenizers alone.
+    Only a window of the last tokens is decoded at each step. Text is held back while it may still change: half a
+    character, or the beginning of a stop string. `tokenizers`' DecodeStream does not serve: it keeps half a character
+    at the end for itself, fails on some texts of byte tokens, and knows fast tokenizers alone.
 
     Args:
         tokenizer: a transformers tokenizer, or None (then all text is "").

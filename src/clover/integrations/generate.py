@@ -26,10 +26,7 @@ from clover.target import TargetModel
 class TransformersGenerate:
     """Decodes a batch as transformers does, a `Decode` of `clover.interleaved`: plainly if no other argument is given.
 
-    Args:
-        target: whose model runs.
-        lookup_tokens: that prompt lookup proposes per step.
-        assistant: a model that drafts.
+    `lookup_tokens` are those that prompt lookup proposes per step, `assistant` is a model that drafts.
     """
 
     target: TargetModel

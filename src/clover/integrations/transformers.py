@@ -3,8 +3,7 @@
 >>> fast = clover.speculative("path/to/draft")                                          # doctest: +SKIP
 >>> model.generate(**inputs, custom_generate=fast, max_new_tokens=64, do_sample=True)   # doctest: +SKIP
 
-`generate` prepares prompts, logits processors and stopping criteria as always; in place of its decoding loop the
-engine of Clover runs. Greedy output stays what it was, sampled output follows the same distribution.
+`generate` prepares prompts, logits processors and stopping criteria as always; the engine runs in place of its loop.
 
 Shapes: B rows of the batch, T columns of the (left-padded) prompts.
 """
@@ -50,19 +49,17 @@ def speculative(
     """Make the `custom_generate` argument of `model.generate` that decodes with a draft.
 
     The model must use SDPA attention and be in evaluation mode; its weights, layers and methods are left alone. What
-    is set up for it, the draft included, is kept as long as the model is: calling this anew for every `generate`
-    costs nothing. Seeds come from PyTorch's generator, so that `torch.manual_seed` reproduces a sampled run.
+    is set up for it is kept as long as the model is. Seeds come from PyTorch's generator, so that `torch.manual_seed`
+    reproduces a sampled run. With `return_dict_in_generate` only sequences are returned.
 
     Args:
         draft: directory, hub name, or a draft already in the model's dtype and on its device.
-        tree: as in `clover.load`: "auto", the default, "plain", "lookup", "clover2", "chain:5", …, or an object of
-            `clover.tree`.
+        tree: as in `clover.load`, "auto" by default, or an object of `clover.tree`.
         tokenizer: the model's, needed for `stop_strings` only: transformers does not hand on its own argument.
 
     Raises:
-        UserError: the tree cannot be read. `generate` raises it, before anything is generated, for a model or draft
-            that does not fit and for every option that cannot be honoured, such as beam search, processors and
-            criteria of one's own, or returned scores. With `return_dict_in_generate` only sequences are returned.
+        UserError: the tree cannot be read; from `generate`, before anything is generated, a model or draft does
+            not fit or an option cannot be honoured, such as beam search, processors of one's own, or returned scores.
     """
     return Speculative(draft, what_drafts("auto", tree), tokenizer)
 
@@ -85,13 +82,9 @@ class Speculative:
         stop_strings: str | list[str] | None = None,
         **model_kwargs: Any,
     ) -> Tensor | GenerateDecoderOnlyOutput:
-        """Decode; called by `generate` with what it has prepared.
+        """Decode what `generate` has prepared, Long [B, T], where the attention mask hides padding on the left.
 
-        Args:
-            input_ids: Long [B, T]; what the attention mask hides, on the left, is padding.
-
-        Returns:
-            Long [B, T + new tokens]: prompts and new tokens, padded on the right.
+        Returns Long [B, T + new tokens]: prompts and new tokens, padded on the right.
         """
         arguments = {**_arguments_kept_back(), **model_kwargs}
         streamer, tokenizer = arguments.pop("streamer", None), arguments.pop("tokenizer", self.tokenizer)
@@ -122,10 +115,7 @@ def _stop_criteria(stop_strings: str | list[str] | None, tokenizer: Any | None) 
 
 
 def _arguments_kept_back() -> dict[str, Any]:
-    """Arguments that `generate` takes but does not hand to a callable, read off its frame.
-
-    A streamer that is never ended lets its reader wait for ever, and generate itself has already put the prompt.
-    """
+    """Arguments that `generate` takes but does not hand to a callable, read off its frame: a streamer must be ended."""
     frame = sys._getframe(2)
     if frame.f_code is not inspect.unwrap(vars(GenerationMixin)["generate"]).__code__:
         return {}

@@ -1,7 +1,6 @@
 """What transformers' `generate` prepared, in the engine's words; whatever has no equal there is an error.
 
-The logits processors and stopping criteria are read themselves, not the options they came from: nothing that
-`generate` would apply can be missed.
+The logits processors and stopping criteria are read themselves, not the options they came from: none can be missed.
 
 Shapes: B rows of the batch, T columns of the (left-padded) prompts.
 """
@@ -79,12 +78,9 @@ def check_options(config: GenerationConfig, arguments: Mapping[str, Any]) -> Non
 
 
 def read_prompts(input_ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> list[tuple[int, ...]]:
-    """Tokens of each row without its padding.
+    """Tokens of each row of input_ids Long [B, T] without its padding, where the mask [B, T] is 0.
 
-    Args:
-        input_ids: Long [B, T].
-        mask: [B, T], 0 on padding; None without any.
-        positions: Long [B, T] or None; only those that follow from the mask are accepted.
+    UserError for positions Long [B, T] that do not follow from the mask, and for padding elsewhere than on the left.
     """
     if input_ids.shape[1] == 0:
         raise refused("inputs_embeds or an empty prompt")
@@ -104,9 +100,7 @@ def sampling_options(
 ) -> dict[str, Any]:
     """Fields of SamplingParams, the seed left out, that do what the processors do, in the same order.
 
-    Args:
-        padding: how many tokens of each row's prompt are padding.
-        do_sample: without it the most probable token is taken, which no warper changes.
+    `padding` says how many tokens of each row's prompt are padding. Without `do_sample` no warper changes anything.
 
     >>> sampling_options([TemperatureLogitsWarper(0.7), TopKLogitsWarper(20)], [0], do_sample=True)
     {'temperature': 0.7, 'logit_bias': {}, 'banned_tokens': (), 'top_k': 20}
@@ -158,13 +152,7 @@ def _token_bias(processor: SequenceBiasLogitsProcessor) -> dict[int, float]:
 
 @dataclass(frozen=True)
 class Ending:
-    """When a row ends.
-
-    Attributes:
-        max_length: columns of the output, padding included.
-        eos: tokens after which a row ends.
-        criteria: called with a row's text, Long [1, tokens], and None: whether it ends there.
-    """
+    """When a row ends: at so many columns (padding included), after a token of `eos`, or where a criterion says so."""
 
     max_length: int
     eos: frozenset[int]

@@ -25,8 +25,7 @@ class GumbelCache:
     would have to ask how far the rows have come.
 
     Args:
-        seeds: Long [B].
-        greedy: of each row, whether it is.
+        seeds, greedy: Long [B], and of each row whether it is.
         tokens: Long [V].
     """
 
@@ -48,12 +47,7 @@ class GumbelCache:
         self.ready = 0
 
     def prepare(self, positions: Tensor, depths: int) -> None:
-        """Hash what is not there yet.
-
-        Args:
-            positions: Long [B], of the next token of each row.
-            depths: for so many tokens from there on.
-        """
+        """Hash what is not there yet of so many depths, from the next token of each row on, at `positions` Long [B]."""
         if depths <= self.ready:
             return
         if self._keeps:
@@ -95,10 +89,8 @@ class GumbelCache:
         return self.of_nodes(torch.full_like(self._slots, depth).unsqueeze(1))
 
     def of_nodes(self, depths: Tensor, index: Tensor | None = None) -> Tensor:
-        """Those that are prepared for nodes at depths Long [B, N] or [1, N], float32 [B, N, V].
-
-        Args:
-            index: Long [B, N, W], of which tokens; all when left out.
+        """Those that are prepared for nodes at depths Long [B, N] or [1, N]: float32 [B, N, V], or of tokens `index`
+        [B, N, W].
         """
         rows = torch.arange(len(self._slots), device=depths.device).unsqueeze(1)
         slots = (self._slots.unsqueeze(1) + depths) % self._numbers.shape[1]

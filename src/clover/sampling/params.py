@@ -23,11 +23,11 @@ def _zero_or_large(temperature: float) -> float:
 
 @checked
 class SamplingParams:
-    """How the tokens of one request are chosen.
+    """How the tokens of one request are chosen; UserError if a value is of the wrong type or out of range.
 
     Attributes:
-        temperature: 0 takes the most probable token (top_k, top_p, min_p and seed then mean nothing); else
-            from 1e-5 to 1e5.
+        temperature: 0 takes the most probable token (top_k, top_p, min_p and seed then mean nothing); else from
+            1e-5 to 1e5.
         top_k: keep the k most probable tokens, and those as probable as the last of them; 0 keeps all.
         top_p: keep the fewest tokens, most probable first, whose probabilities sum to top_p, and those as
             probable as the last of them; in (0, 1].
@@ -37,9 +37,6 @@ class SamplingParams:
         logit_bias: added to the logits of these tokens, -1e6 to 1e6.
         banned_tokens: never emitted.
         seed: of the row's random numbers, in [0, 2^63); equal prompts with equal seeds get equal texts.
-
-    Raises:
-        UserError: a value is of the wrong type or out of range.
     """
 
     temperature: Annotated[float, Field(ge=0, le=1e5), AfterValidator(_zero_or_large)] = 0.0
@@ -57,11 +54,7 @@ class SamplingParams:
         return self.temperature == 0
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Check the token ids against a model.
-
-        Raises:
-            UserError: a token is not in the vocabulary, or every one of it is banned.
-        """
+        """UserError if a token is not in the vocabulary, or every one of it is banned."""
         for name, tokens in (("logit_bias", self.logit_bias), ("banned_tokens", self.banned_tokens)):
             highest = max(tokens, default=0)
             if highest >= vocab_size:

@@ -3,8 +3,8 @@
 The processors are those of transformers, in the same order: logit bias, repetition penalty, banned tokens; then, for
 rows that sample, temperature, top-k, top-p and min-p. The penalty looks at the text and at the node's own path.
 
-Shapes: B batch, N tree nodes, D depth of the tree, V vocabulary, A tokens committed in one step, P nodes whose children
-are ranked or drawn, K children, V' tokens that a draft proposes from, W tokens that filters look at.
+Shapes: B batch, N tree nodes, D depth of the tree, V vocabulary, A tokens committed in one step, P nodes whose
+children are ranked or drawn, K children, V' tokens that a draft proposes from, W tokens that filters look at.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ _DRAW, _TEST = 0, 1  # what a hashed number is for; another is `CHOICE`
 class GumbelNoise:
     """What a draft expects of the target's choices in one step, as tensors alone (see `Sampler.gumbel_scores`).
 
-    Attributes:
-        temperatures: float64 [B, 1, 1].
-        numbers: float32 [B, D, V'], those of each depth from the root's on; None where all rows are greedy.
+    `temperatures` float64 [B, 1, 1]; `numbers` float32 [B, D, V'] of each depth from the root's on, None where all
+    are greedy.
     """
 
     temperatures: Tensor
@@ -50,24 +49,17 @@ class Sampler:
     Row b chooses its t-th new token by the Gumbel-max trick: the token v with the highest ``log p(v) + g[b, t, v]``,
     where the g are standard Gumbel numbers, hashed from the row's seed, t and v and from nothing else. At a tree node
     of depth d, t is the number of new tokens committed so far plus d. So the sampled text is a function of model,
-    prompt and parameters: the same with and without a draft, for every tree, batch and order of rows. Siblings share
-    numbers, but at most one of them is on the path.
+    prompt and parameters: the same with and without a draft, for every tree, batch and order of rows.
 
     A draft may look at the same numbers (`gumbel_scores`), and guesses better for it. The target's choice does not
-    depend on what the draft proposes, so this changes no text (drafter-invariant speculative decoding: Daliri, Musco
-    and Suresh 2024, 2408.07978). Draws from the draft and the tests of recursive rejection sampling use other numbers,
+    depend on what is proposed, so this changes no text (drafter-invariant speculative decoding: Daliri, Musco and
+    Suresh 2024, 2408.07978). Draws from the draft and the tests of recursive rejection sampling use other numbers,
     hashed from the seed, the number of new tokens committed so far, the node and the token.
 
-    Attributes:
-        any_sampled: whether a row is not greedy.
-
     Args:
-        params, prompts: one per row.
+        params, prompts: one per row; UserError for params that do not fit the vocabulary.
         vocab_size: V, the size of the target's logits.
         device: where the logits will be.
-
-    Raises:
-        UserError: params that do not fit the vocabulary.
     """
 
     def __init__(
@@ -122,14 +114,13 @@ class Sampler:
         return seen
 
     def choose(self, logits: Tensor, tree: TokenTree) -> Tensor:
-        """Choose the token that the target itself says after each node.
+        """Choose the token that the target itself says after each node, Long [B, N].
+
+        Waits for the device only if a row filters by top-k, top-p or min-p.
 
         Args:
             logits: [B, N, V], any floating dtype; computed with in float32, or float64 if they are that.
             tree: the tokens the logits belong to; `TokenTree.root_only` in plain decoding.
-
-        Returns:
-            Long [B, N]. Waits for the device only if a row filters by top-k, top-p or min-p.
 
         Below, the second row samples at a low temperature with token 1 banned.
 
@@ -157,10 +148,8 @@ class Sampler:
         return not self.any_sampled and self._bias is None and self._penalty is None
 
     def target_probs(self, logits: Tensor, tree: TokenTree) -> Tensor:
-        """Return the distribution that `choose` draws from, for the same arguments.
-
-        Returns:
-            [B, N, V], float32 or float64. All of a greedy row's probability is on one token.
+        """Return the distribution that `choose` draws from, [B, N, V] in float32 or float64; that of greedy rows is
+        on one token.
         """
         scores = self._scores(logits, tree)
         warped, tokens = self._warpers.warp(scores)
@@ -173,14 +162,12 @@ class Sampler:
     def gumbel_scores(self, logits: Tensor, depth: int, tokens: Tensor | None = None) -> Tensor:
         """Turn a draft's logits into scores of which the best are the likeliest choices of the target.
 
-        Args:
-            logits: [B, P, V'] for the children of nodes at `depth`, any floating dtype.
-            depth: of these nodes, 0 for the root.
-            tokens: Long [V'], which tokens these are; None for the whole vocabulary.
+        They are log-probabilities at each row's temperature, up to a constant, plus the numbers by which `choose`
+        will choose after these nodes. Greedy rows keep their logits.
 
-        Returns:
-            [B, P, V']: log-probabilities at each row's temperature, up to a constant, plus the numbers by which
-            `choose` will choose after these nodes. Greedy rows, for which chance means nothing, keep their logits.
+        Args:
+            logits: [B, P, V'] for the children of nodes at `depth` (0 for the root), any floating dtype.
+            tokens: Long [V'], which tokens these are; None for the whole vocabulary.
         """
         numbers = self._gumbels_of(tokens, depth) if self.any_sampled else None
         return GumbelNoise(self._draft_temperatures, numbers).gumbel_scores(logits, 0)
@@ -200,7 +187,8 @@ class Sampler:
     def draw(self, draft_probs: Tensor, nodes: Tensor, count: int, tokens: Tensor | None = None) -> Tensor:
         """Draw the children of tree nodes without replacement; greedy rows take the most probable tokens.
 
-        Those with the highest probability / -log(u) win, u being uniform: an exponential race.
+        Those with the highest probability / -log(u) win, u being uniform: an exponential race. Those with probability
+        0, where fewer than K have any, were not drawn.
 
         Args:
             draft_probs: float64 [B, P, V'].
@@ -209,8 +197,7 @@ class Sampler:
             tokens: Long [V'], which tokens the probabilities are of; None for the whole vocabulary.
 
         Returns:
-            Long [B, P, K], indices into the probabilities, in the order of the draws. Those with probability 0,
-            where fewer than K have any, were not drawn.
+            Long [B, P, K], indices into the probabilities, in the order of the draws.
         """
         if self.any_sampled:
             places = self._seeds[:, None, None], _DRAW, self._positions[:, None, None], nodes[None, :, None]
@@ -245,10 +232,7 @@ class Sampler:
         return numbers if tokens is None else numbers[..., tokens]
 
     def _gumbels_at(self, tree: TokenTree, tokens: Tensor | None) -> Tensor:
-        """The numbers of each node, [B, N, W] for `tokens`, [B, N, V] if they are None.
-
-        Where filters leave few tokens and nobody else needs numbers, only theirs are hashed.
-        """
+        """The numbers of each node, [B, N, W] for `tokens`, [B, N, V] if they are None; few tokens are hashed alone."""
         if (
             tokens is None
             or self._numbers.ready
@@ -259,12 +243,7 @@ class Sampler:
         return gumbels(self._seeds[:, None, None], CHOICE, positions, tokens)
 
     def commit(self, tokens: Tensor, counts: Tensor) -> None:
-        """Append new tokens to the text of each row.
-
-        Args:
-            tokens: Long [B, A], padded at the end with any token ids.
-            counts: Long [B]; how many of them count, 0 to A.
-        """
+        """Append the first counts[b], Long [B], of new tokens Long [B, A] to the text of each row."""
         self._positions = self._positions + counts
         self._numbers.advance()
         if self._penalty is not None:

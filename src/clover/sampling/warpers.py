@@ -37,9 +37,8 @@ class Warpers:
     def warp(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
         """Divide scores [B, N, V] by the temperature, and drop tokens.
 
-        Returns:
-            scores, -inf for tokens that are dropped, and the tokens they belong to; both [B, N, W] in the order of
-            the vocabulary. The tokens are None where W = V.
+        Returns scores [B, N, W], -inf for tokens that are dropped, and their tokens [B, N, W], rising; None where W =
+        V.
         """
         if self._temperature is not None:
             scores = scores / self._temperature.to(scores.dtype)
@@ -56,11 +55,8 @@ class Warpers:
     def _filter(self, probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Find the probability below which each node's tokens are dropped: the highest of what the filters say.
 
-        Only as many of the most probable tokens need to be sorted as hold all that is kept.
-
-        Returns:
-            the highest probabilities and their tokens, both [B, N, W]; the lowest probability that is kept
-            [B, N, 1], 0 for rows without a filter.
+        Returns the highest probabilities and their tokens, both [B, N, W], as many as hold all that is kept; and the
+        lowest probability that is kept [B, N, 1], 0 for rows without a filter.
         """
         width = min(self._first_width, self._vocab_size)
         while True:

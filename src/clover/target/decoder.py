@@ -23,15 +23,12 @@ from clover.target.support import model_type, position_limit
 class DecoderStack(nn.Module):
     """Decoder layers of the target's class and its final norm, with fresh weights and without dropout.
 
-    All layers are of the kind of the target's last layer. Learned position tables start at zero: the hidden states
-    of a target have taken positions in already.
+    All layers are of the kind of the target's last layer. Learned position tables start at zero: the hidden states of
+    a target have taken positions in already. UserError if the target's class has no such stack.
 
     Args:
         target_config: the target's configuration, or its ``to_dict()``.
         num_layers: at least 1.
-
-    Raises:
-        UserError: the target's class has no such stack.
     """
 
     def __init__(self, target_config: PretrainedConfig | Mapping[str, Any], num_layers: int) -> None:
@@ -83,16 +80,13 @@ class DecoderStack(nn.Module):
         mask: Tensor | None = None,
         cache: KVCache | None = None,
     ) -> Tensor:
-        """Run the layers and the final norm.
+        """Run the layers and the final norm: [B, N, H] to [B, N, H].
 
         Args:
-            inputs: [B, N, H]; the first layer sees them as they are, also where the target scales embeddings.
+            inputs: the first layer sees them as they are, also where the target scales embeddings.
             positions: Long [B, N]; those of plain text if None.
             mask: Bool [B, 1, N, S'] with a cache; None for plain text (padding on the right needs no mask).
             cache: None for whole texts, as in training; else the caller has called ``cache.begin(N)``.
-
-        Returns:
-            [B, N, H] after the final norm.
         """
         rows, added = inputs.shape[:2]
         if self.input_scale != 1.0:
@@ -131,10 +125,8 @@ class DecoderStack(nn.Module):
             setattr(first, name, nn.Identity())
 
     def copy_last_layer(self, target: TargetModel) -> None:
-        """Set what there is of every layer to the same weights of the target's last layer.
-
-        Raises:
-            UserError: the decoder was built for another model.
+        """Set what there is of every layer to the target's last layer; UserError if the decoder was built for another
+        model.
         """
         last = target.layers[-1].state_dict()
         try:
@@ -146,10 +138,8 @@ class DecoderStack(nn.Module):
             ) from error
 
     def keep_half(self, half: str) -> None:
-        """Leave the "attention" or the "mlp" of every layer, each with the norm before it.
-
-        Raises:
-            UserError: the layers are not those of LLaMA: one norm before the attention, one before the MLP.
+        """Leave the "attention" or the "mlp" of every layer, each with the norm before it; UserError unless made as
+        LLaMA's.
         """
         for layer in self.layers:
             norms = {name for name, part in layer.named_children() if is_norm(part)}
@@ -197,8 +187,7 @@ class _Nothing(nn.Module):
 def input_norm(layer: nn.Module) -> str | None:
     """Name of the norm that a decoder layer puts before its attention and before nothing else.
 
-    None where there is no such norm: in layers that norm the outputs of their parts instead (OLMo-2), and in those
-    whose attention and MLP read one norm together (Phi, Cohere).
+    None for layers that norm the outputs of their parts (OLMo-2), or read one norm in both (Phi, Cohere).
     """
     norms = [name for name, child in layer.named_children() if is_norm(child)]
     return norms[0] if len(norms) > 1 and not norms[0].startswith("post") else None

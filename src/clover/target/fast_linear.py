@@ -1,17 +1,15 @@
 """Linear layers that are fast with few rows on a CPU: by packed weights, and in drafts by weights of 8 bits.
 
-Verifying a tree multiplies a few rows with every weight matrix. For two to thirty rows the general matrix product reads
-a plain weight at a fraction of the memory's speed; from one packed for oneDNN the same product takes half the time or
-less, and so a tree costs little more than a single token. Layers that read one input (query, key and value; gate and
-up) run as one product. A single row gains from neither where the layer is small.
+Verifying a tree multiplies two to thirty rows with every weight matrix. From a weight packed for oneDNN that takes
+half the time or less of the general product, and so a tree costs little more than a single token. Layers that read
+one input (query, key and value; gate and up) run as one product.
 
-Nothing of the text depends on a draft's weights, so there they are rounded to 8 bits for few rows: a product then reads
-a quarter of what float32 takes. It goes row by row, so many rows take packed weights of bfloat16, where the processor
-has products of it. A target's weights are never rounded.
+Nothing of the text depends on a draft's weights, so there they are rounded to 8 bits for few rows, a quarter of what
+float32 reads; many rows take packed weights of bfloat16. A target's weights are never rounded.
 
-`shared_copy` copies a model's structure over the same weights, and `speed_up` puts these layers into the copy: the
-model itself, its training and what others do with it stay as they are. Gradients and compilers get the plain product.
-Weights are packed or rounded when a layer first has few rows, and once: they must not change after that.
+`shared_copy` copies a model's structure over the same weights, and `speed_up` puts these layers into the copy.
+Gradients and compilers get the plain product. Weights are packed or rounded when a layer first has few rows, and
+once: they must not change after that.
 
 Shapes: O outputs, I inputs, both of one layer.
 """
@@ -40,9 +38,7 @@ _TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # names 
 class Int8Linear:
     """`x Wᵀ + b` for a few rows x, in bfloat16, with W rounded to 8 bits and one scale per output.
 
-    Args:
-        weight: [O, I], I a multiple of 64, on a CPU.
-        bias: [O].
+    `weight` [O, I], I a multiple of 64, is on a CPU; `bias` is [O].
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
@@ -63,9 +59,7 @@ class Int8Linear:
 class PackedLinear:
     """`x Wᵀ + b` with W packed for oneDNN: what PyTorch's compiler takes for a linear layer of frozen weights.
 
-    Args:
-        weight: [O, I], float32 or bfloat16, on a CPU; its dtype is that of the product.
-        bias: [O].
+    `weight` [O, I], float32 or bfloat16, is on a CPU, and its dtype is that of the product; `bias` is [O].
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
@@ -161,11 +155,7 @@ def linear_of(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
 
 
 def shared_copy(module: AnyModule, keep: Sequence[object] = ()) -> AnyModule:
-    """A copy of a module's structure over the same tensors, in which layers can be replaced.
-
-    Args:
-        keep: objects that both refer to.
-    """
+    """A copy of a module's structure over the same tensors and `keep`, in which layers can be replaced."""
     shared = [*module.parameters(), *module.buffers(), *keep]
     return copy.deepcopy(module, {id(thing): thing for thing in shared})
 
@@ -177,11 +167,8 @@ def can_speed_up(module: nn.Module) -> bool:
 
 
 def speed_up(module: nn.Module, int8: bool) -> None:
-    """Replace a module's large linear layers by `FastLinear`, as far as their packed weights find room.
-
-    Args:
-        module: a copy of nobody else's concern.
-        int8: whether its weights may be rounded.
+    """Replace a module's large linear layers by `FastLinear`, as far as packed weights find room; rounded, if `int8`
+    allows.
     """
     layers: list[Any] = [part for part in module.modules() if _suits(part)]
     packed = sum(layer.weight.nbytes for layer in layers) <= MAX_BYTES

@@ -15,13 +15,7 @@ _LOOKED_AT = 4096  # weights of each tensor
 
 
 def weights_fingerprint(target: TargetModel) -> str:
-    """A hash of the configuration and the weights, the same in every dtype that holds them.
-
-    Of every tensor only an even share is read, so that this takes seconds for a large model too.
-
-    Returns:
-        32 hexadecimal digits.
-    """
+    """A hash (32 hexadecimal digits) of the configuration and an even share of the weights, the same in every dtype."""
     content = hashlib.blake2b(digest_size=16)
     left_out = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
     config = {key: value for key, value in target.config.to_dict().items() if key not in left_out}

@@ -1,8 +1,4 @@
-"""Targets in one GGUF file, as llama.cpp uses them: transformers reads and dequantises them.
-
-The tokenizer, the chat template and the stop tokens come from the same file. Dequantised weights take as much memory as
-those of any model in the run's dtype.
-"""
+"""Targets in one GGUF file, as llama.cpp uses them: transformers reads and dequantises them, the tokenizer too."""
 
 from __future__ import annotations
 
@@ -39,9 +35,7 @@ class Source:
 def find_source(name_or_path: str) -> Source:
     """Tell a GGUF file, or a directory that holds one and no other model, from everything else.
 
-    Raises:
-        UserError: the directory holds several such files, the file is of another kind, or the packages that read it
-            are not installed.
+    UserError if there are several, the file is of another kind, or the packages that read it are not installed.
     """
     path = Path(name_or_path)
     if path.is_file() and path.suffix == ".gguf":

@@ -27,12 +27,10 @@ HIDDEN_STATES = ("post_norm", "pre_norm", "low_middle_high")
 
 @dataclass(frozen=True)
 class TargetOutput:
-    """Hidden states, in the model's dtype.
+    """Hidden states, in the model's dtype: `hidden` [B, N, H] of the last layer, after the final norm.
 
-    Attributes:
-        hidden: [B, N, H] of the last layer, after the final norm.
-        read: [B, N, W] of the kind that was asked for, what a draft reads: `hidden` itself ("post_norm"), before the
-            final norm ("pre_norm"), or those of three layers side by side ("low_middle_high", W = 3 H).
+    `read` [B, N, W] is what a draft reads: `hidden` itself ("post_norm"), before the final norm ("pre_norm"), or
+    those of three layers side by side ("low_middle_high", W = 3 H).
     """
 
     hidden: Tensor
@@ -47,8 +45,7 @@ class TargetModel:
         tokenizer: its tokenizer, if text is to be used.
 
     Raises:
-        UserError: the model cannot be run losslessly on token trees. A probe of a few tokens checks that the logits
-            are those of the model itself, and that a tree gives what its paths alone give.
+        UserError: the model cannot be run losslessly on token trees, as a probe of a few tokens finds.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
@@ -92,8 +89,7 @@ class TargetModel:
 
         Args:
             name_or_path: a local directory or a name on the hub. Weights must be safetensors.
-            dtype: such as ``bfloat16``; default float32 on a CPU, bfloat16 on a GPU. ``fastest`` measures which of
-                the two this device multiplies faster.
+            dtype: such as ``bfloat16``; default float32 on a CPU, bfloat16 on a GPU. ``fastest`` measures the two.
             device: such as ``cuda:0``; default the GPU if there is one.
             trust_remote_code: run Python code that comes with the model.
 
@@ -215,11 +211,7 @@ class TargetModel:
     ) -> TargetOutput:
         """`forward` for trees in fixed shapes, as a compiler can trace it; nothing is asked of the host.
 
-        Args:
-            tokens, depths: Long [B, N].
-            ancestor_mask: Bool [B, N, N].
-            cache: over the storage of a cache of this model.
-            taps: from `taps`, active.
+        `tokens` and `depths` are Long [B, N], `ancestor_mask` Bool [B, N, N]; `taps` are active.
         """
         mask = cache.attention_mask(ancestor_mask)
         cache.begin(tokens.shape[1])
@@ -253,10 +245,8 @@ class TargetModel:
 
     @cached_property
     def _readers(self) -> dict[str, list[nn.Module]]:
-        """Per kind of hidden states, the modules whose inputs they are.
-
-        The three layers are those of EAGLE-3 (2503.01840) as serving engines choose them: what goes into layer 2, into
-        the middle one and into the third from the end.
+        """Per kind of hidden states, the modules whose inputs they are; the three layers as serving engines choose
+        them (EAGLE-3, 2503.01840).
         """
         middle = self.num_layers // 2
         three = (min(2, middle), middle, max(self.num_layers - 3, middle))

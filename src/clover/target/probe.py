@@ -31,8 +31,7 @@ class PlainRun:
 
     Attributes:
         tokens: Long [1, 9], four of text and five of a tree.
-        hidden: [1, 7, H] of the text and the path 0, 3, 4 through the tree, after the final norm.
-        logits: [1, 7, V] by the model itself.
+        hidden, logits: [1, 7, H] after the final norm and [1, 7, V], of the text and the path 0, 3, 4 through the tree.
         cache: that the model has filled.
     """
 

@@ -37,11 +37,8 @@ class KVShape:
 class LogitsHead:
     """From hidden states after the final norm to logits: ``softcap * tanh(scale * (W h + b) / softcap)``.
 
-    The scale, 1 for most models, and the softcap, the bound of the logits, None for most, are what the configuration
-    says; the probe checks them against the model's own logits.
-
-    Args:
-        linear: the lm_head, weight [V, H] and maybe a bias [V].
+    Scale (else 1) and softcap (else None) are what the configuration says; the probe checks them. `linear` is the
+    lm_head.
     """
 
     def __init__(self, linear: Any, config: PretrainedConfig):
@@ -87,11 +84,7 @@ def place_of_final_norm(base: nn.Module, layers: nn.ModuleList, name: str) -> tu
 
 
 def kv_shape(cache: object, config: PretrainedConfig) -> KVShape:
-    """Read the shapes off the cache that the model itself filled.
-
-    Raises:
-        UserError: names the first layer that keeps none or differs from layer 0.
-    """
+    """Read the shapes off the cache that the model filled; UserError names a layer that keeps none or differs."""
     name, shapes = model_type(config), []
     for layer, entry in enumerate(getattr(cache, "layers", [])):
         keys, values = getattr(entry, "keys", None), getattr(entry, "values", None)
@@ -112,11 +105,9 @@ def kv_shape(cache: object, config: PretrainedConfig) -> KVShape:
 class Taps:
     """What goes into some modules, as a compiled forward can be asked, too.
 
-    A hook for one call a compiler can neither trace nor expect to find again. A tap takes the place of the module's
-    `forward` in a `with` block around the call, and every time it is the same one.
-
-    Args:
-        modules: in the order in which their inputs are wanted, also several times; none for nothing to read.
+    A compiler can neither trace a hook for one call nor find it again. A tap takes the place of the module's
+    `forward` in a `with` block, and is the same one every time. Modules may come several times; none for nothing to
+    read.
     """
 
     def __init__(self, modules: Iterable[nn.Module]):
@@ -154,17 +145,14 @@ class Taps:
 
 
 def sdpa_mask(mask: Tensor | None, num_tokens: int, cache: KVCache, dtype: torch.dtype) -> Tensor | None:
-    """What SDPA is to add to its scores in every layer.
+    """What SDPA is to add to its scores in every layer: 0 or -inf [B, 1, N, S'] of the scores' dtype, made once for
+    all layers.
+
+    None where it needs no mask: a lone token that sees all slots, and plain text on an empty cache.
 
     Args:
         mask: Bool [B, 1, N, S'], or None for plain text.
-        num_tokens: N.
         cache: after ``begin(N)``.
-        dtype: of the scores.
-
-    Returns:
-        0 or -inf [B, 1, N, S'], made once and not anew in every layer; None where SDPA needs no mask: a lone token
-        that sees all slots, and plain text on an empty cache.
     """
     if cache.uniform:
         lone = num_tokens == 1 and (mask is None or mask.shape[-1] == cache.length + 1)

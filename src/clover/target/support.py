@@ -16,12 +16,9 @@ _LENGTH_DEPENDENT_ROTARY = ("dynamic", "longrope")
 
 
 def check_config(config: PretrainedConfig) -> None:
-    """Refuse what no token tree can be run on.
+    """UserError for what no token tree can be run on; names the type and, if one is to blame, the layer.
 
-    Raises:
-        UserError: encoder-decoder or multimodal models, models with recurrent or otherwise special layers, models
-            that are not causal language models or have no SDPA attention. Names the type and, if one is to blame, the
-            layer.
+    So are encoder-decoder and multimodal models, those with recurrent or otherwise special layers or without SDPA.
     """
     name = model_type(config)
     if getattr(config, "is_encoder_decoder", False):
@@ -42,15 +39,9 @@ def check_config(config: PretrainedConfig) -> None:
 
 
 def check_run_length(config: PretrainedConfig, length: int) -> None:
-    """Refuse a run that the model's own limits would change.
-
-    Args:
-        config: the target's.
-        length: prompt and new tokens together.
-
-    Raises:
-        UserError: the run is longer than the context, than the window of some layer, or than the point at which
-            rotary frequencies switch (keys cached before and after it would not fit together).
+    """UserError if a run of `length` tokens, new ones included, is longer than the context, than the window of some
+    layer, or than the point at which rotary frequencies switch (keys cached before and after it would not fit
+    together).
     """
     name, limit = model_type(config), context_length(config)
     if length > limit:

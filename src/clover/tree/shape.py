@@ -23,8 +23,7 @@ class TreeShape:
 
     Attributes:
         parents: parent of each node; ``parents[0] == -1``, ``parents[i] < i``, nodes sorted by depth.
-        ranks: node i is the ``ranks[i]``-th best child that its parent's draft distribution offers, counted
-            from 0; ``ranks[0] == 0``.
+        ranks: node i is the ``ranks[i]``-th best child of its parent, counted from 0; ``ranks[0] == 0``.
 
     >>> shape = TreeShape.from_paths([[0], [1], [0, 0]])
     >>> shape.parents, shape.ranks, shape.depths
@@ -38,11 +37,8 @@ class TreeShape:
     def from_paths(cls, paths: Iterable[Sequence[int]]) -> TreeShape:
         """Build the tree whose nodes are these paths of child ranks, in any order, the root left out.
 
-        Args:
-            paths: ``[0, 2]`` is the third best child of the best child of the root.
-
-        Raises:
-            UserError: no path, an empty one, a negative rank, a path given twice, or one without its parent.
+        ``[0, 2]`` is the third best child of the best child of the root. UserError for no path, an empty one, a
+        negative rank, a path given twice, or one without its parent.
         """
         ordered = sorted((tuple(path) for path in paths), key=lambda path: (len(path), path))
         if not ordered or not ordered[0]:
@@ -61,10 +57,7 @@ class TreeShape:
 
     @classmethod
     def chain(cls, length: int) -> TreeShape:
-        """Build a chain of `length` draft tokens, one per depth.
-
-        Raises:
-            UserError: the length is not from 1 to 9999.
+        """Build a chain of `length` draft tokens, from 1 to 9999, one per depth; UserError for other lengths.
 
         >>> TreeShape.chain(3).parents
         (-1, 0, 1, 2)

@@ -24,9 +24,6 @@ class BudgetTree:
         budget: draft tokens per step at most, root excluded.
         mass: of each node's children those are candidates whose probabilities, the highest first, sum to at most
             this; the first always is. In (0, 1].
-
-    Raises:
-        UserError: a value is out of range; so for the other rules.
     """
 
     budget: _Count = 4
@@ -54,8 +51,8 @@ class ConfidentChain:
 
     Attributes:
         depth: of the chain at most; no deeper than the draft goes.
-        least: the joint probability of its tokens, as the mean of a batch's rows, below which no more are drafted.
-            Above 0 and below 1.
+        least: the joint probability of its tokens, as the mean of a batch's rows, below which no more are
+            drafted; in (0, 1).
     """
 
     depth: _Count
@@ -107,16 +104,12 @@ _WANTED = (
 
 
 def parse_tree(text: str) -> Tree:
-    """Read a tree from a command line.
+    """Read a tree from a command line; UserError if it is none of these, or the file does not hold a tree.
 
     Args:
-        text: "clover2" (25 nodes), "medusa" (63 nodes), "chain:K" (K tokens in a row), "chain:K:LEAST" (see
-            `ConfidentChain`), "budget:B" or "budget:B:MASS" (see `BudgetTree`), "eagle2:N", "eagle2:N:BEAM" or
-            "eagle2:N:BEAM:DEPTH" (see `RerankTree`), "drawn:TREE" with a static tree (see `DrawnTree`),
-            "paths:0,1,00" (rank paths, see `static_spec`), or the path of a JSON list of rank paths.
-
-    Raises:
-        UserError: it is none of these, or the file does not hold a tree.
+        text: "clover2" (25 nodes), "medusa" (63 nodes), "chain:K", "chain:K:LEAST" (`ConfidentChain`),
+            "budget:B[:MASS]" (`BudgetTree`), "eagle2:N[:BEAM[:DEPTH]]" (`RerankTree`), "drawn:TREE" with a static
+            tree (`DrawnTree`), "paths:0,1,00" (see `static_spec`), or the path of a JSON list of rank paths.
 
     >>> parse_tree("chain:5").budget, parse_tree("clover2") is CLOVER2_TREE
     (5, True)

@@ -22,8 +22,7 @@ class Draws:
     """How the children of a tree were drawn, for recursive rejection sampling.
 
     Attributes:
-        draft_probs: float64 [B, P, V], per node that has children the distribution of the first draw; the later
-            ones come from what is left of it.
+        draft_probs: float64 [B, P, V], per node that has children the distribution of the first draw.
         nodes: Long [B, P], those nodes.
         children: Long [B, P, K], their children in the order of the draws, padded by -1.
     """
@@ -40,7 +39,7 @@ class TokenTree:
     Attributes:
         tokens: Long [B, N]; column 0 is the root, the last committed token.
         parents: Long [B, N]; column 0 is -1, elsewhere less than the column. Another -1 marks a padding node,
-            which has no children and is never accepted: it fills up a row that has fewer nodes than others.
+            which has no children and is never accepted.
         depths: Long [B, N]; 0 for the root and for padding.
         ancestor_mask: Bool [B, N, N], True where the column is an ancestor of the row, or the row itself.
         max_depth: no node is deeper; known without asking the device.
@@ -56,11 +55,8 @@ class TokenTree:
 
     @classmethod
     def from_shape(cls, shape: TreeShape, tokens: Tensor) -> TokenTree:
-        """Put tokens on a static tree. The other tensors are views, shared by all rows and steps.
-
-        Args:
-            shape: the tree, N nodes.
-            tokens: Long [B, N] in the shape's order of nodes.
+        """Put tokens Long [B, N] on a static tree of N nodes. The other tensors are views, shared by all rows and
+        steps.
         """
         parents, depths, mask = _shape_tensors(shape, tokens.device)
         parents, depths = parents.expand(len(tokens), -1), depths.expand(len(tokens), -1)
@@ -68,12 +64,9 @@ class TokenTree:
 
     @classmethod
     def from_parents(cls, tokens: Tensor, parents: Tensor, max_depth: int | None = None) -> TokenTree:
-        """Build trees that may differ from row to row, as dynamic drafting grows them.
+        """Build trees that may differ from row to row, of tokens and parents Long [B, N].
 
-        Args:
-            tokens: Long [B, N].
-            parents: Long [B, N], see `TokenTree.parents`.
-            max_depth: a depth that no node exceeds; N - 1 if not given. Lower makes verified paths narrower.
+        No node is deeper than `max_depth`, N - 1 if not given; lower makes verified paths narrower.
 
         >>> tree = TokenTree.from_parents(torch.tensor([[7, 8, 9]]), torch.tensor([[-1, 0, 1]]))
         >>> tree.depths
@@ -94,9 +87,7 @@ class TokenTree:
         return cls.from_shape(_ROOT, tokens)
 
     def padded(self, rows: int, nodes: int) -> TokenTree:
-        """Fill up to so many rows and nodes by padding; a row of padding is a root alone.
-
-        All tensors are new, whatever was a view before: a compiled function has one layout to expect.
+        """Fill up to so many rows and nodes by padding; a row of padding is a root alone. No tensor is a view.
 
         >>> tree = TokenTree.from_shape(TreeShape.chain(1), torch.tensor([[5, 6]])).padded(2, 3)
         >>> tree.tokens, tree.parents
@@ -117,10 +108,8 @@ class TokenTree:
         )
 
     def without(self, nodes: Tensor) -> TokenTree:
-        """Turn nodes, and all nodes below them, into padding.
-
-        Args:
-            nodes: Bool [B, N], the root's column is not looked at; or [B, 1] for all drafts of a row.
+        """Turn nodes, Bool [B, N], and all nodes below them into padding; [B, 1] for all drafts of a row. The root
+        stays.
 
         >>> tree = TokenTree.from_shape(TreeShape.from_paths([[0], [1], [0, 0]]), torch.tensor([[5, 6, 7, 8]]))
         >>> tree.without(torch.tensor([[False, True, False, False]])).parents
