@@ -126,7 +126,6 @@ Json = Annotated[
     _other("Write the metrics as JSON; - writes them to standard output.", "--json", metavar="FILE"),
 ]
 Picture = Annotated[Path | None, _other("Draw what was measured: .png, .pdf or .svg.", metavar="FILE")]
-Html = Annotated[Path | None, _other("Write one HTML page.", "--html", metavar="FILE")]
 Overwrite = Annotated[bool, _other("Replace the output directory if it exists.", "--overwrite")]
 
 

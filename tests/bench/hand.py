@@ -59,5 +59,5 @@ def found(settings: list[tuple[int, float]], names: list[str]) -> list[Metrics]:
     made = []
     for size, temperature in settings:
         measured = [plain(), *map(drafted, names), theirs()]
-        made += [metrics(one, measured[0], size, temperature, LIMITS, 3 * 2**20) for one in measured]
+        made += [metrics(one, measured[0], size, temperature, LIMITS) for one in measured]
     return made

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from clover.bench.methods import AUTO, LOOKUP, OWN_TREE, PLAIN, TRANSFORMERS, make_method, method_names
-from clover.bench.setup import load_assistant
+from clover.bench.run import load_assistant
 from clover.drafts import RecallDraft
 from clover.errors import UserError
 from clover.interleaved import make_batches

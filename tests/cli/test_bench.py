@@ -5,7 +5,7 @@ import pytest
 
 from clover.bench.options import BenchOptions
 
-TINY = ["--max-new-tokens", "4", "--max-prompts", "1", "--rounds", "1", "--no-memory"]
+TINY = ["--max-new-tokens", "4", "--max-prompts", "1", "--rounds", "1"]
 
 
 def test_bench_passes_its_options(run_clover: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,14 +23,13 @@ def test_bench_passes_its_options(run_clover: Callable, monkeypatch: pytest.Monk
         "--batch-size",
         "4",
     ]
-    flags += ["--temperature", "0.5", "--tree", "chain:2", "--assistant", "a", "--rounds", "3", "--context"]
+    flags += ["--temperature", "0.5", "--tree", "chain:2", "--assistant", "a", "--rounds", "3"]
     flags += [
         "--max-new-tokens",
         "9",
         "--max-prompts",
         "2",
         "--no-reference",
-        "--no-memory",
         "--dtype",
         "bf16",
     ]
@@ -40,8 +39,8 @@ def test_bench_passes_its_options(run_clover: Callable, monkeypatch: pytest.Monk
     assert seen == [
         BenchOptions(
             target="t", draft="d", prompts=Path("p.txt"), batch_sizes=(1, 4), temperatures=(0.5,),
-            trees=("chain:2",), assistant="a", rounds=3, max_new_tokens=9, max_prompts=2, context=True,
-            no_reference=True, no_memory=True, dtype="bf16", device="cpu", trust_remote_code=True,
+            trees=("chain:2",), assistant="a", rounds=3, max_new_tokens=9, max_prompts=2,
+            no_reference=True, dtype="bf16", device="cpu", trust_remote_code=True,
             json=Path("x.jsonl"), picture=Path("x.svg"),
         ),
         BenchOptions(),

@@ -31,14 +31,12 @@ def arguments(options: DemoOptions, *more: object) -> list[object]:
 def test_the_command_shows_and_writes_everything(
     options: DemoOptions, run_clover: Callable, tmp_path: Path
 ) -> None:
-    found, page = tmp_path / "demo.json", tmp_path / "demo.html"
-    done = run_clover(
-        *arguments(options, "--max-new-tokens", 8, "--json", found, "--html", page, "--draft", "lookup")
-    )
+    found = tmp_path / "demo.json"
+    done = run_clover(*arguments(options, "--max-new-tokens", 8, "--json", found, "--draft", "lookup"))
     assert done.code == 0
     assert done.err.count("prompt 3, ") == 2
     assert [line for line in done.out.splitlines() if line.startswith("wrote ")] == [
-        f"wrote {path}" for path in (found, options.picture, page)
+        f"wrote {path}" for path in (found, options.picture)
     ]
     assert options.picture.read_bytes().startswith(b"\x89PNG")
     report = json.loads(found.read_text())
@@ -75,7 +73,6 @@ def test_prompts_that_would_not_end_in_time_are_left_out(
         (["--picture", "demo.gif"], "must end in .png"),
         (["--tree", "chain:17"], "the tree is 17 deep"),
         (["--tree", "drawn:chain:2"], "give another tree or --temperature 0"),
-        (["--html", "page.txt"], "must end in .html"),
         (["--temperature", "-1"], "temperature"),
         (["--max-new-tokens", "0"], "max-new-tokens"),
         (["--target", "./nowhere"], "./nowhere"),

@@ -36,7 +36,7 @@ def printed(shown: Console) -> str:
 
 
 def test_everything_is_written(tmp_path: Path) -> None:
-    paths = {"json": tmp_path / "a.json", "picture": tmp_path / "a.png", "html": tmp_path / "a.html"}
+    paths = {"json": tmp_path / "a.json", "picture": tmp_path / "a.png"}
     check_outputs(**paths)
     shown = console()
     publish(report(), shown, **paths)
@@ -86,7 +86,7 @@ def test_markdown_links_to_pictures() -> None:
 
 
 def test_bad_outputs_are_refused_before_the_work(tmp_path: Path) -> None:
-    for bad in ({"html": tmp_path / "a.txt"}, {"picture": tmp_path / "a.gif"}, {"json": tmp_path}):
+    for bad in ({"picture": tmp_path / "a.gif"}, {"json": tmp_path}):
         with pytest.raises(UserError):
             check_outputs(**bad)
     check_outputs(json=Path("-"))

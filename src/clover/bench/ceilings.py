@@ -1,8 +1,6 @@
 """What this device can do at most: reading memory and multiplying matrices, measured, not from a datasheet.
 
-A decoding step cannot take less time than reading its weights once, nor than its multiplications. Both ceilings are
-measured as the step uses them: a matrix as large as the weights times one vector and its sum, the faster of the two (so
-that weights which fit into a cache are held against the cache), and a square matrix product in the model's dtype.
+Reading is measured with a matrix as large as the weights, so that weights which fit into a cache are held against it.
 """
 
 from __future__ import annotations
@@ -59,8 +57,7 @@ class Limits:
 def measure_limits(target: TargetModel) -> Limits:
     """Count what a step of the target reads and multiplies, and measure the device's ceilings for that.
 
-    All weights are read but the embedding table, of which a step reads one row per token; a table that is also the
-    lm_head is read as that.
+    All weights are read but the embedding table, unless it is the lm_head, too.
     """
     embedding = target.embedding_weight
     tied = embedding.data_ptr() == target.lm_head_weight.data_ptr()
@@ -75,10 +72,10 @@ def measure_limits(target: TargetModel) -> Limits:
     )
 
 
-def fastest(call: Callable[[], Tensor], device: torch.device, repeats: int = _REPEATS) -> float:
+def fastest(call: Callable[[], Tensor], device: torch.device) -> float:
     """Seconds of the fastest of some calls, after one that does not count: a ceiling has no bad luck."""
     times = []
-    for _ in range(1 + repeats):
+    for _ in range(1 + _REPEATS):
         started = time.perf_counter()
         call()
         wait_for(device)

@@ -1,8 +1,7 @@
 """From the runs of one method to its metrics: speed, where the time goes, and how near the ideal it comes.
 
 A draft that costs nothing would make decoding τ · T_plain_step / T_verify_step times as fast; `ideal_share` is the
-speed-up divided by that. The speed-up counts the prefill and the ideal does not; without it the share would be that
-of the target's pass in a step, `verify_share`.
+speed-up divided by that. The speed-up counts the prefill and the ideal does not.
 """
 
 from __future__ import annotations
@@ -10,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+
+import torch
 
 from clover.bench.ceilings import Limits
 from clover.bench.methods import Method
@@ -28,14 +29,14 @@ class Metrics:
         method, label: its name in results, and for people.
         tokens_per_second, speedup: of all batches together, of each the median of its rounds, prefill included; the
             speed-up is against our plain decoding.
+        rounds_speedup: that of each round.
         tau: tokens per decoding step and text, the bonus token included.
         ideal_speedup, ideal_share: see the head of this file; None without a draft of ours.
-        draft_share, verify_share: drafting and the target's pass, of a decoding step.
-        peak_memory_bytes: while decoding, weights included; None where it was not measured.
+        peak_memory_bytes: while decoding on a GPU, with all that is loaded; None elsewhere.
         identical: whether all texts are those of our plain decoding, in every round; None where they need not be.
         identical_texts, texts: of so many texts, how many are.
         acceptance_per_depth: share accepted at depth 1, 2, …
-        step_milliseconds: by phase.
+        step_milliseconds: by phase, and in "total".
         bandwidth_share, arithmetic_share: the least time for reading the target's weights once, and for its matrix
             products of a step, divided by the time of a step.
     """
@@ -52,8 +53,6 @@ class Metrics:
     tau_error: float | None
     ideal_speedup: float | None
     ideal_share: float | None
-    draft_share: float | None
-    verify_share: float | None
     peak_memory_bytes: int | None
     identical: bool | None
     identical_texts: int
@@ -71,21 +70,25 @@ class Measured:
     Args:
         rounds: per round the run of each batch.
         steps: see `step_seconds`; None where the steps are not ours.
+        peak_memory: bytes; None where it was not measured.
     """
 
     method: Method
     rounds: Sequence[Sequence[Run]]
-    steps: dict[str, float] | None
+    steps: dict[str, float] | None = None
+    peak_memory: int | None = None
 
     @classmethod
     def of(cls, method: Method, rounds: Sequence[Sequence[Run]], requests: Sequence[Request]) -> Measured:
         """Join the runs with the times of a step; on a GPU those of one more run, which waits after each phase."""
         if method.engine is None:
-            return cls(method, rounds, None)
-        runs = [run for part in rounds for run in part]
-        if method.engine.target.device.type == "cuda":
-            runs = [decode(method.engine, requests, synchronize=True)]
-        return cls(method, rounds, step_seconds(runs))
+            return cls(method, rounds)
+        device = method.engine.target.device
+        if device.type != "cuda":
+            return cls(method, rounds, step_seconds([run for part in rounds for run in part]))
+        torch.cuda.reset_peak_memory_stats(device)
+        steps = step_seconds([decode(method.engine, requests, synchronize=True)])
+        return cls(method, rounds, steps, torch.cuda.max_memory_allocated(device))
 
     @property
     def batches(self) -> list[tuple[int, float]]:
@@ -124,7 +127,6 @@ def metrics_of(
     runs: Mapping[str, Sequence[Sequence[Run]]],
     requests: Sequence[Request],
     limits: Limits | None = None,
-    peaks: Mapping[str, int] | None = None,
 ) -> list[Metrics]:
     """The metrics of methods in one setting.
 
@@ -133,30 +135,21 @@ def metrics_of(
         runs: by method, per round the run of each batch.
         requests: one of the batches.
         limits: of the device, if they were measured.
-        peaks: bytes by method, if they were measured.
     """
     measured = [Measured.of(method, runs[method.name], requests) for method in methods]
     size, temperature = len(requests), requests[0].params.temperature
-    known = peaks or {}
-    return [
-        metrics(one, measured[0], size, temperature, limits, known.get(one.method.name)) for one in measured
-    ]
+    return [metrics(one, measured[0], size, temperature, limits) for one in measured]
 
 
 def metrics(
-    found: Measured,
-    plain: Measured,
-    batch_size: int,
-    temperature: float,
-    limits: Limits | None = None,
-    peak_memory: int | None = None,
+    found: Measured, plain: Measured, batch_size: int, temperature: float, limits: Limits | None = None
 ) -> Metrics:
     """Put together what was found about one method; `plain` is our plain decoding in the same setting."""
     assert plain.steps is not None
     method, steps, tau, gain = found.method, found.steps, found.tau, found.speedup(plain)
     same, texts = found.identical_texts(plain), len(texts_of(plain.rounds[0]))
     ideal = tau.value * plain.steps["total"] / steps["verify"] if steps and method.drafts else None
-    products = limits.product_seconds(batch_size * method.nodes) if limits and method.nodes else None
+    verified = batch_size * method.nodes if method.nodes else None
     return Metrics(
         method=method.name,
         label=method.label,
@@ -170,21 +163,14 @@ def metrics(
         tau_error=tau.error,
         ideal_speedup=ideal,
         ideal_share=None if ideal is None else gain.value / ideal,
-        draft_share=_share(steps, steps["draft"] if steps else None),
-        verify_share=_share(steps, steps["verify"] if steps else None),
-        peak_memory_bytes=peak_memory,
+        peak_memory_bytes=found.peak_memory,
         identical=same == texts if method.comparable(temperature) else None,
         identical_texts=same,
         texts=texts,
-        acceptance_per_depth=tuple(
-            acceptance_of([run for part in found.rounds for run in part]).acceptance_per_depth
-        ),
+        acceptance_per_depth=tuple(acceptance_of(found.rounds[0]).acceptance_per_depth),
         step_milliseconds=steps and {name: 1e3 * value for name, value in steps.items()},
-        bandwidth_share=_share(steps, limits and limits.read_seconds),
-        arithmetic_share=_share(steps, products),
+        bandwidth_share=limits.read_seconds / steps["total"] if limits and steps else None,
+        arithmetic_share=(
+            limits.product_seconds(verified) / steps["total"] if limits and steps and verified else None
+        ),
     )
-
-
-def _share(steps: dict[str, float] | None, seconds: float | None) -> float | None:
-    """Seconds divided by those of a step, where both are known."""
-    return None if steps is None or seconds is None else seconds / steps["total"]

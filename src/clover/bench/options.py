@@ -36,18 +36,9 @@ class BenchOptions(options.ModelOptions):
     max_prompts: Annotated[
         int, typer.Option(metavar="N", min=1, help="Most prompts; larger batches take them again.")
     ] = 8
-    context: Annotated[
-        bool,
-        typer.Option(
-            "--context",
-            help="Measure the cost of a step against the context, up to 32 k tokens, on a small model.",
-        ),
-    ] = False
     no_reference: Annotated[
         bool, typer.Option("--no-reference", help="Leave transformers' own `generate` out.")
     ] = False
-    no_memory: Annotated[bool, typer.Option("--no-memory", help="Leave the peak memory out.")] = False
     compile: options.Compile = False
     json: options.Json = None
     picture: options.Picture = None
-    html: options.Html = None

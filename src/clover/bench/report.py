@@ -37,19 +37,18 @@ def speed_table(found: Sequence[Metrics]) -> Table:
         "batch": lambda one: str(one.batch_size),
         "T": lambda one: f"{one.temperature:g}",
         "tokens/s": lambda one: f"{one.tokens_per_second:.1f}",
-        "speed-up": lambda one: _estimate(one.speedup, one.speedup_error) + "×",
-        "rounds": _spread,
-        "τ": lambda one: _estimate(one.tau, one.tau_error),
+        "speed-up": lambda one: Estimate(one.speedup, one.speedup_error or None).text() + "×",
+        "τ": lambda one: Estimate(one.tau, one.tau_error or None).text(),
         "ideal": lambda one: times(one.ideal_speedup),
         "of ideal": lambda one: percent(one.ideal_share),
-        "draft": lambda one: percent(one.draft_share),
+        "draft": _draft_share,
         "peak MiB": lambda one: f"{one.peak_memory_bytes / 2**20:,.0f}" if one.peak_memory_bytes else "–",
         "identical": _same,
     }
     cells = {name: [cell(one) for one in found] for name, cell in columns.items()}
     told = {name: values for name, values in cells.items() if set(values) != {"–"}}
     settings = [(one.batch_size, one.temperature) for one in found]
-    optional = [name for name in ("of ideal", "draft", "ideal", "rounds", "peak MiB") if name in told]
+    optional = [name for name in ("of ideal", "draft", "ideal", "peak MiB") if name in told]
     if len(set(told["batch"])) == 1:  # the card says it
         optional.insert(0, "batch")
     return Table(
@@ -176,13 +175,9 @@ def _draw_depths(axes: Any, methods: list[tuple[str, str]], drafted: Sequence[Me
     finish(axes, f"Accepted, %, {mode(drafted[0].temperature)}", room=1.0)
 
 
-def _estimate(value: float, error: float | None) -> str:
-    return Estimate(value, error or None).text()
-
-
-def _spread(one: Metrics) -> str:
-    rounds = one.rounds_speedup
-    return f"{min(rounds):.2f}–{max(rounds):.2f}" if len(rounds) > 1 else "–"
+def _draft_share(one: Metrics) -> str:
+    steps = one.step_milliseconds
+    return "–" if one.ideal_share is None or steps is None else percent(steps["draft"] / steps["total"])
 
 
 def _same(one: Metrics) -> str:

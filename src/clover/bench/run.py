@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import product
+from typing import Any
 
 from rich.console import Console
+from transformers import AutoModelForCausalLM
 
+from clover import assets
 from clover.bench.ceilings import Limits, measure_limits
-from clover.bench.context import CONTEXTS, context_table, draw_context, make_target, measure_context
-from clover.bench.memory import cuda_peak, resident_peaks
-from clover.bench.methods import method_names
+from clover.bench.methods import make_method, method_names
 from clover.bench.metrics import Metrics, metrics_of
 from clover.bench.options import BenchOptions
 from clover.bench.report import make_report
-from clover.bench.setup import Bench
-from clover.errors import UserError
-from clover.interleaved import interleave
+from clover.data.tasks import fitting
+from clover.engine import Request
+from clover.errors import UserError, one_line
+from clover.evaluate import choose_prompts
+from clover.interleaved import interleave, make_batches
 from clover.options import command_line
-from clover.report.figure import Picture
 from clover.report.output import Report, check_outputs, publish
 from clover.report.progress import Progress
 from clover.report.provenance import Provenance
-
-_CONTEXT_TITLE = "Cost of a decoding step against the context"
+from clover.target import TargetModel
 
 
 def run_bench(options: BenchOptions, console: Console | None = None, errors: Console | None = None) -> Report:
-    """Measure, print the tables, and write the JSON lines, the picture and the page.
+    """Measure, print the tables, and write the JSON lines and the picture.
 
     Args:
         console, errors: for the report and for the progress; standard output and error when left out.
@@ -36,77 +37,82 @@ def run_bench(options: BenchOptions, console: Console | None = None, errors: Con
     Raises:
         UserError: an option, a file or a model cannot be used; before anything is measured where possible.
     """
-    if options.target is not None and options.draft is None and not options.context:
+    if options.target is not None and options.draft is None:
         raise UserError("a target was given but no draft; give its draft, or --draft lookup")
-    check_outputs(options.json, options.picture, options.html)
+    check_outputs(options.json, options.picture)
     with Progress(errors) as progress:
         progress.say("loading target and draft")
-        report = _run_context(options, progress) if options.context else _run_methods(options, progress)
-    publish(report, console, options.json, options.picture, options.html)
+        bench = Bench(options, method_names(options.trees, not options.no_reference, bool(options.assistant)))
+        progress.say("ceilings of the device")
+        limits = measure_limits(bench.target)
+        report = _report(bench, _measure(bench, limits, progress), limits)
+    publish(report, console, options.json, options.picture)
     return report
 
 
-def _run_context(options: BenchOptions, progress: Progress) -> Report:
-    target = make_target(options.device, options.dtype, CONTEXTS[-1])
-    curves = measure_context(target, options.rounds, progress, CONTEXTS)
-    origin = Provenance.here(command_line("bench", options, "target"), target.device, target.dtype)
-    model = f"Llama, {target.num_layers} layers, width {target.hidden_size}, random weights"
-    return Report(
-        _CONTEXT_TITLE,
-        origin,
-        [("target", model), ("run", f"{options.rounds} rounds in turn; medians")],
-        [context_table(curves)],
-        [Picture(_CONTEXT_TITLE, lambda: draw_context(curves, _CONTEXT_TITLE, model, origin.line))],
-        [asdict(curve) | {"model": model} for curve in curves],
-        [(f"line of {curve.method}", curve.words) for curve in curves],
-    )
+class Bench:
+    """The models, methods and prompts that `options` ask for, loaded and checked.
+
+    Attributes:
+        target: of all methods.
+        methods: in the order of `names`.
+        prompts: token ids; of the embedded ones those that are held out.
+
+    Raises:
+        UserError: a model, a tree or the prompts cannot be used.
+    """
+
+    def __init__(self, options: BenchOptions, names: Sequence[str]):
+        self.options = options
+        self.target = TargetModel.load(
+            options.target or assets.TARGET, options.dtype, options.device, options.trust_remote_code
+        )
+        assistant, draft = None, assets.draft_place(options.draft)
+        if options.assistant is not None:
+            assistant = load_assistant(options.assistant, self.target, options.trust_remote_code)
+        self.methods = [make_method(name, self.target, draft, assistant, options.compile) for name in names]
+        files = () if options.prompts is None else (str(options.prompts),)
+        prompts = choose_prompts(files, self.target, None, assets.HELD_OUT_PROMPTS.stem)
+        fit = fitting(prompts, self.target.context_length, options.max_new_tokens)
+        self.prompts = [one.tokens for one in fit[: options.max_prompts]]
+
+    def batches(self, size: int, temperature: float) -> list[list[Request]]:
+        """All prompts in batches."""
+        tokens, room = self.options.max_new_tokens, self.target.context_length
+        return make_batches(self.prompts, size, temperature, tokens, room)
 
 
-def _run_methods(options: BenchOptions, progress: Progress) -> Report:
-    bench = Bench(options, method_names(options.trees, not options.no_reference, bool(options.assistant)))
-    progress.say("ceilings of the device")
-    limits = measure_limits(bench.target)
-    settings = list(product(options.batch_sizes, options.temperatures))
-    # On a CPU the compiler itself would be most of what the measuring process takes.
-    no_memory = options.no_memory or (options.compile and bench.target.device.type == "cpu")
-    peaks = {} if no_memory else _peaks(bench, progress)
-    texts = {size: -(-len(bench.prompts) // size) * size for size in options.batch_sizes}
-    progress.begin(sum(texts[size] for size, _ in settings))
+def load_assistant(name: str, target: TargetModel, trust_remote_code: bool) -> Any:
+    """Load a small model for assisted generation.
+
+    Raises:
+        UserError: it cannot be loaded, or has another vocabulary than the target.
+    """
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            name, dtype=target.dtype, use_safetensors=True, trust_remote_code=trust_remote_code
+        )
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise UserError(f"the assistant {name} cannot be loaded: {one_line(error)}") from error
+    if model.config.vocab_size != target.config.vocab_size:
+        raise UserError(
+            f"the assistant {name} has a vocabulary of {model.config.vocab_size}, the target one of "
+            f"{target.config.vocab_size}; transformers needs the same"
+        )
+    return model.to(target.device).eval()
+
+
+def _measure(bench: Bench, limits: Limits, progress: Progress) -> list[Metrics]:
+    """All methods at every batch size and temperature."""
+    settings = list(product(bench.options.batch_sizes, bench.options.temperatures))
+    progress.begin(len(settings))
     found = []
     for size, temperature in settings:
-        told = progress.part(texts[size], f"batch {size}, temperature {temperature:g}")
-        found += _run_setting(bench, size, temperature, limits, peaks.get(size, {}), told)
-    return _report(bench, found, limits)
-
-
-def _run_setting(
-    bench: Bench,
-    size: int,
-    temperature: float,
-    limits: Limits,
-    peaks: dict[str, int],
-    told: Callable[[float], None],
-) -> list[Metrics]:
-    able = [one for one in bench.methods if one.refusal(size) is None]
-    batches = bench.batches(size, temperature)
-    runs = interleave({one.name: one.decode for one in able}, batches, bench.options.rounds, told)
-    return metrics_of(able, runs, batches[0], limits, peaks)
-
-
-def _peaks(bench: Bench, progress: Progress) -> dict[int, dict[str, int]]:
-    """Peak bytes by batch size and method."""
-    found: dict[int, dict[str, int]] = {size: {} for size in bench.options.batch_sizes}
-    for one in bench.methods:
-        progress.say(f"peak memory of {one.label}")
-        sizes = [size for size in found if one.refusal(size) is None]
-        if bench.target.device.type == "cuda":
-            drafts = (other.engine.draft for other in bench.methods if other.engine and other is not one)
-            unused = [draft for draft in drafts if draft is not None]
-            peaks = {size: cuda_peak(one, bench.batches(size, 0.0)[0], unused) for size in sizes}
-        else:
-            peaks = resident_peaks(one.name, bench.options, sizes)
-        for size, peak in peaks.items():
-            found[size][one.name] = peak
+        told = progress.part(1, f"batch {size}, temperature {temperature:g}")
+        able = [one for one in bench.methods if one.refusal(size) is None]
+        batches = bench.batches(size, temperature)
+        runs = interleave({one.name: one.decode for one in able}, batches, bench.options.rounds, told)
+        found += metrics_of(able, runs, batches[0], limits)
     return found
 
 

@@ -35,5 +35,4 @@ class DemoOptions(options.ModelOptions):
         Path("demo.png")
     )
     json: options.Json = None
-    html: options.Html = None
     quiet: Annotated[bool, typer.Option("--quiet", help="Show nothing before the table.")] = False

@@ -17,7 +17,7 @@ from clover.bench.methods import PLAIN, TRANSFORMERS, Method, of_engine
 from clover.bench.metrics import metrics_of
 from clover.bench.options import BenchOptions
 from clover.bench.report import make_report
-from clover.bench.setup import Bench
+from clover.bench.run import Bench
 from clover.demo.live import Panels, describe
 from clover.demo.options import DemoOptions
 from clover.demo.race import Round, Show, find_differences, race
@@ -43,7 +43,7 @@ class DemoResult:
 def run_demo(
     options: DemoOptions, console: Console | None = None, errors: Console | None = None
 ) -> DemoResult:
-    """Measure, show, and write the picture, the JSON file and the page.
+    """Measure, show, and write the picture and the JSON file.
 
     Args:
         console, errors: for the report and for the progress; standard output and error when left out.
@@ -62,7 +62,7 @@ def run_demo(
         deadline = float("inf") if options.max_new_tokens else started + TIME_LIMIT
         rounds = demo.run(deadline, console, progress)
     result = demo.result(rounds, time.perf_counter() - started)
-    publish(result.report, console, options.json, options.picture, options.html)
+    publish(result.report, console, options.json, options.picture)
     return result
 
 
@@ -75,7 +75,7 @@ def _check(options: DemoOptions) -> None:
             "sampled text from a drawn tree has the distribution of plain decoding, not its tokens, and the demo "
             "compares tokens; give another tree or --temperature 0"
         )
-    check_outputs(options.json, options.picture, options.html)
+    check_outputs(options.json, options.picture)
 
 
 class _Demo:

@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from clover.errors import UserError
 from clover.files import check_output_file, write_text
 from clover.report.figure import Picture, check_picture, inline_svg, save_picture
 from clover.report.provenance import Provenance
@@ -99,27 +98,20 @@ def standard_output() -> Console:
     return Console()
 
 
-def check_outputs(json: Path | None = None, picture: Path | None = None, html: Path | None = None) -> None:
+def check_outputs(json: Path | None = None, picture: Path | None = None) -> None:
     """Say before the work what `publish` would say after it.
 
     Raises:
         UserError: a file cannot be written, or its name has the wrong ending.
     """
-    if html is not None and html.suffix.lower() != ".html":
-        raise UserError(f"the page {html} must end in .html")
-    for path in (json, html):
-        if path is not None and path != _STDOUT:
-            check_output_file(path)
+    if json is not None and json != _STDOUT:
+        check_output_file(json)
     if picture is not None:
         check_picture(picture)
 
 
 def publish(
-    report: Report,
-    console: Console | None = None,
-    json: Path | None = None,
-    picture: Path | None = None,
-    html: Path | None = None,
+    report: Report, console: Console | None = None, json: Path | None = None, picture: Path | None = None
 ) -> None:
     """Print a report and write what is asked for, each file whole or not at all.
 
@@ -136,9 +128,7 @@ def publish(
         write_text(json, report.json())
     if picture is not None:
         save_picture(report.pictures[0].draw, picture)
-    if html is not None:
-        write_text(html, report.html())
-    for path in (json, picture, html):
+    for path in (json, picture):
         if path is not None and path != _STDOUT:
             say(console, f"wrote {path}")
     if json == _STDOUT:
