@@ -4,7 +4,6 @@ import io
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -18,7 +17,6 @@ from clover.tree import parse_tree
 from clover.tune import run
 from clover.tune.options import TuneOptions
 from clover.tune.run import run_tune
-from clover.tune.timing import time_trees
 from tests.tiny import save_tiny_pair
 
 
@@ -64,11 +62,6 @@ def tune(options: TuneOptions) -> tuple[Tuning, str]:
     return tuning, out.getvalue()
 
 
-def partial_file(options: TuneOptions) -> Path:
-    assert options.output is not None
-    return options.output.with_name("tuning.partial.json")
-
-
 def test_a_tuning_from_prompts_to_file(tuned: Tuned) -> None:
     options, folder = tuned.options, tuned.folder
     assert options.output is not None
@@ -90,7 +83,6 @@ def test_a_tuning_from_prompts_to_file(tuned: Tuned) -> None:
         assert {1, 2, 17, 33} <= {cost.nodes for cost in entry.verify if cost.batch_size == size}
     assert "plain decoding" in tuned.out
     assert (folder / "found.svg").read_text().startswith("<?xml")
-    assert not partial_file(options).exists()
 
 
 def test_the_json_file_holds_all_trees(tuned: Tuned) -> None:
@@ -100,25 +92,6 @@ def test_the_json_file_holds_all_trees(tuned: Tuned) -> None:
     for one in found["trees"]:
         assert one["steps"] >= 8
         assert (one["speedup"] == 1.0) or one["tree"] != PLAIN
-
-
-def test_an_interrupted_tuning_goes_on(options: TuneOptions, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-
-    def interrupted(target: Any, draft: Any, batches: Any, *others: Any) -> Any:
-        sizes.append(len(batches[0]))
-        if sizes == [1, 2]:
-            raise KeyboardInterrupt
-        return time_trees(target, draft, batches, *others)
-
-    monkeypatch.setattr(run, "time_trees", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        tune(options)
-    assert options.output is not None
-    assert not options.output.exists() and partial_file(options).exists()
-    tune(options)
-    assert sizes == [1, 2, 2]  # batch size 1 was not measured again
-    assert options.output.exists() and not partial_file(options).exists()
 
 
 def test_another_dtype_is_another_entry(options: TuneOptions) -> None:

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 
 from rich import progress as rich_progress
 from rich.console import Console
-from rich.text import Text
 from typing_extensions import Self
 
 from clover.report.words import duration
@@ -20,8 +19,7 @@ _LINES_EVERY = 20.0  # seconds
 class Progress:
     """Counts work that is done, of a total; use it as a context manager, which an interrupt leaves cleanly.
 
-    The time left is reckoned from the mean speed since `begin`. Where there is no terminal, a thread prints a line
-    after `first_line` seconds and now and then from there on, whether or not the work has told anything meanwhile.
+    Where there is no terminal, a thread prints a line after `first_line` seconds and now and then from there on.
 
     Args:
         console: where it is shown; standard error when left out.
@@ -32,9 +30,10 @@ class Progress:
         self.total, self.done = 0.0, 0.0
         self._doing, self._began, self._started_at = "starting", time.monotonic(), 0.0
         self._first_line, self._stop = first_line, threading.Event()
-        columns = (rich_progress.BarColumn(bar_width=24), rich_progress.TaskProgressColumn(), _Line(self))
+        line = rich_progress.TextColumn("{task.fields[owner].line}", markup=False)
+        columns = (rich_progress.BarColumn(bar_width=24), rich_progress.TaskProgressColumn(), line)
         self._bar = rich_progress.Progress(*columns, console=self.console, transient=True)
-        self._task = self._bar.add_task("", total=None)
+        self._task = self._bar.add_task("", total=None, owner=self)
 
     def __enter__(self) -> Self:
         """Show the bar, or start to print lines."""
@@ -87,7 +86,7 @@ class Progress:
 
     @property
     def line(self) -> str:
-        """What is being done, and the time left once some is done.
+        """What is being done, and, once some is done, the time left at the mean speed since `begin`.
 
         >>> progress = Progress()
         >>> progress.say("batch size 4")
@@ -106,14 +105,3 @@ class Progress:
             share = f"{self.done / self.total:4.0%}  " if self.total else ""
             self.log(f"{share}{self.line}")
             wait = _LINES_EVERY
-
-
-class _Line(rich_progress.ProgressColumn):
-    """The line beside the bar; made anew whenever the bar is drawn, so that the time left goes on."""
-
-    def __init__(self, progress: Progress):
-        super().__init__()
-        self.progress = progress
-
-    def render(self, task: rich_progress.Task) -> Text:
-        return Text(self.progress.line)

@@ -2,18 +2,16 @@
 
 A draft is forced along a text (`clover.evaluate.accuracy.forced_logits`). At the text's n-th new token the *rank path*
 holds, per depth, the rank of the token that really comes, given that all before it on the path were right; it ends
-where the rank is not below the width, the draft ends, or the text does. A static tree that is grown there accepts the
-longest start of the rank path that it has as a node, and the next tree is grown after that and one bonus token. So one
-pass over the texts tells what every static tree would have accepted, at every step.
-
-In sampled texts ranks are those of the scores by which the target chooses, as trees are grown.
+where the rank is not below `WIDTH`, the draft ends, or the text does. A static tree that is grown there accepts the
+longest start of the rank path that it has as a node. In sampled texts ranks are those of the scores by which the target
+chooses.
 
 Shapes: B texts of a batch, T longest text, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
 import torch
@@ -36,14 +34,12 @@ def rank_texts(
     requests: Sequence[Request],
     texts: Sequence[tuple[int, ...]],
     max_depth: int = MAX_DEPTH,
-    told: Callable[[float], None] = lambda share: None,
 ) -> list[tuple[RankPath, ...]]:
     """Force the draft along texts.
 
     Args:
         texts: the new tokens of each request.
         max_depth: how deep, if the draft goes so deep.
-        told: called now and then with the share of the texts that are done, 0 … 1.
 
     Returns:
         per text, the rank path at each new token.
@@ -57,7 +53,6 @@ def rank_texts(
         ranks = list(_ranks(target, draft, pairs, max_depth))
         for row, (number, (request, new)) in enumerate(zip(some, pairs, strict=True)):
             found[number] = _rank_paths(len(request.prompt), len(new), row, ranks)
-        told(len(found) / len(texts))
     return [found[number] for number in range(len(texts))]
 
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
-from pydantic import TypeAdapter
 from rich.console import Console
 
 from clover import assets
@@ -30,21 +27,16 @@ from clover.target import TargetModel
 from clover.tune.options import TuneOptions
 from clover.tune.ranks import MAX_DEPTH, rank_texts
 from clover.tune.report import as_data, best_table, draw
-from clover.tune.resume import Resume
 from clover.tune.shapes import worth_timing
 from clover.tune.texts import fill_batch, read_requests, write_texts
 from clover.tune.timing import Timed, share_time, time_trees, verify_costs
 
-_TEXTS, _RANKS = 0.1, 0.1  # of the work, for the progress; the rest is timing
 _WANTED, _FEWEST = 40, 8  # steps of each tree: so many are wanted, so many are taken however late it is
 _ORIGIN = ("device", "dtype", "machine", "threads", "date", "versions")
-_TIMED = TypeAdapter(list[Timed])
 
 
 def run_tune(options: TuneOptions, console: Console | None = None, errors: Console | None = None) -> Tuning:
     """Measure, save the tuning, print the table, and write the JSON file and the picture.
-
-    Finished measurements are saved beside the output: after an interruption the same call goes on from them.
 
     Args:
         console, errors: for the report and for the progress; standard output and error when left out.
@@ -55,14 +47,13 @@ def run_tune(options: TuneOptions, console: Console | None = None, errors: Conso
     file = _check(options)
     with Progress(errors) as progress:
         progress.say("loading target and draft")
-        tuner = _Tuner(options, file, progress)
-        texts, sizes = tuner.measure()
+        tuner = _Tuner(options)
+        sizes = tuner.measure(progress)
     tuning = tuner.tuning(sizes)
     write_entry(file, tuning)
     console = console or standard_output()
-    publish(tuner.report(texts, sizes), console, options.json, options.picture)
+    publish(tuner.report(sizes), console, options.json, options.picture)
     say(console, f"wrote {file}")
-    tuner.resume.remove()
     return tuning
 
 
@@ -89,8 +80,8 @@ def _check(options: TuneOptions) -> Path:
 class _Tuner:
     """The models and the prompts, and what is measured with them."""
 
-    def __init__(self, options: TuneOptions, file: Path, progress: Progress):
-        self.options, self.progress, self.started = options, progress, time.monotonic()
+    def __init__(self, options: TuneOptions):
+        self.options, self.started = options, time.monotonic()
         self.target = TargetModel.load(
             options.target or assets.TARGET, options.dtype, options.device, options.trust_remote_code
         )
@@ -99,41 +90,23 @@ class _Tuner:
         self.origin = Provenance.here(command, self.target.device, self.target.dtype)
         chosen = (options.max_prompts, options.max_new_tokens, options.temperature, options.seed)
         self.requests = read_requests(options.files, self.target, *chosen)
-        self.resume = Resume(file, self._conditions())
 
-    def _conditions(self) -> dict[str, Any]:
-        """Under which saved measurements hold."""
-        parts = (*self.draft.parameters(), self.target.lm_head_weight)
-        requests = [[list(one.prompt), one.max_new_tokens, asdict(one.params)] for one in self.requests]
-        return {
-            "requests": requests,
-            "weights": [float(part.detach().double().sum()) for part in parts],
-            "origin": [self.origin.machine, self.origin.dtype, self.origin.versions],
-        }
-
-    def measure(self) -> tuple[list[tuple[int, ...]], list[list[Timed]]]:
-        """The texts, and per batch size all trees, the fastest first; what was measured before is not again."""
-        options, requests, values = self.options, self.requests, self.resume.values
+    def measure(self, progress: Progress) -> list[list[Timed]]:
+        """Per batch size all trees, the fastest first."""
+        options, requests = self.options, self.requests
         depth, sizes = min(self.draft.max_depth, MAX_DEPTH), list[list[Timed]]()
-        self.progress.begin(_TEXTS + _RANKS + len(options.batch_sizes))
-        told = self.progress.part(_TEXTS, "writing texts with the target")
-        if "texts" not in values:
-            self.resume.save("texts", write_texts(Engine(self.target, self.draft), requests, told))
-        told(1.0)
-        texts = [tuple(text) for text in values["texts"]]
-        told = self.progress.part(_RANKS, "ranking their tokens with the draft")
-        paths = rank_texts(self.target, self.draft, requests, texts, depth, told)
+        progress.say("writing texts with the target")
+        texts = write_texts(Engine(self.target, self.draft), requests)
+        progress.say("ranking their tokens with the draft")
+        paths = rank_texts(self.target, self.draft, requests, texts, depth)
         own_tree = self.draft.config.tree_shape.cut(depth)
+        progress.begin(len(options.batch_sizes))
         minutes = options.max_minutes - (time.monotonic() - self.started) / 60
-        for size, enough in share_time(options.batch_sizes, minutes, _WANTED, _FEWEST, self.progress):
-            name = f"batch size {size}"
-            if name not in values:
-                candidates = worth_timing(paths, own_tree, depth, size)
-                batches = [fill_batch(requests, size, at) for at in range(0, len(requests), size)]
-                timed = time_trees(self.target, self.draft, batches, candidates, enough, options.seed)
-                self.resume.save(name, _TIMED.dump_python(timed, mode="json"))
-            sizes.append(_TIMED.validate_python(values[name]))
-        return texts, sizes
+        for size, enough in share_time(options.batch_sizes, minutes, _WANTED, _FEWEST, progress):
+            candidates = worth_timing(paths, own_tree, depth, size)
+            batches = [fill_batch(requests, size, at) for at in range(0, len(requests), size)]
+            sizes.append(time_trees(self.target, self.draft, batches, candidates, enough, options.seed))
+        return sizes
 
     def tuning(self, sizes: Sequence[Sequence[Timed]]) -> Tuning:
         """What is saved."""
@@ -145,25 +118,23 @@ class _Tuner:
             choices=tuple(one.choice for one in every),
         )
 
-    def report(self, texts: Sequence[tuple[int, ...]], sizes: Sequence[Sequence[Timed]]) -> Report:
+    def report(self, sizes: Sequence[Sequence[Timed]]) -> Report:
         """Table, numbers and picture."""
-        options, seconds, tokens = self.options, time.monotonic() - self.started, sum(map(len, texts))
+        options, seconds = self.options, time.monotonic() - self.started
         system = system_name(str(self.draft.config.model_type))
         best = [f"{times(one.speedup)} at batch {one.choice.batch_size}" for one, *_ in sizes[:3]]
         title = f"{system}, tuned: {', '.join(best)}"
-        facts = {
-            "target": options.target or "embedded",
-            "draft": f"{options.draft or 'embedded'} ({system})",
-            "acceptance on": f"{len(texts)} prompts, {tokens:,} new tokens, {mode(options.temperature)}",
-            "time": duration(seconds),
-        }
-        words = f"draft {facts['draft']}; {facts['acceptance on']}"
+        draft = f"{options.draft or 'embedded'} ({system})"
+        texts = f"{len(self.requests)} prompts, {options.max_new_tokens} new tokens each at most"
+        texts += f", {mode(options.temperature)}"
+        facts = [("target", options.target or "embedded"), ("draft", draft), ("acceptance on", texts)]
+        words = f"draft {draft}; {texts}"
         trees = [as_data(one) for some in sizes for one in some]
         return Report(
             title,
             self.origin,
-            list(facts.items()),
+            [*facts, ("time", duration(seconds))],
             [best_table(sizes)],
             [Picture(title, partial(draw, sizes, title, words, self.origin.line))],
-            {"seconds": seconds, "prompts": len(texts), "new_tokens": tokens, "trees": trees},
+            {"seconds": seconds, "prompts": len(self.requests), "trees": trees},
         )

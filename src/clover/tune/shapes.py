@@ -41,9 +41,8 @@ def count_starts(paths: Iterable[RankPath]) -> Counter[RankPath]:
 def most_frequent(counts: Counter[RankPath], max_depth: int | None = None) -> list[RankPath]:
     """The paths that were counted, the most frequent first; any number of them from the front is a tree.
 
-    It is the tree of so many nodes that accepts most: a tree's accepted tokens are the sum of its nodes' counts, and no
-    child's count is above its parent's, so that the n most frequent nodes always form a tree. (Medusa, 2401.10774,
-    section 3.3, multiplies the accuracies of the heads instead of counting whole paths.)
+    It accepts most of all trees of that size: accepted tokens are the sum of the nodes' counts, and no child's count is
+    above its parent's. (Medusa, 2401.10774, section 3.3, multiplies the heads' accuracies instead.)
 
     >>> most_frequent(count_starts([(0, 0), (0, 1), (1,), (0, 0)]))
     [(0,), (0, 0), (1,), (0, 1)]
@@ -53,11 +52,7 @@ def most_frequent(counts: Counter[RankPath], max_depth: int | None = None) -> li
 
 
 def accepted_steps(texts: Iterable[Sequence[RankPath]], nodes: frozenset[RankPath]) -> list[RankPath]:
-    """The rank paths at which steps start if every step grows the tree of these nodes.
-
-    Args:
-        texts: per text, the rank path at each new token.
-    """
+    """The rank paths at which steps start if every step grows the tree of these nodes."""
     starts = []
     for paths in texts:
         at = 0
@@ -92,9 +87,8 @@ def worth_timing(
     sizes = [size for size in _SIZES if size * batch_size <= _MAX_TOKENS]
     shapes = [*chains, own_tree]
     for size in sizes:
-        deep = best_tree(texts, size, max_depth)
-        shapes += [deep, best_tree(texts, size, -(-deep.max_depth // 2))] if deep else []
-        shapes += [] if deep else [_full_tree(size, max_depth)]
+        deep = best_tree(texts, size, max_depth) or _full_tree(size, max_depth)
+        shapes += [deep, best_tree(texts, size, -(-deep.max_depth // 2))]
     known = [shape for shape in dict.fromkeys(shapes) if shape is not None]
     return [Candidate(shape, exact_tau(texts, frozenset(shape.paths[1:]))) for shape in known]
 
@@ -105,9 +99,8 @@ def best_tree(texts: Sequence[Sequence[RankPath]], size: int, max_depth: int) ->
     First by counts over all new tokens, then anew by counts over the steps that the tree found leads to, as long as
     that raises τ.
     """
-    everywhere = count_starts(path for paths in texts for path in paths)
     nodes, tau = frozenset[RankPath](), 0.0
-    found = most_frequent(everywhere, max_depth)[:size]
+    found = most_frequent(count_starts(path for paths in texts for path in paths), max_depth)[:size]
     for _ in range(1 + _REFINEMENTS):
         if len(found) < size or (its_tau := exact_tau(texts, frozenset(found))) <= tau:
             break

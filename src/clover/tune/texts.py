@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from clover.data.tasks import fitting
 from clover.engine import Engine, Request
@@ -14,15 +14,11 @@ from clover.target import TargetModel
 WRITTEN_TOGETHER = 8
 
 
-def write_texts(
-    engine: Engine, requests: Sequence[Request], told: Callable[[float], None] = lambda share: None
-) -> list[tuple[int, ...]]:
-    """The new tokens of each request; `told` is called now and then with the share that is done, 0 … 1."""
-    texts: list[tuple[int, ...]] = []
-    for start in range(0, len(requests), WRITTEN_TOGETHER):
-        texts += decode(engine, requests[start : start + WRITTEN_TOGETHER]).texts
-        told(len(texts) / len(requests))
-    return texts
+def write_texts(engine: Engine, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+    """The new tokens of each request."""
+    starts = range(0, len(requests), WRITTEN_TOGETHER)
+    batches = [requests[start : start + WRITTEN_TOGETHER] for start in starts]
+    return [text for batch in batches for text in decode(engine, batch).texts]
 
 
 def read_requests(

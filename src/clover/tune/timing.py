@@ -1,8 +1,7 @@
 """What steps take: decode with drafters that take turns, a few steps each, and note what each step took.
 
-Texts do not depend on what drafts, so drafters may change within a run: whatever else the machine does then slows all
-of them alike, and all of them see the same contexts. The steps are the engine's own, so nothing of their cost is left
-out.
+Texts do not depend on what drafts, so drafters may change within a run: all see the same contexts, and whatever else
+the machine does slows all of them alike.
 """
 
 from __future__ import annotations
@@ -48,9 +47,7 @@ class RoundRobinPolicy(Policy):
     """Lets drafters take turns, in an order that is drawn anew for each round, and notes their steps.
 
     Args:
-        drafters: by name.
         on_gpu: whether the device has to be waited for to time the target's pass: done in the last step of a turn.
-        seed: of the order.
 
     Attributes:
         clock: of the runs that the policy decides in.
@@ -95,13 +92,9 @@ def time_in_turn(
     """Decode batches, again and again, with drafters that take turns from step to step.
 
     Args:
-        drafters: by name.
         batches: each is decoded until one of its sequences ends, end-of-sequence tokens not counted.
         enough: asked after each batch with the fewest steps of a drafter; the work ends when it says so.
         seed: of the order of turns.
-
-    Returns:
-        the steps of each drafter.
     """
     policy = RoundRobinPolicy(drafters, target.device.type == "cuda", seed)
     engine = Engine(target, draft, policy=policy)
@@ -128,11 +121,9 @@ def share_time(
 
 
 def until(wanted: int, fewest: int, seconds: float, told: Callable[[float], None]) -> Callable[[int], bool]:
-    """Says of a number of steps whether they are enough.
+    """Says of a number of steps whether they are enough: so many wanted, or the fewest once so many seconds are over.
 
     Args:
-        wanted, fewest: steps that are enough at any time, and when time is up.
-        seconds: from now on until time is up.
         told: called with the share that is done, 0 … 1.
     """
     started = time.monotonic()
@@ -140,7 +131,7 @@ def until(wanted: int, fewest: int, seconds: float, told: Callable[[float], None
     def enough(steps: int) -> bool:
         gone = (time.monotonic() - started) / max(seconds, 1e-9)
         told(min(max(steps / wanted, gone), 1.0))
-        return steps >= wanted or (gone >= 1 and steps >= fewest)
+        return steps >= (wanted if gone < 1 else fewest)
 
     return enough
 
@@ -179,15 +170,7 @@ def time_trees(
     enough: Callable[[int], bool],
     seed: int = 0,
 ) -> list[Timed]:
-    """Time plain steps and trees in turn.
-
-    Args:
-        batches: of equal size.
-        enough, seed: see `time_in_turn`.
-
-    Returns:
-        the fastest first, plain decoding among them.
-    """
+    """Time plain steps and trees in turn, see `time_in_turn`; the fastest first, plain decoding among them."""
     every = {PLAIN: Candidate(_ROOT, 1.0), **{one.spec: one for one in candidates}}
     drafters = {one.spec: StaticDrafter(draft, one.shape) for one in candidates}
     steps = time_in_turn(target, draft, {PLAIN: PLAIN_DRAFTER, **drafters}, batches, enough, seed)
