@@ -106,8 +106,7 @@ class KVCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store one layer's new keys [B, Hkv, N, Dk] and values [B, Hkv, N, Dv]; called by the attention layers of
-        transformers.
+        """Store one layer's new keys [B, Hkv, N, Dk] and values [B, Hkv, N, Dv]; called by attention layers.
 
         Returns views [B, Hkv, S', Dk] and [B, Hkv, S', Dv] with S' = max(lengths) + N.
         """
@@ -117,8 +116,7 @@ class KVCache(Cache):
         return self._read_keys[layer_idx], self._read_values[layer_idx]
 
     def attention_mask(self, ancestor_mask: Tensor) -> Tensor:
-        """What each new token sees, its row's cached text and its own ancestors: Bool [B, 1, N, max(lengths) +
-        columns].
+        """What each new token sees, its row's text and its own ancestors: Bool [B, 1, N, max(lengths) + columns].
 
         Args:
             ancestor_mask: Bool [B, N, N], True where the column is an ancestor of the row, or the row itself.
@@ -325,9 +323,7 @@ class KVCache(Cache):
         return first
 
     def _move(self, nodes: Tensor, offset: int) -> None:
-        """Copy new slots ``nodes`` [B, A] of row b to ``lengths[b] + offset`` and following; those beyond its count
-        are scratch.
-        """
+        """Copy new slots ``nodes`` [B, A] of row b to ``lengths[b] + offset`` and following."""
         width, device = nodes.shape[1], self.keys.device
         nodes = nodes.to(device)
         if self.uniform:

@@ -73,8 +73,7 @@ def load_checkpoint(
 ) -> dict[str, Any]:
     """Bring modules, optimizers and the random number state back to what `path` holds; return the caller's values.
 
-    Takes what the file was saved with. UserError if it is missing, damaged, or was saved from other modules or
-    optimizers.
+    UserError if the file is missing, damaged, or was saved from other modules or optimizers.
     """
     saved, header = _read(Path(path))
     expected = _tensors(modules, trainable_only)

@@ -52,9 +52,7 @@ def output_directory(path: str | os.PathLike[str], overwrite: bool = False) -> I
 
 @contextmanager
 def output_file(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield the name of a temporary file beside `path`, which takes that name if the block succeeds; UserError if it
-    cannot.
-    """
+    """Yield the name of a temporary file beside `path`, which takes that name if the block succeeds."""
     final = Path(path)
     temporary = _beside(final, "partial")
     with written(final):
@@ -93,9 +91,7 @@ def check_output_file(path: Path) -> None:
 
 @contextmanager
 def written(path: str | os.PathLike[str], codes: Collection[int] = ()) -> Iterator[None]:
-    """Turn a failure to write `path` (full disk, no permission, …) into a UserError that names it; only `codes`, if
-    given.
-    """
+    """Turn a failure to write `path` (full disk, no permission, …) into a UserError; only those of `codes`, if given."""
     try:
         yield
     except Exception as error:
@@ -117,9 +113,7 @@ def write_json(path: str | os.PathLike[str], obj: Any) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a UTF-8 text file; `path` holds the old file or the whole new one at any time. UserError if it cannot be
-    written.
-    """
+    """Write a UTF-8 text file; `path` holds the old file or the whole new one at any time; UserError if it cannot."""
     with output_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -164,8 +158,8 @@ def read_model(path: str | os.PathLike[str], kind: type[T], max_bytes: int = MAX
 
 
 def parse_json(text: str, source: str) -> Any:
-    """Parse JSON without half characters (lone surrogates), nested less than 200 deep; UserError, which names
-    `source`, if it is not such.
+    """Parse JSON without lone surrogates, nested less than 200 deep; UserError, which names `source`, if it is not
+    such.
     """
     from pydantic_core import from_json
 
@@ -191,9 +185,7 @@ def validated(kind: type[T], obj: Any, source: str) -> T:
 
 
 def validated_json(kind: type[T], text: str, source: str) -> T:
-    """The same straight from JSON text, which is faster where a file holds many objects; UserError also if it is no
-    JSON.
-    """
+    """The same straight from JSON text, which is faster where a file holds many objects."""
     from pydantic import ValidationError
 
     try:
@@ -204,10 +196,7 @@ def validated_json(kind: type[T], text: str, source: str) -> T:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def checked(kind: type[T]) -> type[T]:
-    """Make a frozen dataclass whose fields pydantic checks; types are strict, as for ``validated``.
-
-    What it refuses raises a UserError that names the field, what stands there and what must.
-    """
+    """Make a frozen dataclass whose fields pydantic checks, as strictly as `validated`; UserError names the field."""
     from pydantic import ValidationError
     from pydantic.dataclasses import dataclass
 

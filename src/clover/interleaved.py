@@ -28,8 +28,7 @@ _WARM_UP_TOKENS = 8
 class Run:
     """One batch decoded once: the new tokens of each row, and the seconds that all of it took, prefill included.
 
-    `acceptances` and `steps` are of each row its acceptance, and the new tokens of each step; empty if the method is
-    mute.
+    `acceptances` and `steps` (new tokens of each) are per row; empty where the method does not tell them.
     """
 
     texts: tuple[tuple[int, ...], ...]
@@ -76,8 +75,7 @@ def interleave(
     rounds: int,
     progress: Callable[[float], None] = lambda share: None,
 ) -> dict[T, list[list[Run]]]:
-    """Decode all batches with every method, `rounds` times, after a warm-up; returns per method and round the
-    batches' runs.
+    """Decode all batches with every method, `rounds` times, after a warm-up: per method and round, each batch's run.
 
     `progress` is called with the share that is done, 0 … 1.
     """
@@ -103,9 +101,7 @@ def take_turns(methods: list[T], turn: int) -> list[T]:
 
 
 class Decoding:
-    """One batch on one engine, decoded a while at a time: seconds spent inside `advance`, new tokens, and pieces of
-    text.
-    """
+    """One batch on one engine, decoded a while at a time; `seconds` are those inside `advance`."""
 
     def __init__(self, engine: Engine, batch: Sequence[Request], synchronize: bool = False):
         self.clock = PhaseClock(synchronize)

@@ -54,8 +54,7 @@ _NAMES = ("distillation", "regression", "label", "accuracy")
 class HeadMetrics:
     """What was measured; `a + b` merges two batches.
 
-    `sums` [5, D] over positions, detached: distillation, regression, label, agreement (the head's best token is the
-    target's), and the number of positions.
+    `sums` [5, D] over positions: distillation, regression, label, agreement of the best tokens, number of positions.
     """
 
     sums: Tensor
@@ -169,8 +168,7 @@ def likely_tokens(hidden_target: Tensor, tokens: Tensor, logits_fn: LogitsFn) ->
 def _find_positions(mask: Tensor, likely: Tensor | None, depth: int) -> tuple[Tensor, Tensor, Tensor]:
     """Every s (1 <= s) whose next token is learnt; head i reads it at t = s − 1 − i, if that is in the text.
 
-    Returns:
-        s and t as rows of B · T, Long [R] and Long [R, D], and which of the pairs count, Bool [R, D].
+    Returns s and t as rows of B · T, Long [R] and Long [R, D], and which of the pairs count, Bool [R, D].
     """
     learnt = mask.clone()
     learnt[:, :2] = False
@@ -189,8 +187,7 @@ def _find_positions(mask: Tensor, likely: Tensor | None, depth: int) -> tuple[Te
 class _Wanted:
     """What a draft should say at some positions, in its own vocabulary.
 
-    `probs` [r, V] of the target, all zero where its best token is unknown to the draft; `best` and `label` Long [r],
-    the target's best token and the text's, -1 where unknown.
+    `probs` [r, V] of the target, 0 where its best token is unknown; `best` and `label` Long [r], -1 where unknown.
     """
 
     probs: Tensor

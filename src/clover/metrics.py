@@ -30,9 +30,7 @@ class Acceptance:
     drafted: int = 0
 
     def record(self, count: int, drafted_depth: int) -> None:
-        """Add a step: tokens emitted (bonus token included), and the depth of the tree that was verified, 0 without a
-        draft.
-        """
+        """Add a step: tokens emitted, the bonus token included, and the depth of the tree, 0 without a draft."""
         assert 1 <= count <= drafted_depth + 1, (count, drafted_depth)
         _grow(self.histogram, count)
         self.histogram[count - 1] += 1

@@ -63,7 +63,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class _Text:
-    """A text to tokenize, the spans of it that are learnt (all if None), and whether it is a conversation.
+    """A text to tokenize and the spans of it that are learnt, all if None.
 
     A conversation has its special tokens already. A plain text that is `open` is to be continued, and gets no end.
     """

@@ -110,9 +110,7 @@ def spread(tasks: Sequence[Task], limit: int | None) -> list[Task]:
 
 
 def fitting(prompts: Sequence[TaskPrompt], context_length: int, max_new_tokens: int) -> list[TaskPrompt]:
-    """The prompts that leave room for all new tokens, so that every way to decode writes the same number; UserError
-    if none.
-    """
+    """The prompts that leave room for all new tokens, so that every way to decode writes as many; UserError if none."""
     found = [one for one in prompts if len(one.tokens) <= context_length - max_new_tokens]
     if not found:
         raise UserError(

@@ -64,8 +64,7 @@ PLAIN_DRAFTER = PlainDrafter()
 class Running:
     """The sequences that the next step is for.
 
-    `context` is the tokens of the longest one, `room` the positions that it may still take; `texts` gives each one's
-    text.
+    `context` counts the tokens of the longest one, `room` the positions that it may still take.
     """
 
     batch_size: int
@@ -95,10 +94,7 @@ class StepOutcome:
 
 
 class Policy(Protocol):
-    """Decides before each step what drafts, and learns from how it went. The text never depends on it.
-
-    No drafter that it may choose has trees of more than `max_nodes` or `max_depth`.
-    """
+    """Decides before each step what drafts, and learns from how it went. The text never depends on it."""
 
     max_nodes: int
     max_depth: int

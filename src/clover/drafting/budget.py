@@ -69,8 +69,7 @@ class BudgetDrafter:
     def _candidates(self, scores: Tensor, joint: Tensor, room: int) -> tuple[Tensor, Tensor]:
         """The token level, of scores [B, P, V] and joint probabilities float64 [B, P], 0 for nodes that do not exist.
 
-        Returns tokens Long [B, C], each node's `room` children at most side by side, and their joint probabilities
-        float64 [B, C], 0 for those that are no candidates.
+        Returns tokens Long [B, C] and their joint probabilities float64 [B, C], 0 for those that are no candidates.
         """
         log_probs, indices = likeliest(scores, min(room, scores.shape[2]))
         probs = log_probs.exp()

@@ -37,8 +37,7 @@ def best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def likeliest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the `best` of a draft's scores [..., V] as log-probabilities; no others are turned into such.
 
-    Returns float64 [..., count], -inf for a score that is not finite and where no token has a finite one; and indices
-    Long [..., count].
+    Returns float64 and indices Long, both [..., count]; -inf for a score that is not finite, or where none is.
     """
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     found, indices = scores.max(-1, keepdim=True) if count == 1 else best(scores, count)

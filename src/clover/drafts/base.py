@@ -108,8 +108,7 @@ class DraftModel(PreTrainedModel):
         return self._lm_head[0]
 
     def for_inference(self, exact: bool = False) -> Self:
-        """This draft over the same weights, as sessions run it fastest here (`clover.target.fast_linear`); made once
-        per weights.
+        """This draft over the same weights, as sessions run it fastest here; made once per weights.
 
         With `exact` no weights are rounded, so that the output is the same for every number of rows.
         """
@@ -134,11 +133,9 @@ class DraftModel(PreTrainedModel):
 
     @torch.no_grad()
     def reduce_vocabulary(self, tokens: Tensor) -> None:
-        """Let the draft propose from these tokens only, Long [V], rising. Its output stays lossless: the target knows
-        them all.
+        """Let the draft propose from these tokens only, Long [V], rising; UserError if they are none such.
 
-        An own lm_head keeps its rows, and has the target's for tokens that it did not know. UserError if these are
-        not tokens of the target, each once, rising.
+        An own lm_head keeps its rows, and has the target's for tokens that it did not know.
         """
         target, known = self.target, self.d2t
         check_map(tokens, target.vocab_size)
@@ -158,8 +155,7 @@ class DraftModel(PreTrainedModel):
     def from_target(cls, target: TargetModel, **options: Any) -> Self:
         """A draft for `target` with its starting values, in float32 or the target's wider dtype, ready to be trained.
 
-        `options` are fields of the system's configuration; UserError if there is no such field, or its value does not
-        fit.
+        `options` are fields of the system's configuration; UserError if there is no such field, or a value is wrong.
         """
         kind = cast(Any, cls.config_class)
         check_names(kind, options)

@@ -127,9 +127,7 @@ def all_options(config_class: Any, options: Mapping[str, Any]) -> dict[str, Any]
 
 
 def check_target(target_config: Mapping[str, Any], target: TargetModel) -> None:
-    """UserError that names the first field in which `target` is not the model of `DraftConfig.target_config`, as it
-    was read.
-    """
+    """UserError that names the first field in which `target` is not the model of `DraftConfig.target_config`."""
     for name in _TARGET_FIELDS:
         stored = target.config.attribute_map.get(name, name)
         expected, found = target_config.get(stored), getattr(target.config, name, None)

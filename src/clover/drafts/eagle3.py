@@ -121,8 +121,7 @@ class FusedLayer(nn.Module):
 def cached_attention(
     cache: KVCache, mask: Tensor | None, query: Tensor, key: Tensor, value: Tensor
 ) -> Tensor:
-    """Attention of new tokens over a cache of one layer, after `begin(N)`, which takes in their keys and values
-    (`Attend`).
+    """Attention of new tokens over a cache of one layer, after `begin(N)`, which takes them in (`Attend`).
 
     `mask` is Bool [B, 1, N, S'] of the cache; None for plain text.
     """

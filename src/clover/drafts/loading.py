@@ -74,11 +74,7 @@ def load_draft(name_or_path: str | os.PathLike[str], target: TargetModel) -> Dra
 
 
 def trainable_system(name: str) -> type[DraftModel]:
-    """The class of a draft system by its name.
-
-    Raises:
-        UserError: there is no such system, or it has nothing to train.
-    """
+    """The class of a draft system by its name; UserError if there is no such system, or it has nothing to train."""
     known = ", ".join(sorted(name for name, system in SYSTEMS.items() if system.trainable))
     if name not in SYSTEMS:
         raise UserError(f"there is no draft system {name!r}; known are {known}")

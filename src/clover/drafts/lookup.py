@@ -23,11 +23,7 @@ from clover.errors import UserError
 
 
 class LookupConfig(DraftConfig):
-    """Configuration of prompt lookup.
-
-    Attributes:
-        max_ngram, min_ngram: longest and shortest run of tokens that is looked up.
-    """
+    """Configuration of prompt lookup: runs of `min_ngram` to `max_ngram` tokens are looked up."""
 
     model_type = "lookup"
     hidden_state: Literal["post_norm"] = "post_norm"  # of which it reads nothing

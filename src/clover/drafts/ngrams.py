@@ -11,11 +11,7 @@ _LONGEST_MATCH = 64  # further tokens in both places are not counted
 
 
 class NgramIndex:
-    """One text and where each of its n-grams led, kept up to date token by token.
-
-    Args:
-        shortest, longest: n-grams of these lengths are kept.
-    """
+    """One text and where each of its n-grams, `shortest` to `longest` tokens, led; kept up to date token by token."""
 
     def __init__(self, shortest: int, longest: int):
         self.lengths = range(longest, shortest - 1, -1)

@@ -64,8 +64,7 @@ class WindowLinear(nn.Module):
     def forward(self, states: Tensor, embeddings: Tensor, earlier: Tensor) -> Tensor:
         """States and embeddings of the tokens after them, both [B, A, H], to [B, A, H].
 
-        Args:
-            earlier: [B, 2, H] embeddings of the tokens before the first of these; zeros for none.
+        `earlier` [B, 2, H] are embeddings of the tokens before the first of these; zeros for none.
         """
         count, tokens = embeddings.shape[1], torch.cat((earlier, embeddings), dim=1)
         window = [tokens[:, start : start + count] for start in range(self.earlier, -1, -1)]

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SequenceStep:
-    """What one step gave to one sequence, on the host: emitted tokens, accepted nodes (root included), depth of the
-    tree.
-    """
+    """What one step gave to one sequence, on the host: emitted tokens, accepted nodes, depth of the tree."""
 
     tokens: list[int]
     path: list[int]

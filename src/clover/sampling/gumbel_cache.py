@@ -89,9 +89,7 @@ class GumbelCache:
         return self.of_nodes(torch.full_like(self._slots, depth).unsqueeze(1))
 
     def of_nodes(self, depths: Tensor, index: Tensor | None = None) -> Tensor:
-        """Those that are prepared for nodes at depths Long [B, N] or [1, N]: float32 [B, N, V], or of tokens `index`
-        [B, N, W].
-        """
+        """Those of nodes at depths Long [B, N] or [1, N]: float32 [B, N, V], or of tokens `index` [B, N, W]."""
         rows = torch.arange(len(self._slots), device=depths.device).unsqueeze(1)
         slots = (self._slots.unsqueeze(1) + depths) % self._numbers.shape[1]
         if index is None:

@@ -28,8 +28,7 @@ _DRAW, _TEST = 0, 1  # what a hashed number is for; another is `CHOICE`
 class GumbelNoise:
     """What a draft expects of the target's choices in one step, as tensors alone (see `Sampler.gumbel_scores`).
 
-    `temperatures` float64 [B, 1, 1]; `numbers` float32 [B, D, V'] of each depth from the root's on, None where all
-    are greedy.
+    `temperatures` float64 [B, 1, 1]; `numbers` float32 [B, D, V'] from the root's depth on, None if all are greedy.
     """
 
     temperatures: Tensor
@@ -148,9 +147,7 @@ class Sampler:
         return not self.any_sampled and self._bias is None and self._penalty is None
 
     def target_probs(self, logits: Tensor, tree: TokenTree) -> Tensor:
-        """Return the distribution that `choose` draws from, [B, N, V] in float32 or float64; that of greedy rows is
-        on one token.
-        """
+        """Return the distribution that `choose` draws from, [B, N, V] in float32 or float64; one-hot for greedy rows."""
         scores = self._scores(logits, tree)
         warped, tokens = self._warpers.warp(scores)
         if tokens is not None:

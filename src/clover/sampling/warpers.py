@@ -37,8 +37,7 @@ class Warpers:
     def warp(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
         """Divide scores [B, N, V] by the temperature, and drop tokens.
 
-        Returns scores [B, N, W], -inf for tokens that are dropped, and their tokens [B, N, W], rising; None where W =
-        V.
+        Returns scores [B, N, W], -inf for tokens that are dropped, and their tokens [B, N, W]; None where W = V.
         """
         if self._temperature is not None:
             scores = scores / self._temperature.to(scores.dtype)

@@ -125,9 +125,7 @@ class DecoderStack(nn.Module):
             setattr(first, name, nn.Identity())
 
     def copy_last_layer(self, target: TargetModel) -> None:
-        """Set what there is of every layer to the target's last layer; UserError if the decoder was built for another
-        model.
-        """
+        """Set what there is of every layer to the target's last layer; UserError if built for another model."""
         last = target.layers[-1].state_dict()
         try:
             for layer in self.layers:
@@ -138,9 +136,7 @@ class DecoderStack(nn.Module):
             ) from error
 
     def keep_half(self, half: str) -> None:
-        """Leave the "attention" or the "mlp" of every layer, each with the norm before it; UserError unless made as
-        LLaMA's.
-        """
+        """Leave the "attention" or the "mlp" of every layer with the norm before it; UserError unless as LLaMA's."""
         for layer in self.layers:
             norms = {name for name, part in layer.named_children() if is_norm(part)}
             attention = "self_attn" if hasattr(layer, "self_attn") else "attention"

@@ -36,10 +36,7 @@ _TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # names 
 
 
 class Int8Linear:
-    """`x Wᵀ + b` for a few rows x, in bfloat16, with W rounded to 8 bits and one scale per output.
-
-    `weight` [O, I], I a multiple of 64, is on a CPU; `bias` is [O].
-    """
+    """`x Wᵀ + b` for a few rows x on a CPU, in bfloat16, with W [O, I] rounded to 8 bits, a scale per output; I = 64 k."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         exact = weight.detach().to(torch.float32)
@@ -57,10 +54,7 @@ class Int8Linear:
 
 
 class PackedLinear:
-    """`x Wᵀ + b` with W packed for oneDNN: what PyTorch's compiler takes for a linear layer of frozen weights.
-
-    `weight` [O, I], float32 or bfloat16, is on a CPU, and its dtype is that of the product; `bias` is [O].
-    """
+    """`x Wᵀ + b` on a CPU with W [O, I] packed for oneDNN; float32 or bfloat16, its dtype is that of the product."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         self.dtype = weight.dtype
@@ -167,9 +161,7 @@ def can_speed_up(module: nn.Module) -> bool:
 
 
 def speed_up(module: nn.Module, int8: bool) -> None:
-    """Replace a module's large linear layers by `FastLinear`, as far as packed weights find room; rounded, if `int8`
-    allows.
-    """
+    """Replace a module's large linear layers by `FastLinear`, as far as packed weights find room."""
     layers: list[Any] = [part for part in module.modules() if _suits(part)]
     packed = sum(layer.weight.nbytes for layer in layers) <= MAX_BYTES
     int8 = int8 and sum(layer.weight.numel() for layer in layers) <= MAX_INT8_BYTES

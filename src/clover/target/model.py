@@ -29,8 +29,8 @@ HIDDEN_STATES = ("post_norm", "pre_norm", "low_middle_high")
 class TargetOutput:
     """Hidden states, in the model's dtype: `hidden` [B, N, H] of the last layer, after the final norm.
 
-    `read` [B, N, W] is what a draft reads: `hidden` itself ("post_norm"), before the final norm ("pre_norm"), or
-    those of three layers side by side ("low_middle_high", W = 3 H).
+    `read` [B, N, W] is what a draft reads: these ("post_norm"), those before the norm ("pre_norm"), or three layers'
+    ("low_middle_high", W = 3 H).
     """
 
     hidden: Tensor
@@ -245,9 +245,7 @@ class TargetModel:
 
     @cached_property
     def _readers(self) -> dict[str, list[nn.Module]]:
-        """Per kind of hidden states, the modules whose inputs they are; the three layers as serving engines choose
-        them (EAGLE-3, 2503.01840).
-        """
+        """Per kind of hidden states, the modules whose inputs they are; three layers as in EAGLE-3 (2503.01840)."""
         middle = self.num_layers // 2
         three = (min(2, middle), middle, max(self.num_layers - 3, middle))
         layers = [self.layers[index] for index in three]

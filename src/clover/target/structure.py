@@ -37,8 +37,7 @@ class KVShape:
 class LogitsHead:
     """From hidden states after the final norm to logits: ``softcap * tanh(scale * (W h + b) / softcap)``.
 
-    Scale (else 1) and softcap (else None) are what the configuration says; the probe checks them. `linear` is the
-    lm_head.
+    Scale (else 1) and softcap (else None) are what the configuration says, and the probe checks.
     """
 
     def __init__(self, linear: Any, config: PretrainedConfig):

@@ -39,9 +39,9 @@ def check_config(config: PretrainedConfig) -> None:
 
 
 def check_run_length(config: PretrainedConfig, length: int) -> None:
-    """UserError if a run of `length` tokens, new ones included, is longer than the context, than the window of some
-    layer, or than the point at which rotary frequencies switch (keys cached before and after it would not fit
-    together).
+    """UserError if a run of `length` tokens, new ones included, is longer than the context or the window of some
+    layer, or passes the point at which rotary frequencies switch, because keys before and after it do not fit
+    together.
     """
     name, limit = model_type(config), context_length(config)
     if length > limit:

@@ -63,8 +63,7 @@ class ConfidentChain:
 class DrawnTree:
     """A static shape whose children are drawn from the draft without replacement (EAGLE, arXiv 2401.15077).
 
-    Attributes:
-        shape: a child's rank says which draw it is. Draws are verified in their order, so none may be left out.
+    A child's rank says which draw it is. Draws are verified in their order, so none may be left out.
     """
 
     shape: TreeShape

@@ -55,9 +55,7 @@ class TokenTree:
 
     @classmethod
     def from_shape(cls, shape: TreeShape, tokens: Tensor) -> TokenTree:
-        """Put tokens Long [B, N] on a static tree of N nodes. The other tensors are views, shared by all rows and
-        steps.
-        """
+        """Put tokens Long [B, N] on a static tree of N nodes. Other tensors are views, shared by rows and steps."""
         parents, depths, mask = _shape_tensors(shape, tokens.device)
         parents, depths = parents.expand(len(tokens), -1), depths.expand(len(tokens), -1)
         return cls(tokens, parents, depths, mask.expand(len(tokens), -1, -1), shape.max_depth)
