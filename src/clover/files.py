@@ -91,7 +91,7 @@ def check_output_file(path: Path) -> None:
 
 @contextmanager
 def written(path: str | os.PathLike[str], codes: Collection[int] = ()) -> Iterator[None]:
-    """Turn a failure to write `path` (full disk, no permission, …) into a UserError; only those of `codes`, if given."""
+    """Turn a failure to write `path` (full disk, no permission, …) into a UserError; of `codes` alone, if given."""
     try:
         yield
     except Exception as error:

@@ -1,50 +1,31 @@
 """``clover chat``: a conversation in the terminal that keeps its cache between turns."""
 
 import sys
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import typer
 
-from clover import options
-from clover.cli.statistics import describe
+from clover.cli.generation import GenerationOptions, describe
 from clover.errors import UserError
+from clover.options import USER_ERROR, MaxNewTokens, Temperature, takes_options
 
 if TYPE_CHECKING:
     from clover.api import Conversation
 
 
-def chat(
-    target: options.Target = None,
-    draft: options.Draft = None,
-    dtype: options.Dtype = None,
-    device: options.Device = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    method: options.Method = "auto",
-    tree: options.Tree = None,
-    plain: options.Plain = False,
-    compile: options.Compile = False,
-    max_new_tokens: options.MaxNewTokens = 1024,
-    stop: options.Stop = None,
-    temperature: options.Temperature = 0.7,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
-    repetition_penalty: options.RepetitionPenalty = 1.0,
-    seed: options.Seed = 0,
-) -> None:
+@dataclass(frozen=True)
+class ChatOptions(GenerationOptions):
+    """The options of `clover chat`, whose answers are longer, and drawn."""
+
+    max_new_tokens: MaxNewTokens = 1024
+    temperature: Temperature = 0.7
+
+
+@takes_options
+def chat(options: ChatOptions) -> None:
     """Talk with the target; /new starts over, /exit or Ctrl-D ends, Ctrl-C stops an answer."""
-    request: dict[str, Any] = {"max_new_tokens": max_new_tokens, "stop": stop or (), "seed": seed}
-    request |= {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-    request |= {"repetition_penalty": repetition_penalty}
-
-    from clover.api import load
-
-    options.hide_loading_bars()
-
-    model = load(
-        target, draft, method=method, tree=tree, plain=plain, dtype=dtype, device=device,
-        trust_remote_code=trust_remote_code, compile=compile,
-    )  # fmt: skip
+    model, request = options.load(), options.request
     # What no question can mend (an option, a target that cannot chat) ends the command before the first one.
     model.request([{"role": "user", "content": "?"}], **request)
     conversation = model.chat(**request)
@@ -55,7 +36,7 @@ def chat(
         elif text:
             answered.append(_answer(conversation, text))
     if answered and not any(answered):
-        raise typer.Exit(options.USER_ERROR)
+        raise typer.Exit(USER_ERROR)
 
 
 def _read_turn() -> str | None:

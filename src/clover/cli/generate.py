@@ -3,75 +3,47 @@
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clover import options
-from clover.cli.statistics import describe
+from clover.cli.generation import GenerationOptions, describe
 from clover.errors import UserError
+from clover.options import takes_options
 
 if TYPE_CHECKING:
     from clover.api import Clover
     from clover.engine import Generation
 
-Prompts = Annotated[
-    list[str] | None, typer.Argument(metavar="PROMPT", help="Texts to continue; standard input if none.")
-]
-PromptFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="One more prompt: the text of this file.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per prompt.")]
 
-BatchSize = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=1, help="Prompts that run together; less takes less memory."),
-]
+@dataclass(frozen=True)
+class GenerateOptions(GenerationOptions):
+    """The options of `clover generate`."""
+
+    prompts: Annotated[
+        list[str] | None, typer.Argument(metavar="PROMPT", help="Texts to continue; standard input if none.")
+    ] = None
+    prompt_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="One more prompt: the text of this file.")
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per prompt.")] = False
+    batch_size: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Prompts that run together; less takes less memory.")
+    ] = 8
 
 
-def generate(
-    prompts: Prompts = None,
-    prompt_file: PromptFile = None,
-    as_json: Json = False,
-    batch_size: BatchSize = None,
-    target: options.Target = None,
-    draft: options.Draft = None,
-    dtype: options.Dtype = None,
-    device: options.Device = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    method: options.Method = "auto",
-    tree: options.Tree = None,
-    plain: options.Plain = False,
-    compile: options.Compile = False,
-    max_new_tokens: options.MaxNewTokens = 256,
-    stop: options.Stop = None,
-    temperature: options.Temperature = 0.0,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
-    repetition_penalty: options.RepetitionPenalty = 1.0,
-    seed: options.Seed = 0,
-) -> None:
+@takes_options
+def generate(options: GenerateOptions) -> None:
     """Continue prompts: one is shown as it is written, several run as a batch."""
-    texts = _read_prompts(prompts or [], prompt_file)
-    request: dict[str, Any] = {"max_new_tokens": max_new_tokens, "stop": stop or (), "seed": seed}
-    request |= {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-    request |= {"repetition_penalty": repetition_penalty}
-
-    from clover.api import load
-
-    options.hide_loading_bars()
-
-    model = load(
-        target, draft, method=method, tree=tree, plain=plain, dtype=dtype, device=device,
-        trust_remote_code=trust_remote_code, compile=compile,
-    )  # fmt: skip
-    if len(texts) == 1 and not as_json:
-        _print_live(model, texts[0], request)
+    prompts = _read_prompts(options.prompts or [], options.prompt_file)
+    model = options.load()
+    if len(prompts) == 1 and not options.as_json:
+        _print_live(model, prompts[0], options.request)
     else:
-        batches = {} if batch_size is None else {"batch_size": batch_size}
-        _print_batch(texts, model.generate(texts, **request, **batches), as_json)
+        generations = model.generate(prompts, batch_size=options.batch_size, **options.request)
+        _print_batch(prompts, generations, options.as_json)
 
 
 def _read_prompts(prompts: list[str], file: Path | None) -> list[str]:

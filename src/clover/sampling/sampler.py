@@ -147,7 +147,7 @@ class Sampler:
         return not self.any_sampled and self._bias is None and self._penalty is None
 
     def target_probs(self, logits: Tensor, tree: TokenTree) -> Tensor:
-        """Return the distribution that `choose` draws from, [B, N, V] in float32 or float64; one-hot for greedy rows."""
+        """The distribution that `choose` draws from, [B, N, V] in float32 or float64; one-hot for greedy rows."""
         scores = self._scores(logits, tree)
         warped, tokens = self._warpers.warp(scores)
         if tokens is not None:

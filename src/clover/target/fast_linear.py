@@ -36,7 +36,7 @@ _TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # names 
 
 
 class Int8Linear:
-    """`x Wᵀ + b` for a few rows x on a CPU, in bfloat16, with W [O, I] rounded to 8 bits, a scale per output; I = 64 k."""
+    """`x Wᵀ + b` for a few rows x on a CPU, in bfloat16, W [O, 64 n] rounded to 8 bits with a scale per output."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         exact = weight.detach().to(torch.float32)

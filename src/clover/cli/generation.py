@@ -1,0 +1,55 @@
+"""What ``clover generate`` and ``clover chat`` share: their options, and the line of metrics after a text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from clover import options
+
+if TYPE_CHECKING:
+    from clover.api import Clover
+    from clover.engine import Generation
+
+_REQUESTED = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+_ENDINGS = {"length": "stopped at --max-new-tokens", "context": "stopped at the end of the context"}
+
+
+@dataclass(frozen=True)
+class GenerationOptions(options.ModelOptions):
+    """What drafts, and how the text is chosen."""
+
+    draft: options.Draft = None
+    method: options.Method = "auto"
+    tree: options.Tree = None
+    plain: options.Plain = False
+    compile: options.Compile = False
+    max_new_tokens: options.MaxNewTokens = 256
+    stop: options.Stop = None
+    temperature: options.Temperature = 0.0
+    top_k: options.TopK = 0
+    top_p: options.TopP = 1.0
+    min_p: options.MinP = 0.0
+    repetition_penalty: options.RepetitionPenalty = 1.0
+    seed: options.Seed = 0
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """Those that `Clover.generate` and `Clover.chat` take."""
+        return {name: getattr(self, name) for name in _REQUESTED} | {"stop": self.stop or ()}
+
+    def load(self) -> Clover:
+        """The target and what drafts for it."""
+        from clover import api
+
+        names = ("method", "tree", "plain", "dtype", "device", "trust_remote_code", "compile")
+        return api.load(self.target, self.draft, **{name: getattr(self, name) for name in names})
+
+
+def describe(generation: Generation) -> str:
+    """Say how much was written, how fast, and how many tokens a decoding step gave (τ, with a draft)."""
+    count = len(generation.tokens)
+    parts = [f"{count} tokens", f"{count / max(generation.seconds, 1e-9):.1f} tokens/s"]
+    if generation.acceptance.drafted:
+        parts.append(f"τ {generation.acceptance.tau:.2f}")
+    return " · ".join([*parts, *filter(None, [_ENDINGS.get(generation.finish_reason)])])
