@@ -17,7 +17,7 @@ from clover import assets
 from clover.bench.metrics import step_seconds
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine
-from clover.evaluate import choose_prompts
+from clover.evaluate.run import choose_prompts
 from clover.interleaved import Run, acceptance_of, decode, interleave, make_batches, speedups, texts_of
 from clover.target import TargetModel
 from clover.tree import parse_tree

@@ -7,15 +7,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from clover.compare import CompareOptions, run_compare
-from clover.compare.plan import Plan
+from clover.compare.options import CompareOptions
 from clover.compare.results import Measurement, read_records
-from clover.compare.suite import read_suite
-from clover.compare.text import write_text
+from clover.compare.run import Comparison, run_compare
 from clover.errors import UserError
 from clover.evaluate.acceptance import tau_pairs
 from clover.evaluate.accuracy import share_of
-from clover.target import TargetModel
 from lab.workplace import Workplace
 
 _SUITE = """
@@ -31,10 +28,9 @@ prompt_tokens = {prompt_tokens}
 batch_size = 64
 
 [training]
-max_length = {text_tokens}
 batch_tokens = {draft_tokens}
 losses = ["distillation"]
-budgets = [{{ steps = {draft_steps} }}]
+steps = [{draft_steps}]
 
 [measuring]
 trees = [{trees}]
@@ -56,18 +52,7 @@ def write_training_text(place: Workplace) -> None:
     """Let the target continue the openings; goes on from what is written."""
     if place.facts("text") is not None:
         return
-    suite = read_suite(str(_suite(place, "drafts", trained_only=True)))
-    target = _load_target(place)
-    plan = Plan(suite, {"target": suite.target, "device": target.device.type, "dtype": place.dtype_name})
-    path = _shared(place) / f"text.{plan.text.key}.jsonl"
-    said = [0]
-
-    def show(texts: int, tokens: int) -> None:
-        if texts - said[0] >= suite.text.texts / 10:
-            said[0] = texts
-            place.say(f"text: {texts} of {suite.text.texts} texts, {tokens:,} tokens")
-
-    samples = write_text(target, suite.text, path, show)
+    samples = Comparison(_options(place, "drafts", trained_only=True), Console(stderr=True)).training_text
     learnt = sum(int(sample.loss_mask.sum()) for sample in samples)
     place.finish("text", {"texts": len(samples), "tokens_to_learn": learnt})
 
@@ -102,14 +87,17 @@ def acceptance(place: Workplace) -> dict[str, float]:
 
 
 def _run(place: Workplace, name: str, trained_only: bool) -> None:
-    options = CompareOptions(
-        str(_suite(place, name, trained_only)),
-        _output(place, name),
-        _shared(place),
+    run_compare(_options(place, name, trained_only), Console(stderr=True))
+
+
+def _options(place: Workplace, name: str, trained_only: bool) -> CompareOptions:
+    return CompareOptions(
+        suite=str(_suite(place, name, trained_only)),
+        output=_output(place, name),
+        work=place.folder / "compare.work",
         device=str(place.device),
         dtype=place.dtype_name,
     )
-    run_compare(options, Console(stderr=True))
 
 
 def _suite(place: Workplace, name: str, trained_only: bool) -> Path:
@@ -144,13 +132,5 @@ def _listed(values: Sequence[float]) -> str:
     return "[" + ", ".join(map(str, values)) + "]"
 
 
-def _load_target(place: Workplace) -> TargetModel:
-    return TargetModel.load(place.folder / "target", dtype=place.dtype, device=place.device)
-
-
 def _output(place: Workplace, name: str) -> Path:
     return place.folder / "results" / name
-
-
-def _shared(place: Workplace) -> Path:
-    return place.folder / "compare.work"

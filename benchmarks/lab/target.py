@@ -14,7 +14,7 @@ from transformers.generation.configuration_utils import GenerationConfig
 
 from clover.files import output_directory, write_json, write_text
 from clover.recipe.corpus import Corpus, prompts_from, read_corpus
-from clover.recipe.pretrain import PretrainConfig, PretrainProgress, mean_loss, pretrain
+from clover.recipe.pretrain import PretrainProgress, mean_loss, pretrain
 from clover.recipe.tokens import token_stream, train_tokenizer
 from lab.sizes import Shape
 from lab.workplace import OutOfTime, Workplace
@@ -90,16 +90,17 @@ def _config(shape: Shape, tokenizer: PreTrainedTokenizerFast) -> Any:
 
 
 def _train(place: Workplace, model: Any, stream: Tensor) -> PretrainProgress:
-    config = PretrainConfig(minutes=place.sizes.pretrain_minutes, batch_tokens=place.sizes.pretrain_tokens)
-    moments = pretrain(model, stream, config, place.folder / "target.state")
+    sizes = place.sizes
+    moments = pretrain(
+        model, stream, place.folder / "target.state", sizes.pretrain_minutes, sizes.pretrain_tokens
+    )
     last, shown = None, 0.0
     try:
         for last in moments:
             if last.share - shown >= 0.05:
                 shown = last.share
-                place.say(
-                    f"target: {last.share:.0%}, loss {last.loss:.3f}, {last.tokens_per_second:,.0f} tokens/s"
-                )
+                speed = last.tokens / last.seconds
+                place.say(f"target: {last.share:.0%}, loss {last.loss:.3f}, {speed:,.0f} tokens/s")
             if place.nearly_over:
                 raise OutOfTime
     finally:

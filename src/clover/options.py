@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections.abc import Callable, Collection
-from dataclasses import Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -187,7 +187,7 @@ def _name(field: Field[Any]) -> str:
 
 def _parameter(field: Field[Any], hint: Any) -> Parameter:
     """The parameter from which typer makes the option; it knows lists, not tuples of any length."""
-    default = field.default
+    default = Parameter.empty if field.default is MISSING else field.default
     if isinstance(default, tuple):
         several, option = get_args(hint)
         hint, default = Annotated[list[get_args(several)[0]], option], list(default) or None

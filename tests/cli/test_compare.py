@@ -3,18 +3,18 @@ from pathlib import Path
 
 import pytest
 
-from clover.compare import CompareOptions
+from clover.compare.options import CompareOptions
 
 
 def test_compare_passes_its_options(run_clover: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[CompareOptions] = []
-    monkeypatch.setattr("clover.compare.run_compare", seen.append)
+    monkeypatch.setattr("clover.compare.run.run_compare", seen.append)
     assert run_clover("compare", "quick").code == 0
     flags = ["--output", "out", "--report-only", "--dtype", "float32", "--device", "cpu"]
     assert run_clover("compare", "x.toml", *flags).code == 0
     assert seen == [
-        CompareOptions("quick"),
-        CompareOptions("x.toml", Path("out"), device="cpu", dtype="float32", report_only=True),
+        CompareOptions(suite="quick"),
+        CompareOptions(suite="x.toml", output=Path("out"), device="cpu", dtype="float32", report_only=True),
     ]
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from clover.demo.options import DemoOptions
-from clover.recipe.run import RecipeOptions
+from clover.recipe.options import RecipeOptions
 
 
 def test_demo_passes_its_options(run_clover: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,6 +36,7 @@ def test_recipe_passes_its_options(run_clover: Callable, monkeypatch: pytest.Mon
     assert run_clover("recipe", "--output", "out").code == 0
     assert run_clover("recipe", "--output", "out", "--minutes", "3", "--work", "w", "--overwrite").code == 0
     assert seen == [
-        RecipeOptions(Path("out"), Path("out.work")),
+        RecipeOptions(Path("out")),
         RecipeOptions(Path("out"), Path("w"), minutes=3, overwrite=True),
     ]
+    assert [one.folder for one in seen] == [Path("out.work"), Path("w")]

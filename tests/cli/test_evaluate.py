@@ -3,25 +3,25 @@ from pathlib import Path
 
 import pytest
 
-from clover.evaluate import EvaluateOptions
+from clover.evaluate.options import EvaluateOptions
 
 TINY = ["--max-new-tokens", "6", "--max-prompts", "2", "--temperature", "0"]
 
 
 def test_evaluate_passes_its_options(run_clover: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[EvaluateOptions] = []
-    monkeypatch.setattr("clover.evaluate.run_evaluate", seen.append)
+    monkeypatch.setattr("clover.evaluate.run.run_evaluate", seen.append)
     flags = ["--target", "t", "--draft", "d", "--tree", "chain:2", "--tree", "clover2", "--tree", "chain:2"]
     flags += ["--dtype", "float32", "--device", "cpu", "--temperature", "0.5", "--max-new-tokens", "9"]
-    flags += ["--max-prompts", "3", "--batch-size", "2", "--seed", "4", "--texts", "x.txt"]
-    flags += ["--json", "x.json", "--picture", "x.svg"]
+    flags += ["--max-prompts", "3", "--batch-size", "2", "--seed", "4", "--text", "x.txt"]
+    flags += ["--json", "x.json"]
     assert run_clover("evaluate", "a.jsonl", "b.txt", *flags).code == 0
     assert run_clover("evaluate").code == 0
     assert seen == [
         EvaluateOptions(
             files=("a.jsonl", "b.txt"), texts=("x.txt",), target="t", draft="d", trees=("chain:2", "clover2"),
             temperatures=(0.5,), max_new_tokens=9, max_prompts=3, batch_size=2, dtype="float32", device="cpu",
-            seed=4, json=Path("x.json"), picture=Path("x.svg"),
+            seed=4, json=Path("x.json"),
         ),
         EvaluateOptions(),
     ]  # fmt: skip
@@ -41,7 +41,6 @@ def test_the_embedded_pair_on_development_prompts(run_clover: Callable, tmp_path
         (["missing.jsonl"], "cannot read missing.jsonl"),
         (["--max-prompts", "0"], "--max-prompts"),
         (["--temperature", "-1"], "--temperature"),
-        (["--picture", "a.gif"], "a.gif must end in"),
         (["--tree", "chain:x"], "chain"),
     ],
 )

@@ -22,10 +22,9 @@ prompt_tokens = 4
 batch_size = 12
 
 [training]
-max_length = 32
 batch_tokens = 128
 losses = ["paper"]
-budgets = [{{ steps = 3 }}]
+steps = [3]
 
 [losses.labels]
 label_weight = 1.0

@@ -24,8 +24,8 @@ def read(tmp_path: Path, text: str) -> Suite:
 
 def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
     suite = read(tmp_path, GOOD + "[measuring]\ntemperatures = [0, 1]\n")
-    assert (suite.name, suite.target, suite.systems[0].name) == ("mine", "embedded", "medusa")
-    assert [budget.name for budget in suite.training.budgets] == ["200 steps"]
+    assert (suite.name, suite.target, suite.systems[0].label) == ("mine", "embedded", "medusa")
+    assert suite.training.steps == (200,)
     assert suite.measuring.temperatures == (0.0, 1.0)
 
 
@@ -52,21 +52,18 @@ def test_names_of_losses(tmp_path: Path) -> None:
         ("[text]\ntexts = 0\n", "text.texts is 0"),
         ('[text]\ntexts = "many"\n', "text.texts is 'many'"),
         ("[text]\ntexts = true\n", "text.texts is True"),
-        ("[text]\nwrite = false\n", "text: write must be true"),
         ("[training]\nlosses = []\n", r"training.losses is \[\]"),
-        ("[training]\nlosses = ['own']\n", "the loss 'own' must be one of default, paper, distillation"),
+        (
+            "[training]\nlosses = ['own']\n",
+            "the loss is 'own'; it must be one of default, paper, distillation",
+        ),
         ("[training]\nseeds = [1, 1]\n", "training.seeds: each entry must be there once only"),
         ("[training]\nlearning_rates = [0.0]\n", "training.learning_rates.0 is 0.0"),
         ("[training]\nlearning_rates = [inf]\n", "cannot be used"),
-        (
-            "[training]\nbudgets = [{ steps = 2, minutes = 1 }]\n",
-            "training.budgets.0: .* either steps or minutes",
-        ),
-        ("[training]\nbudgets = 3\n", "training.budgets is 3"),
-        ("[training]\noptimizer = 'sgd'\n", "training.optimizer is 'sgd'"),
+        ("[training]\nsteps = 3\n", "training.steps is 3"),
+        ("[training]\ndtype = 'fp8'\n", "training.dtype is 'fp8'"),
         ("[measuring]\ntemperatures = [-1]\n", "measuring.temperatures.0 is -1"),
         ("[measuring]\nbatch_sizes = [0]\n", "measuring.batch_sizes.0 is 0"),
-        ("[losses.paper]\n", "no loss can be called 'paper'"),
         ("[losses.mine]\nweight = 1\n", "losses.mine.weight is unknown"),
         ("[measuring\n", "not valid TOML"),
         ("target = 'other'\n", r"\[text\] needs files \(or the command --data\)"),
@@ -82,17 +79,19 @@ def test_errors_name_file_and_key(tmp_path: Path, added: str, message: str) -> N
     ("old", "new", "message"),
     [
         ('name = "mine"', "", "name is missing"),
-        ('"mine"', '"a/b"', "name is 'a/b'"),
-        ('"medusa"', '"clover9"', r"systems.0.system: must be one of .*clover2"),
-        ('system = "medusa"', 'system = "medusa", name = "plain"', "no system can be called 'plain'"),
+        ('"medusa"', '"clover9"', r"system of 'clover9' is 'clover9'; it must be one of .*clover2"),
         (
             'system = "medusa"',
             'system = "medusa", against = "x"',
-            "against of 'medusa' must be one of medusa",
+            "against of 'medusa' is 'x'; it must be one of medusa",
         ),
         ('{ system = "medusa" }', "3", "systems.0 is 3"),
         (', kind = "prompts"', "", "tasks.0: .* either a file or a kind"),
-        ('kind = "prompts"', 'kind = "poems"', "tasks.0.kind: must be one of prompts, comments"),
+        (
+            'kind = "prompts"',
+            'kind = "poems"',
+            "tasks.0: kind of task 'code' is 'poems'; it must be one of prompts, comments",
+        ),
         (
             'kind = "prompts"',
             'kind = "prompts", group = "x"',
@@ -116,12 +115,6 @@ def test_the_package_has_its_suites_by_name(file: Path) -> None:
     assert read_suite(file.stem).name == file.stem
     shown = Path(__file__).parents[2] / "suites" / file.name
     assert shown.is_file()
-
-
-def test_the_digest_stands_for_every_value(tmp_path: Path) -> None:
-    one, same = read(tmp_path, GOOD), read(tmp_path, "# a remark\n" + GOOD)
-    other = read(tmp_path, GOOD + "[measuring]\nrounds = 4\n")
-    assert one.digest == same.digest != other.digest
 
 
 def test_a_suite_on_the_users_own_model(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from clover.recipe import pretrain as module
 from clover.recipe.corpus import Document
-from clover.recipe.pretrain import PretrainConfig, mean_loss, pretrain, target_config
+from clover.recipe.pretrain import mean_loss, pretrain, target_config
 from clover.recipe.tokens import END_OF_TEXT, token_stream, train_tokenizer
 
 
@@ -45,7 +45,7 @@ def test_it_learns_a_pattern(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     stream = torch.arange(6000, dtype=torch.int16) % 16
     model = tiny()
     before = mean_loss(model, stream)
-    for moment in pretrain(model, stream, PretrainConfig(minutes=2.0, batch_tokens=512), tmp_path / "state"):
+    for moment in pretrain(model, stream, tmp_path / "state", 2.0, batch_tokens=512):
         assert 0 <= moment.share <= 1
     assert mean_loss(model, stream) < before / 4
 
@@ -53,11 +53,11 @@ def test_it_learns_a_pattern(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_finished_run_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "time", Clock())
     stream = torch.arange(6000, dtype=torch.int16) % 16
-    model, config = tiny(), PretrainConfig(minutes=0.5, batch_tokens=256)
-    *_, last = pretrain(model, stream, config, tmp_path / "state")
+    model, budget = tiny(), (tmp_path / "state", 0.5, 256)
+    *_, last = pretrain(model, stream, *budget)
     trained = {name: value.clone() for name, value in model.state_dict().items()}
     again = tiny()
-    (only,) = pretrain(again, stream, config, tmp_path / "state")
+    (only,) = pretrain(again, stream, *budget)
     assert (only.share, only.step, only.loss) == (1.0, last.step, last.loss)
     assert all(torch.equal(again.state_dict()[name], value) for name, value in trained.items())
 
@@ -65,12 +65,12 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_run_that_is_closed_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "time", Clock())
     stream = torch.arange(6000, dtype=torch.int16) % 16
-    model, config = tiny(), PretrainConfig(minutes=1.0, batch_tokens=256)
-    moments = pretrain(model, stream, config, tmp_path / "state")
+    model, budget = tiny(), (tmp_path / "state", 1.0, 256)
+    moments = pretrain(model, stream, *budget)
     first = next(moments)
     moments.close()
     again = tiny()
-    second = next(pretrain(again, stream, config, tmp_path / "state"))
+    second = next(pretrain(again, stream, *budget))
     assert (first.step, second.step) == (10, 20) and second.tokens == 2 * first.tokens
     assert second.seconds > first.seconds
 

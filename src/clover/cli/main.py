@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from clover import __version__
-from clover.cli import chat, compare, evaluate, features, generate, measure, recipe, train, vocabulary
+from clover.cli import chat, features, generate, measure, recipe, train, vocabulary
 from clover.errors import UserError
 from clover.files import explain
 from clover.options import INTERRUPTED, USER_ERROR
@@ -26,7 +26,7 @@ app = typer.Typer(
 )
 _COMMANDS = (
     *(generate.generate, chat.chat, train.train, features.features, vocabulary.vocabulary, measure.demo),
-    *(evaluate.evaluate, measure.tune, compare.compare, measure.cost, measure.bench, recipe.recipe),
+    *(measure.evaluate, measure.tune, measure.compare, measure.cost, measure.bench, recipe.recipe),
 )
 for _command in _COMMANDS:
     app.command()(_command)

@@ -1,10 +1,12 @@
-"""The commands that measure: ``clover bench``, ``demo``, ``tune`` and ``cost``."""
+"""The commands that measure: ``clover bench``, ``demo``, ``evaluate``, ``tune``, ``compare`` and ``cost``."""
 
 import typer
 
 from clover.bench.options import BenchOptions
+from clover.compare.options import CompareOptions
 from clover.cost.options import CostOptions
 from clover.demo.options import DemoOptions
+from clover.evaluate.options import EvaluateOptions
 from clover.options import takes_options
 from clover.tune.options import TuneOptions
 
@@ -30,11 +32,30 @@ def demo(options: DemoOptions) -> None:
 
 
 @takes_options
+def evaluate(options: EvaluateOptions) -> None:
+    """Show how good a draft is: accuracy of its heads, acceptance in any tree, and where it is weak."""
+    from clover.evaluate.run import run_evaluate
+
+    run_evaluate(options)
+
+
+@takes_options
 def tune(options: TuneOptions) -> None:
     """Measure this machine and find the fastest tree, or none, for each batch size; saves it with the draft."""
     from clover.tune.run import run_tune
 
     run_tune(options)
+
+
+@takes_options
+def compare(options: CompareOptions) -> None:
+    """Compare draft systems, each trained for equal steps: tables, plots and one HTML page.
+
+    What was interrupted goes on with the same command; nothing that is finished is run again.
+    """
+    from clover.compare.run import run_compare
+
+    run_compare(options)
 
 
 @takes_options

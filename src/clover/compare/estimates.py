@@ -19,7 +19,7 @@ class Ratio:
     """Sum divided by sum of (part, whole), and how far each prompt and each seed pulls it away.
 
     Args:
-        value: the ratio, or the difference of two.
+        value: the ratio, or the difference of two; 0 of nothing is 0.
         prompts, seeds: the linearised deviations; they sum to 0 (Cochran, Sampling Techniques, 1977, section 6.4).
     """
 
@@ -28,8 +28,8 @@ class Ratio:
     seeds: NDArray[np.float64]
 
     @classmethod
-    def of(cls, seeds: Sequence[Pairs]) -> Ratio | None:
-        """The ratio of pairs by seed and prompt; None where the whole is nothing.
+    def of(cls, seeds: Sequence[Pairs]) -> Ratio:
+        """The ratio of pairs by seed and prompt.
 
         >>> Ratio.of([[(2.0, 1.0), (4.0, 1.0)], [(4.0, 1.0), (6.0, 1.0)]]).estimate.text()
         '4.00 ± 1.41'
@@ -37,9 +37,7 @@ class Ratio:
         if len({len(pairs) for pairs in seeds}) > 1:  # of an older suite with other prompts
             seeds = [[pair for pairs in seeds for pair in pairs]]
         grid = np.array(seeds, dtype=np.float64)  # [seeds, prompts, 2]
-        whole = grid[..., 1].sum()
-        if not whole:
-            return None
+        whole = grid[..., 1].sum() or 1.0
         value = float(grid[..., 0].sum() / whole)
         deviations = (grid[..., 0] - value * grid[..., 1]) / whole
         return cls(value, deviations.sum(0), deviations.sum(1))
@@ -65,9 +63,9 @@ class Ratio:
         return Estimate(exp(found.value), None if found.error is None else exp(found.value) * found.error)
 
 
-def logarithms(values: Sequence[float]) -> list[tuple[float, float]]:
-    """The pairs of a geometric mean."""
-    return [(log(value), 1.0) for value in values]
+def logarithms(values: Sequence[float], others: Sequence[float]) -> Pairs:
+    """The pairs of the geometric mean of values divided by others."""
+    return [(log(value / other), 1.0) for value, other in zip(values, others, strict=True)]
 
 
 def _joined(own: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Run a suite: text, trainings, measurements, accuracies; then the report.
+"""Run a suite: trainings, then measurements, then the report.
 
 The output directory gets `results.jsonl` and the report; the work directory keeps the text and the drafts. What
 has a line in `results.jsonl` is not run again; what was interrupted is repeated, a training from its checkpoint on.
@@ -7,119 +7,102 @@ has a line in `results.jsonl` is not run again; what was interrupted is repeated
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
+import torch
 from rich.console import Console
 
 from clover import assets
+from clover.compare.findings import Findings
 from clover.compare.measuring import make_engines, measure
+from clover.compare.options import CompareOptions
 from clover.compare.plan import Cell, Draft, Plan
-from clover.compare.report import write_report
-from clover.compare.results import (
-    Accuracy,
-    Measurement,
-    Origin,
-    Record,
-    Result,
-    Text,
-    append_record,
-    read_records,
-)
-from clover.compare.suite import EMBEDDED, Suite, read_suite
-from clover.compare.text import read_text, task_prompts, write_text
-from clover.compare.training import new_draft, ready_draft, train_draft
-from clover.data import Batch, Sample, fingerprint
-from clover.drafts import DraftModel
+from clover.compare.plots import make_plots
+from clover.compare.results import Measurement, Record, Trained, append_record, read_records
+from clover.compare.suite import EMBEDDED, read_suite
+from clover.compare.tables import make_tables
+from clover.compare.text import task_prompts, training_text
+from clover.data import Batch, Sample
+from clover.drafts import DraftModel, load_draft
+from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, Request
 from clover.errors import UserError
 from clover.evaluate.accuracy import as_sample, measure_heads, text_batches
+from clover.files import write_text, written
 from clover.interleaved import decode, make_batches
 from clover.options import command_line
+from clover.recipe.drafts import finish_training
+from clover.report.figure import save_picture
+from clover.report.output import Report
 from clover.report.progress import Progress
 from clover.report.provenance import Provenance
 from clover.report.words import duration
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
+from clover.train import TrainConfig
 
 _WRITTEN_TOGETHER = 32  # texts that the heads are measured on
 
 
-@dataclass(frozen=True)
-class CompareOptions:
-    """What the user of `clover compare` chooses.
-
-    Args:
-        suite: a TOML file, or the name of one of the package's suites.
-        output: directory for results and report; `runs/<name of the suite>` when left out.
-        work: directory for text and drafts, which suites on one target can share; `<output>.work` when left out.
-        target, data, tasks: in place of the suite's; see `clover.compare.suite.read_suite`.
-        device, dtype: of the target; as `clover.load` chooses them when left out.
-        report_only: draw the report from the results that are there; nothing is run.
-    """
-
-    suite: str
-    output: Path | None = None
-    work: Path | None = None
-    target: str | None = None
-    data: tuple[str, ...] = ()
-    tasks: tuple[str, ...] = ()
-    device: str | None = None
-    dtype: str | None = None
-    trust_remote_code: bool = False
-    report_only: bool = False
-
-    @property
-    def command(self) -> str:
-        """The command line that chooses the same.
-
-        >>> CompareOptions("suites/quick.toml", data=("a.jsonl",), device="cpu").command
-        'clover compare suites/quick.toml --data a.jsonl --device cpu'
-        """
-        return command_line("compare", self, files="suite")
-
-
-def run_compare(options: CompareOptions, console: Console | None = None) -> Path:
-    """Run what has no result yet, and write the report; returns the output directory.
+def run_compare(options: CompareOptions, console: Console | None = None) -> None:
+    """Run what has no result yet, and write the report.
 
     Raises:
         UserError: the suite, a model or a file cannot be used; raised before the first cell where possible.
         KeyboardInterrupt: Ctrl-C; the report of what is there has been written.
     """
     console = console or Console(stderr=True)
-    suite = read_suite(options.suite, options.target, options.data, options.tasks)
-    output = options.output or Path("runs") / suite.name
+    results = options.folder / "results.jsonl"
     try:
         if not options.report_only:
-            _Comparison(options, suite, output, console).run()
+            Comparison(options, console).run()
     except KeyboardInterrupt:
         console.print("interrupted; the same command goes on from here", highlight=False)
-        if (output / "results.jsonl").exists():
-            _report(output, console)
+        if results.exists():
+            write_report(read_records(results), options.folder)
         raise
-    _report(output, console)
-    return output
-
-
-def _report(output: Path, console: Console) -> None:
-    results = output / "results.jsonl"
     if not results.exists():
-        raise UserError(f"there are no results in {output}; run the suite first")
-    page = write_report(read_records(results), output)
+        raise UserError(f"there are no results in {options.folder}; run the suite first")
+    page = write_report(read_records(results), options.folder)
     console.print(f"wrote {page}", markup=False, highlight=False, soft_wrap=True)
 
 
-class _Comparison:
+def write_report(records: Sequence[Record], folder: Path) -> Path:
+    """Write `report.md`, `report.html` and `plots/` into `folder`; returns the HTML page."""
+    findings = Findings(records)
+    pictures = make_plots(findings)
+    plots = folder / "plots"
+    with written(plots):
+        plots.mkdir(exist_ok=True)
+        for file in plots.glob("*.*"):
+            file.unlink()  # of an earlier report
+    for name, picture in pictures.items():
+        save_picture(picture.draw, plots / f"{name}.png")
+    last = records[-1]
+    took = duration(sum(record.seconds for record in records))
+    facts = [
+        ("target", last.config["place"]["target"]),
+        ("where", f"{last.origin.machine}, {last.origin.dtype}"),
+        ("results", f"{len(records)} in {took}, the last on {last.origin.date}"),
+        *([("what", last.note)] if last.note else []),
+    ]
+    report = Report(last.title, None, facts, make_tables(findings), list(pictures.values()))
+    write_text(folder / "report.md", report.markdown([f"plots/{name}.png" for name in pictures]))
+    write_text(folder / "report.html", report.html())
+    return folder / "report.html"
+
+
+class Comparison:
     """A suite with its target, where its files are, and what of it is done."""
 
-    def __init__(self, options: CompareOptions, suite: Suite, output: Path, console: Console):
-        self.options, self.suite = options, suite
-        self.progress = Progress(console)
-        self.results = output / "results.jsonl"
-        self.work = options.work or output.with_name(output.name + ".work")
-        self.done = read_records(self.results, mend=True) if self.results.exists() else []
+    def __init__(self, options: CompareOptions, console: Console):
+        self.suite = suite = read_suite(options.suite, options.target, options.data, options.tasks)
+        self.command, self.progress = command_line("compare", options, files="suite"), Progress(console)
+        self.results = options.folder / "results.jsonl"
+        self.work = options.work or options.folder.with_name(options.folder.name + ".work")
+        self.done = read_records(self.results) if self.results.exists() else []
         name = str(assets.TARGET) if suite.target == EMBEDDED else suite.target
         self.target = TargetModel.load(
             name, dtype=options.dtype, device=options.device, trust_remote_code=options.trust_remote_code
@@ -142,26 +125,16 @@ class _Comparison:
             )
         if waiting:
             self._check()
-        total = sum(cell.seconds for cell in cells)
         with self.progress as progress:
-            progress.begin(total, total - sum(cell.seconds for cell in waiting))
+            progress.begin(len(cells), len(cells) - len(waiting))
             for number, cell in enumerate(waiting, len(cells) - len(waiting) + 1):
-                seconds = self._finish(cell)
+                started = time.monotonic()
+                result = self._train(cell) if cell.task is None else self._measure(cell)
+                seconds = time.monotonic() - started
+                self._keep(cell, result, seconds)
+                progress.reach(number)
                 if not progress.console.is_terminal:
                     progress.log(f"{number}/{len(cells)} {cell.label}: {duration(seconds)}")
-
-    def _finish(self, cell: Cell) -> float:
-        """Run a cell and keep its result; returns the seconds that it took."""
-        reach = self.progress.done + cell.seconds
-        started = time.monotonic()
-        result = self._run(cell)
-        seconds = time.monotonic() - started
-        record = Record(
-            cell.key, cell.kind, cell.label, round(seconds, 3), cell.config, result, self._origin()
-        )
-        append_record(self.results, record)
-        self.progress.reach(reach)
-        return seconds
 
     def _check(self) -> None:
         """Build every system with each of its trees, and read every task, before the first hour is spent."""
@@ -169,33 +142,59 @@ class _Comparison:
         for draft in self.plan.drafts:
             if (kind := (draft.system.system, draft.system.options, draft.trees)) not in built:
                 built.append(kind)
-                make_engines(self.target, [(draft, new_draft(self.target, draft))])
+                make_engines(self.target, [(draft, self._new(draft))])
         for task in self.suite.tasks:
             largest = max(self.suite.measuring.batch_sizes)
             task_prompts(self.target, task, largest, largest)
 
-    def _run(self, cell: Cell) -> Result:
-        share = self.progress.part(cell.seconds, cell.label)
-        if cell.kind == "text":
-            count = self.suite.text.texts
-            path = self._text_path
-            samples = write_text(self.target, self.suite.text, path, lambda texts, _: share(texts / count))
-            learnt = sum(int(sample.loss_mask.sum()) for sample in samples)
-            return Text(len(samples), sum(len(one.tokens) for one in samples), learnt, fingerprint(samples))
-        if cell.kind == "training":
-            (draft,) = cell.drafts
-            self.progress.log(cell.label)
-            with self.progress.paused():  # a training has a bar of its own
-                folder, console = self._folder(draft), self.progress.console
-                return train_draft(self.target, self.suite, draft, self._training_text, folder, console)
-        if cell.kind == "measuring":
-            return self._measure(cell, share)
-        (draft,) = cell.drafts
-        return Accuracy(draft.method, measure_heads(self.target, self._ready(draft), self._written, share))
+    def _keep(self, cell: Cell, result: Trained | Measurement, seconds: float) -> None:
+        title, note = self.suite.title or self.suite.name, self.suite.note
+        origin = Provenance.here(self.command, self.target.device, self.target.dtype)
+        record = Record(cell.key, cell.label, round(seconds, 3), cell.config, result, title, note, origin)
+        append_record(self.results, record)
 
-    def _measure(self, cell: Cell, share: Callable[[float], None]) -> Measurement:
+    def _train(self, cell: Cell) -> Trained:
+        (draft,) = cell.drafts
+        texts = self.training_text
+        self.progress.log(cell.label)
+        with self.progress.paused():  # a training has a bar of its own
+            try:
+                result = finish_training(
+                    self._config(draft), self.target, texts, self._new(draft), self.progress.console
+                )
+            except UserError as error:
+                raise UserError(f"{draft.method.words}: {error}") from error
+        model = self._ready(draft)
+        share = self.progress.part(1, f"accuracy of {draft.method.words}")
+        heads = (
+            measure_heads(self.target, model, self._written, share) if self.suite.measuring.accuracy else None
+        )
+        loss = (result["validation"] or result["training"])["loss"]
+        parameters, against = model.num_parameters(), draft.system.against
+        return Trained(draft.method, parameters, result["tokens"], result["seconds"], loss, heads, against)
+
+    def _config(self, draft: Draft) -> TrainConfig:
+        suite, method = self.suite, draft.method
+        assert draft.loss is not None and method.learning_rate is not None
+        return TrainConfig(
+            output=str(self._folder(draft)),
+            target=suite.target,
+            system=draft.system.system,
+            draft=draft.system.options,
+            max_length=suite.text.max_length,
+            batch_tokens=suite.training.batch_tokens,
+            max_steps=method.steps,
+            lr=method.learning_rate,
+            dtype=suite.training.dtype,
+            seed=method.seed or 0,
+            save_every_minutes=2.0,
+            loss=draft.loss,
+        )
+
+    def _measure(self, cell: Cell) -> Measurement:
         assert cell.task is not None
         options, size = self.suite.measuring, cell.batch_size
+        share = self.progress.part(1, cell.label)
         prompts = task_prompts(self.target, cell.task, max(size, options.prompts // size * size))
         whole, context = prompts[: len(prompts) // size * size], self.target.context_length
         batches = make_batches(whole, size, cell.temperature, options.max_new_tokens, context)
@@ -203,8 +202,28 @@ class _Comparison:
         found = measure(engines, batches, options.rounds, share)
         return Measurement(cell.task.name, size, cell.temperature, found)
 
+    def _new(self, draft: Draft) -> DraftModel:
+        """A draft with its starting values, which the seed decides; or one that needs no training."""
+        torch.manual_seed(draft.method.seed or 0)
+        try:
+            return SYSTEMS[draft.system.system].from_target(self.target, **draft.system.options).eval()
+        except UserError as error:
+            raise UserError(f"system {draft.method.system!r}: {error}") from error
+
     def _ready(self, draft: Draft) -> DraftModel:
-        return ready_draft(self.target, draft, self._folder(draft))
+        return self._new(draft) if draft.loss is None else load_draft(self._folder(draft), self.target)
+
+    def _folder(self, draft: Draft) -> Path:
+        return self.work / "drafts" / self.plan.weights(draft)
+
+    @cached_property
+    def training_text(self) -> list[Sample]:
+        """What the drafts learn from; the target writes it, unless it did."""
+        count, path = self.suite.text.texts, self.work / f"text.{self.plan.text}.jsonl"
+        say = self.progress.say
+        return training_text(
+            self.target, self.suite.text, path, lambda texts, _: say(f"training text, {texts} of {count}")
+        )
 
     @cached_property
     def _written(self) -> list[Batch]:
@@ -223,18 +242,3 @@ class _Comparison:
         for at in range(0, len(requests), _WRITTEN_TOGETHER):
             texts += decode(engine, requests[at : at + _WRITTEN_TOGETHER]).texts
         return text_batches(self.target, list(map(as_sample, prompts, texts)))
-
-    @cached_property
-    def _training_text(self) -> list[Sample]:
-        return read_text(self.target, self.suite.text, self._text_path)
-
-    @property
-    def _text_path(self) -> Path:
-        return self.work / f"text.{self.plan.text.key}.jsonl"
-
-    def _folder(self, draft: Draft) -> Path:
-        return self.work / "drafts" / self.plan.weights(draft)
-
-    def _origin(self) -> Origin:
-        suite, here = self.suite, Provenance.here(self.options.command, self.target.device, self.target.dtype)
-        return Origin(suite.name, suite.digest, suite.title, suite.note, suite.target, here)

@@ -3,16 +3,15 @@
 name = "mine"
 target = "embedded"              # or a directory, or a name on the hub
 
-[text]                           # what the drafts learn from
-texts = 400                      # the target writes so many itself …
+[text]                           # the target writes what the drafts learn from …
 files = ["chats.jsonl"]          # … after the prompts in these files; without files after openings of source code
+texts = 400
 
 [training]
-batch_tokens = 2048
-losses = ["default", "paper"]
-budgets = [{ steps = 200 }, { minutes = 3.0 }]
+steps = [200, 400]
+losses = ["default", "with-labels"]
 
-[losses.with-labels]             # a loss of one's own, to be named in `losses`
+[losses.with-labels]             # a loss of one's own
 label_weight = 1.0
 
 [[systems]]
@@ -31,8 +30,6 @@ kind = "prompts"
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,23 +64,11 @@ def _each_once(values: tuple[T, ...]) -> tuple[T, ...]:
     return values
 
 
-def _known_system(name: str) -> str:
-    if name not in SYSTEMS:
-        raise ValueError(f"must be one of {', '.join(sorted(SYSTEMS))}")
-    return name
-
-
-def _known_kind(name: str) -> str:
-    if name not in (PROMPTS, *KINDS):
-        raise ValueError(f"must be one of {', '.join((PROMPTS, *KINDS))}")
-    return name
-
-
 Count = Annotated[int, Field(ge=1)]
+Length = Annotated[int, Field(ge=8)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Temperature = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1)]
-FileName = Annotated[str, Field(pattern=r"^[\w.-]+$")]
 Each = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_each_once)]
 
 
@@ -98,130 +83,65 @@ class OwnLoss(LossConfig):
 
 
 class TextOptions(_Table):
-    """What the drafts learn from.
+    """What the drafts learn from: what the target writes, half greedily, half at temperature 1."""
 
-    Args:
-        files: training files; without any openings of the recipe's corpus, which is for the embedded target only.
-        write: let the target write the answers itself; otherwise the files are learnt as they are.
-        texts: texts at most.
-        max_length, prompt_tokens, temperatures, batch_size, minutes: of the writing, see `RegenerateConfig`.
-    """
-
-    files: tuple[str, ...] = ()
-    write: bool = True
-    texts: Count = 400
-    max_length: Annotated[int, Field(ge=8)] = 256
-    prompt_tokens: Count = 48
-    temperatures: Each[Temperature] = (0.0, 1.0)
+    files: tuple[str, ...] = ()  # whose prompts it answers; without any, openings of the recipe's corpus
+    texts: Count = 400  # at most
+    max_length: Length = 256  # tokens of a text, its prompt included
+    prompt_tokens: Count = 48  # these and the next two: see `RegenerateConfig`
     batch_size: Count = 32
     minutes: Positive | None = None
 
-    @model_validator(mode="after")
-    def _has_text(self) -> Self:
-        if not (self.write or self.files):
-            raise ValueError("write must be true where there are no files")
-        return self
-
-
-class Budget(_Table):
-    """How long every draft is trained: `steps` at equal tokens per step, or `minutes` of wall clock."""
-
-    steps: Count | None = None
-    minutes: Positive | None = None
-
-    @model_validator(mode="after")
-    def _one_bound(self) -> Self:
-        if (self.steps is None) == (self.minutes is None):
-            raise ValueError("a budget has either steps or minutes")
-        return self
-
-    @property
-    def name(self) -> str:
-        """The budget in words.
-
-        >>> Budget(steps=200).name, Budget(minutes=2.5).name
-        ('200 steps', '2.5 min')
-        """
-        return f"{self.steps} steps" if self.steps else f"{self.minutes:g} min"
-
 
 class TrainingOptions(_Table):
-    """How every draft is trained; the rest as `clover train` does it.
+    """How every draft is trained, once at each combination; the rest as `clover train` does it."""
 
-    Args:
-        losses: "default" (what each system learns best by), "paper" (each system's own), "distillation" (one for
-            all), or names of [losses] tables.
-        learning_rates: of every system that names none of its own.
-        seeds: of the starting values and of the order of the texts.
-        optimizer: see `TrainConfig`.
-        dtype: "bf16" or "fp32"; bf16 on a GPU when left out.
-    """
-
-    max_length: Annotated[int, Field(ge=8)] = 256
-    batch_tokens: Annotated[int, Field(ge=8)] = 2048
+    batch_tokens: Length = 2048
+    steps: Each[Count] = (200,)
+    # "default" (what a system learns best by), "paper" (its own), "distillation" (one for all), or a [losses] table.
     losses: Each[str] = (DEFAULT,)
-    budgets: Each[Budget] = (Budget(steps=200),)
-    learning_rates: Each[Positive] = (1e-3,)
-    seeds: Each[int] = (0,)
-    optimizer: Literal["muon", "adamw"] = "muon"
-    dtype: Literal["bf16", "fp32"] | None = None
+    learning_rates: Each[Positive] = (1e-3,)  # of every system that names none of its own
+    seeds: Each[int] = (0,)  # of the starting values and of the order of the texts
+    dtype: Literal["bf16", "fp32"] | None = None  # bf16 on a GPU when left out
 
 
 class System(_Table):
-    """One draft system, or an ablation of one.
+    """One draft system, or an ablation of one."""
 
-    Args:
-        system: its type: clover2, medusa, …
-        name: what it is called in the report; its type when left out.
-        options: fields of its configuration.
-        losses, learning_rates: in place of those of [training].
-        trees: in place of those of [measuring]; with none its heads are measured, but it does not decode.
-        against: name of the system that the ablation table compares it with.
-    """
-
-    system: Annotated[str, AfterValidator(_known_system)]
-    name: Name
-    options: dict[str, Any] = {}
-    losses: Each[str] | None = None
+    system: str  # its type: clover2, medusa, …
+    name: Name | None = None  # in the report; its type when left out
+    options: dict[str, Any] = {}  # fields of its configuration
+    losses: Each[str] | None = None  # this and the next: in place of those of [training]
     learning_rates: Each[Positive] | None = None
-    trees: tuple[str, ...] | None = None
-    against: str | None = None
+    trees: tuple[str, ...] | None = None  # in place of those of [measuring]; with none it does not decode
+    against: str | None = None  # name of the system that the ablation table compares it with
+
+    @property
+    def label(self) -> str:
+        """What results call it."""
+        return self.name or self.system
 
 
 class MeasuringOptions(_Table):
-    """How decoding is measured.
+    """How decoding is measured."""
 
-    Args:
-        trees: token trees of every system that names none of its own.
-        rounds: how often every method decodes all prompts; the median counts.
-        max_new_tokens: tokens per prompt at most.
-        prompts: different prompts per task; a batch size above it takes as many as fill one batch.
-        accuracy: measure the accuracy of the heads, too.
-    """
-
-    trees: Each[str] = ("clover2",)
+    trees: Each[str] = ("clover2",)  # of every system that names none of its own
     batch_sizes: Each[Count] = (1,)
     temperatures: Each[Temperature] = (0.0,)
-    rounds: Count = 3
-    max_new_tokens: Count = 128
-    prompts: Count = 8
-    accuracy: bool = True
+    rounds: Count = 3  # how often every method decodes all prompts; the median counts
+    max_new_tokens: Count = 128  # per prompt at most
+    prompts: Count = 8  # different ones per task; a larger batch size takes as many as fill one batch
+    accuracy: bool = True  # measure the accuracy of the heads, too
 
 
 class Task(_Table):
-    """Prompts to measure on: those of a task file, or one kind of source code.
-
-    Args:
-        file: in any format that `clover.data.tasks` reads.
-        group: take the prompts of this group only (a task of Spec-Bench, say).
-        kind: one of `clover.data.slices.KINDS`, from files that the recipe holds out, or "prompts": the embedded
-            prompts that nothing was chosen by.
-    """
+    """Prompts to measure on: those of a file, or one kind of source code."""
 
     name: Name
-    file: str | None = None
-    group: str | None = None
-    kind: Annotated[str, AfterValidator(_known_kind)] | None = None
+    file: str | None = None  # in any format that `clover.data.tasks` reads
+    group: str | None = None  # the prompts of this group only, such as a task of Spec-Bench
+    # Of `clover.data.slices.KINDS`, from files that the recipe holds out; or "prompts": the embedded prompts.
+    kind: str | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -229,13 +149,14 @@ class Task(_Table):
             raise ValueError(f"task {self.name!r} needs either a file or a kind")
         if self.group is not None and self.file is None:
             raise ValueError(f"task {self.name!r} has a group, which only a file has")
+        _check_known(self.kind, f"kind of task {self.name!r}", (None, PROMPTS, *KINDS))
         return self
 
 
 class Suite(_Table):
     """All that a comparison consists of; see the head of this file."""
 
-    name: FileName
+    name: Name
     title: str = ""
     note: str = ""
     target: str = EMBEDDED
@@ -248,19 +169,13 @@ class Suite(_Table):
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:
-        names = _each_once(tuple(system.name for system in self.systems))
+        names = _each_once(tuple(system.label for system in self.systems))
         _each_once(tuple(task.name for task in self.tasks))
-        if PLAIN in names:
-            raise ValueError(f"no system can be called {PLAIN!r}, which is plain decoding")
-        if taken := set(self.losses).intersection(LOSSES):
-            raise ValueError(f"no loss can be called {taken.pop()!r}, which has a meaning of its own")
-        losses = (*LOSSES, *self.losses)
         for system in self.systems:
-            if system.against not in (None, *names):
-                raise ValueError(f"against of {system.name!r} must be one of {', '.join(names)}")
+            _check_known(system.system, f"system of {system.label!r}", sorted(SYSTEMS))
+            _check_known(system.against, f"against of {system.label!r}", (None, *names))
             for loss in system.losses or self.training.losses:
-                if loss not in losses:
-                    raise ValueError(f"the loss {loss!r} must be one of {', '.join(losses)}")
+                _check_known(loss, "the loss", (*LOSSES, *self.losses))
         if self.target != EMBEDDED and not self.text.files:
             raise ValueError(
                 "[text] needs files (or the command --data): only the embedded target has openings"
@@ -270,12 +185,12 @@ class Suite(_Table):
     def loss(self, name: str, system: type[DraftModel]) -> LossConfig:
         """The loss that `name` means for a system."""
         known = {DEFAULT: system.default_loss, PAPER: system.paper_loss, DISTILLATION: LossConfig()}
-        return known.get(name) or self.losses[name]
+        return self.losses.get(name) or known[name]
 
-    @property
-    def digest(self) -> str:
-        """12 hexadecimal digits that stand for every value of the suite."""
-        return digest(self.model_dump(mode="json"))
+
+def _check_known(name: str | None, what: str, known: Sequence[str | None]) -> None:
+    if name not in known:
+        raise ValueError(f"{what} is {name!r}; it must be one of {', '.join(filter(None, known))}")
 
 
 def read_suite(
@@ -284,7 +199,6 @@ def read_suite(
     """Read a suite file, or one of the package's own by its name. Files that it names are looked for beside it.
 
     Args:
-        name: of the file or the suite.
         target, data: model and training files in place of the suite's.
         tasks: in place of the suite's, each `NAME=FILE`, or `NAME=FILE:GROUP` for one group of prompts.
 
@@ -303,22 +217,22 @@ def read_suite(
         ) from error
     except ValueError as error:
         raise UserError(f"{name} is not valid TOML: {error}") from error
-    _complete(table, path.parent)
     own = {"target": target, "tasks": [_read_task(task) for task in tasks]}
     table |= {key: value for key, value in own.items() if value}
     if data and isinstance(text := table.setdefault("text", {}), dict):
         text["files"] = list(data)
-    return validated(Suite, table, name)
-
-
-def digest(value: Any) -> str:
-    """12 hexadecimal digits of a JSON value.
-
-    >>> digest({"a": 1, "b": (2.0,)}) == digest({"b": [2.0], "a": 1})
-    True
-    """
-    text = json.dumps(value, sort_keys=True, ensure_ascii=True)
-    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+    suite = validated(Suite, table, name)
+    beside: dict[str, Any] = {}
+    if not data:
+        files = tuple(str(path.parent / file) for file in suite.text.files)
+        beside["text"] = suite.text.model_copy(update={"files": files})
+    if not tasks:
+        own_file = [
+            one.model_copy(update={"file": str(path.parent / one.file)}) if one.file else one
+            for one in suite.tasks
+        ]
+        beside["tasks"] = tuple(own_file)
+    return suite.model_copy(update=beside)
 
 
 def _read_task(text: str) -> dict[str, Any]:
@@ -327,22 +241,3 @@ def _read_task(text: str) -> dict[str, Any]:
         raise UserError(f"the task {text!r} must be NAME=FILE or NAME=FILE:GROUP")
     file, _, group = where.partition(":")
     return {"name": name, "file": file, "group": group or None}
-
-
-def _complete(table: dict[str, Any], folder: Path) -> None:
-    """Name systems after their types, and put `folder` before files; what is of a wrong type is left as it is."""
-
-    def tables(name: str) -> list[dict[str, Any]]:
-        found = table.get(name)
-        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-
-    def beside(file: Any) -> Any:
-        return str(folder / file) if isinstance(file, str) else file
-
-    for system in tables("systems"):
-        system.setdefault("name", system.get("system"))
-    for task in tables("tasks"):
-        if "file" in task:
-            task["file"] = beside(task["file"])
-    if isinstance(text := table.get("text"), dict) and isinstance(text.get("files"), list):
-        text["files"] = [beside(file) for file in text["files"]]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import product
 
 from clover.compare.estimates import Ratio
-from clover.compare.findings import Findings, Row
+from clover.compare.findings import HEAD_COUNTS, Findings, Row
 from clover.report.statistics import Estimate
 from clover.report.table import Table
 from clover.report.words import duration
 
-ERRORS = "± is one standard error over prompts, and over seeds where there are several."
+_ERRORS = "± is one standard error over prompts, and over seeds where there are several."
 _FEW_ERRORS = 2  # a smaller difference is not told from none
 
 
@@ -19,7 +19,7 @@ def make_tables(findings: Findings) -> list[Table]:
     """All tables that the results have something for."""
     tables = [
         _speed(findings),
-        *_by_task(findings),
+        *(_by_task(findings) if len(findings.tasks) > 1 else ()),
         _depths(findings),
         _heads(findings),
         _ablation(findings),
@@ -39,8 +39,8 @@ def _speed(findings: Findings) -> Table:
             row.speed.estimate.text(1),
             "1" if not row.nodes else row.speedup.geometric.text(),
             row.tau.estimate.text(),
-            f"{row.milliseconds['draft']:.2f}",
-            f"{row.milliseconds['verify']:.2f}",
+            f"{row.milliseconds('draft'):.2f}",
+            f"{row.milliseconds('verify'):.2f}",
             _identical(row),
         )
         for row in findings.rows
@@ -48,7 +48,7 @@ def _speed(findings: Findings) -> Table:
     tasks = f"Over {len(findings.tasks)} tasks together. " if len(findings.tasks) > 1 else ""
     note = (
         f"{tasks}Speed-up: against plain decoding in the same engine and run, the geometric mean over batches of "
-        f"different prompts, each by its median round. τ: tokens per step, the bonus token included. {ERRORS}"
+        f"different prompts, each by its median round. τ: tokens per step, the bonus token included. {_ERRORS}"
     )
     columns = ("method", "T", "batch", "draft tokens\nat most", "tokens/s", "speed-up\n(geometric mean)", "τ")
     more = ("draft\nms/step", "verify\nms/step", "identical\nto plain")
@@ -58,41 +58,40 @@ def _speed(findings: Findings) -> Table:
 def _identical(row: Row) -> str:
     if not row.nodes:
         return "baseline"
-    if not row.exact:
+    if not all(own.exact for own in row.own):
         return "equal in distribution"
-    return "yes" if row.identical == row.texts else f"{row.identical} of {row.texts}"
+    identical, texts = sum(own.identical for own in row.own), sum(len(own.acceptances) for own in row.own)
+    return "yes" if identical == texts else f"{identical} of {texts}"
 
 
 def _by_task(findings: Findings) -> Iterator[Table]:
-    """Speed-up by task at every setting, τ at every temperature; for more than one task."""
+    """Speed-up by task at every setting, τ at every temperature."""
     tasks = findings.tasks
-    if len(tasks) < 2:
-        return
     found = {
         (task, row.temperature, row.batch_size, row.method): row
         for task in tasks
         for row in findings.rows_of([task])
     }
     for temperature, size in product(findings.temperatures, findings.batch_sizes):
-        shown = [row for row in findings.rows if (row.temperature, row.batch_size) == (temperature, size)]
-        for name in ("Speed-up (geometric mean)", *(["τ"] if size == findings.batch_sizes[0] else [])):
+        setting = (temperature, size)
+        shown = [row for row in findings.rows if (row.temperature, row.batch_size) == setting and row.nodes]
+        for tau in (False, True) if size == findings.batch_sizes[0] else (False,):
             body = [
                 (
                     findings.label(row.method),
-                    *(_cell(found.get((task, temperature, size, row.method)), name) for task in tasks),
-                    _cell(row, name),
+                    *(_cell(found.get((task, *setting, row.method)), tau) for task in tasks),
+                    _cell(row, tau),
                 )
                 for row in shown
-                if row.nodes
             ]
-            title = f"{name} by task, temperature {temperature:g}, batch {size}"
+            title = f"{'τ' if tau else 'Speed-up'} by task, temperature {temperature:g}, batch {size}"
             yield Table(title, ("method", *tasks, "all"), body)
 
 
-def _cell(row: Row | None, name: str) -> str:
+def _cell(row: Row | None, tau: bool) -> str:
     if row is None:
         return "–"
-    return (row.tau.estimate if name == "τ" else row.speedup.geometric).text()
+    return (row.tau.estimate if tau else row.speedup.geometric).text()
 
 
 def _depths(findings: Findings) -> Table:
@@ -103,22 +102,22 @@ def _depths(findings: Findings) -> Table:
         for row in rows
     ]
     columns = ("method", "T", *(f"depth {depth + 1}" for depth in range(deepest)))
-    note = f"Share accepted, in %, of the steps that came to a draft token at this depth. {ERRORS}"
+    note = f"Share accepted, in %, of the steps that came to a draft token at this depth. {_ERRORS}"
     return Table("Acceptance per depth", columns, body, note)
 
 
 def _heads(findings: Findings) -> Table:
     body = [
-        (findings.label(row.method), str(head), *map(_percent, shares))
-        for row in findings.heads
-        for head, shares in enumerate(zip(row.top1, row.top5, row.chained, strict=True), 1)
+        (findings.label(method), str(head), *map(_percent, shares))
+        for method, kinds in findings.heads.items()
+        for head, shares in enumerate(zip(*kinds.values(), strict=True), 1)
     ]
     note = (
         "Share of the positions, in %, where the text's next token is the head's first choice, or among its five best: "
         "forced with the text's tokens, and chained, where the first choices of all heads before must have been right, "
-        f"too. {ERRORS}"
+        f"too. {_ERRORS}"
     )
-    return Table("Accuracy of the heads", ("method", "head", "top 1", "top 5", "top 1, chained"), body, note)
+    return Table("Accuracy of the heads", ("method", "head", *HEAD_COUNTS), body, note)
 
 
 def _ablation(findings: Findings) -> Table:
@@ -152,27 +151,25 @@ def is_found(difference: Estimate) -> bool:
 
 def _difference(difference: Ratio, scale: float, digits: int) -> str:
     found = difference.estimate
-    scaled = Estimate(scale * found.value, None if found.error is None else scale * found.error)
-    return f"{'+' if found.value >= 0 else ''}{scaled.text(digits)}{' *' if is_found(found) else ''}"
+    sign, mark = "+" if found.value >= 0 else "", " *" if is_found(found) else ""
+    return f"{sign}{found.scaled(scale).text(digits)}{mark}"
 
 
 def _training(findings: Findings) -> Table:
     body = [
         (
-            findings.label(one.method)
-            + ("" if one.method.seed in (0, None) else f", seed {one.method.seed}"),
+            findings.label(one.method) + (f", seed {one.method.seed}" if one.method.seed else ""),
             f"{one.parameters:,}",
             str(one.method.loss),
-            str(one.method.budget),
             f"{one.method.learning_rate:g}",
-            f"{one.steps:,}",
+            f"{one.method.steps:,}",
             f"{one.tokens:,}",
             duration(one.seconds),
             f"{one.loss:.3f}",
         )
         for one in findings.trained
     ]
-    columns = ("method", "parameters", "loss", "budget", "rate", "steps", "tokens", "time", "held-out loss")
+    columns = ("method", "parameters", "loss", "rate", "steps", "tokens", "time", "held-out loss")
     return Table("Training", columns, body, "Losses of different names cannot be compared.")
 
 
@@ -180,21 +177,19 @@ def _origin(findings: Findings) -> Table:
     """Every way in which the results came about; usually one."""
     body: dict[tuple[str, ...], list[str]] = {}
     for record in findings.records:
-        origin, run = record.provenance, record.provenance.run
+        run, target = record.origin, record.config["place"]["target"]
         versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
         where = f"{run.machine} ({run.device}, {run.dtype})"
-        key = (origin.target, where, versions, run.revision or "–", origin.suite_hash, run.command)
-        body.setdefault(key, []).append(run.date)
+        body.setdefault((target, where, versions, run.revision or "–", run.command), []).append(run.date)
     rows = [(*key, str(len(dates)), min(dates), max(dates)) for key, dates in body.items()]
-    columns = ("target", "machine", "versions", "revision", "suite", "command", "results", "first", "last")
-    return Table("Where the results came from", columns, rows, words=6)
+    columns = ("target", "machine", "versions", "revision", "command", "results", "first", "last")
+    return Table("Where the results came from", columns, rows, words=5)
 
 
 def _percent(share: Ratio) -> str:
-    found = share.estimate
-    return Estimate(100 * found.value, None if found.error is None else 100 * found.error).text(1)
+    return share.estimate.scaled(100).text(1)
 
 
-def _padded(values: Iterable[str], length: int) -> Sequence[str]:
+def _padded(values: Iterable[str], length: int) -> list[str]:
     listed = list(values)
     return [*listed, *["–"] * (length - len(listed))]

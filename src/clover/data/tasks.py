@@ -161,7 +161,7 @@ def _read_file(path: Path, prompt_tokens: int) -> Iterator[Task]:
     else:
         text = _read_text(path)
         if text.strip():
-            yield from _cut(text, path, prompt_tokens)
+            yield from cut_text(text, path, prompt_tokens)
 
 
 def _read_lists(fields: dict[str, Any], stem: str, where: str) -> Iterator[Task]:
@@ -200,7 +200,12 @@ def _first_turn(messages: Sequence[Message], where: str) -> tuple[Message, ...]:
     return tuple(messages[: asked[0] + 1])
 
 
-def _cut(text: str, path: Path, prompt_tokens: int) -> Iterator[Task]:
+def cut_text(text: str, path: Path, prompt_tokens: int) -> Iterator[Task]:
+    """Cut a text into prompts, grouped by the kind of text that follows; `path` says what it is.
+
+    Raises:
+        UserError: its name ends in .py, and it is not Python that this interpreter can parse.
+    """
     cuts = cut_python(text, str(path)) if path.suffix.lower() == ".py" else cut_plain(text, path.stem)
     for cut in cuts:
         start = max(0, cut.end - _CHARACTERS_PER_TOKEN * prompt_tokens)

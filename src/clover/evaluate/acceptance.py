@@ -79,24 +79,16 @@ class Share:
     """Of the new tokens with a label those that were accepted draft tokens; bonus tokens are the others.
 
     Args:
-        pairs: of each text the accepted ones, and all with this label.
+        emitted: all new tokens with this label.
+        share: 0 … 1, with its standard error over texts.
     """
 
     label: str
-    pairs: tuple[tuple[int, int], ...]
-
-    @property
-    def emitted(self) -> int:
-        """All new tokens with this label."""
-        return sum(emitted for _, emitted in self.pairs)
-
-    @property
-    def share(self) -> Estimate:
-        """0 … 1, with its standard error over texts; 0 of nothing is 0."""
-        return share_of(self.pairs)
+    emitted: int
+    share: Estimate
 
     def to_dict(self) -> dict[str, Any]:
-        """Count and share as JSON values."""
+        """As JSON values."""
         return {
             "label": self.label,
             "emitted": self.emitted,
@@ -113,7 +105,7 @@ class Setting:
         tree: as the user named it.
         nodes: draft tokens verified per step at most.
         groups: in the order of the prompts.
-        kinds: by kind of token, all of TOKEN_KINDS.
+        kinds: by kind of token.
         positions: by number of the new token in its text, from 1.
     """
 
@@ -131,16 +123,10 @@ class Setting:
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers as JSON values."""
-        return {
-            "tree": self.tree,
-            "nodes": self.nodes,
-            "temperature": self.temperature,
-            **self.all.to_dict(),
-            **{
-                name: [one.to_dict() for one in getattr(self, name)]
-                for name in ("groups", "kinds", "positions")
-            },
-        }
+        parts = {"groups": self.groups, "kinds": self.kinds, "positions": self.positions}
+        listed = {name: [one.to_dict() for one in part] for name, part in parts.items()}
+        setting = {"tree": self.tree, "nodes": self.nodes, "temperature": self.temperature}
+        return setting | self.all.to_dict() | listed
 
 
 def tau_pairs(acceptances: Sequence[Acceptance]) -> list[tuple[int, int]]:
@@ -188,7 +174,7 @@ def count_groups(continuations: Sequence[Continuation]) -> tuple[Group, ...]:
 
 
 def count_kinds(continuations: Sequence[Continuation], tokenizer: Any) -> tuple[Share, ...]:
-    """Share of accepted draft tokens per kind of token, in the order of TOKEN_KINDS."""
+    """Share of accepted draft tokens per kind of token that occurs, in the order of TOKEN_KINDS."""
     texts = [([*one.prompt.tokens, *one.tokens[:-1]], len(one.prompt.tokens)) for one in continuations]
     return _count(TOKEN_KINDS, kinds_of(tokenizer, texts), continuations)
 
@@ -200,20 +186,19 @@ def count_positions(continuations: Sequence[Continuation]) -> tuple[Share, ...]:
     while ends[-1] < longest:
         ends.append(2 * ends[-1])
     names = [f"{start + 1}–{end}" for start, end in zip([0, *ends], ends, strict=False)]
-    labels = [
-        [names[bisect_right(ends, place)] for place in range(len(one.drafted))] for one in continuations
-    ]
-    return tuple(share for share in _count(names, labels, continuations) if share.emitted)
+    bins = [names[bisect_right(ends, place)] for place in range(longest)]
+    return _count(names, [bins[: len(one.drafted)] for one in continuations], continuations)
 
 
 def _count(
     names: Sequence[str], labels: Sequence[Sequence[str]], continuations: Sequence[Continuation]
 ) -> tuple[Share, ...]:
-    """One share per name, where each new token of each text has a label."""
+    """One share per name that occurs, where each new token of each text has a label."""
     counts = [
         Counter(zip(own, one.drafted, strict=True)) for own, one in zip(labels, continuations, strict=True)
     ]
-    return tuple(
-        Share(name, tuple((one[name, True], one[name, True] + one[name, False]) for one in counts))
-        for name in names
-    )
+    pairs = {
+        name: [(one[name, True], one[name, True] + one[name, False]) for one in counts] for name in names
+    }
+    emitted = {name: sum(total for _, total in found) for name, found in pairs.items()}
+    return tuple(Share(name, emitted[name], share_of(pairs[name])) for name in names if emitted[name])

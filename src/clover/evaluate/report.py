@@ -13,31 +13,23 @@ from clover.report.table import Table
 _SIDE_BY_SIDE = 3  # settings in one table of kinds and positions
 
 
-def setting_label(setting: Setting) -> str:
-    """A tree and a temperature, in short.
-
-    >>> setting_label(Setting("trees/wide.json", 9, 1.0, (), (), ()))
-    'wide.json, T 1'
-    """
-    return f"{Path(setting.tree).name}, T {setting.temperature:g}"
-
-
 def make_tables(heads: HeadAccuracy, settings: Sequence[Setting]) -> list[Table]:
     """Accuracy of the heads, acceptance, and where the draft is weak."""
     forced = "How often the text's next token is among a head's best 1, 2, 3, 5, 10."
     chained = "A head is right only where the first choices of all heads before it were right, too."
+    some = range(0, len(settings), _SIDE_BY_SIDE)
     return [
         _head_table(heads, heads.forced, "Accuracy of the heads, forced with the text, %", forced),
         _head_table(heads, heads.chained, "Accuracy of the heads, chained, %", chained),
         _acceptance_table(settings),
-        *_weakness_tables(settings),
+        *(_weakness_table(settings[start : start + _SIDE_BY_SIDE]) for start in some),
     ]
 
 
 def _head_table(heads: HeadAccuracy, counts: TopCounts, title: str, note: str) -> Table:
     rows = [
         [str(head), f"{positions:,}", *(map(_percent, row) if positions else "–" * len(TOP))]
-        for head, positions, row in zip(range(1, 99), heads.totals, heads.shares(counts), strict=False)
+        for head, (positions, row) in enumerate(zip(heads.totals, heads.shares(counts), strict=True), 1)
     ]
     return Table(title, ("head", "positions", *(f"top {size}" for size in TOP)), rows, note)
 
@@ -55,26 +47,24 @@ def _acceptance_table(settings: Sequence[Setting]) -> Table:
     return Table("Acceptance", columns, rows, note, words=3, strong=firsts, sections=firsts[1:])
 
 
-def _weakness_tables(settings: Sequence[Setting]) -> Iterator[Table]:
+def _weakness_table(settings: Sequence[Setting]) -> Table:
     note = "% of the new tokens that the draft gave, and their number; the target itself gave the others."
-    for start in range(0, len(settings), _SIDE_BY_SIDE):
-        some = settings[start : start + _SIDE_BY_SIDE]
-        kinds = _share_rows([setting.kinds for setting in some], "")
-        positions = _share_rows([setting.positions for setting in some], "number ")
-        columns = ("new tokens", *map(setting_label, some))
-        yield Table("Where the draft is weak", columns, [*kinds, *positions], note, sections=[len(kinds)])
+    kinds = list(_share_rows([setting.kinds for setting in settings], ""))
+    positions = list(_share_rows([setting.positions for setting in settings], "number "))
+    names = [f"{Path(setting.tree).name}, T {setting.temperature:g}" for setting in settings]
+    rows = [*kinds, *positions]
+    return Table("Where the draft is weak", ("new tokens", *names), rows, note, sections=[len(kinds)])
 
 
-def _share_rows(columns: Sequence[Sequence[Share]], prefix: str) -> list[list[str]]:
+def _share_rows(columns: Sequence[Sequence[Share]], prefix: str) -> Iterator[list[str]]:
     """A row per label that any setting has tokens of."""
-    labels = dict.fromkeys(share.label for shares in columns for share in shares if share.emitted)
-    found = [{share.label: share for share in shares} for shares in columns]
-    return [[prefix + label, *(_share_cell(shares.get(label)) for shares in found)] for label in labels]
-
-
-def _share_cell(share: Share | None) -> str:
-    return f"{_percent(share.share)} of {share.emitted:,}" if share and share.emitted else "–"
+    cells = [
+        {share.label: f"{_percent(share.share)} of {share.emitted:,}" for share in shares}
+        for shares in columns
+    ]
+    for label in dict.fromkeys(share.label for shares in columns for share in shares):
+        yield [prefix + label, *(column.get(label, "–") for column in cells)]
 
 
 def _percent(share: Estimate, digits: int = 1) -> str:
-    return Estimate(100 * share.value, None if share.error is None else 100 * share.error).text(digits)
+    return share.scaled(100).text(digits)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -13,31 +15,36 @@ from torch import Tensor
 
 from clover.api import load
 from clover.data import Sample
+from clover.drafts import DraftModel
 from clover.drafts.loading import trainable_system
+from clover.engine import Engine, Request
 from clover.files import read_json, write_json, written
-from clover.recipe.text import WINDOW, corpus_windows, learnt_tokens
-from clover.recipe.tree import likely_paths
+from clover.recipe.text import corpus_windows, learnt_tokens
 from clover.report.provenance import Provenance
 from clover.target import TargetModel
 from clover.train import TrainConfig, checkpoint_path, train
+from clover.tune.ranks import RankPath, rank_texts
+from clover.tune.shapes import count_starts, most_frequent
+from clover.tune.texts import write_texts
 
 # Shares of the drafts' minutes. Clover-1 has three heads and one augmenting layer, so it is done first (docs/log.md).
 SYSTEMS = {"clover1": 0.25, "clover2": 0.4, "recall": 0.35}
-_LR, _BATCH_TOKENS = 2e-3, 512  # small steps learn more from the same text (docs/log.md)
+WINDOW = 256  # tokens of a text that a draft is trained on
 _TREE_NODES = 8  # the fastest size on two CPU cores (`clover tune`)
 
 
 @dataclass(frozen=True)
 class DraftFacts:
-    """How a draft was trained: texts and tokens that the target wrote, tokens of the corpus beside them, and so on.
+    """How a draft was trained.
 
     Attributes:
+        tokens, corpus_tokens: that the target wrote, and of the corpus beside them.
         seen: tokens of all training steps.
         accuracy: per head, on texts that were held out.
+        made: when, and on what.
     """
 
     system: str
-    texts: int
     tokens: int
     corpus_tokens: int
     steps: int
@@ -49,65 +56,65 @@ class DraftFacts:
     command: str
 
 
+def finish_training(
+    config: TrainConfig, target: TargetModel, texts: Sequence[Sample], draft: DraftModel, console: Console
+) -> dict[str, Any]:
+    """Train a draft into `config.output`, unless it is there; an unfinished training goes on.
+
+    Returns:
+        the fields of the `TrainResult`.
+
+    Raises:
+        KeyboardInterrupt: a signal ended it.
+    """
+    output = Path(config.output)
+    if not output.exists():
+        resume = checkpoint_path(config).exists()
+        result = train(config, target, texts, draft, resume=resume, overwrite=not resume, console=console)
+        if not result.finished:
+            raise KeyboardInterrupt
+    return read_json(output / "training_config.json")["result"]
+
+
 def train_draft(
     system: str,
     target: TargetModel,
     texts: Sequence[Sample],
     corpus: Tensor,
-    work: Path,
+    output: Path,
     minutes: float,
     command: str,
     console: Console,
 ) -> DraftFacts:
-    """Train one draft on what the target wrote, and as many tokens of the corpus; it lies in `work / system` then.
-
-    Args:
-        corpus: Short [T], the corpus as one stream of tokens.
-        work: a run that was interrupted goes on there; one that has ended is not run again.
-
-    Raises:
-        KeyboardInterrupt: a signal ended the run; it can go on.
-    """
-    finished, facts = work / system, work / f"{system}.json"
-    if finished.exists() and facts.exists():
-        return DraftFacts(**read_json(facts))
+    """Train one draft on what the target wrote, and as many tokens of the corpus (Short [T]); see `finish_training`."""
     made, tokens = trainable_system(system), learnt_tokens(texts)
-    config = _config(system, finished, minutes)
     torch.manual_seed(0)
     draft = made.from_target(target)
-    samples = [*texts, *corpus_windows(corpus, tokens)]
-    result = train(config, target, samples, draft, resume=checkpoint_path(config).exists(), console=console)
-    if not result.finished:
-        raise KeyboardInterrupt
-    found = DraftFacts(
-        system=system,
-        texts=len(texts),
-        tokens=tokens,
-        corpus_tokens=tokens,
-        steps=result.steps,
-        seen=result.tokens,
-        minutes=round(result.seconds / 60, 1),
-        parameters=draft.num_parameters(),
-        accuracy=[] if result.validation is None else result.validation["accuracy"],
-        made=made_here(target.device, target.dtype),
-        command=command,
-    )
-    write_json(facts, asdict(found))
-    return found
-
-
-def _config(system: str, output: Path, minutes: float) -> TrainConfig:
-    return TrainConfig(
+    config = TrainConfig(
         output=str(output),
         target="the embedded target",
         data=("text written by the target", "corpus"),
         system=system,
         max_length=WINDOW,
-        batch_tokens=_BATCH_TOKENS,
+        batch_tokens=512,  # small steps learn more from the same text (docs/log.md)
         max_minutes=minutes,
-        lr=_LR,
+        lr=2e-3,
         dtype="bf16",
-        loss=trainable_system(system).default_loss,
+        loss=made.default_loss,
+    )
+    samples = [*texts, *corpus_windows(corpus, tokens, WINDOW)]
+    result = finish_training(config, target, samples, draft, console)
+    return DraftFacts(
+        system=system,
+        tokens=tokens,
+        corpus_tokens=tokens,
+        steps=result["steps"],
+        seen=result["tokens"],
+        minutes=round(result["seconds"] / 60, 1),
+        parameters=draft.num_parameters(),
+        accuracy=(result["validation"] or {}).get("accuracy", []),
+        made=made_here(target.device, target.dtype),
+        command=command,
     )
 
 
@@ -119,6 +126,14 @@ def keep_draft(trained: Path, output: Path, target: Path, prompts: Sequence[str]
     requests = [model.request(p, max_new_tokens=128, temperature=t) for p in prompts for t in (0.0, 0.8)]
     tree = likely_paths(model.engine, requests)[:_TREE_NODES]
     write_json(output / "config.json", read_json(output / "config.json") | {"tree": tree})
+
+
+def likely_paths(engine: Engine, requests: Sequence[Request]) -> list[RankPath]:
+    """Rank paths, most often accepted first; any number of them from the front is a tree (`TreeShape.from_paths`)."""
+    draft = engine.draft
+    assert draft is not None, "plain decoding has no tree"
+    paths = rank_texts(engine.target, draft, requests, write_texts(engine, requests))
+    return most_frequent(count_starts(chain.from_iterable(paths)))
 
 
 def made_here(device: torch.device, dtype: torch.dtype) -> str:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,21 +19,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from clover.checkpoint import load_checkpoint, save_checkpoint
 
-_WARM_UP, _DECAY = 0.02, 0.35
+_MATRIX_LR, _VECTOR_LR, _WEIGHT_DECAY = 0.02, 4e-3, 0.02
+_WARM_UP, _DECAY = 0.02, 0.35  # shares of the budget
 _STAGES = ((0.0, 256), (0.7, 512), (0.9, 1024))  # (from this share of the budget on, tokens per window)
 _SAVE_EVERY_SECONDS = 300
-
-
-@dataclass(frozen=True)
-class PretrainConfig:
-    """What the training of the target depends on, the corpus aside. `minutes` is the wall-clock budget."""
-
-    minutes: float
-    batch_tokens: int = 8192
-    matrix_lr: float = 0.02
-    vector_lr: float = 4e-3
-    weight_decay: float = 0.02
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -47,10 +35,20 @@ class PretrainProgress:
     loss: float
     seconds: float
 
-    @property
-    def tokens_per_second(self) -> float:
-        """Mean speed since the start."""
-        return self.tokens / max(self.seconds, 1e-9)
+
+@dataclass(frozen=True)
+class TargetFacts:
+    """How the target was trained. Losses in nats per token; minutes of wall clock; when, on what, by which command."""
+
+    steps: int
+    tokens: int
+    training_loss: float
+    minutes: float
+    held_out_loss: float
+    parameters: int
+    corpus_tokens: int
+    made: str
+    command: str
 
 
 def target_config(vocab_size: int, context_length: int, end_of_text: int) -> LlamaConfig:
@@ -71,31 +69,30 @@ def target_config(vocab_size: int, context_length: int, end_of_text: int) -> Lla
 
 
 def pretrain(
-    model: LlamaForCausalLM, stream: Tensor, config: PretrainConfig, work: Path
+    model: LlamaForCausalLM, stream: Tensor, work: Path, minutes: float, batch_tokens: int = 8192
 ) -> Iterator[PretrainProgress]:
-    """Train `model` in place on `stream` (Short [tokens]); yields every tenth step and at the end. Goes on from `work`.
+    """Train `model` in place on `stream` (Short [tokens]); yields every tenth step and at the end.
 
-    The time spent before an interruption counts; closing the generator leaves a checkpoint, too. In bf16 autocast;
-    weights and optimizers stay in float32.
+    It goes on from the checkpoint `work`; the time spent before an interruption counts, and closing the generator
+    leaves a checkpoint, too. In bf16 autocast; weights and optimizers stay in float32.
     """
-    device = next(model.parameters()).device
-    optimizers = _optimizers(model, config)
+    device, budget = next(model.parameters()).device, minutes * 60
+    optimizers = _optimizers(model)
     state = {"step": 0, "tokens": 0, "seconds": 0.0, "loss": float("nan")}
     if work.exists():
         state = load_checkpoint(work, {"target": model}, optimizers)
     saved, started = state["seconds"], time.monotonic() - state["seconds"]
     model.train()
     try:
-        while (elapsed := time.monotonic() - started) < config.minutes * 60:
-            share = elapsed / (config.minutes * 60)
-            batch = _batch(stream, share, config, state["step"]).to(device)
-            loss = _step(model, batch, optimizers, _rate(share))
+        while (elapsed := time.monotonic() - started) < budget:
+            batch = _batch(stream, elapsed / budget, batch_tokens, state["step"]).to(device)
+            loss = _step(model, batch, optimizers, _rate(elapsed / budget))
             state["step"] += 1
             state["tokens"] += batch.numel()
             state["seconds"] = time.monotonic() - started
             if state["step"] % 10 == 0:
                 state["loss"] = float(loss)
-                yield _progress(share, state)
+                yield PretrainProgress(elapsed / budget, **state)
             if state["seconds"] - saved > _SAVE_EVERY_SECONDS:
                 saved = state["seconds"]
                 save_checkpoint(work, {"target": model}, optimizers, state)
@@ -103,11 +100,7 @@ def pretrain(
         save_checkpoint(work, {"target": model}, optimizers, state)
         raise
     save_checkpoint(work, {"target": model}, optimizers, state)
-    yield _progress(1.0, state)
-
-
-def _progress(share: float, state: dict[str, Any]) -> PretrainProgress:
-    return PretrainProgress(share, state["step"], state["tokens"], state["loss"], state["seconds"])
+    yield PretrainProgress(1.0, **state)
 
 
 @torch.no_grad()
@@ -117,29 +110,23 @@ def mean_loss(model: LlamaForCausalLM, stream: Tensor, window: int = 256, max_to
     device = next(model.parameters()).device
     count = min(len(stream), max_tokens) // (window + 1)
     windows = stream[: count * (window + 1)].view(count, window + 1).long()
-    losses = []
-    for batch in windows.split(16):
-        with torch.autocast(device.type, dtype=torch.bfloat16):
-            logits = model(input_ids=batch[:, :-1].to(device), use_cache=False).logits
-        losses.append(_cross_entropy(logits, batch[:, 1:].to(device)) * len(batch))
+    losses = [_loss(model, batch.to(device)) * len(batch) for batch in windows.split(16)]
     return float(torch.stack(losses).sum() / count)
 
 
-def _optimizers(model: nn.Module, config: PretrainConfig) -> dict[str, torch.optim.Optimizer]:
+def _optimizers(model: nn.Module) -> dict[str, torch.optim.Optimizer]:
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed_tokens" not in name]
     others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed_tokens" in name]
     return {
-        "matrices": torch.optim.Muon(matrices, lr=config.matrix_lr, weight_decay=config.weight_decay),
-        "vectors": torch.optim.AdamW(others, lr=config.vector_lr, betas=(0.9, 0.95), weight_decay=0.0),
+        "matrices": torch.optim.Muon(matrices, lr=_MATRIX_LR, weight_decay=_WEIGHT_DECAY),
+        "vectors": torch.optim.AdamW(others, lr=_VECTOR_LR, betas=(0.9, 0.95), weight_decay=0.0),
     }
 
 
 def _step(
     model: nn.Module, batch: Tensor, optimizers: dict[str, torch.optim.Optimizer], rate: float
 ) -> Tensor:
-    with torch.autocast(batch.device.type, dtype=torch.bfloat16):
-        logits = model(input_ids=batch[:, :-1], use_cache=False).logits
-    loss = _cross_entropy(logits, batch[:, 1:])
+    loss = _loss(model, batch)
     loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     for optimizer in optimizers.values():
@@ -151,17 +138,19 @@ def _step(
     return loss.detach()
 
 
-def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
+def _loss(model: nn.Module, batch: Tensor) -> Tensor:
+    """Mean loss of windows, Long [B, T + 1]."""
+    with torch.autocast(batch.device.type, dtype=torch.bfloat16):
+        logits = model(input_ids=batch[:, :-1], use_cache=False).logits
+    return nn.functional.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
 
 
 def _rate(share: float) -> float:
     return min(1.0, (share + 0.001) / _WARM_UP, (1 - share) / _DECAY)
 
 
-def _batch(stream: Tensor, share: float, config: PretrainConfig, step: int) -> Tensor:
+def _batch(stream: Tensor, share: float, batch_tokens: int, step: int) -> Tensor:
     window = max(size for start, size in _STAGES if share >= start)
-    rows = max(1, math.ceil(config.batch_tokens / window))
-    generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
-    starts = torch.randint(len(stream) - window - 1, (rows,), generator=generator)
+    rows = math.ceil(batch_tokens / window)
+    starts = torch.randint(len(stream) - window - 1, (rows,), generator=torch.Generator().manual_seed(step))
     return stream[starts[:, None] + torch.arange(window + 1)].long()

@@ -1,65 +1,67 @@
-"""Training text of the drafts: what the target writes itself, and windows of the corpus beside it."""
+"""Training text of drafts: what the target writes after openings of source files, and windows of the corpus."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from clover.data import Sample
-from clover.files import write_text
+from clover.errors import UserError
+from clover.evaluate.accuracy import as_sample
+from clover.files import written
 from clover.recipe.corpus import Document, prompts_from
 from clover.regenerate import RegenerateConfig, read_regenerated, regenerate
-from clover.report.progress import Progress
 from clover.target import TargetModel
 
-WINDOW = 256  # tokens of a text that a draft is trained on
-_OPENING, _OPENINGS, _TOGETHER = 48, 6000, 64  # tokens of an opening, openings, texts written at once
+
+def openings(tokenizer: Any, documents: Sequence[Document], tokens: int, most: int) -> list[Sample]:
+    """The last `tokens` tokens of openings of code, as texts that the target is to go on with.
+
+    Their number is odd: the target writes every second text greedily, so in a second turn each meets the other way.
+
+    Raises:
+        UserError: the documents hold none.
+    """
+    found = [tokenizer(text)["input_ids"][-tokens:] for text in prompts_from(documents, most)]
+    if not found:
+        raise UserError("there is no source code on this machine to take openings from; name files")
+    # One learnt token stands for all that is written.
+    return [as_sample(one, [0]) for one in found[: len(found) - 1 + len(found) % 2]]
 
 
-def write_texts(
-    target: TargetModel, documents: Sequence[Document], work: Path, minutes: float, progress: Progress
+def write_once(
+    target: TargetModel,
+    samples: Iterable[Sample],
+    config: RegenerateConfig,
+    path: Path,
+    progress: Callable[[int, int], None],
 ) -> list[Sample]:
-    """Let the target continue each opening of a training file twice, greedily and by sampling.
+    """Let the target write texts into `path`, unless it did; an interrupted run goes on.
 
     Args:
-        work: the texts go to `written.jsonl` there; an interrupted run goes on with it.
-        minutes: stop here with what was written.
+        progress: called with (texts, tokens) written so far.
     """
-    tokenizer = target.tokenizer
-    assert tokenizer is not None
-    openings = [tokenizer(prompt)["input_ids"][-_OPENING:] for prompt in prompts_from(documents, _OPENINGS)]
-    even = len(openings) // 2 * 2  # temperatures alternate, so the second time starts one text later
-    samples = [_opening(tokens) for tokens in [*openings[:even], *openings[1:even], *openings[:1]]]
-    config = RegenerateConfig(
-        max_length=WINDOW, prompt_tokens=_OPENING, batch_size=_TOGETHER, max_minutes=minutes
-    )
-    path, done = work / "written.jsonl", work / "written.done"
-    if done.exists():
-        return read_regenerated(path)
-    progress.begin(len(samples))
-    texts = regenerate(target, samples, config, path, lambda written, _: progress.reach(written))
-    write_text(done, f"{len(texts)} texts\n")
-    return texts
+    if not path.exists():
+        partial = path.with_suffix(".partial")
+        with written(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        regenerate(target, samples, config, partial, progress)
+        os.replace(partial, path)
+    return read_regenerated(path)
 
 
-def corpus_windows(stream: Tensor, tokens: int) -> list[Sample]:
+def corpus_windows(stream: Tensor, tokens: int, window: int) -> list[Sample]:
     """About `tokens` tokens of the corpus (Short [T]) in windows that start anywhere; all of each is learnt."""
     generator = torch.Generator().manual_seed(1)
-    starts = torch.randint(len(stream) - WINDOW, (tokens // WINDOW,), generator=generator).tolist()
-    learnt = torch.ones(WINDOW, dtype=torch.bool)
-    return [Sample(stream[start : start + WINDOW].int(), learnt) for start in starts]
+    starts = torch.randint(len(stream) - window, (tokens // window,), generator=generator).tolist()
+    return [as_sample((), stream[start : start + window].tolist()) for start in starts]
 
 
 def learnt_tokens(samples: Sequence[Sample]) -> int:
     """Tokens of all texts that are learnt."""
     return sum(int(sample.loss_mask.sum()) for sample in samples)
-
-
-def _opening(tokens: list[int]) -> Sample:
-    """A text whose opening is given and whose one learnt token stands for all that the target will write."""
-    learnt = torch.zeros(len(tokens) + 1, dtype=torch.bool)
-    learnt[-1] = True
-    return Sample(torch.tensor([*tokens, 0], dtype=torch.int32), learnt)

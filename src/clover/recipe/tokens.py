@@ -11,16 +11,15 @@ from transformers import PreTrainedTokenizerFast
 
 from clover.recipe.corpus import Document
 
-VOCABULARY = 4096
 END_OF_TEXT = "<|endoftext|>"
-CHAT_TEMPLATE = (
+_CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message['content'] }}{% if message['role'] == 'assistant' %}"
     "{{ eos_token }}{% endif %}{% endfor %}"
 )
 
 
 def train_tokenizer(
-    documents: Sequence[Document], context_length: int, vocabulary: int = VOCABULARY
+    documents: Sequence[Document], context_length: int, vocabulary: int = 4096
 ) -> PreTrainedTokenizerFast:
     """Train a byte-level BPE of at most 32,768 entries; runs of spaces stay together, as code needs."""
     tokenizer = Tokenizer(models.BPE())
@@ -41,14 +40,12 @@ def train_tokenizer(
         model_max_length=context_length,
         clean_up_tokenization_spaces=False,
     )
-    wrapped.chat_template = CHAT_TEMPLATE
+    wrapped.chat_template = _CHAT_TEMPLATE
     return wrapped
 
 
 def token_stream(tokenizer: PreTrainedTokenizerFast, documents: Sequence[Document]) -> Tensor:
     """All documents one after another, each opened by the end-of-text token: Short [tokens]."""
-    opening = tokenizer.eos_token_id
-    parts = []
-    for encoding in tokenizer.backend_tokenizer.encode_batch([d.text for d in documents]):
-        parts.append(torch.tensor([opening, *encoding.ids], dtype=torch.int16))
+    texts = tokenizer.backend_tokenizer.encode_batch([d.text for d in documents])
+    parts = [torch.tensor([tokenizer.eos_token_id, *text.ids], dtype=torch.int16) for text in texts]
     return torch.cat(parts)

@@ -14,6 +14,10 @@ class Estimate:
     value: float
     error: float | None = None
 
+    def scaled(self, factor: float) -> Estimate:
+        """Value and error times a factor, such as 100 for percent."""
+        return Estimate(factor * self.value, None if self.error is None else factor * self.error)
+
     def text(self, digits: int = 2) -> str:
         """The value, and the error if there is one.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from clover.data.tasks import fitting
 from clover.engine import Engine, Request
-from clover.evaluate import choose_prompts
+from clover.evaluate.run import choose_prompts
 from clover.interleaved import decode
 from clover.sampling import SamplingParams
 from clover.target import TargetModel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clover.engine import Engine, Request
-from clover.recipe.tree import likely_paths
+from clover.recipe.drafts import likely_paths
 from clover.target import TargetModel
 from clover.tree import TreeShape
 from tests.families import tiny_model
