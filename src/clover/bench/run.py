@@ -19,7 +19,7 @@ from clover.bench.report import make_report
 from clover.data.tasks import fitting
 from clover.engine import Request
 from clover.errors import UserError, one_line
-from clover.evaluate import choose_prompts
+from clover.evaluate.run import choose_prompts
 from clover.interleaved import interleave, make_batches
 from clover.options import command_line
 from clover.report.output import Report, check_outputs, publish
