@@ -60,7 +60,7 @@ def test_prompts_that_would_not_end_in_time_are_left_out(
     options: DemoOptions, monkeypatch: pytest.MonkeyPatch, limit: float, prompts: int
 ) -> None:
     monkeypatch.setattr(run, "TIME_LIMIT", limit)
-    report = run_demo(options, Console(file=io.StringIO()), Console(file=io.StringIO())).report
+    report, _ = run_demo(options, Console(file=io.StringIO()), Console(file=io.StringIO()))
     assert isinstance(report.data, dict)
     assert (report.data["max_new_tokens"], report.data["prompts"]) == (96, prompts)
     assert ("left out" in dict(report.notes)) == (prompts == 1)

@@ -89,14 +89,7 @@ def make_report(
     data: Any,
     notes: Iterable[tuple[str, str]] = (),
 ) -> Report:
-    """The report of a benchmark, and of the demo.
-
-    Args:
-        facts: the target first.
-        run: what was decoded, in words.
-        data: see `Report`.
-        notes: what was left out.
-    """
+    """The report of a benchmark, and of the demo: `facts` with the target first, `run` what was decoded, in words."""
     meanings = [("ideal", "τ · plain step / verify step: as if drafting and prefill took no time")]
     tables = [speed_table(found)]
     if any(one.bandwidth_share is not None for one in found):
@@ -113,9 +106,8 @@ def draw(found: Sequence[Metrics], title: str, subtitle: str, foot: str) -> Figu
     """Bars of the speed-up, a panel per batch size and temperature, and lines of the acceptance per depth."""
     settings = list(dict.fromkeys((one.batch_size, one.temperature) for one in found))
     methods = list(dict.fromkeys((one.method, one.label) for one in found))
-    drafted = [
-        one for one in found if one.acceptance_per_depth and (one.batch_size, one.temperature) == settings[0]
-    ]
+    first = [one for one in found if (one.batch_size, one.temperature) == settings[0]]
+    drafted = [one for one in first if one.acceptance_per_depth]
     panels = len(settings) + bool(drafted)
     columns = min(panels, _PANELS)
     rows = -(-panels // columns)
@@ -145,10 +137,9 @@ def _draw_setting(axes: Any, methods: list[tuple[str, str]], found: dict[str, Me
             note(axes, 0, place, "not able", "right")
             continue
         colour = system_colour(name, place)
+        outline: Any = {"facecolor": "none", "edgecolor": colour, "linestyle": (0, (3, 2))}
         if one.ideal_speedup is not None:
-            axes.barh(
-                place, one.ideal_speedup, 0.7, facecolor="none", edgecolor=colour, linestyle=(0, (3, 2))
-            )
+            axes.barh(place, one.ideal_speedup, 0.7, **outline)
         axes.barh(place, one.speedup, 0.7, color=colour)
         error = one.speedup_error or 0.0
         axes.errorbar(one.speedup, place, xerr=error, color=INK, linewidth=1, capsize=2)

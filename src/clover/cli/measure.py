@@ -27,7 +27,8 @@ def demo(options: DemoOptions) -> None:
     """
     from clover.demo.run import run_demo
 
-    if run_demo(options).defect:
+    _, defect = run_demo(options)
+    if defect:
         raise typer.Exit(1)
 
 

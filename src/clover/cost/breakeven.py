@@ -1,7 +1,6 @@
 """After how many generated tokens a training has paid for itself.
 
-Training costs T · p_train. Each token saves (t_plain - t_plain / s) · p_serve, where t_plain is the time of plain
-decoding per token at the batch size of use, and s the speed-up. So
+Training costs T · p_train; each token saves (t_plain - t_plain / s) · p_serve, s being the speed-up. So
 
     n* = T · (p_train / p_serve) / (t_plain · (1 - 1/s))
 """
@@ -42,11 +41,7 @@ class Training:
         return f"{duration(self.seconds)}, {self.price * self.seconds / _HOUR:.2f} at {self.price:g} per hour"
 
     def paying_tokens(self, plain_seconds: float, speedup: float) -> float | None:
-        """Generated tokens after which it has paid for itself; None where nothing is faster.
-
-        Args:
-            plain_seconds: per token of plain decoding.
-            speedup: against plain decoding.
+        """Generated tokens after which it has paid for itself, by plain decoding's seconds per token; or None.
 
         >>> Training(3600).paying_tokens(0.01, 2.0), Training(3600, 1.0, 2.0).paying_tokens(0.01, 2.0)
         (720000.0, 360000.0)

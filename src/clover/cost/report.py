@@ -23,20 +23,14 @@ def tau_table(costs: Sequence[TreeCost], taus: Sequence[float]) -> Table:
         sections.append(len(rows))
         for place, one in enumerate(some):
             first = (str(size), f"{1e3 * one.plain.step:.1f}") if place == 0 else ("", "")
-            found = [one.tau(speedup) for speedup in SPEEDUPS]
-            needed = ["–" if tau is None else f"{tau:.2f}" for tau in found]
+            needed = ["–" if (tau := one.tau(gain)) is None else f"{tau:.2f}" for gain in SPEEDUPS]
             given = [times(one.speedup(tau) if tau <= one.depth + 1 else None) for tau in taus]
             step = f"{1e3 * one.step(1 + one.depth / 2):.1f}"
             rows.append((first[0], tree_label(one.tree), first[1], step, *needed, *given))
-    columns = [
-        "batch",
-        "tree",
-        "plain\nstep, ms",
-        "step,\nms",
-        *(f"τ for\n{speedup:.1f}×" for speedup in SPEEDUPS),
-    ]
-    note = f"τ: tokens per step and text; texts of {costs[0].plain.new_tokens} new tokens, prompts included"
+    columns = ["batch", "tree", "plain\nstep, ms", "step,\nms"]
+    columns += [f"τ for\n{speedup:.1f}×" for speedup in SPEEDUPS]
     columns += [f"at τ {tau:g}" for tau in taus]
+    note = f"τ: tokens per step and text; texts of {costs[0].plain.new_tokens} new tokens, prompts included"
     return Table("What τ must be", columns, rows, note, words=2, sections=sections)
 
 

@@ -1,14 +1,13 @@
 """What a decoding step costs on this machine, and the τ that a speed-up against plain decoding takes.
 
-A text of N new tokens takes N plain steps, or N / τ steps with a draft. A step that emits τ tokens takes a + b · τ
-seconds: the more is accepted, the more there is to keep, and for the draft to take in. So, with what prompts take,
+A step that emits τ tokens takes a + b · τ seconds, because what is accepted has to be kept, and taken in by the draft.
+So for texts of N new tokens
 
     speed-up(τ) = (prefill + N · plain step) / (prefill with draft + N / τ · (a + b · τ)).
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
@@ -20,7 +19,7 @@ from clover.drafting import PLAIN_DRAFTER, DraftInput, StaticDrafter
 from clover.drafting.tuning import PLAIN
 from clover.drafts import DraftModel
 from clover.engine import Engine, Request
-from clover.interleaved import decode, wait_for
+from clover.interleaved import decode
 from clover.target import TargetModel
 from clover.tree import TokenTree, TreeShape, static_spec
 from clover.tune.timing import Step, time_in_turn
@@ -80,14 +79,13 @@ class TreeCost:
         return self.fixed + self.per_token * tau
 
     def speedup(self, tau: float) -> float:
-        """Against plain decoding, if a step emits so many tokens of each sequence on average.
+        """That against plain decoding at this τ.
 
         >>> cost = TreeCost(PlainCost(1, 100, 1.0, 0.01), "chain:3", 4, 3, 1.0, 0.018, 0.001, 9)
         >>> round(cost.speedup(2.0), 6), round(cost.speedup(cost.tau(1.1)), 6)
         (1.0, 1.1)
         """
-        steps = self.plain.new_tokens / tau
-        return self.plain.seconds / (self.prefill + steps * self.step(tau))
+        return self.plain.seconds / (self.prefill + self.plain.new_tokens / tau * self.step(tau))
 
     def tau(self, speedup: float) -> float | None:
         """The τ that this speed-up takes; None where the tree cannot give it."""
@@ -128,16 +126,16 @@ def _tree_cost(
     plain: PlainCost, name: str, drafter: StaticDrafter, prefill: float, steps: Sequence[Step]
 ) -> TreeCost:
     emitted, seconds = [fmean(step.emitted) for step in steps], [step.seconds for step in steps]
-    slope = _median_slope(emitted, seconds)
+    slope = _median_slope(np.asarray(emitted), np.asarray(seconds))
     fixed = median(took - slope * tokens for took, tokens in zip(seconds, emitted, strict=True))
     nodes, depth = drafter.max_nodes - 1, drafter.max_depth
     return TreeCost(plain, name, nodes, depth, prefill, fixed, slope, len(steps))
 
 
-def _median_slope(x: Sequence[float], y: Sequence[float]) -> float:
+def _median_slope(x: np.ndarray, y: np.ndarray) -> float:
     """The Theil-Sen slope, which outliers hardly move: the median over all pairs of points; 0 if it falls."""
     first, second = np.triu_indices(len(x), 1)
-    run, rise = np.asarray(x)[second] - np.asarray(x)[first], np.asarray(y)[second] - np.asarray(y)[first]
+    run, rise = x[second] - x[first], y[second] - y[first]
     slopes = rise[run != 0] / run[run != 0]
     return max(float(np.median(slopes)), 0.0) if len(slopes) else 0.0
 
@@ -145,25 +143,18 @@ def _median_slope(x: Sequence[float], y: Sequence[float]) -> float:
 def _prefill(engine: Engine, batch: Sequence[Request]) -> float:
     """Seconds until the prompts of a batch are run."""
     one_token = [replace(request, max_new_tokens=1) for request in batch]
-    seconds = []
-    for _ in range(_STARTS):
-        started = time.perf_counter()
-        run = decode(engine, one_token)
-        wait_for(engine.target.device)
-        seconds.append(time.perf_counter() - started - run.clock.decoding_seconds)
-    return median(seconds)
+    runs = [decode(engine, one_token) for _ in range(_STARTS)]
+    return median(run.seconds - run.clock.decoding_seconds for run in runs)
 
 
 class ForcedDrafter:
     """Grows a static tree with the draft, and then puts the text's own tokens on the path of first choices.
 
-    The draft does all of its work, and the engine accepts, keeps and hands back as many tokens as it would of a trained
-    draft. How many is drawn for each sequence and step.
+    The draft does all of its work, and the engine accepts as many tokens as it would of a trained draft. How many is
+    drawn for each sequence and step.
 
     Args:
-        drafter: grows the tree.
         texts: tokens of each sequence, in the order of the batch: the prompt, and what the target writes after it.
-        seed: of how many tokens are right.
     """
 
     def __init__(self, drafter: StaticDrafter, texts: Sequence[Sequence[int]], seed: int = 0):

@@ -1,8 +1,7 @@
 """One prompt decoded by every method in turn, so that it can be watched; and where greedy texts differ.
 
-Whatever the machine does slows all alike: methods of ours take turns of a tenth of a second; transformers' `generate`
-cannot be stopped, and comes before or after them, in turn. A run's time is that spent inside the engine, prefill and
-drafting included; drawing the screen falls between the turns and is in nobody's time.
+Methods of ours take turns of a tenth of a second, so that whatever the machine does slows all alike; transformers'
+`generate` cannot be stopped, and comes before or after them. Drawing the screen is in nobody's time.
 """
 
 from __future__ import annotations
@@ -52,9 +51,8 @@ Show = Callable[[Round], None]
 
 def race(current: Round, show: Show) -> Round:
     """Decode the prompt with every method; `show` is called between the turns."""
-    for one in current.methods:
-        if one.engine is not None:
-            current.decodings[one.name] = Decoding(one.engine, [current.request])
+    engines = {one.name: one.engine for one in current.methods if one.engine is not None}
+    current.decodings = {name: Decoding(engine, [current.request]) for name, engine in engines.items()}
     parts = [_run_ours, _run_theirs]
     for part in parts if current.number % 2 == 0 else reversed(parts):
         part(current, show)
@@ -110,9 +108,7 @@ class Difference:
     @property
     def words(self) -> str:
         """The difference in a sentence."""
-        gap = (
-            "one text ends there" if self.gap is None else f"the two tokens' logits are {self.gap:.2g} apart"
-        )
+        gap = "one text ends" if self.gap is None else f"the two tokens' logits are {self.gap:.2g} apart"
         why = "a defect, rounding does not explain it" if self.defect else "rounding can do that"
         return f"{self.method}, prompt {self.prompt}, at new token {self.position}: {gap}; {why}"
 

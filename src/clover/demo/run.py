@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -20,7 +20,7 @@ from clover.bench.report import make_report
 from clover.bench.run import Bench
 from clover.demo.live import Panels, describe
 from clover.demo.options import DemoOptions
-from clover.demo.race import Round, Show, find_differences, race
+from clover.demo.race import Difference, Round, Show, find_differences, race
 from clover.errors import UserError
 from clover.interleaved import warm_up
 from clover.options import command_line
@@ -32,21 +32,16 @@ TIME_LIMIT = 210.0  # seconds for everything up to the table
 _MAX_PROMPTS, _NEW_TOKENS = 12, 96
 
 
-@dataclass(frozen=True)
-class DemoResult:
-    """The report, and whether a greedy text differs in a way that rounding does not explain."""
-
-    report: Report
-    defect: bool
-
-
 def run_demo(
     options: DemoOptions, console: Console | None = None, errors: Console | None = None
-) -> DemoResult:
+) -> tuple[Report, bool]:
     """Measure, show, and write the picture and the JSON file.
 
     Args:
         console, errors: for the report and for the progress; standard output and error when left out.
+
+    Returns:
+        the report, and whether a greedy text differs in a way that rounding does not explain.
 
     Raises:
         UserError: an option, a file or a model cannot be used; before anything is measured where possible.
@@ -61,9 +56,10 @@ def run_demo(
         warm_up({one.name: one.decode for one in demo.methods}, demo.bench.batches(1, 0.0)[0])
         deadline = float("inf") if options.max_new_tokens else started + TIME_LIMIT
         rounds = demo.run(deadline, console, progress)
-    result = demo.result(rounds, time.perf_counter() - started)
-    publish(result.report, console, options.json, options.picture)
-    return result
+    differences = list(find_differences(demo.target, rounds))
+    report = demo.report(rounds, differences, time.perf_counter() - started)
+    publish(report, console, options.json, options.picture)
+    return report, any(one.defect for one in differences)
 
 
 def _check(options: DemoOptions) -> None:
@@ -135,14 +131,13 @@ class _Demo:
         text = str(self.target.tokenizer.decode(list(request.prompt)))
         return race(Round(number, text, request, self.methods), show or (lambda current: None))
 
-    def result(self, rounds: Sequence[Round], seconds: float) -> DemoResult:
+    def report(self, rounds: Sequence[Round], differences: Sequence[Difference], seconds: float) -> Report:
         """The report of finished rounds."""
         options, tokens, found = self.options, self.bench.options.max_new_tokens, []
         for temperature in self.temperatures:
             chosen = [one for one in rounds if one.temperature == temperature]
             runs = {one.name: [[done.runs[one.name] for done in chosen]] for one in self.methods}
             found += metrics_of(self.methods, runs, [chosen[0].request])
-        differences = list(find_differences(self.target, rounds))
         drafted = [one for one in found if one.ideal_share is not None]
         best = max(drafted, key=lambda one: (one.temperature == 0, one.speedup))
         title = f"{best.label}: {best.speedup:.2f}× the speed of plain decoding"
@@ -153,7 +148,7 @@ class _Demo:
         if count < total:
             why = "to end in time; --max-new-tokens lifts that limit"
             notes.append(("left out", f"{total - count} of {total} prompts, {why}"))
-        report = make_report(
+        return make_report(
             title,
             Provenance.here(command_line("demo", options), self.target.device, self.target.dtype),
             list(models.items()),
@@ -169,4 +164,3 @@ class _Demo:
             },
             notes,
         )
-        return DemoResult(report, any(one.defect for one in differences))

@@ -6,7 +6,6 @@ The palette is that of Okabe and Ito, which colour-blind readers can tell apart,
 from __future__ import annotations
 
 import io
-import os
 import re
 import textwrap
 from collections.abc import Callable, Sequence
@@ -81,15 +80,10 @@ def check_picture(path: Path) -> None:
     check_output_file(path)
 
 
-def save_picture(draw: Draw, path: str | os.PathLike[str]) -> None:
-    """Draw a figure and write it to `path`; the ending chooses the format.
-
-    Raises:
-        UserError: the file cannot be written.
-    """
-    final = Path(path)
-    with rc_context(STYLE), output_file(final) as temporary:
-        draw().savefig(temporary, dpi=150, format=final.suffix[1:].lower(), facecolor="white")
+def save_picture(draw: Draw, path: Path) -> None:
+    """Draw a figure and write it to `path`, whose ending chooses the format; a UserError where it cannot be written."""
+    with rc_context(STYLE), output_file(path) as temporary:
+        draw().savefig(temporary, dpi=150, format=path.suffix[1:].lower(), facecolor="white")
 
 
 def inline_svg(draw: Draw) -> str:
@@ -146,12 +140,8 @@ def system_colour(system: str, number: int = 0) -> str:
 
 def line_style(number: int) -> dict[str, Any]:
     """Dashes and marker of the next line of one colour; arguments for `plot`."""
-    return {
-        "linestyle": _LINES[number % len(_LINES)],
-        "marker": _MARKERS[number % len(_MARKERS)],
-        "linewidth": 1.6,
-        "markersize": 4.5,
-    }
+    dashes, marker = _LINES[number % len(_LINES)], _MARKERS[number % len(_MARKERS)]
+    return {"linestyle": dashes, "marker": marker, "linewidth": 1.6, "markersize": 4.5}
 
 
 def shade(colour: str, step: int) -> tuple[float, float, float]:

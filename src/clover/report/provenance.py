@@ -41,35 +41,25 @@ class Provenance:
     @classmethod
     def here(cls, command: str, device: torch.device, dtype: torch.dtype) -> Provenance:
         """That of what this process does on `device` now."""
-        now = datetime.datetime.now(datetime.timezone.utc)
-        return cls(
-            command=command,
-            machine=machine(device),
-            device=device.type,
-            dtype=str(dtype).removeprefix("torch."),
-            threads=torch.get_num_threads(),
-            versions=versions(),
-            revision=revision(),
-            date=now.isoformat(timespec="seconds"),
-        )
+        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        kind, threads = str(dtype).removeprefix("torch."), torch.get_num_threads()
+        return cls(command, machine(device), device.type, kind, threads, versions(), revision(), now)
 
     @property
     def facts(self) -> list[tuple[str, str]]:
         """The lines of a card."""
+        known = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         return [
             ("device", f"{self.device}, {self.dtype} ({self.machine})"),
-            ("versions", f"{self._versions}, revision {self.revision or 'unknown'}"),
+            ("versions", f"{known}, revision {self.revision or 'unknown'}"),
             ("command", f"{self.command}   ({self.date[:16].replace('T', ' ')} UTC)"),
         ]
 
     @property
     def line(self) -> str:
         """The foot of a picture."""
-        return f"{self.date[:10]}   {self.facts[0][1]}   {self._versions}"
-
-    @property
-    def _versions(self) -> str:
-        return ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        (_, device), (_, software), _ = self.facts
+        return f"{self.date[:10]}   {device}   {software}"
 
 
 def versions() -> dict[str, str]:
