@@ -325,21 +325,16 @@ def test_what_cannot_be_honoured_is_named(llama, fast, options, named):
 
 
 def test_other_inputs_and_models_are_refused(llama, fast):
+    one, states = torch.tensor([[5]]), torch.zeros(1, 3, 32, dtype=torch.float64)
     cache = llama(torch.tensor([[5, 9]]), use_cache=True).past_key_values
-    with pytest.raises(UserError, match="past_key_values"):
-        llama.generate(
-            torch.tensor([[5, 9, 33]]), past_key_values=cache, max_new_tokens=2, custom_generate=fast
-        )
-    with pytest.raises(UserError, match="inputs_embeds"):
-        llama.generate(
-            inputs_embeds=torch.zeros(1, 3, 32, dtype=torch.float64), max_new_tokens=2, custom_generate=fast
-        )
-    with pytest.raises(UserError, match="assistant_model"):
-        llama.generate(torch.tensor([[5]]), assistant_model=llama, max_new_tokens=2, custom_generate=fast)
-    with pytest.raises(UserError, match="token_type_ids"):
-        tiny_model("gpt2").generate(
-            torch.tensor([[5]]), token_type_ids=torch.tensor([[1]]), max_new_tokens=2, custom_generate=fast
-        )
+    for model, inputs, named in (
+        (llama, {"inputs": torch.tensor([[5, 9, 33]]), "past_key_values": cache}, "past_key_values"),
+        (llama, {"inputs_embeds": states}, "inputs_embeds"),
+        (llama, {"inputs": one, "assistant_model": llama}, "assistant_model"),
+        (tiny_model("gpt2"), {"inputs": one, "token_type_ids": one}, "token_type_ids"),
+    ):
+        with pytest.raises(UserError, match=named):
+            model.generate(**inputs, max_new_tokens=2, custom_generate=fast)
 
 
 # -- the model and the draft -------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Records of training files, each read when it is asked for, with errors that say where something is wrong.
 
 A .txt file is one text, a long one read in pieces of some 64 KiB, each cut after a whole line; .jsonl has one JSON
-object per line, .json an array of objects, one object, or one per line; .parquet one row per record (extra `train`).
+object per line, .json an array of objects or one object; .parquet one row per record (extra `train`).
 
 A record is recognised by its fields, each record by itself; other fields are ignored:
 
@@ -156,8 +156,6 @@ def _open_text(path: Path) -> Rows:
 
 
 def _open_json(path: Path) -> Rows:
-    if _is_json_lines(path):
-        return _open_lines(path)
     if path.stat().st_size > _MAX_JSON_BYTES:
         raise UserError(
             f"{path} is over {_MAX_JSON_BYTES >> 30} GiB; write it as .jsonl, which is read line by line"
@@ -165,16 +163,6 @@ def _open_json(path: Path) -> Rows:
     content = parse_json(decode(path.read_bytes(), str(path)), str(path))
     records = content if isinstance(content, list) else [content]
     return Rows(len(records), lambda index: (records[index], f"{path}, record {index + 1}"))
-
-
-def _is_json_lines(path: Path) -> bool:
-    """Whether the first line is a whole object and more follows."""
-    with path.open("rb") as file:
-        first, second = file.readline(_MAX_RECORD_BYTES), file.readline(_MAX_RECORD_BYTES)
-    try:
-        return isinstance(parse_json(decode(first, ""), ""), dict) and bool(second.strip())
-    except UserError:
-        return False
 
 
 def _open_parquet(path: Path) -> Rows:
