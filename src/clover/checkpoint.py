@@ -4,8 +4,6 @@ It holds modules, optimizers, torch's random number state and the caller's own v
 when it is whole. Nothing is pickled. What was saved comes back bit for bit.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

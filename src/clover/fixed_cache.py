@@ -7,8 +7,6 @@ Shapes: B rows that run, padding rows included, L layers, R rows of the storage,
 heads, Dk / Dv their widths.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ In each round every method decodes every batch once; who is first changes from b
 machine does slows all of them alike. The median of the rounds is the figure, the lowest and the highest its spread.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

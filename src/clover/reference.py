@@ -6,8 +6,6 @@ drafts, and compiled steps.
 Shapes: A positions that the target has run in one step, D drafted tokens, V vocabulary, W width of the hidden states.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import torch

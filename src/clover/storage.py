@@ -3,8 +3,6 @@
 Shape legend: B rows, A slots that are read, L layers, S slots, Hkv key-value heads, D their width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

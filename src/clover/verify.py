@@ -6,8 +6,6 @@ sampling (`verify_drawn`) for children drawn from the draft without replacement.
 Shapes: B batch, N nodes (root included), D depth, P nodes whose children were drawn, K children at most, V vocabulary.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -15,8 +15,6 @@ A record is recognised by its fields, each record by itself; other fields are ig
 ==========================  ===========================================================================
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterator

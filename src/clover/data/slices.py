@@ -4,8 +4,6 @@ A prompt ends inside the kind it is named after, so that what follows is of that
 dialogue of Clover-1 (arXiv 2405.00263, §4) where the target is too small for dialogues.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import re

@@ -4,8 +4,6 @@ A candidate's speed is its tokens per step divided by the seconds of its step. T
 acceptance rate at each depth, seconds from the tuning, or from the first steps. docs/auto.md says what it loses.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Shapes: B batch, V the draft's vocabulary.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Shapes: B batch, P frontier nodes, C candidates of a level, V the draft's vocabulary.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -3,8 +3,6 @@
 Shapes: B batch, N nodes (root included), P nodes with children, K children at most, V vocabulary, V' the draft's.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import torch

@@ -3,8 +3,6 @@
 A looked-up token costs its place in the target's pass and nothing else (LLMA, 2304.04487).
 """
 
-from __future__ import annotations
-
 import torch
 
 from clover.drafting.base import DraftInput

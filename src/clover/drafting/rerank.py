@@ -3,8 +3,6 @@
 Shapes: B batch, K beam and children per node, C candidates, V the draft's vocabulary.
 """
 
-from __future__ import annotations
-
 import torch
 
 from clover.drafting.base import DraftInput

@@ -3,8 +3,6 @@
 Shapes: B batch, N nodes (root included), P frontier nodes, V the draft's vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Shapes: B batch, C candidates, N nodes (root included).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

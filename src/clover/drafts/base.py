@@ -4,8 +4,6 @@ Shapes: B batch, A committed positions of one call, P frontier nodes, T text, D 
 W width of the hidden states that are read, V vocabulary.
 """
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import torch

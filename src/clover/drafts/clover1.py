@@ -17,8 +17,6 @@ Loss: cross-entropy with the data's tokens; the decay per head, which the paper 
 Shapes: H hidden.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

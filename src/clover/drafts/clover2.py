@@ -19,8 +19,6 @@ Loss (`clover.losses`): Σ_i 0.7^i · (10 · SmoothL1(o_i, f) + softCE(softmax(W
 Shapes: H hidden, V vocabulary.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """What every draft's configuration says, and how it is checked before anything is built from it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache

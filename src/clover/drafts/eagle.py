@@ -15,8 +15,6 @@ norm follows it, and it starts from random weights.
 Shapes: B batch, N positions or nodes, H hidden.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

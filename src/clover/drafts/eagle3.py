@@ -20,8 +20,6 @@ Shapes: B batch, N positions or nodes, T text, S' slots seen, H hidden, W = 3H, 
 their width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal

@@ -12,8 +12,6 @@ own kind between f and the heads; it runs once per verified position.
 Shapes: H hidden.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

@@ -1,7 +1,5 @@
 """Layers that draft systems share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

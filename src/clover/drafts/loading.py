@@ -1,7 +1,5 @@
 """Read a draft from a directory or a hub, with errors that say what is wrong with it."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Mapping

@@ -10,8 +10,6 @@ nor what other heads have drafted: the distribution at a depth is the same on ev
 Shapes: D heads, H hidden, V vocabulary.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

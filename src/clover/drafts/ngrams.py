@@ -1,7 +1,5 @@
 """Where the n-grams of a text led: the index that the draft system `lookup` and prompt lookup share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 

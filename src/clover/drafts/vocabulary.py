@@ -9,8 +9,6 @@ differences: token = index + d2t[index].)
 Shapes: V target vocabulary, V' draft vocabulary.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

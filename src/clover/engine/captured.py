@@ -11,8 +11,6 @@ Shapes: B batch, N nodes, A pending positions, V vocabulary, W width of the hidd
 and A' filled up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """The decoding engine: requests in, a stream of step events out."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 
 from clover.drafting import PLAIN_DRAFTER, Drafter, DrawnDrafter, FixedPolicy, Policy, make_drafter

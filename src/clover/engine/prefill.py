@@ -3,8 +3,6 @@
 Shapes: B batch, R rows that have prompt left, T tokens of a chunk, W width of the hidden states that the draft reads.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """What goes into the engine and what comes out of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """One running request: its tokens so far, its text, and when it ends."""
 
-from __future__ import annotations
-
 import time
 from functools import cached_property
 

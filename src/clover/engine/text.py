@@ -1,7 +1,5 @@
 """Text of a growing token sequence, piece by piece, and stop strings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where the time of decoding goes."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Greedy texts are what plain decoding writes; sampled ones come from another rand
 in distribution only.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Shapes: B batch, N tree nodes, V tokens, R positions that a row has numbers of.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -4,8 +4,6 @@ Each number is the hash of a row's seed and of counters that name its one use: n
 depends on which others were asked for, and all are the same in every batch and on every device.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

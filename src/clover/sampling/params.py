@@ -1,7 +1,5 @@
 """How the tokens of one request are chosen."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated

@@ -3,8 +3,6 @@
 Shapes: B batch, N tree nodes, V vocabulary, W tokens looked at.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

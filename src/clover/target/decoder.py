@@ -3,8 +3,6 @@
 Shape legend: B batch, N tokens, H hidden, S' slots seen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any

@@ -14,8 +14,6 @@ once: they must not change after that.
 Shapes: O outputs, I inputs, both of one layer.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Any, TypeVar

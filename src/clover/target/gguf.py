@@ -1,7 +1,5 @@
 """Targets in one GGUF file, as llama.cpp uses them: transformers reads and dequantises them, the tokenizer too."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path

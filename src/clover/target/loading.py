@@ -1,7 +1,5 @@
 """From a directory or a hub name to weights and a tokenizer, with one clear line for whatever goes wrong."""
 
-from __future__ import annotations
-
 import struct
 import time
 from pathlib import Path

@@ -3,8 +3,6 @@
 Shape legend: B batch, T text, N nodes, H hidden, W width of the hidden states that are read, V vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Which target models can be run losslessly, told from the configuration before any weight is loaded."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Trees as users name them: static ones, and the rules by which the others are grown anew at every step."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
