@@ -152,7 +152,7 @@ class Clover:
             batch_size: prompts that run together; one that has finished makes room for the next.
             sampling: fields of SamplingParams. Prompt number i is sampled with `seed + i`.
         """
-        single = _is_one(prompts)
+        single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int | Mapping))
         listed: Sequence[Any] = [prompts] if single else prompts
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}; it must be at least 1")
@@ -213,10 +213,6 @@ class Clover:
         return list(
             tokenizer.apply_chat_template(list(prompt), add_generation_prompt=True, return_dict=False)
         )
-
-
-def _is_one(prompts: Prompt | Sequence[Prompt]) -> bool:
-    return isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int | Mapping))
 
 
 class Conversation:

@@ -11,7 +11,7 @@ Shapes: B windows of a batch, T longest window of the batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -92,9 +92,11 @@ class Batches:
         self.texts = texts if isinstance(texts, Texts) else Texts(texts)
         self.max_length, self.batch_tokens, self.seed, self.side = max_length, batch_tokens, seed, side
         self.position = Position()
-        self._order = lru_cache(maxsize=2)(self._make_order)
+        self._order = lru_cache(maxsize=2)(
+            lambda epoch: torch.randperm(len(self.texts), generator=self._generator(epoch, -1))
+        )
         self._pool = ThreadPoolExecutor(1, "tokenize")
-        self._begun = lru_cache(maxsize=2)(self._begin)
+        self._begun = lru_cache(maxsize=2)(lambda *place: self._pool.submit(self._read, *place))
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -134,16 +136,10 @@ class Batches:
         self._begun(after.epoch, after.text)
         return block
 
-    def _begin(self, epoch: int, text: int) -> Future[_Block]:
-        return self._pool.submit(self._read, epoch, text)
-
     def _after(self, block: _Block) -> Position:
         if block.following < len(self.texts):
             return Position(self.position.epoch, block.following)
         return Position(self.position.epoch + 1)
-
-    def _make_order(self, epoch: int) -> Tensor:
-        return torch.randperm(len(self.texts), generator=self._generator(epoch, -1))
 
     def _generator(self, epoch: int, text: int) -> torch.Generator:
         seed = hash((self.seed, epoch, text)) % 2**63  # of integers: always the same
