@@ -207,12 +207,9 @@ class Clover:
         if isinstance(prompt, str):
             return list(tokenizer(prompt)["input_ids"])
         if not getattr(tokenizer, "chat_template", None):
-            raise UserError(
-                "the target's tokenizer has no chat template; give plain text instead of messages"
-            )
-        return list(
-            tokenizer.apply_chat_template(list(prompt), add_generation_prompt=True, return_dict=False)
-        )
+            raise UserError("the target's tokenizer has no chat template; give plain text, no messages")
+        options = {"add_generation_prompt": True, "return_dict": False}
+        return list(tokenizer.apply_chat_template(list(prompt), **options))
 
 
 class Conversation:

@@ -145,15 +145,13 @@ def _read(path: Path) -> tuple[dict[str, Tensor], _Header]:
         raise UserError(f"cannot read the checkpoint {path}: {error}") from error
 
 
-def _check_same(
-    path: str | os.PathLike[str], saved: Mapping[str, Tensor], expected: Mapping[str, Tensor]
-) -> None:
+def _check_same(path: object, saved: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
     held = {_describe(key, saved[key]) for key in saved if not key.startswith(("optimizer.", "random.cuda."))}
     wanted = {_describe(key, value) for key, value in expected.items()}
     for what, names in (("lacks", wanted - held), ("also holds", held - wanted)):
         if names:
             raise UserError(
-                f"{path} {what} {min(names)}: it was saved from another model or with other options"
+                f"{path} {what} {min(names)}: it was saved from another model or by other options"
             )
 
 

@@ -39,11 +39,11 @@ def run_failing(monkeypatch: pytest.MonkeyPatch, run_clover: Callable) -> Callab
         (OSError("no model named tiny on the hub\nor here"), "no model named tiny on the hub or here"),
         (
             MemoryError(),
-            "out of memory; use a smaller --batch-size or --batch-tokens, shorter text, or --dtype bfloat16",
+            "out of memory; use a smaller --batch-size or --batch-tokens, or --dtype bfloat16",
         ),
         (
             torch.OutOfMemoryError(),
-            "out of memory; use a smaller --batch-size or --batch-tokens, shorter text, or --dtype bfloat16",
+            "out of memory; use a smaller --batch-size or --batch-tokens, or --dtype bfloat16",
         ),
         (typer.BadParameter("must be positive"), "Invalid value: must be positive"),
     ],

@@ -188,7 +188,7 @@ def test_saved_inside_another_model_it_comes_back(family: str, tmp_path: Path) -
 def test_layers_of_another_model_are_refused() -> None:
     with pytest.raises(UserError, match="not those of qwen3"):
         DecoderStack(tiny_config("llama"), 1).copy_last_layer(TargetModel(tiny_model("qwen3")))
-    with pytest.raises(UserError, match="opt gives its embeddings another width"):
+    with pytest.raises(UserError, match="opt has embeddings of another width"):
         config = tiny_config("opt")
         config.word_embed_proj_dim = 16
         DecoderStack(config, 1)

@@ -55,9 +55,7 @@ def _read_prompts(prompts: list[str], file: Path | None) -> list[str]:
     except UnicodeDecodeError as error:
         raise UserError(f"{file or 'standard input'} is not UTF-8 text: {error.reason}") from error
     if not prompts or not all(prompts):
-        raise UserError(
-            "a prompt is missing or empty; give it as an argument, by --prompt-file or on standard input"
-        )
+        raise UserError("a prompt is missing or empty; give an argument, --prompt-file or standard input")
     return prompts
 
 

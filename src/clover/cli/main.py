@@ -102,9 +102,7 @@ def _explain(error: Exception) -> str | None:
         problem = explain(error.errno) if error.errno else str(error)
         return f"{error.filename}: {problem}" if error.filename else problem
     if _out_of_memory(error):
-        return (
-            "out of memory; use a smaller --batch-size or --batch-tokens, shorter text, or --dtype bfloat16"
-        )
+        return "out of memory; use a smaller --batch-size or --batch-tokens, or --dtype bfloat16"
     return None
 
 

@@ -100,7 +100,7 @@ def encode_records(
     """
     if not tokenizer.is_fast:
         raise UserError(
-            f"{type(tokenizer).__name__} cannot say which characters a token covers; use a fast tokenizer"
+            f"{type(tokenizer).__name__} cannot say which characters a token covers; take a fast one"
         )
     texts: list[_Text] = []
     for record in records:

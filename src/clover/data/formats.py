@@ -155,9 +155,7 @@ def _open_text(path: Path) -> Rows:
 
 def _open_json(path: Path) -> Rows:
     if path.stat().st_size > _MAX_JSON_BYTES:
-        raise UserError(
-            f"{path} is over {_MAX_JSON_BYTES >> 30} GiB; write it as .jsonl, which is read line by line"
-        )
+        raise UserError(f"{path} is over {_MAX_JSON_BYTES >> 30} GiB; write it as .jsonl")
     content = parse_json(decode(path.read_bytes(), str(path)), str(path))
     records = content if isinstance(content, list) else [content]
     return Rows(len(records), lambda index: (records[index], f"{path}, record {index + 1}"))

@@ -83,10 +83,8 @@ def read_tasks(paths: Iterable[str | os.PathLike[str]], prompt_tokens: int = PRO
     found: list[Task] = []
     for path in map(Path, paths):
         tasks = list(_read_file(path, prompt_tokens))
-        if not tasks and path.suffix.lower() in (
-            *_RECORD_FILES,
-            ".txt",
-        ):  # source code may have no place to cut
+        # Source code may have no place to cut.
+        if not tasks and path.suffix.lower() in (*_RECORD_FILES, ".txt"):
             raise UserError(f"{path} holds no prompts")
         found += tasks
     if not found:

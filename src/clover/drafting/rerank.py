@@ -30,15 +30,12 @@ class RerankDrafter:
     def grow(self, given: DraftInput) -> TokenTree:
         session, logits = given.catch_up()
         tokens, output = [given.root.unsqueeze(1)], logits.unsqueeze(1)
-        scores = torch.zeros_like(
-            tokens[0], dtype=torch.float64
-        )  # [B, P], log-probabilities of the frontier's paths
+        scores = torch.zeros_like(tokens[0], dtype=torch.float64)  # [B, P], of the frontier's paths
         parent_of = torch.zeros_like(tokens[0])  # where the frontier is among all candidates
         parents, values, first = [parent_of], [scores], 1
         for depth in range(1, self.max_depth + 1):
-            log_probs, indices = likeliest(
-                given.sampler.gumbel_scores(output, depth - 1, self.d2t), self.beam
-            )
+            offered = given.sampler.gumbel_scores(output, depth - 1, self.d2t)
+            log_probs, indices = likeliest(offered, self.beam)
             found = (scores.unsqueeze(2) + log_probs).flatten(1)
             tokens.append(target_tokens(self.d2t, indices).flatten(1))
             parents.append(parent_of.repeat_interleave(self.beam, dim=1))

@@ -109,7 +109,6 @@ class LookupSession:
                 first = (b * nodes + node) * vocabulary
                 places += [first + token for token in shares]
                 values += [share - mass + math.log(vocabulary) for share in shares.values()]
-        logits.view(-1)[torch.tensor(places, dtype=torch.long, device=device)] = torch.tensor(
-            values, device=device
-        )
+        index = torch.tensor(places, dtype=torch.long, device=device)
+        logits.view(-1)[index] = torch.tensor(values, device=device)
         return logits

@@ -46,9 +46,7 @@ def check_map(d2t: Tensor, vocab_size: int) -> None:
     if d2t.dtype != torch.long:
         raise UserError(f"the draft's d2t holds {d2t.dtype}, not token ids; {_MEND}")
     if int(d2t[0]) < 0 or int(d2t.max()) >= vocab_size:
-        raise UserError(
-            f"the draft's d2t names tokens outside the target's vocabulary of {vocab_size}; {_MEND}"
-        )
+        raise UserError(f"the draft's d2t names tokens outside the vocabulary of {vocab_size}; {_MEND}")
     if bool((d2t.diff() <= 0).any()):
         raise UserError(f"the draft's d2t does not name each token once, in rising order; {_MEND}")
 

@@ -50,10 +50,7 @@ class Pending:
     def __init__(self, root: Tensor, width: int, dtype: torch.dtype):
         hidden = torch.zeros(len(root), 1, width, dtype=dtype, device=root.device)
         self._steps = [Positions(hidden, root.unsqueeze(1), [0] * len(root))]
-        self._counts, self._latest = (
-            [0] * len(root),
-            [0] * len(root),
-        )  # of each row: in all, and in the last step
+        self._counts, self._latest = [0] * len(root), [0] * len(root)  # of rows: in all, and in the last step
 
     @property
     def behind(self) -> int:

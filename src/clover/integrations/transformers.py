@@ -108,9 +108,7 @@ def _stop_criteria(stop_strings: str | list[str] | None, tokenizer: Any | None) 
     if stop_strings is None:
         return []
     if tokenizer is None:
-        raise UserError(
-            "stop_strings need the tokenizer; give it as clover.speculative(draft, tokenizer=...)"
-        )
+        raise UserError("stop_strings need the tokenizer: clover.speculative(draft, tokenizer=...)")
     return [StopStringCriteria(tokenizer, stop_strings)]
 
 

@@ -86,9 +86,7 @@ def read_prompts(input_ids: Tensor, mask: Tensor | None, positions: Tensor | Non
         raise refused("inputs_embeds or an empty prompt")
     real = torch.ones_like(input_ids, dtype=torch.bool) if mask is None else mask.to(input_ids.device) != 0
     if bool((real[:, :-1] & ~real[:, 1:]).any()) or not bool(real[:, -1].all()):
-        raise UserError(
-            "the attention mask is not that of prompts padded on the left; set padding_side='left'"
-        )
+        raise UserError("the attention mask is not one of padding on the left; set padding_side='left'")
     expected = real.long().cumsum(-1) - 1
     if positions is not None and bool(((positions.to(expected.device) != expected) & real).any()):
         raise refused("position_ids of one's own")
@@ -172,7 +170,5 @@ class Ending:
             else:
                 raise refused(f"the stopping criterion {type(criterion).__name__}")
         if others and not eos and batch_size > 1:
-            raise UserError(
-                "stop_strings or max_time end the rows of a batch one by one; set eos_token_id for padding"
-            )
+            raise UserError("stop_strings and max_time end rows one by one; set eos_token_id for padding")
         return cls(min(lengths), frozenset(eos), tuple(others))

@@ -38,9 +38,7 @@ class DecoderStack(nn.Module):
         except (ValueError, KeyError, TypeError, NotImplementedError) as error:
             raise UserError(f"no draft layers can be built like the target's: {one_line(error)}") from error
         if getattr(config, "word_embed_proj_dim", config.hidden_size) != config.hidden_size:
-            raise UserError(
-                f"{model_type(config)} gives its embeddings another width, which drafts do not support"
-            )
+            raise UserError(f"{model_type(config)} has embeddings of another width, which no draft supports")
         self.num_layers = num_layers
         self._last_position = position_limit(config) - 1
         self._input_scale: float | None = None
@@ -129,9 +127,7 @@ class DecoderStack(nn.Module):
             for layer in self.layers:
                 layer.load_state_dict({name: last[name] for name in layer.state_dict()})
         except (KeyError, RuntimeError) as error:
-            raise UserError(
-                f"the draft's layers are not those of {target.name}: {one_line(error)}"
-            ) from error
+            raise UserError(f"the draft's layers are not {target.name}'s: {one_line(error)}") from error
 
     def keep_half(self, half: str) -> None:
         """Leave the "attention" or the "mlp" of every layer with the norm before it; UserError unless as LLaMA's."""

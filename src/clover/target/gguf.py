@@ -42,9 +42,7 @@ def find_source(name_or_path: str) -> Source:
         files = sorted(file for file in path.glob("*.gguf") if file.is_file())
         if len(files) > 1:
             names = ", ".join(file.name for file in files)
-            raise UserError(
-                f"target model {name_or_path} holds several GGUF files ({names}); name one of them"
-            )
+            raise UserError(f"target model {name_or_path} holds several GGUF files ({names}); name one")
         if files:
             return _checked(files[0])
     return Source(name_or_path)

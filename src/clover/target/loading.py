@@ -117,9 +117,8 @@ def load_config(name_or_path: str, trust_remote_code: bool) -> PretrainedConfig:
     if (path / "config.json").is_file():
         _check_sizes(path / "config.json")
     try:
-        config = AutoConfig.from_pretrained(
-            source.place, trust_remote_code=trust_remote_code, **source.options
-        )
+        options = {"trust_remote_code": trust_remote_code, **source.options}
+        config = AutoConfig.from_pretrained(source.place, **options)
     except FAILURES as error:
         if "trust_remote_code" in str(error):
             raise UserError(
@@ -128,9 +127,7 @@ def load_config(name_or_path: str, trust_remote_code: bool) -> PretrainedConfig:
             ) from error
         raise _failure(name_or_path, error) from error
     if (path / "generation_config.json").is_file():
-        read_json(
-            path / "generation_config.json"
-        )  # transformers would pass over a broken one, and its eos tokens
+        read_json(path / "generation_config.json")  # transformers would pass over a broken one
     check_config(config)
     return config
 

@@ -58,7 +58,7 @@ class TargetModel:
             raise UserError(f"{self.name}: load the target model with attn_implementation='sdpa'")
         if model.get_output_embeddings() is None or model.base_model is model:
             raise UserError(
-                f"{self.name} ({type(model).__name__}) is not a causal language model with an lm_head"
+                f"{self.name} ({type(model).__name__}) is no causal language model with an lm_head"
             )
         # What runs is a copy of the model's structure, with layers that are fast on a CPU, over the same weights.
         head: Any = model.get_output_embeddings()

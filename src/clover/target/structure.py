@@ -86,14 +86,10 @@ def kv_shape(cache: object, config: PretrainedConfig) -> KVShape:
     for layer, entry in enumerate(getattr(cache, "layers", [])):
         keys, values = getattr(entry, "keys", None), getattr(entry, "values", None)
         if keys is None or values is None or keys.dim() != 4:
-            raise UserError(
-                f"{name}: layer {layer} ({type(entry).__name__}) keeps no keys and values of its own"
-            )
+            raise UserError(f"{name}: layer {layer} ({type(entry).__name__}) keeps no keys and values")
         shapes.append((keys.shape[1], keys.shape[3], values.shape[3]))
         if shapes[-1] != shapes[0]:
-            raise UserError(
-                f"{name}: the keys and values of layer {layer} are shaped unlike those of layer 0"
-            )
+            raise UserError(f"{name}: keys and values of layer {layer} are shaped unlike those of layer 0")
     if not shapes:
         raise UserError(f"{name} fills no key-value cache, which Clover needs")
     return KVShape(len(shapes), *shapes[0])

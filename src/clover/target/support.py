@@ -20,14 +20,10 @@ def check_config(config: PretrainedConfig) -> None:
     """
     name = model_type(config)
     if getattr(config, "is_encoder_decoder", False):
-        raise UserError(
-            f"{name} is an encoder-decoder model; Clover needs a decoder-only causal language model"
-        )
+        raise UserError(f"{name} is an encoder-decoder model; Clover needs a decoder-only one")
     for field in _OTHER_INPUTS:
         if getattr(config, field, None) is not None:
-            raise UserError(
-                f"{name} is a multimodal model ({field}); Clover needs a text-only causal language model"
-            )
+            raise UserError(f"{name} is a multimodal model ({field}); Clover needs a text-only one")
     for layer, kind in enumerate(layer_kinds(config)):
         if kind != FULL_ATTENTION and kind not in _WINDOW_FIELDS:
             raise UserError(
