@@ -13,18 +13,16 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from jinja2 import TemplateError
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from clover.data.formats import Message, Record
 from clover.errors import UserError, one_line
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 PLAIN_TEMPLATE = (
     "{{ bos_token or '' }}{% for message in messages %}"

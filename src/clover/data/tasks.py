@@ -14,16 +14,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
 
 from clover.data.chat import TemplateRefused, encode_prompt
 from clover.data.formats import Message, open_rows, parse_record
 from clover.data.slices import cut_plain, cut_python
 from clover.errors import UserError
 from clover.files import read_text
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 PROMPT_TOKENS = 64
 _MT_BENCH = {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"}

@@ -8,17 +8,14 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from clover.data.chat import Sample, check_learnt, encode_records, with_stand_ins
 from clover.data.formats import Record, open_rows, parse_record
 from clover.errors import UserError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 _CHECKED = 1000  # records of each file that are looked at before anything else is done
 _TOGETHER = 256  # records that are tokenized at a time

@@ -19,15 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import transformers as hf
 from torch import Tensor
-from transformers import (
-    GenerationConfig,
-    GenerationMixin,
-    LogitsProcessorList,
-    PreTrainedModel,
-    StoppingCriteriaList,
-    StopStringCriteria,
-)
 from transformers.generation import GenerateDecoderOnlyOutput
 
 from clover.api import make_engine, what_drafts
@@ -74,11 +67,11 @@ class Speculative:
 
     def __call__(
         self,
-        model: PreTrainedModel,
+        model: hf.PreTrainedModel,
         input_ids: Tensor,
-        logits_processor: LogitsProcessorList,
-        stopping_criteria: StoppingCriteriaList,
-        generation_config: GenerationConfig,
+        logits_processor: hf.LogitsProcessorList,
+        stopping_criteria: hf.StoppingCriteriaList,
+        generation_config: hf.GenerationConfig,
         stop_strings: str | list[str] | None = None,
         **model_kwargs: Any,
     ) -> Tensor | GenerateDecoderOnlyOutput:
@@ -104,23 +97,23 @@ class Speculative:
         return sequences
 
 
-def _stop_criteria(stop_strings: str | list[str] | None, tokenizer: Any | None) -> list[StopStringCriteria]:
+def _stop_criteria(stop_strings: str | list[str] | None, tokenizer: Any) -> list[hf.StopStringCriteria]:
     if stop_strings is None:
         return []
     if tokenizer is None:
         raise UserError("stop_strings need the tokenizer: clover.speculative(draft, tokenizer=...)")
-    return [StopStringCriteria(tokenizer, stop_strings)]
+    return [hf.StopStringCriteria(tokenizer, stop_strings)]
 
 
 def _arguments_kept_back() -> dict[str, Any]:
     """Arguments that `generate` takes but does not hand to a callable, read off its frame: a streamer must be ended."""
     frame = sys._getframe(2)
-    if frame.f_code is not inspect.unwrap(vars(GenerationMixin)["generate"]).__code__:
+    if frame.f_code is not inspect.unwrap(vars(hf.GenerationMixin)["generate"]).__code__:
         return {}
     return {name: frame.f_locals.get(name) for name in ("streamer", "assistant_model", "synced_gpus")}
 
 
-def _pad_token(config: GenerationConfig) -> int:
+def _pad_token(config: hf.GenerationConfig) -> int:
     pad = getattr(config, "_pad_token_tensor", None)
     return 0 if pad is None else int(pad)  # without an end-of-sequence token all rows are equally long
 
@@ -154,7 +147,7 @@ class _Engines:
         return _Engines, ()
 
 
-def _engine(model: PreTrainedModel, asked: Speculative) -> Engine:
+def _engine(model: hf.PreTrainedModel, asked: Speculative) -> Engine:
     """The model's engine with this draft; set up once, unless the model is moved or rebuilt."""
     if any(module.training for module in model.modules()):
         raise UserError("the model is in training mode; call model.eval() first")
@@ -187,7 +180,7 @@ def _bind(draft: DraftModel, target: TargetModel) -> None:
         draft.bind(target)
 
 
-def _wrapped(model: PreTrainedModel) -> TargetModel:
+def _wrapped(model: hf.PreTrainedModel) -> TargetModel:
     """The model as a target, without freezing it for its owner."""
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     try:

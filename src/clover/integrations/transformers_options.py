@@ -12,25 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import transformers as hf
 from torch import Tensor
-from transformers import (
-    EosTokenCriteria,
-    GenerationConfig,
-    LogitNormalization,
-    LogitsProcessor,
-    MaxLengthCriteria,
-    MaxTimeCriteria,
-    MinPLogitsWarper,
-    NoBadWordsLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
-    SequenceBiasLogitsProcessor,
-    StoppingCriteria,
-    StopStringCriteria,
-    SuppressTokensLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
 from transformers.generation.configuration_utils import GenerationMode
 
 from clover.errors import UserError
@@ -38,15 +21,15 @@ from clover.errors import UserError
 # The order in which the Sampler applies what these processors stand for; bans commute with each other.
 _BANS = 2
 _STAGES: dict[type, int] = {
-    SequenceBiasLogitsProcessor: 0,
-    RepetitionPenaltyLogitsProcessor: 1,
-    NoBadWordsLogitsProcessor: _BANS,
-    SuppressTokensLogitsProcessor: _BANS,
-    TemperatureLogitsWarper: 3,
-    TopKLogitsWarper: 4,
-    TopPLogitsWarper: 5,
-    MinPLogitsWarper: 6,
-    LogitNormalization: 7,
+    hf.SequenceBiasLogitsProcessor: 0,
+    hf.RepetitionPenaltyLogitsProcessor: 1,
+    hf.NoBadWordsLogitsProcessor: _BANS,
+    hf.SuppressTokensLogitsProcessor: _BANS,
+    hf.TemperatureLogitsWarper: 3,
+    hf.TopKLogitsWarper: 4,
+    hf.TopPLogitsWarper: 5,
+    hf.MinPLogitsWarper: 6,
+    hf.LogitNormalization: 7,
 }
 _WARPERS = ("temperature", "top_k", "top_p", "min_p")
 _NOT_RETURNED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
@@ -59,7 +42,7 @@ def refused(what: str) -> UserError:
     return UserError(f"speculative decoding cannot honour {what}; leave it out, or leave custom_generate out")
 
 
-def check_options(config: GenerationConfig, arguments: Mapping[str, Any]) -> None:
+def check_options(config: hf.GenerationConfig, arguments: Mapping[str, Any]) -> None:
     """Raise UserError for a generation mode, an option or an argument of `generate` that cannot be honoured."""
     mode = config.get_generation_mode()
     if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
@@ -94,13 +77,13 @@ def read_prompts(input_ids: Tensor, mask: Tensor | None, positions: Tensor | Non
 
 
 def sampling_options(
-    processors: Iterable[LogitsProcessor], padding: Sequence[int], do_sample: bool | None
+    processors: Iterable[hf.LogitsProcessor], padding: Sequence[int], do_sample: bool | None
 ) -> dict[str, Any]:
     """Fields of SamplingParams, the seed left out, that do what the processors do, in the same order.
 
     `padding` says how many tokens of each row's prompt are padding. Without `do_sample` no warper changes anything.
 
-    >>> sampling_options([TemperatureLogitsWarper(0.7), TopKLogitsWarper(20)], [0], do_sample=True)
+    >>> sampling_options([hf.TemperatureLogitsWarper(0.7), hf.TopKLogitsWarper(20)], [0], do_sample=True)
     {'temperature': 0.7, 'logit_bias': {}, 'banned_tokens': (), 'top_k': 20}
     """
     options: dict[str, Any] = {"temperature": 1.0, "logit_bias": {}, "banned_tokens": ()}
@@ -118,30 +101,30 @@ def sampling_options(
 
 def _options_of(processor: Any, padding: Sequence[int], banned: tuple[int, ...]) -> dict[str, Any]:
     match processor:
-        case SequenceBiasLogitsProcessor():  # NoBadWordsLogitsProcessor is one too
+        case hf.SequenceBiasLogitsProcessor():  # NoBadWordsLogitsProcessor is one too
             bias = _token_bias(processor)
             never = [token for token, value in bias.items() if value == -torch.inf]
-            given = {} if isinstance(processor, NoBadWordsLogitsProcessor) else {"logit_bias": bias}
+            given = {} if isinstance(processor, hf.NoBadWordsLogitsProcessor) else {"logit_bias": bias}
             for token in never:
                 del bias[token]
             return {**given, "banned_tokens": (*banned, *never)}
-        case SuppressTokensLogitsProcessor():
+        case hf.SuppressTokensLogitsProcessor():
             return {"banned_tokens": (*banned, *processor.suppress_tokens.tolist())}
-        case RepetitionPenaltyLogitsProcessor():
+        case hf.RepetitionPenaltyLogitsProcessor():
             ignored = processor.prompt_ignore_length
             if ignored is not None and (isinstance(ignored, int) or ignored.tolist() != list(padding)):
                 raise refused("RepetitionPenaltyLogitsProcessor with prompt_ignore_length")
             return {"repetition_penalty": processor.penalty}
-        case TemperatureLogitsWarper():
+        case hf.TemperatureLogitsWarper():
             return {"temperature": processor.temperature}
-        case LogitNormalization():
+        case hf.LogitNormalization():
             return {}
     if processor.min_tokens_to_keep != 1 or processor.filter_value != -torch.inf:
         raise refused(f"{type(processor).__name__} with min_tokens_to_keep or filter_value")
     return {name: getattr(processor, name) for name in _WARPERS if hasattr(processor, name)}
 
 
-def _token_bias(processor: SequenceBiasLogitsProcessor) -> dict[int, float]:
+def _token_bias(processor: hf.SequenceBiasLogitsProcessor) -> dict[int, float]:
     for tokens in processor.sequence_bias:
         if len(tokens) > 1:
             raise refused(f"{type(processor).__name__} on several tokens in a row, {list(map(int, tokens))}")
@@ -154,18 +137,18 @@ class Ending:
 
     max_length: int
     eos: frozenset[int]
-    criteria: tuple[StoppingCriteria, ...]
+    criteria: tuple[hf.StoppingCriteria, ...]
 
     @classmethod
-    def read(cls, criteria: Iterable[StoppingCriteria], batch_size: int) -> Ending:
+    def read(cls, criteria: Iterable[hf.StoppingCriteria], batch_size: int) -> Ending:
         """Read the stopping criteria; UserError for those of other kinds than `generate` makes itself."""
         lengths, eos, others = [], set(), []
         for criterion in criteria:
-            if type(criterion) is MaxLengthCriteria:
+            if type(criterion) is hf.MaxLengthCriteria:
                 lengths.append(criterion.max_length)
-            elif type(criterion) is EosTokenCriteria:
+            elif type(criterion) is hf.EosTokenCriteria:
                 eos.update(criterion.eos_token_id.tolist())
-            elif type(criterion) in (StopStringCriteria, MaxTimeCriteria):
+            elif type(criterion) in (hf.StopStringCriteria, hf.MaxTimeCriteria):
                 others.append(criterion)
             else:
                 raise refused(f"the stopping criterion {type(criterion).__name__}")

@@ -6,16 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers as hf
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PretrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
 
 from clover.errors import UserError, one_line
 from clover.files import read_json
@@ -105,7 +98,7 @@ def _seconds(rows: torch.Tensor, weight: torch.Tensor) -> float:
     return time.perf_counter() - started
 
 
-def load_config(name_or_path: str, trust_remote_code: bool) -> PretrainedConfig:
+def load_config(name_or_path: str, trust_remote_code: bool) -> hf.PretrainedConfig:
     """Read and check the configuration; UserError if it is missing, broken, unknown or not supported."""
     path, source = Path(name_or_path), find_source(name_or_path)
     if (
@@ -118,7 +111,7 @@ def load_config(name_or_path: str, trust_remote_code: bool) -> PretrainedConfig:
         _check_sizes(path / "config.json")
     try:
         options = {"trust_remote_code": trust_remote_code, **source.options}
-        config = AutoConfig.from_pretrained(source.place, **options)
+        config = hf.AutoConfig.from_pretrained(source.place, **options)
     except FAILURES as error:
         if "trust_remote_code" in str(error):
             raise UserError(
@@ -144,11 +137,11 @@ def _check_sizes(file: Path) -> None:
 
 def load_model(
     name_or_path: str,
-    config: PretrainedConfig,
+    config: hf.PretrainedConfig,
     dtype: torch.dtype,
     device: torch.device,
     trust_remote_code: bool,
-) -> PreTrainedModel:
+) -> hf.PreTrainedModel:
     """Read safetensors weights (never pickles) into the unpatched model; UserError if any is missing or broken."""
     source = find_source(name_or_path)
     safe: dict[str, Any] = source.options
@@ -156,7 +149,7 @@ def load_model(
         _refuse_pickles(name_or_path)
         safe = {"use_safetensors": True}
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = hf.AutoModelForCausalLM.from_pretrained(
             source.place,
             config=config,
             dtype=dtype,
@@ -184,7 +177,7 @@ def load_model(
         raise _failure(name_or_path, error) from error
 
 
-def load_tokenizer(name_or_path: str, trust_remote_code: bool) -> PreTrainedTokenizerBase | None:
+def load_tokenizer(name_or_path: str, trust_remote_code: bool) -> hf.PreTrainedTokenizerBase | None:
     """The tokenizer beside the model, None if there is none; UserError if it is broken."""
     path, source = Path(name_or_path), find_source(name_or_path)
     if (
@@ -194,7 +187,7 @@ def load_tokenizer(name_or_path: str, trust_remote_code: bool) -> PreTrainedToke
     ):
         return None
     try:
-        return AutoTokenizer.from_pretrained(
+        return hf.AutoTokenizer.from_pretrained(
             source.place, trust_remote_code=trust_remote_code, **source.options
         )
     except BaseException as error:  # on broken files the tokenizers library raises Exception, or it panics
