@@ -107,7 +107,7 @@ def test_only_the_completion_of_a_prompt_is_learnt() -> None:
 
 def test_tokenizers_without_offsets_are_refused() -> None:
     slow: Any = SimpleNamespace(is_fast=False)
-    with pytest.raises(UserError, match="use a fast tokenizer"):
+    with pytest.raises(UserError, match="take a fast one"):
         encode_records([CONVERSATION], slow)
 
 
