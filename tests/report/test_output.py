@@ -78,13 +78,6 @@ def test_page_stands_alone_and_escapes_what_it_shows() -> None:
     assert "Work & play" in page.text and "<b>" in page.text
 
 
-def test_markdown_links_to_pictures() -> None:
-    lines = report().markdown(["plots/speed.png"]).splitlines()
-    assert lines[0] == "# Work &amp; play"
-    assert "![How fast](plots/speed.png)" in lines
-    assert "| plain | 70 |" in lines
-
-
 def test_bad_outputs_are_refused_before_the_work(tmp_path: Path) -> None:
     for bad in ({"picture": tmp_path / "a.gif"}, {"json": tmp_path}):
         with pytest.raises(UserError):

@@ -38,19 +38,6 @@ def test_a_narrow_terminal_has_no_optional_columns() -> None:
     assert max(map(len, lines)) <= 24
 
 
-def test_markdown() -> None:
-    assert TABLE.markdown().splitlines() == [
-        "## Speed",
-        "",
-        "in turn",
-        "",
-        "| method | tokens/s | rounds |",
-        "|---|---:|---:|",
-        "| plain \\[a\\] | 70.0 | 1.00–1.00 |",
-        "| a\\|b | 140.0 | 1.90–2.10 |",
-    ]
-
-
 def test_rows_have_a_cell_per_column() -> None:
     with pytest.raises(AssertionError):
         Table("", ("a", "b"), [("1",)])

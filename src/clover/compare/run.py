@@ -70,7 +70,7 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> None
 
 
 def write_report(records: Sequence[Record], folder: Path) -> Path:
-    """Write `report.md`, `report.html` and `plots/` into `folder`; returns the HTML page."""
+    """Write `report.html` and `plots/` into `folder`; returns the HTML page."""
     findings = Findings(records)
     pictures = make_plots(findings)
     plots = folder / "plots"
@@ -89,7 +89,6 @@ def write_report(records: Sequence[Record], folder: Path) -> Path:
         *([("what", last.note)] if last.note else []),
     ]
     report = Report(last.title, None, facts, make_tables(findings), list(pictures.values()))
-    write_text(folder / "report.md", report.markdown([f"plots/{name}.png" for name in pictures]))
     write_text(folder / "report.html", report.html())
     return folder / "report.html"
 

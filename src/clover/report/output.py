@@ -1,4 +1,4 @@
-"""A report as a whole, and where it goes: terminal, JSON, picture, Markdown, one HTML page."""
+"""A report as a whole, and where it goes: terminal, JSON, picture, one HTML page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rich.text import Text
 from clover.files import check_output_file, write_text
 from clover.report.figure import Picture, check_picture, inline_svg, save_picture
 from clover.report.provenance import Provenance
-from clover.report.table import Table, escape_markdown, facts_grid
+from clover.report.table import Table, facts_grid
 
 _STDOUT = Path("-")
 
@@ -59,18 +59,6 @@ class Report:
         return "".join(
             json.dumps(one | origin, ensure_ascii=False, allow_nan=False) + "\n" for one in objects
         )
-
-    def markdown(self, pictures: Sequence[str] = ()) -> str:
-        """The report as Markdown, with links to these picture files."""
-
-        def bullets(facts: Sequence[tuple[str, str]]) -> list[str]:
-            return [f"- {escape_markdown(label)}: {escape_markdown(text)}" for label, text in facts]
-
-        pairs = zip(self.pictures, pictures, strict=False)
-        links = [f"![{picture.caption}]({file})\n" for picture, file in pairs]
-        tables = [table.markdown() for table in self.tables]
-        head = [f"# {escape_markdown(self.title)}", "", *bullets(self.all_facts), ""]
-        return "\n".join([*head, *links, *tables, *bullets(self.notes), ""])
 
     def html(self) -> str:
         """The report as one page that needs no other file. What comes from results is escaped."""

@@ -1,4 +1,4 @@
-"""A table of text, described once, for a terminal, Markdown or an HTML page; and facts with labels."""
+"""A table of text, described once, for a terminal or an HTML page; and facts with labels."""
 
 from __future__ import annotations
 
@@ -60,15 +60,6 @@ class Table:
             shown.add_row(*cells, style="bold green" if number in self.strong else "")
         return shown
 
-    def markdown(self) -> str:
-        """The table as Markdown; marks in the text are escaped."""
-        lines = [self.columns, *self.rows]
-        body = ["| " + " | ".join(map(escape_markdown, line)) + " |" for line in lines]
-        body.insert(1, "|" + "---|" * self.words + "---:|" * (len(self.columns) - self.words))
-        title = [f"## {escape_markdown(self.title)}", ""] if self.title else []
-        note = [escape_markdown(self.note), ""] if self.note else []
-        return "\n".join([*title, *note, *body, ""])
-
     def _kept(self, width: int) -> list[int]:
         kept, optional = list(range(len(self.columns))), list(self.optional)
         while optional and sum(self._widths[at] + 2 for at in kept) > width:
@@ -89,15 +80,3 @@ def facts_grid(facts: Iterable[tuple[str, str]]) -> rich_table.Table:
     for label, text in facts:
         grid.add_row(label, Text(text))
     return grid
-
-
-def escape_markdown(text: str) -> str:
-    r"""Text that Markdown shows as it is, on one line.
-
-    >>> escape_markdown("a|b *c* <d>")
-    'a\\|b \\*c\\* &lt;d&gt;'
-    """
-    text = " ".join(text.split()).replace("\\", "\\\\")
-    for mark in "|*_`[]":
-        text = text.replace(mark, "\\" + mark)
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
