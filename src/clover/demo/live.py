@@ -111,8 +111,9 @@ def _speed(current: Round, method: Method) -> str:
     if run is not None:
         tau = f"  τ {run.acceptance.tau:.2f}" if method.drafts else ""
         return f"✓ {run.tokens / run.seconds:.0f} tokens/s{tau}"
-    started = decoding is not None and decoding.seconds
-    return f"{decoding.tokens / decoding.seconds:.0f} tokens/s" if decoding is not None and started else "…"
+    if decoding is None or not decoding.seconds:
+        return "…"
+    return f"{decoding.tokens / decoding.seconds:.0f} tokens/s"
 
 
 def _colour(name: str, step: int) -> str:

@@ -80,12 +80,10 @@ class _Demo:
     def __init__(self, options: DemoOptions):
         self.options = options
         self.temperatures = (0.0, options.temperature) if options.temperature else (0.0,)
-        shared = ("target", "prompts", "dtype", "device", "trust_remote_code")
-        shown = BenchOptions(
-            max_new_tokens=options.max_new_tokens or _NEW_TOKENS,
-            max_prompts=_MAX_PROMPTS,
-            **{name: getattr(options, name) for name in shared},
-        )
+        names = ("target", "prompts", "dtype", "device", "trust_remote_code")
+        shared = {name: getattr(options, name) for name in names}
+        tokens = options.max_new_tokens or _NEW_TOKENS
+        shown = BenchOptions(max_new_tokens=tokens, max_prompts=_MAX_PROMPTS, **shared)
         self.bench = Bench(shown, (PLAIN, TRANSFORMERS))
         self.target = self.bench.target
         self.methods = [*self.bench.methods, *self._drafted()]

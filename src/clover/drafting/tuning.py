@@ -83,9 +83,7 @@ class Tuning:
     """One entry: everything that was measured on one device in one dtype.
 
     Args:
-        device: its type, such as "cpu" or "cuda".
-        dtype: of target and draft, such as "float32".
-        machine, threads, date, versions: where and when it was measured.
+        device, dtype, machine, threads, date, versions: where and when, as in `Provenance`.
         target: `target_fingerprint` of the target.
         verify: costs, in any order.
         choices: all trees that were tried, the best first within each batch size.

@@ -56,9 +56,8 @@ class Report:
         """One JSON object, or one per line. A number that is none (NaN) is an error."""
         origin = {"provenance": asdict(self.provenance)} if self.provenance else {}
         objects = [self.data] if isinstance(self.data, dict) else self.data
-        return "".join(
-            json.dumps(one | origin, ensure_ascii=False, allow_nan=False) + "\n" for one in objects
-        )
+        lines = (json.dumps(one | origin, ensure_ascii=False, allow_nan=False) for one in objects)
+        return "".join(line + "\n" for line in lines)
 
     def html(self) -> str:
         """The report as one page that needs no other file. What comes from results is escaped."""

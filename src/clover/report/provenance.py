@@ -24,8 +24,7 @@ class Provenance:
         device: "cpu" or "cuda".
         dtype: "float32", "bfloat16", …
         threads: of PyTorch.
-        versions: of Clover, PyTorch, transformers and Python.
-        revision: of Clover's source code, "-dirty" where files differ; None without a checkout.
+        versions, revision: see the functions of these names.
         date: ISO 8601, UTC, to the second.
     """
 
