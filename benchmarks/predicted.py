@@ -38,7 +38,7 @@ def main() -> None:
     for size in options.batch_size or (1,):
         requests = read_requests(options.prompts, target, size, options.max_new_tokens)
         batch = fill_batch(requests, size)
-        enough = until(options.steps, 12, options.seconds, lambda share: None)
+        enough = until(options.steps, 12, options.seconds)
         costs = measure_steps(target, _untrained(draft, target), shapes, batch, enough)
         engines = {"plain": Engine(target)} | {
             cost.tree: Engine(target, draft, shape) for cost, shape in zip(costs, shapes, strict=True)

@@ -12,14 +12,14 @@ def test_tune_passes_its_options(run_clover: Callable, monkeypatch: pytest.Monke
     flags = ["--target", "t", "--draft", "d", "--batch-size", "8", "--batch-size", "1", "--batch-size", "8"]
     flags += ["--dtype", "float32", "--device", "cpu", "--temperature", "0.5", "--max-new-tokens", "9"]
     flags += ["--max-prompts", "3", "--max-minutes", "2.5", "--seed", "4", "--output", "o.json"]
-    flags += ["--json", "x.json", "--picture", "x.svg"]
+    flags += ["--json", "x.json"]
     assert run_clover("tune", "a.jsonl", "b.txt", *flags).code == 0
     assert run_clover("tune").code == 0
     assert seen == [
         TuneOptions(
             files=("a.jsonl", "b.txt"), target="t", draft="d", batch_sizes=(8, 1), temperature=0.5,
             max_new_tokens=9, max_prompts=3, max_minutes=2.5, dtype="float32", device="cpu", seed=4,
-            output=Path("o.json"), json=Path("x.json"), picture=Path("x.svg"),
+            output=Path("o.json"), json=Path("x.json"),
         ),
         TuneOptions(),
     ]  # fmt: skip
@@ -31,7 +31,6 @@ def test_tune_passes_its_options(run_clover: Callable, monkeypatch: pytest.Monke
         (["missing.jsonl"], "cannot read missing.jsonl"),
         (["--batch-size", "0"], "--batch-size"),
         (["--max-minutes", "-1"], "max-minutes"),
-        (["--picture", "a.gif"], "a.gif must end in"),
         (["--target", "t"], "give its draft"),
         (["--draft", "lookup"], "--output FILE"),
     ],

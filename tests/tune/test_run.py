@@ -51,7 +51,7 @@ class Tuned:
 def tuned(pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Tuned:
     """One tuning with all files, which several tests look at."""
     folder = tmp_path_factory.mktemp("tuned")
-    options = replace(make_options(pair, folder), json=folder / "found.json", picture=folder / "found.svg")
+    options = replace(make_options(pair, folder), json=folder / "found.json")
     tuning, out = tune(options)
     return Tuned(options, tuning, out, folder)
 
@@ -63,7 +63,7 @@ def tune(options: TuneOptions) -> tuple[Tuning, str]:
 
 
 def test_a_tuning_from_prompts_to_file(tuned: Tuned) -> None:
-    options, folder = tuned.options, tuned.folder
+    options = tuned.options
     assert options.output is not None
     (entry,) = read_tuning(options.output).entries
     assert entry == tuned.tuning
@@ -82,7 +82,6 @@ def test_a_tuning_from_prompts_to_file(tuned: Tuned) -> None:
                 make_drafter(draft, parse_tree(choice.tree))
         assert {1, 2, 17, 33} <= {cost.nodes for cost in entry.verify if cost.batch_size == size}
     assert "plain decoding" in tuned.out
-    assert (folder / "found.svg").read_text().startswith("<?xml")
 
 
 def test_the_json_file_holds_all_trees(tuned: Tuned) -> None:
@@ -109,7 +108,6 @@ def test_another_dtype_is_another_entry(options: TuneOptions) -> None:
         ({"draft": None}, "give its draft"),
         ({"draft": "lookup", "output": None}, "give --output FILE"),
         ({"json": Path()}, "is a directory"),
-        ({"picture": Path("a.gif")}, "must end in"),
     ],
 )
 def test_mistakes_are_named_before_any_time_is_spent(

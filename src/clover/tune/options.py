@@ -28,4 +28,3 @@ class TuneOptions(options.ModelOptions):
         typer.Option(metavar="FILE", help="File to write. Left out: tuning.json in the draft's directory."),
     ] = None
     json: options.Json = None
-    picture: options.Picture = None

@@ -1,25 +1,20 @@
-"""What `clover tune` tells: a table of the best trees, all numbers as JSON, a picture of speed-up by tree."""
+"""What `clover tune` tells: a table of the best trees, and all numbers as JSON."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import cycle
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from clover.drafting.tuning import PLAIN
-from clover.report.figure import COLOURS, finish, legend_below, new_figure
 from clover.report.table import Table
 from clover.report.words import times
-from clover.tree import TreeShape, parse_tree
+from clover.tree import parse_tree
 from clover.tune.timing import Timed
 
 _SHOWN = 4  # trees per batch size in the table, besides plain decoding
 _COLUMNS = ("batch", "tree", "draft\ntokens", "τ", "step,\nms", "tokens/s", "speed-up")
-_TICKS = (0, 1, 2, 4, 8, 16, 32, 64)
 
 
 def best_table(sizes: Sequence[Sequence[Timed]]) -> Table:
@@ -67,30 +62,3 @@ def tree_label(tree: str) -> str:
         return "plain decoding" if tree == PLAIN else tree
     shape: Any = parse_tree(tree)
     return "static " + "+".join(str(count) for depth, count in Counter(shape.depths).items() if depth)
-
-
-def draw(sizes: Sequence[Sequence[Timed]], title: str, subtitle: str, foot: str) -> Figure:
-    """Speed-up by draft tokens: a line through the chains of each batch size, dots for other trees."""
-    figure = new_figure(9, 5, title, subtitle, foot)
-    axes = figure.subplots()
-    for timed, colour in zip(sizes, cycle(COLOURS), strict=False):
-        label = f"batch {timed[0].choice.batch_size}"
-        chains = sorted((one.nodes - 1, one.speedup) for one in timed if _is_chain(one.choice.tree))
-        axes.plot(*zip(*chains, strict=True), "-o", color=colour, markersize=4, label=label)
-        for one in timed:
-            if not _is_chain(one.choice.tree):
-                axes.plot(one.nodes - 1, one.speedup, "s", color=colour, markersize=5, alpha=0.6)
-        axes.plot(timed[0].nodes - 1, timed[0].speedup, "*", color=colour, markersize=14)
-    axes.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
-    axes.set_xscale("symlog", base=2, linthresh=1)
-    axes.set_xlim(left=-0.3)
-    axes.set_xticks(_TICKS, list(map(str, _TICKS)))
-    axes.set_xlabel("draft tokens per step (lines: chains, squares: other trees, star: best)")
-    finish(axes, "Speed-up against plain decoding")
-    legend_below(figure, axes)
-    return figure
-
-
-def _is_chain(tree: str) -> bool:
-    shape = None if tree == PLAIN else parse_tree(tree)
-    return shape is None or (isinstance(shape, TreeShape) and shape == TreeShape.chain(shape.max_depth))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from clover.engine import Engine
 from clover.errors import UserError
 from clover.files import check_output_file
 from clover.options import command_line
-from clover.report.figure import Picture
 from clover.report.output import Report, check_outputs, publish, say, standard_output
 from clover.report.progress import Progress
 from clover.report.provenance import Provenance
@@ -26,7 +24,7 @@ from clover.report.words import duration, mode, system_name, times
 from clover.target import TargetModel
 from clover.tune.options import TuneOptions
 from clover.tune.ranks import MAX_DEPTH, rank_texts
-from clover.tune.report import as_data, best_table, draw
+from clover.tune.report import as_data, best_table
 from clover.tune.shapes import worth_timing
 from clover.tune.texts import fill_batch, read_requests, write_texts
 from clover.tune.timing import Timed, share_time, time_trees, verify_costs
@@ -36,7 +34,7 @@ _ORIGIN = ("device", "dtype", "machine", "threads", "date", "versions")
 
 
 def run_tune(options: TuneOptions, console: Console | None = None, errors: Console | None = None) -> Tuning:
-    """Measure, save the tuning, print the table, and write the JSON file and the picture.
+    """Measure, save the tuning, print the table, and write the JSON file.
 
     Args:
         console, errors: for the report and for the progress; standard output and error when left out.
@@ -52,7 +50,7 @@ def run_tune(options: TuneOptions, console: Console | None = None, errors: Conso
     tuning = tuner.tuning(sizes)
     write_entry(file, tuning)
     console = console or standard_output()
-    publish(tuner.report(sizes), console, options.json, options.picture)
+    publish(tuner.report(sizes), console, options.json)
     say(console, f"wrote {file}")
     return tuning
 
@@ -73,7 +71,7 @@ def _check(options: TuneOptions) -> Path:
     check_output_file(file)
     if file.exists():
         read_tuning(file)  # its other entries are kept
-    check_outputs(json=options.json, picture=options.picture)
+    check_outputs(options.json)
     return file
 
 
@@ -119,7 +117,7 @@ class _Tuner:
         )
 
     def report(self, sizes: Sequence[Sequence[Timed]]) -> Report:
-        """Table, numbers and picture."""
+        """Table and numbers."""
         options, seconds = self.options, time.monotonic() - self.started
         system = system_name(str(self.draft.config.model_type))
         best = [f"{times(one.speedup)} at batch {one.choice.batch_size}" for one, *_ in sizes[:3]]
@@ -128,13 +126,7 @@ class _Tuner:
         texts = f"{len(self.requests)} prompts, {options.max_new_tokens} new tokens each at most"
         texts += f", {mode(options.temperature)}"
         facts = [("target", options.target or "embedded"), ("draft", draft), ("acceptance on", texts)]
-        words = f"draft {draft}; {texts}"
         trees = [as_data(one) for some in sizes for one in some]
-        return Report(
-            title,
-            self.origin,
-            [*facts, ("time", duration(seconds))],
-            [best_table(sizes)],
-            [Picture(title, partial(draw, sizes, title, words, self.origin.line))],
-            {"seconds": seconds, "prompts": len(self.requests), "trees": trees},
-        )
+        data = {"seconds": seconds, "prompts": len(self.requests), "trees": trees}
+        facts.append(("time", duration(seconds)))
+        return Report(title, self.origin, facts, [best_table(sizes)], data=data)

@@ -114,26 +114,15 @@ def share_time(
     """Each batch size with its part of the time that is left, as `enough` of `time_in_turn`; see `until`."""
     end = time.monotonic() + 60 * minutes
     for number, size in enumerate(batch_sizes):
-        told = progress.part(1.0, f"batch size {size}: plain steps and trees in turn")
-        seconds = (end - time.monotonic()) / (len(batch_sizes) - number)
-        yield size, until(wanted, fewest, seconds, told)
-        told(1.0)
+        progress.reach(number, f"batch size {size}: plain steps and trees in turn")
+        yield size, until(wanted, fewest, (end - time.monotonic()) / (len(batch_sizes) - number))
+    progress.reach(len(batch_sizes))
 
 
-def until(wanted: int, fewest: int, seconds: float, told: Callable[[float], None]) -> Callable[[int], bool]:
-    """Says of a number of steps whether they are enough: so many wanted, or the fewest once so many seconds are over.
-
-    Args:
-        told: called with the share that is done, 0 … 1.
-    """
-    started = time.monotonic()
-
-    def enough(steps: int) -> bool:
-        gone = (time.monotonic() - started) / max(seconds, 1e-9)
-        told(min(max(steps / wanted, gone), 1.0))
-        return steps >= (wanted if gone < 1 else fewest)
-
-    return enough
+def until(wanted: int, fewest: int, seconds: float) -> Callable[[int], bool]:
+    """Says whether so many steps are enough: those that are wanted, or the fewest once so many seconds are over."""
+    end = time.monotonic() + seconds
+    return lambda steps: steps >= (wanted if time.monotonic() < end else fewest)
 
 
 def _long(target: TargetModel, request: Request) -> Request:
