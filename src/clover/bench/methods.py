@@ -25,9 +25,7 @@ class Method:
     """A way to decode.
 
     Args:
-        name: what results call it.
-        label: what people read.
-        decode: decodes one batch.
+        name, label: what results call it, and people.
         engine: ours; None for transformers.
         tree: the specification of its tree, if it was given one.
     """

@@ -22,15 +22,12 @@ _TIE = 1e-3  # logits so near may change places when more tokens run at once
 
 @dataclass
 class Round:
-    """One prompt at one temperature. It can be looked at while it runs.
+    """One prompt, counted from 0, at one temperature. It can be looked at while it runs.
 
     Args:
-        number: of the prompt, from 0.
-        prompt: its text.
-        request: what every method is asked for.
         methods: plain decoding first.
         decodings: those of our methods, by name.
-        runs: those that are finished, by method.
+        runs: those that are finished, by name.
     """
 
     number: int
@@ -91,9 +88,7 @@ class Difference:
     """A greedy text that is not plain decoding's.
 
     Args:
-        method: its name.
-        prompt: its number, from 1.
-        position: of the first new token that differs, from 1.
+        prompt, position: its number, and the first new token that differs, both from 1.
         gap: how far apart the target's logits of the two tokens are when it reads the text up to there at once;
             None where one text goes on after the other has ended.
         defect: whether the dtype is too exact for rounding to explain it.

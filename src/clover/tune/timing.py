@@ -137,7 +137,6 @@ class Timed:
     """Steps with one tree at one batch size.
 
     Args:
-        choice: as it is saved.
         nodes: of each sequence's tree, root included.
         verify_seconds: of the target's pass, the median.
         steps: that were timed.
