@@ -69,7 +69,7 @@ class DrawnTree:
     def __post_init__(self) -> None:
         children = set(zip(self.shape.parents, self.shape.ranks, strict=True))
         if any(rank and (parent, rank - 1) not in children for parent, rank in children):
-            raise UserError("in a drawn tree the children of a node have the ranks 0, 1, 2 … without gaps")
+            raise UserError("in a drawn tree the children of a node have the ranks 0, 1, 2 …, no gaps")
 
 
 Tree = TreeShape | BudgetTree | RerankTree | ConfidentChain | DrawnTree
