@@ -28,7 +28,7 @@ class CountedOps(TorchDispatchMode):
 
 
 def small_cache(batch_size: int = 3, num_layers: int = 2, capacity: int = 8) -> KVCache:
-    return KVCache.new(num_layers, batch_size, 2, 3, 5, capacity, torch.float64, "cpu")
+    return KVCache.new((num_layers, 2, 3, 5), batch_size, capacity, torch.zeros((), dtype=torch.float64))
 
 
 def write(cache: KVCache, num_tokens: int, label: float = 0.0) -> None:
@@ -232,7 +232,7 @@ def test_a_cache_without_rows_takes_some_in() -> None:
 
 
 def test_large_caches_grow_a_little_at_a_time() -> None:
-    cache = KVCache.new(1, 1, 1, 1, 1, 3000, torch.float32, "cpu")
+    cache = KVCache.new((1, 1, 1, 1), 1, 3000, torch.zeros(()))
     for more in (3001, 1025):
         cache.begin(more)
         cache.commit([more])
@@ -277,7 +277,7 @@ def test_after_keep_the_cache_is_that_of_a_fresh_prefill(family: str) -> None:
 
 @pytest.mark.parametrize("lengths", [[3, 3], [3, 1], [0, 2], [0, 0]])
 def test_last_positions_of_each_row_with_zeros_before_its_first(lengths: list[int]) -> None:
-    cache = KVCache.new(2, 2, 1, 3, 1, 4, torch.float64, "cpu")
+    cache = KVCache.new((2, 1, 3, 1), 2, 4, torch.zeros((), dtype=torch.float64))
     keys = torch.randn(2, 2, 1, 3, 3, dtype=torch.float64)
     cache.begin(3)
     for layer in range(2):

@@ -83,7 +83,7 @@ def test_both_kinds_of_forward_may_follow_each_other() -> None:
 
 
 def test_plain_text_needs_no_moving() -> None:
-    cache = KVCache.new(1, 2, 1, 1, 1, 4, torch.float64, "cpu")
+    cache = KVCache.new((1, 1, 1, 1), 2, 4, torch.zeros((), dtype=torch.float64))
     for counts in ([2, 1], [1, 2], [0, 2]):
         cache.begin_fixed(2, 2)
         fixed = FixedCache(*cache.storage, cache.row_lengths(2), 2**31)
@@ -113,7 +113,7 @@ def test_positions_of_padding_stay_within_the_limit() -> None:
 
 
 def test_capacities_are_few_and_grow_before_the_forward() -> None:
-    cache = KVCache.new(1, 2, 1, 1, 1, 5, torch.float64, "cpu")
+    cache = KVCache.new((1, 1, 1, 1), 2, 5, torch.zeros((), dtype=torch.float64))
     cache.begin_fixed(3, 10)
     assert cache.capacity == 256
     storage = cache.storage[0]

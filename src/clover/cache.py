@@ -21,6 +21,7 @@ from transformers import Cache
 
 from clover.storage import enlarged, fixed_capacity, gathered, on_device, zeros
 
+KVShape = tuple[int, int, int, int]  # L, Hkv, Dk, Dv
 _MOST_ADDED = 1024  # slots that growth adds at once, at most: what is not needed stays small
 
 
@@ -44,20 +45,11 @@ class KVCache(Cache):
         self._hold([0] * keys.shape[1])
 
     @classmethod
-    def new(
-        cls,
-        num_layers: int,
-        batch_size: int,
-        num_kv_heads: int,
-        key_dim: int,
-        value_dim: int,
-        capacity: int,
-        dtype: torch.dtype,
-        device: torch.device | str,
-    ) -> KVCache:
-        """An empty cache of L, B, Hkv, Dk, Dv and S; when a run needs more slots they double, up to 1,024 at a time."""
-        slots = (num_layers, batch_size, num_kv_heads, max(capacity, 1))
-        return cls(zeros((*slots, key_dim), dtype, device), zeros((*slots, value_dim), dtype, device))
+    def new(cls, shape: KVShape, batch_size: int, capacity: int, like: Tensor) -> KVCache:
+        """An empty cache with the dtype and device of `like`; when a run needs more slots they grow."""
+        num_layers, heads, *dims = shape
+        slots = (num_layers, batch_size, heads, max(capacity, 1))
+        return cls(*(zeros((*slots, dim), like.dtype, like.device) for dim in dims))
 
     # -- one forward ---------------------------------------------------------------------------------------------
 

@@ -171,7 +171,7 @@ class DraftModel(PreTrainedModel):
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
         """An empty cache for `read`; of no layers where nothing is kept of committed positions but their number."""
         weight = self.target.lm_head_weight
-        return KVCache.new(0, batch_size, 1, 1, 1, 1, weight.dtype, weight.device)
+        return KVCache.new((0, 1, 1, 1), batch_size, 1, weight)
 
     def new_session(self, batch_size: int, capacity: int) -> DraftSession:
         """A session for `batch_size` rows with room for `capacity` positions each (it grows when they outgrow it)."""

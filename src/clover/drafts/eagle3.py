@@ -181,7 +181,7 @@ class Eagle3Draft(DraftModel):
 
     def new_session(self, batch_size: int, capacity: int) -> TreeSession:
         groups, width, like = self.layer_config.num_key_value_heads, self.layer.width, self.fuse.weight
-        cache = KVCache.new(1, batch_size, groups, width, width, capacity, like.dtype, like.device)
+        cache = KVCache.new((1, groups, width, width), batch_size, capacity, like)
         return TreeSession(self, cache)
 
     def train_outputs(self, hidden: Tensor, tokens: Tensor) -> Tensor:

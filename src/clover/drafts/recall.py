@@ -144,9 +144,7 @@ class RecallDraft(DraftModel):
     def new_session(self, batch_size: int, capacity: int) -> RecallSession:
         weight, heads = self.projector.weight, self.layer.num_heads
         width = len(weight) // heads
-        return RecallSession(
-            self, KVCache.new(2, batch_size, heads, width, width, capacity, weight.dtype, weight.device)
-        )
+        return RecallSession(self, KVCache.new((2, heads, width, width), batch_size, capacity, weight))
 
     def train_outputs(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         following = self.embed(shifted(tokens, 1)).to(hidden.dtype)

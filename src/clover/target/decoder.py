@@ -104,7 +104,7 @@ class DecoderStack(nn.Module):
         """An empty cache for the layers' keys and values: B rows with room for ``capacity`` tokens each."""
         cache = self._probe(0.0, past_key_values=DynamicCache(), use_cache=True).past_key_values
         weight = next(self.layers.parameters())
-        return kv_shape(cache, self.stack.config).new_cache(batch_size, capacity, weight)
+        return KVCache.new(kv_shape(cache, self.stack.config), batch_size, capacity, weight)
 
     def take_final_norm(self) -> nn.Module:
         """Take the final norm out: from then on the decoder ends with its last layer's output."""

@@ -139,7 +139,7 @@ class TargetModel:
     @property
     def num_layers(self) -> int:
         """Decoder layers."""
-        return self.kv_shape.num_layers
+        return self.kv_shape[0]
 
     @property
     def layers(self) -> nn.ModuleList:
@@ -173,7 +173,7 @@ class TargetModel:
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
         """An empty cache for B rows with room for ``capacity`` tokens each; it grows when needed."""
-        return self.kv_shape.new_cache(batch_size, capacity, self.lm_head_weight)
+        return KVCache.new(self.kv_shape, batch_size, capacity, self.lm_head_weight)
 
     def hidden_width(self, hidden_state: str) -> int:
         """W, the width of hidden states of a kind (one of HIDDEN_STATES)."""

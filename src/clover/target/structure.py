@@ -5,31 +5,15 @@ Shape legend: B batch, T text, N nodes, H hidden, W width of the hidden states t
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from clover.cache import KVCache
+from clover.cache import KVCache, KVShape
 from clover.errors import UserError
 from clover.target.support import model_type
-
-
-@dataclass(frozen=True)
-class KVShape:
-    """Per-layer shape of the key-value cache, the same in every layer."""
-
-    num_layers: int
-    num_kv_heads: int
-    key_dim: int
-    value_dim: int
-
-    def new_cache(self, batch_size: int, capacity: int, like: Tensor) -> KVCache:
-        """An empty cache of this shape with the dtype and device of ``like``."""
-        dims = (self.num_kv_heads, self.key_dim, self.value_dim)
-        return KVCache.new(self.num_layers, batch_size, *dims, capacity, like.dtype, like.device)
 
 
 class LogitsHead:
@@ -92,7 +76,7 @@ def kv_shape(cache: object, config: PretrainedConfig) -> KVShape:
             raise UserError(f"{name}: keys and values of layer {layer} are shaped unlike those of layer 0")
     if not shapes:
         raise UserError(f"{name} fills no key-value cache, which Clover needs")
-    return KVShape(len(shapes), *shapes[0])
+    return len(shapes), *shapes[0]
 
 
 class Taps:
