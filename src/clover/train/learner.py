@@ -5,6 +5,7 @@ Shapes: B texts, T tokens, D heads, H hidden, V vocabulary.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -18,6 +19,9 @@ from clover.losses import HeadLosses, HeadMetrics, LogitHeads, count_positions, 
 from clover.target import TargetModel
 from clover.train.config import TrainConfig
 from clover.train.optimizers import make_optimizers
+
+# Under autocast the states are bfloat16 and the weights of norms float32, on purpose.
+warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
 
 
 class Learner:
