@@ -76,7 +76,7 @@ Optimizer = Annotated[
     ),
 ]
 LearningRate = Annotated[
-    float | None, _training("Peak learning rate. Left out: the recipe's, 0.001 by default.", "--lr")
+    float | None, _training("Peak learning rate. Left out: the recipe's, 0.004 by default.", "--lr")
 ]
 HiddenState = Annotated[
     str | None,

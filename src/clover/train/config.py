@@ -56,7 +56,7 @@ class TrainConfig:
     max_minutes: float | None = None
     epochs: float = 4.0
     optimizer: str = "muon"
-    lr: float = 1e-3
+    lr: float = 4e-3
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.0
     schedule: str = "trapezoid"
