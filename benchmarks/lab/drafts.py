@@ -12,7 +12,7 @@ from clover.compare.results import Measurement, read_records
 from clover.compare.run import Comparison, run_compare
 from clover.errors import UserError
 from clover.evaluate.acceptance import tau_pairs
-from clover.evaluate.accuracy import share_of
+from clover.report.statistics import ratio
 from lab.workplace import Workplace
 
 _SUITE = """
@@ -79,7 +79,7 @@ def acceptance(place: Workplace) -> dict[str, float]:
         one = record.result
         if isinstance(one, Measurement) and (one.batch_size, one.temperature) == (1, 0.0):
             found |= {
-                f"{m.method.system} {m.method.tree}": share_of(tau_pairs(m.acceptances)).value
+                f"{m.method.system} {m.method.tree}": ratio(tau_pairs(m.acceptances)).value
                 for m in one.methods
                 if m.method.tree
             }

@@ -8,8 +8,8 @@ from clover.report.statistics import ratio
 
 
 def test_one_sample_has_no_error() -> None:
-    assert ratio([3.0], [2.0]).error is None
-    assert ratio([3.0], [1.0]).text() == "3.00"
+    assert ratio([(3.0, 2.0)]).error is None
+    assert ratio([(3.0, 1.0)]).text() == "3.00"
 
 
 def test_error_of_a_ratio_is_the_spread_over_repetitions() -> None:
@@ -18,7 +18,7 @@ def test_error_of_a_ratio_is_the_spread_over_repetitions() -> None:
     def sample():
         below = [chooser.uniform(1, 3) for _ in range(60)]
         above = [2 * x + chooser.gauss(0, 0.5) for x in below]
-        return ratio(above, below)
+        return ratio(list(zip(above, below)))
 
     found = [sample() for _ in range(400)]
     values = [one.value for one in found]

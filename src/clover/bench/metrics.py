@@ -100,13 +100,12 @@ class Measured:
     def tau(self) -> Estimate:
         """Tokens per step over texts, or over batches where the method tells no more."""
         parts = [part for run in self.rounds[0] for part in (run.acceptances or (run.acceptance,))]
-        return ratio([part.emitted for part in parts], [part.steps for part in parts])
+        return ratio([(part.emitted, part.steps) for part in parts])
 
     def speedup(self, plain: Measured) -> Estimate:
         """That of all batches together; where texts differ, plain decoding is scaled to as many tokens."""
         pairs = zip(self.batches, plain.batches, strict=True)
-        above = [base * (tokens / count) for (tokens, _), (count, base) in pairs]
-        return ratio(above, [seconds for _, seconds in self.batches])
+        return ratio([(base * tokens / count, seconds) for (tokens, seconds), (count, base) in pairs])
 
     def identical_texts(self, plain: Measured) -> int:
         """How many texts are plain decoding's in every round."""

@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
+from math import log
 from statistics import fmean
 from typing import Any
 
-from clover.compare.estimates import Pairs, Ratio, logarithms
 from clover.compare.plan import Method
 from clover.compare.results import Decoded, Measurement, Record, Trained
 from clover.errors import UserError
 from clover.evaluate.acceptance import depth_pairs, tau_pairs
 from clover.evaluate.accuracy import TOP, HeadAccuracy
+from clover.report.statistics import Pairs, Ratio
 from clover.report.words import system_name
 
 HEAD_COUNTS = {"top 1": ("forced", 1), "top 5": ("forced", 5), "top 1, chained": ("chained", 1)}
@@ -57,7 +58,9 @@ class Row:
     @cached_property
     def speedup(self) -> Ratio:
         """Against plain decoding, the mean of logarithms over batches of prompts."""
-        return self._ratio(lambda own, plain: logarithms(own.speeds, plain.speeds))
+        return self._ratio(
+            lambda own, plain: [(log(a / b), 1.0) for a, b in zip(own.speeds, plain.speeds, strict=True)]
+        )
 
     @cached_property
     def tau(self) -> Ratio:

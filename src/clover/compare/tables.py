@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import product
 
-from clover.compare.estimates import Ratio
 from clover.compare.findings import HEAD_COUNTS, Findings, Row
-from clover.report.statistics import Estimate
+from clover.report.statistics import Ratio
 from clover.report.table import Table
 from clover.report.words import duration
 
@@ -140,19 +139,10 @@ def _ablation(findings: Findings) -> Table:
     return Table("Ablation", columns, body, note, words=2)
 
 
-def is_found(difference: Estimate) -> bool:
-    """Whether a difference is more than two standard errors.
-
-    >>> is_found(Estimate(0.5, 0.2)), is_found(Estimate(-0.5, 0.3)), is_found(Estimate(0.5))
-    (True, False, False)
-    """
-    return difference.error is not None and abs(difference.value) > _FEW_ERRORS * difference.error
-
-
 def _difference(difference: Ratio, scale: float, digits: int) -> str:
     found = difference.estimate
-    sign, mark = "+" if found.value >= 0 else "", " *" if is_found(found) else ""
-    return f"{sign}{found.scaled(scale).text(digits)}{mark}"
+    mark = " *" if found.error is not None and abs(found.value) > _FEW_ERRORS * found.error else ""
+    return f"{'+' if found.value >= 0 else ''}{found.scaled(scale).text(digits)}{mark}"
 
 
 def _training(findings: Findings) -> Table:

@@ -17,11 +17,10 @@ from typing import Any
 
 from clover.data.tasks import TaskPrompt
 from clover.engine import Engine, Request
-from clover.evaluate.accuracy import share_of
 from clover.evaluate.kinds import TOKEN_KINDS, kinds_of
 from clover.interleaved import decode
 from clover.metrics import Acceptance
-from clover.report.statistics import Estimate
+from clover.report.statistics import Estimate, ratio
 from clover.sampling import SamplingParams
 
 _FIRST_BIN = 16  # new tokens of the first bin of positions; each later bin ends at twice the one before
@@ -61,12 +60,12 @@ class Group:
     @property
     def tau(self) -> Estimate:
         """Tokens per step, the bonus token included."""
-        return share_of(tau_pairs(self.acceptances))
+        return ratio(tau_pairs(self.acceptances))
 
     @property
     def depths(self) -> list[Estimate]:
         """The share accepted at depth 1, 2, … of the steps that got to a draft there."""
-        return [share_of(depth_pairs(self.acceptances, depth)) for depth in range(len(self.total.attempts))]
+        return [ratio(depth_pairs(self.acceptances, depth)) for depth in range(len(self.total.attempts))]
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers as JSON values."""
@@ -201,4 +200,4 @@ def _count(
         name: [(one[name, True], one[name, True] + one[name, False]) for one in counts] for name in names
     }
     emitted = {name: sum(total for _, total in found) for name, found in pairs.items()}
-    return tuple(Share(name, emitted[name], share_of(pairs[name])) for name in names if emitted[name])
+    return tuple(Share(name, emitted[name], ratio(pairs[name])) for name in names if emitted[name])

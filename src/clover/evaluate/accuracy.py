@@ -60,7 +60,7 @@ class HeadAccuracy:
     def shares(self, counts: TopCounts) -> list[list[Estimate]]:
         """Shares [D, K] of `forced` or `chained`, 0 … 1, with standard errors over texts; 0 of nothing is 0."""
         return [
-            [share_of(self.pairs(counts, head, rank)) for rank in range(len(TOP))]
+            [ratio(self.pairs(counts, head, rank)) for rank in range(len(TOP))]
             for head in range(len(self.totals))
         ]
 
@@ -72,12 +72,6 @@ class HeadAccuracy:
             found[name] = [[share.value for share in row] for row in grid]
             found[f"{name}_errors"] = [[share.error for share in row] for row in grid]
         return found
-
-
-def share_of(pairs: Sequence[tuple[float, float]]) -> Estimate:
-    """Sum divided by sum of (part, whole) of each text, with its standard error over texts; 0 of nothing is 0."""
-    above, below = zip(*pairs, strict=True)
-    return ratio(above, below) if sum(below) else Estimate(0.0)
 
 
 def text_batches(target: TargetModel, samples: Sequence[Sample]) -> list[Batch]:
