@@ -4,8 +4,6 @@ Of a conversation every answer is written anew, each after the turns before it (
 plain text the opening is kept and the target continues it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

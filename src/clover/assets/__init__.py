@@ -1,7 +1,5 @@
 """The embedded default, made by `clover recipe`: a small real target and one draft of each of Clover's systems."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Reading is measured with a matrix as large as the weights, so that weights which fit into a cache are held against it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What is measured: plain decoding, drafts with their trees, and what transformers itself has to offer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """The benchmark's tables and picture, which the demo shows, too."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The benchmark from its options to the report."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import product

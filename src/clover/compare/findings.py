@@ -1,7 +1,5 @@
 """From records to the numbers of tables and plots: names, means over prompts, tasks and seeds, differences."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

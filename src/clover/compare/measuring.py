@@ -1,7 +1,5 @@
 """Plain decoding and drafts in turn, on the same prompts, in the same engine and run (`clover.interleaved`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import median

@@ -1,7 +1,5 @@
 """What the user of a comparison chooses."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

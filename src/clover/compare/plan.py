@@ -3,8 +3,6 @@
 A cell's key stands for everything that decides its result, so that a suite that has changed runs only what is new.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

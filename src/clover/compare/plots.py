@@ -3,8 +3,6 @@
 A system keeps its colour in all plots; what else tells its methods apart (loss, steps, tree) changes lines and shades.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

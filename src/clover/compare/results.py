@@ -6,8 +6,6 @@
 those of single prompts or batches, so that standard errors can be reckoned from them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import asdict, dataclass

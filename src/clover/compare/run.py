@@ -4,8 +4,6 @@ The output directory gets `results.jsonl` and the report; the work directory kee
 has a line in `results.jsonl` is not run again; what was interrupted is repeated, a training from its checkpoint on.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from functools import cached_property

@@ -28,8 +28,6 @@ name = "code"
 kind = "prompts"
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass

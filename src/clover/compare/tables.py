@@ -1,7 +1,5 @@
 """The tables of a comparison; what follows ± is one standard error over prompts, and over seeds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import product
 

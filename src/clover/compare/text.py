@@ -1,7 +1,5 @@
 """Texts of a comparison: what the drafts learn from, and the prompts of each task."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache

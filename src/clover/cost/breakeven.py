@@ -5,8 +5,6 @@ Training costs T · p_train; each token saves (t_plain - t_plain / s) · p_serve
     n* = T · (p_train / p_serve) / (t_plain · (1 - 1/s))
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

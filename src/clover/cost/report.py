@@ -1,7 +1,5 @@
 """What `clover cost` tells: the τ that a speed-up takes, and the tokens after which a training has paid for itself."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby

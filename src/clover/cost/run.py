@@ -1,7 +1,5 @@
 """`clover cost` from its options to the report."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -6,8 +6,6 @@ So for texts of N new tokens
     speed-up(τ) = (prefill + N · plain step) / (prefill with draft + N / τ · (a + b · τ)).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random

@@ -7,8 +7,6 @@ cut into prompts, .py grouped by the kind of text that follows (`clover.data.sli
 The group is Spec-Bench's task (the categories of MT-bench are one task), else the name of the file without its ending.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

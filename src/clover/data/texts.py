@@ -1,7 +1,5 @@
 """Where training texts come from: files that are tokenized bit by bit as they are needed, or samples in memory."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from bisect import bisect_right

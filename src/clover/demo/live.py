@@ -1,7 +1,5 @@
 """What is seen while the demo runs: a panel per method with its text as it grows, or a line per prompt."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rich.console import Console, Group, RenderableType

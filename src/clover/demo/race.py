@@ -4,8 +4,6 @@ Methods of ours take turns of a tenth of a second, so that whatever the machine 
 `generate` cannot be stopped, and comes before or after them. Drawing the screen is in nobody's time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The demo from its options to the report."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence

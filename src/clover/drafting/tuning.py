@@ -3,8 +3,6 @@
 A file holds one entry per device and dtype. Seconds are wall-clock seconds, all of them of whole batches.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from bisect import bisect_right

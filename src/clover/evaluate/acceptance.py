@@ -4,8 +4,6 @@ A step emits accepted draft tokens and, last, one bonus token that the target ad
 its last step does not say which; so the last token of each text is in τ as τ is defined, but in no kind or position.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ A token is decoded after the tokens before it, and what it adds to the text deci
 SentencePiece ("▁word") and byte fallback ("<0xE2>") all come out alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """What the user of an evaluation chooses."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """The tables of an evaluation; what follows ± is one standard error over texts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An evaluation from its options to the report."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import islice, product
 from typing import Any

@@ -1,7 +1,5 @@
 """The model card of the embedded default: data, licences, losses, time, samples, and how well each draft does."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path

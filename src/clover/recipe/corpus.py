@@ -4,8 +4,6 @@ Files come from the standard library and from installed distributions. A file be
 hash of its text says so, so the split is the same wherever the same file is found.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import sysconfig

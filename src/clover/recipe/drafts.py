@@ -1,7 +1,5 @@
 """The embedded drafts: Clover-1, Clover-2 and Recall, each by the best recipe that is known here."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass

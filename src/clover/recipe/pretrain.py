@@ -5,8 +5,6 @@ linearly to zero over the last part of the budget; windows grow from 256 to 1,02
 ones are cheaper and teach a small model most of what it can learn.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Each stage leaves what it made in the work directory, where an interrupted run goes on.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Training text of drafts: what the target writes after openings of source files, and windows of the corpus."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tokenizer of the embedded target (byte-level BPE, trained on the corpus) and the corpus as one stream of tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

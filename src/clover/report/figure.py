@@ -3,8 +3,6 @@
 The palette is that of Okabe and Ito, which colour-blind readers can tell apart, on white.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import textwrap

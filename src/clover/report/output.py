@@ -1,7 +1,5 @@
 """A report as a whole, and where it goes: terminal, JSON, picture, one HTML page."""
 
-from __future__ import annotations
-
 import functools
 import io
 import json

@@ -1,7 +1,5 @@
 """How far long work has come: a bar with the time left on a terminal, a plain line now and then elsewhere."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A table of text, described once, for a terminal or an HTML page; and facts with labels."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Numbers, durations and names as people read them."""
 
-from __future__ import annotations
-
 SYSTEMS = {
     "plain": "plain decoding",
     "transformers": "transformers' generate",

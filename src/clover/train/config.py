@@ -1,7 +1,5 @@
 """What a training run depends on."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

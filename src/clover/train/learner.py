@@ -3,8 +3,6 @@
 Shapes: B texts, T tokens, D heads, H hidden, V vocabulary.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, cast

@@ -3,8 +3,6 @@
 A run that is bounded by steps gives the same weights to the bit, however often it was stopped and resumed.
 """
 
-from __future__ import annotations
-
 import importlib
 import math
 import shutil

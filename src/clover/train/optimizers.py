@@ -4,8 +4,6 @@ Muon (Jordan and others, 2024; https://kellerjordan.github.io/posts/muon/) makes
 its updates are scaled to the size of AdamW's, so that one learning rate serves both (Moonshot AI, 2502.16982).
 """
 
-from __future__ import annotations
-
 import torch
 from torch.optim import Optimizer
 

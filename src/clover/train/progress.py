@@ -1,7 +1,5 @@
 """What a run leaves while it goes on: a log of one JSON object per line; and the signals that stop it."""
 
-from __future__ import annotations
-
 import json
 import signal
 import threading

@@ -1,7 +1,5 @@
 """How much of the budget is spent, and the learning rate and the size of a step that go with it."""
 
-from __future__ import annotations
-
 import math
 
 from clover.train.config import TrainConfig

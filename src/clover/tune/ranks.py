@@ -9,8 +9,6 @@ chooses.
 Shapes: B texts of a batch, T longest text, V vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 

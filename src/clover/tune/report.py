@@ -1,7 +1,5 @@
 """What `clover tune` tells: a table of the best trees, and all numbers as JSON."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict

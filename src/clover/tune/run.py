@@ -1,7 +1,5 @@
 """A tuning from its options to the saved file."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The best static tree of each size, from rank paths, and what it accepts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

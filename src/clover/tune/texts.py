@@ -1,7 +1,5 @@
 """The user's prompts, and what the target writes after them: the texts on which acceptance is counted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from clover.data.tasks import fitting

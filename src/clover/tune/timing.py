@@ -4,8 +4,6 @@ Texts do not depend on what drafts, so drafters may change within a run: all see
 the machine does slows all of them alike.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
