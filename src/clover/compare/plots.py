@@ -49,23 +49,14 @@ def make_plots(findings: Findings) -> dict[str, Picture]:
     drafts = [row for row in findings.rows if row.nodes]
     smallest = [row for row in drafts if row.batch_size == findings.batch_sizes[0]]
     coldest = [row for row in drafts if row.temperature == findings.temperatures[0]]
-    one_setting = [row for row in smallest if row in coldest]
+    both = [row for row in smallest if row.temperature == findings.temperatures[0]]
+    by_size, by_nodes = lambda row: (row.method, row.batch_size), lambda row: (_rule(row.method), row.nodes)
+    speeds = _against("batch size", coldest, 2, by_size)[:1]  # τ is the same at all
     lines: dict[str, tuple[str, list[_Panel]]] = {
-        "batch-size": (
-            "Speed by batch size",
-            _against("batch size", coldest, 2, lambda row: (row.method, row.batch_size)),
-        ),
+        "batch-size": ("Speed by batch size", speeds),
         "accuracy": ("Accuracy of the heads", _by_head(findings)),
-        "tree-size": (
-            "Size of the tree",
-            _against(
-                "draft tokens per step at most", one_setting, 3, lambda row: (_rule(row.method), row.nodes)
-            ),
-        ),
-        "learning-rate": (
-            "Learning rate",
-            _against("peak learning rate", one_setting, 2, _by_rate),
-        ),
+        "tree-size": ("Size of the tree", _against("draft tokens per step at most", both, 3, by_nodes)),
+        "learning-rate": ("Learning rate", _against("peak learning rate", both, 2, _by_rate)),
     }
     plots = {"speed": Picture("Speed-up and τ", partial(_draw_speed, findings, smallest))} if smallest else {}
     plots |= {
@@ -108,7 +99,7 @@ def _by_rate(row: Row) -> tuple[Method, float]:
 def _by_head(findings: Findings) -> list[_Panel]:
     panels = [
         _Panel(
-            f"Right within the {kind}, %",
+            f"Right, {kind}, %",
             "head",
             [
                 (method, head, share.estimate.scaled(100))

@@ -135,13 +135,10 @@ class Comparison:
 
     def _check(self) -> None:
         """Build every system with each of its trees, and read every task, before the first hour is spent."""
-        built: list[tuple[object, ...]] = []
-        for draft in self.plan.drafts:
-            if (kind := (draft.system.system, draft.system.options, draft.trees)) not in built:
-                built.append(kind)
-                make_engines(self.target, [(draft, self._new(draft))])
+        for draft in {draft.system.label: draft for draft in self.plan.drafts}.values():
+            make_engines(self.target, [(draft, self._new(draft))])
+        largest = max(self.suite.measuring.batch_sizes)
         for task in self.suite.tasks:
-            largest = max(self.suite.measuring.batch_sizes)
             task_prompts(self.target, task, largest, largest)
 
     def _keep(self, cell: Cell, result: Trained | Measurement, seconds: float) -> None:
@@ -155,17 +152,15 @@ class Comparison:
         texts = self.training_text
         self.progress.log(cell.label)
         with self.progress.paused():  # a training has a bar of its own
+            config, fresh, console = self._config(draft), self._new(draft), self.progress.console
             try:
-                result = finish_training(
-                    self._config(draft), self.target, texts, self._new(draft), self.progress.console
-                )
+                result = finish_training(config, self.target, texts, fresh, console)
             except UserError as error:
                 raise UserError(f"{draft.method.words}: {error}") from error
         model = self._ready(draft)
         share = self.progress.part(1, f"accuracy of {draft.method.words}")
-        heads = (
-            measure_heads(self.target, model, self._written, share) if self.suite.measuring.accuracy else None
-        )
+        wanted = self.suite.measuring.accuracy
+        heads = measure_heads(self.target, model, self._written, share) if wanted else None
         loss = (result["validation"] or result["training"])["loss"]
         parameters, against = model.num_parameters(), draft.system.against
         return Trained(draft.method, parameters, result["tokens"], result["seconds"], loss, heads, against)
@@ -227,15 +222,10 @@ class Comparison:
         """What the target writes after the prompts of all tasks, greedily and sampled in turn."""
         options = self.suite.measuring
         prompts = [p for task in self.suite.tasks for p in task_prompts(self.target, task, options.prompts)]
-        requests = [
-            Request(
-                prompt,
-                min(options.max_new_tokens, self.target.context_length - len(prompt)),
-                SamplingParams(temperature=float(i % 2), seed=i),
-            )
-            for i, prompt in enumerate(prompts)
-        ]
-        engine, texts = Engine(self.target), []
+        engine, texts, requests = Engine(self.target), [], []
+        for i, prompt in enumerate(prompts):
+            room = min(options.max_new_tokens, self.target.context_length - len(prompt))
+            requests.append(Request(prompt, room, SamplingParams(temperature=float(i % 2), seed=i)))
         for at in range(0, len(requests), _WRITTEN_TOGETHER):
             texts += decode(engine, requests[at : at + _WRITTEN_TOGETHER]).texts
         return text_batches(self.target, list(map(as_sample, prompts, texts)))

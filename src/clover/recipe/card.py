@@ -5,13 +5,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 import jinja2
+import torch
 
 from clover.api import load
 from clover.engine import Generation
 from clover.files import write_json, write_text
 from clover.metrics import Acceptance
 from clover.recipe.corpus import Source
-from clover.recipe.drafts import DraftFacts
+from clover.recipe.drafts import DraftFacts, made_here
 from clover.recipe.pretrain import TargetFacts
 from clover.report.words import system_name
 
@@ -26,6 +27,7 @@ def write_card(
     drafts: Sequence[DraftFacts],
     prompts: Sequence[str],
     device: str,
+    command: str,
 ) -> None:
     """Try the finished models on development prompts and write `README.md` and `facts.json` into `output`."""
     tau, new = {}, {}
@@ -42,6 +44,7 @@ def write_card(
     facts = {
         "target": asdict(target),
         "drafts": [asdict(draft) for draft in drafts],
+        "drafts_made": f"{made_here(torch.device(device), torch.bfloat16)}; `{command}`",
         "tau": tau,
         "new_token_share": new,
         "sources": [asdict(source) for source in sources],
@@ -58,7 +61,7 @@ def write_card(
     source = Path(__file__).with_name("card.md").read_text(encoding="utf-8")
     template = jinja2.Environment(trim_blocks=True, keep_trailing_newline=True).from_string(source)
     card = template.render(
-        target=target, drafts=drafts, tau=tau, new=new, sources=sources, samples=samples, name=system_name
+        facts, target=target, drafts=drafts, sources=sources, samples=samples, name=system_name
     )
     write_text(output / "README.md", card)
 

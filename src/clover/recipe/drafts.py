@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from torch import Tensor
 
 from clover.api import load
 from clover.data import Sample
@@ -17,7 +16,7 @@ from clover.drafts import DraftModel
 from clover.drafts.loading import trainable_system
 from clover.engine import Engine, Request
 from clover.files import read_json, write_json, written
-from clover.recipe.text import corpus_windows, learnt_tokens
+from clover.recipe.text import learnt_tokens
 from clover.report.provenance import Provenance
 from clover.target import TargetModel
 from clover.train import TrainConfig, checkpoint_path, train
@@ -36,22 +35,18 @@ class DraftFacts:
     """How a draft was trained.
 
     Attributes:
-        tokens, corpus_tokens: that the target wrote, and of the corpus beside them.
+        tokens: different ones that could be learnt.
         seen: tokens of all training steps.
         accuracy: per head, on texts that were held out.
-        made: when, and on what.
     """
 
     system: str
     tokens: int
-    corpus_tokens: int
     steps: int
     seen: int
     minutes: float
     parameters: int
     accuracy: list[float]
-    made: str
-    command: str
 
 
 def finish_training(
@@ -75,19 +70,11 @@ def finish_training(
 
 
 def train_draft(
-    system: str,
-    target: TargetModel,
-    texts: Sequence[Sample],
-    corpus: Tensor,
-    output: Path,
-    minutes: float,
-    command: str,
-    console: Console,
+    system: str, target: TargetModel, texts: Sequence[Sample], output: Path, minutes: float, console: Console
 ) -> DraftFacts:
-    """Train one draft on what the target wrote, and as many tokens of the corpus (Short [T]); see `finish_training`."""
-    made, tokens = trainable_system(system), learnt_tokens(texts)
+    """Train one draft by its best recipe; see `finish_training`."""
     torch.manual_seed(0)
-    draft = made.from_target(target)
+    draft = trainable_system(system).from_target(target)
     config = TrainConfig(
         output=str(output),
         target="the embedded target",
@@ -98,21 +85,17 @@ def train_draft(
         max_minutes=minutes,
         lr=2e-3,
         dtype="bf16",
-        loss=made.default_loss,
+        loss=draft.default_loss,
     )
-    samples = [*texts, *corpus_windows(corpus, tokens, WINDOW)]
-    result = finish_training(config, target, samples, draft, console)
+    result = finish_training(config, target, texts, draft, console)
     return DraftFacts(
         system=system,
-        tokens=tokens,
-        corpus_tokens=tokens,
+        tokens=learnt_tokens(texts),
         steps=result["steps"],
         seen=result["tokens"],
         minutes=round(result["seconds"] / 60, 1),
         parameters=draft.num_parameters(),
         accuracy=(result["validation"] or {}).get("accuracy", []),
-        made=made_here(target.device, target.dtype),
-        command=command,
     )
 
 

@@ -23,7 +23,7 @@ from clover.recipe.corpus import Source, prompts_from, read_corpus
 from clover.recipe.drafts import SYSTEMS, WINDOW, DraftFacts, keep_draft, made_here, train_draft
 from clover.recipe.options import RecipeOptions
 from clover.recipe.pretrain import TargetFacts, mean_loss, pretrain, target_config
-from clover.recipe.text import openings, write_once
+from clover.recipe.text import corpus_windows, learnt_tokens, openings, write_once
 from clover.recipe.tokens import token_stream, train_tokenizer
 from clover.regenerate import RegenerateConfig
 from clover.report.progress import Progress
@@ -68,11 +68,11 @@ class _Recipe:
         facts = self._train_target() if self.kept is None else self._keep_target(self.kept)
         target = TargetModel.load(self.output / "target", dtype="bfloat16", device=self.device)
         self.console.print("[bold]3/5[/] text written by the target")
-        texts = self._texts(target)
-        drafts = []
-        for system in SYSTEMS:
+        texts, drafts = self._texts(target), []
+        for system, share in SYSTEMS.items():
             self.console.print(f"[bold]4/5[/] {system}")
-            drafts.append(self._train_draft(system, target, texts))
+            minutes, folder = self._minutes(_DRAFTS_SHARE * share), self.work / system
+            drafts.append(train_draft(system, target, texts, folder, minutes, self.console))
         self.console.print("[bold]5/5[/] trees and card")
         self._finish(facts, drafts)
 
@@ -133,7 +133,7 @@ class _Recipe:
         )
 
     def _texts(self, target: TargetModel) -> list[Sample]:
-        """What the target writes after each opening of a training file, twice: greedily and by sampling."""
+        """What the target writes after openings of training files, greedily and by sampling; and as much corpus."""
         samples = openings(target.tokenizer, self.corpus.train, _OPENING_TOKENS, _OPENINGS) * 2
         config = RegenerateConfig(
             max_length=WINDOW,
@@ -144,12 +144,8 @@ class _Recipe:
         with Progress(self.console) as progress:
             progress.begin(len(samples))
             file = self.work / "written.jsonl"
-            return write_once(target, samples, config, file, lambda texts, _: progress.reach(texts))
-
-    def _train_draft(self, system: str, target: TargetModel, texts: Sequence[Sample]) -> DraftFacts:
-        minutes, stream = self._minutes(_DRAFTS_SHARE * SYSTEMS[system]), self.streams["train"]
-        folder, command = self.work / system, self.options.command
-        return train_draft(system, target, texts, stream, folder, minutes, command, self.console)
+            texts = write_once(target, samples, config, file, lambda texts, _: progress.reach(texts))
+        return [*texts, *corpus_windows(self.streams["train"], learnt_tokens(texts), WINDOW)]
 
     def _finish(self, target: TargetFacts, drafts: Sequence[DraftFacts]) -> None:
         """Prompts, drafts with their trees, and the card."""
@@ -168,4 +164,4 @@ class _Recipe:
         known = {(source.name, source.version) for source in old}
         new = [source for source in self.corpus.sources if (source.name, source.version) not in known]
         sources = sorted([*old, *new], key=lambda source: -source.bytes)
-        write_card(self.output, sources, target, drafts, development, self.device)
+        write_card(self.output, sources, target, drafts, development, self.device, self.options.command)
