@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -54,7 +54,7 @@ class _Written:
 
     index: Annotated[int, Field(ge=0)]
     tokens: list[Annotated[int, Field(ge=0, lt=2**31)]]
-    loss_mask: list[Literal[0, 1]]
+    loss_mask: list[Annotated[int, Field(ge=0, le=1)]]
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.loss_mask):
@@ -73,7 +73,7 @@ class _Text:
     index: int
     parts: deque[list[int]]
     tokens: list[int] = field(default_factory=list)
-    loss_mask: list[Literal[0, 1]] = field(default_factory=list)
+    loss_mask: list[int] = field(default_factory=list)
     turn: int = 0
 
     def ask(self, config: RegenerateConfig, limit: int) -> Request | None:
@@ -95,7 +95,7 @@ class _Text:
         """Add tokens that the target has written."""
         self._add(tokens, 1)
 
-    def _add(self, tokens: Sequence[int], learnt: Literal[0, 1]) -> None:
+    def _add(self, tokens: Sequence[int], learnt: int) -> None:
         self.tokens += tokens
         self.loss_mask += [learnt] * len(tokens)
 

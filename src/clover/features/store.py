@@ -133,7 +133,7 @@ class FeatureStore(Texts):
         """Hidden states of a batch of this store's windows, [B, T, W] and [B, T, H] on its device; 0 on padding."""
         rows = [window.shard.states(window) for window in batch.windows if isinstance(window, StoredSample)]
         read, hidden = (
-            torch.nn.utils.rnn.pad_sequence(part, batch_first=True).to(batch.tokens.device)
+            torch.nn.utils.rnn.pad_sequence(list(part), batch_first=True).to(batch.tokens.device)
             for part in zip(*rows, strict=True)
         )
         return Features(read, hidden)
