@@ -13,13 +13,13 @@ def test_evaluate_passes_its_options(run_clover: Callable, monkeypatch: pytest.M
     monkeypatch.setattr("clover.evaluate.run.run_evaluate", seen.append)
     flags = ["--target", "t", "--draft", "d", "--tree", "chain:2", "--tree", "clover2", "--tree", "chain:2"]
     flags += ["--dtype", "float32", "--device", "cpu", "--temperature", "0.5", "--max-new-tokens", "9"]
-    flags += ["--max-prompts", "3", "--batch-size", "2", "--seed", "4", "--text", "x.txt"]
+    flags += ["--max-prompts", "3", "--batch-size", "2", "--seed", "4"]
     flags += ["--json", "x.json"]
     assert run_clover("evaluate", "a.jsonl", "b.txt", *flags).code == 0
     assert run_clover("evaluate").code == 0
     assert seen == [
         EvaluateOptions(
-            files=("a.jsonl", "b.txt"), texts=("x.txt",), target="t", draft="d", trees=("chain:2", "clover2"),
+            files=("a.jsonl", "b.txt"), target="t", draft="d", trees=("chain:2", "clover2"),
             temperatures=(0.5,), max_new_tokens=9, max_prompts=3, batch_size=2, dtype="float32", device="cpu",
             seed=4, json=Path("x.json"),
         ),

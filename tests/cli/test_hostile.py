@@ -30,7 +30,6 @@ COMMANDS = {
     "train parquet": ["train", "--data", "FILE.parquet", "--output", "OUT"],
     "vocabulary": ["vocabulary", "--data", "FILE.regenerated.jsonl", "--size", "8", "--output", "OUT"],
     "evaluate": ["evaluate", "FILE.jsonl"],
-    "evaluate texts": ["evaluate", "--text", "FILE.jsonl"],
     "tune": ["tune", "FILE.json"],
     "demo": ["demo", "--prompts", "FILE.json"],
     "bench": ["bench", "--prompts", "FILE.json"],

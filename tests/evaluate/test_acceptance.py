@@ -114,7 +114,7 @@ def test_groups_add_up_and_have_errors_over_prompts() -> None:
     json = setting.to_dict()
     assert json["tau"] == 2.5 and json["nodes"] == 3
     assert [(group["group"], group["tau"]) for group in json["groups"]] == [("a", 2.0), ("b", 4.0)]
-    assert json["kinds"][0]["share"] == 0.75 and json["kinds"][0]["emitted"] == 4
+    assert json["kinds"][0]["share"]["value"] == 0.75 and json["kinds"][0]["emitted"] == 4
 
 
 def test_a_setting_without_prompts_has_no_depths() -> None:

@@ -7,7 +7,7 @@ its last step does not say which; so the last token of each text is in τ as τ 
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import reduce
 from itertools import chain
 from operator import add
@@ -84,15 +84,6 @@ class Share:
     emitted: int
     share: Estimate
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {
-            "label": self.label,
-            "emitted": self.emitted,
-            "share": self.share.value,
-            "error": self.share.error,
-        }
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -120,10 +111,8 @@ class Setting:
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers as JSON values."""
-        parts = {"groups": self.groups, "kinds": self.kinds, "positions": self.positions}
-        listed = {name: [one.to_dict() for one in part] for name, part in parts.items()}
-        setting = {"tree": self.tree, "nodes": self.nodes, "temperature": self.temperature}
-        return setting | self.all.to_dict() | listed
+        groups = [group.to_dict() for group in self.groups]
+        return asdict(self) | self.all.to_dict() | {"groups": groups}
 
 
 def tau_pairs(acceptances: Sequence[Acceptance]) -> list[tuple[int, int]]:

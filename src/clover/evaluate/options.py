@@ -17,15 +17,7 @@ class EvaluateOptions(options.ModelOptions):
         typer.Argument(
             metavar="FILE",
             help="Prompts: Spec-Bench, MT-bench, HumanEval, GSM8K, other .json and .jsonl, .txt with one per line; "
-            ".py and other texts are cut into prompts. Left out: the texts, or code prompts.",
-        ),
-    ] = ()
-    texts: Annotated[
-        tuple[str, ...],
-        typer.Option(
-            metavar="FILE",
-            help="Measure the heads on these texts as they are (files as `clover train --data` takes them), not on "
-            "what the target writes; may be given several times.",
+            ".py and other texts are cut into prompts. Left out: code prompts.",
         ),
     ] = ()
     draft: options.Draft = None

@@ -1,14 +1,13 @@
 """An evaluation from its options to the report."""
 
 from collections.abc import Sequence
-from itertools import islice, product
+from itertools import product
 from typing import Any
 
 from rich.console import Console
 
 from clover import assets
 from clover.api import load
-from clover.data import FileTexts, Sample
 from clover.data.tasks import TaskPrompt, fitting, read_prompts
 from clover.engine import Engine
 from clover.errors import UserError
@@ -20,7 +19,7 @@ from clover.evaluate.acceptance import (
     count_kinds,
     count_positions,
 )
-from clover.evaluate.accuracy import HeadAccuracy, as_sample, measure_heads, text_batches
+from clover.evaluate.accuracy import as_sample, measure_heads, text_batches
 from clover.evaluate.options import EvaluateOptions
 from clover.evaluate.report import make_tables
 from clover.options import command_line
@@ -73,12 +72,11 @@ def _evaluate(options: EvaluateOptions, progress: Progress) -> Report:
     assert draft is not None
     engines = {tree: Engine(target, draft, parse_tree(tree)) for tree in options.trees}
     engines = engines or {_OWN_TREE: model.engine}
-    chosen = choose_prompts(options.files or options.texts, target, options.max_prompts)
+    chosen = choose_prompts(options.files, target, options.max_prompts)
     prompts = fitting(chosen, target.context_length, options.max_new_tokens)
-    texts = _read_texts(options, target)
     wanted = list(product(engines, options.temperatures))
-    greedy = (wanted[0][0], 0.0)
-    runs = dict.fromkeys(wanted if texts else [*wanted, greedy])
+    greedy = (wanted[0][0], 0.0)  # its texts are what the heads are measured on
+    runs = dict.fromkeys([*wanted, greedy])
     progress.begin(len(runs) + 1)
     written = {}
     for tree, temperature in runs:
@@ -87,19 +85,29 @@ def _evaluate(options: EvaluateOptions, progress: Progress) -> Report:
         written[tree, temperature] = continue_prompts(
             engines[tree], prompts, length, temperature, size, options.seed, share
         )
-    texts = texts or [as_sample(one.prompt.tokens, one.tokens) for one in written[greedy]]
+    texts = [as_sample(one.prompt.tokens, one.tokens) for one in written[greedy]]
     share = progress.part(1, "accuracy of the heads")
     heads = measure_heads(target, draft, text_batches(target, texts), share)
     settings = [_setting(tree, t, engines[tree], written[tree, t], target.tokenizer) for tree, t in wanted]
-    counts = len(prompts), len(chosen) - len(prompts), len(texts)
-    origin = Provenance.here(command_line("evaluate", options, files="files"), target.device, target.dtype)
-    return _report(options, origin, str(draft.config.model_type), counts, heads, settings)
-
-
-def _read_texts(options: EvaluateOptions, target: TargetModel) -> list[Sample]:
-    tokenizer: Any = target.tokenizer
-    texts = FileTexts(options.texts, tokenizer, target.eos_token_ids)
-    return list(islice(texts, options.max_prompts))
+    left_out = len(chosen) - len(prompts)
+    more = f" ({left_out} more do not fit into the context)" if left_out else ""
+    system = str(draft.config.model_type)
+    facts = {
+        "target": options.target or _EMBEDDED,
+        "draft": options.draft or _EMBEDDED,
+        "system": system_name(system),
+        "prompts": f"{len(prompts)} prompts, {options.max_new_tokens} new tokens each{more}",
+        "heads measured on": "what the target writes at temperature 0",
+    }
+    data = {"heads": heads.to_dict(), "settings": [setting.to_dict() for setting in settings]}
+    return Report(
+        "How good the draft is",
+        Provenance.here(command_line("evaluate", options, files="files"), target.device, target.dtype),
+        list(facts.items()),
+        make_tables(heads, settings),
+        data=facts | {"system": system} | data,
+        notes=[("±", "one standard error over prompts or texts")],
+    )
 
 
 def _setting(
@@ -108,32 +116,6 @@ def _setting(
     assert engine.drafter is not None
     kinds, positions = count_kinds(written, tokenizer), count_positions(written)
     return Setting(tree, engine.drafter.max_nodes - 1, temperature, count_groups(written), kinds, positions)
-
-
-def _report(
-    options: EvaluateOptions,
-    origin: Provenance,
-    system: str,
-    counts: tuple[int, int, int],
-    heads: HeadAccuracy,
-    settings: Sequence[Setting],
-) -> Report:
-    """The report; `counts` are prompts, those that were left out, and texts."""
-    prompts, left_out, texts = counts
-    more = f" ({left_out} more do not fit into the context)" if left_out else ""
-    as_written = f"{texts} texts as written in {', '.join(options.texts)}"
-    facts = {
-        "target": options.target or _EMBEDDED,
-        "draft": options.draft or _EMBEDDED,
-        "system": system_name(system),
-        "prompts": f"{prompts} prompts, {options.max_new_tokens} new tokens each{more}",
-        "heads measured on": as_written if options.texts else "what the target writes at temperature 0",
-    }
-    results = {"heads": heads.to_dict(), "settings": [setting.to_dict() for setting in settings]}
-    data = facts | {"system": system} | results
-    notes = [("±", "one standard error over prompts or texts")]
-    tables = make_tables(heads, settings)
-    return Report("How good the draft is", origin, list(facts.items()), tables, data=data, notes=notes)
 
 
 def choose_prompts(
