@@ -50,10 +50,13 @@ def test_it_learns_a_pattern(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert mean_loss(model, stream) < before / 4
 
 
-def test_a_finished_run_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("minutes", [0.1, 0.5])
+def test_a_finished_run_is_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: float
+) -> None:
     monkeypatch.setattr(module, "time", Clock())
     stream = torch.arange(6000, dtype=torch.int16) % 16
-    model, budget = tiny(), (tmp_path / "state", 0.5, 256)
+    model, budget = tiny(), (tmp_path / "state", minutes, 256)
     *_, last = pretrain(model, stream, *budget)
     trained = {name: value.clone() for name, value in model.state_dict().items()}
     again = tiny()

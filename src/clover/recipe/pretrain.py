@@ -76,7 +76,7 @@ def pretrain(
     """
     device, budget = next(model.parameters()).device, minutes * 60
     optimizers = _optimizers(model)
-    state = {"step": 0, "tokens": 0, "seconds": 0.0, "loss": float("nan")}
+    state = {"step": 0, "tokens": 0, "seconds": 0.0, "loss": 0.0}
     if work.exists():
         state = load_checkpoint(work, {"target": model}, optimizers)
     saved, started = state["seconds"], time.monotonic() - state["seconds"]
@@ -84,12 +84,11 @@ def pretrain(
     try:
         while (elapsed := time.monotonic() - started) < budget:
             batch = _batch(stream, elapsed / budget, batch_tokens, state["step"]).to(device)
-            loss = _step(model, batch, optimizers, _rate(elapsed / budget))
+            state["loss"] = float(_step(model, batch, optimizers, _rate(elapsed / budget)))
             state["step"] += 1
             state["tokens"] += batch.numel()
             state["seconds"] = time.monotonic() - started
             if state["step"] % 10 == 0:
-                state["loss"] = float(loss)
                 yield PretrainProgress(elapsed / budget, **state)
             if state["seconds"] - saved > _SAVE_EVERY_SECONDS:
                 saved = state["seconds"]
