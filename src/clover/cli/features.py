@@ -1,6 +1,5 @@
 """``clover features``: run the target over a corpus once, for several drafts to be trained from."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,18 +80,19 @@ def _write_anew(
 def _store(
     model: "TargetModel", source: "Texts", output: Path, resume: bool, settings: tuple[str, int, int]
 ) -> None:
-    from clover.features import FeatureStore, StoreConfig, store_bytes, write_features
+    from clover.features import FeatureStore, StoreConfig, write_features
     from clover.report.progress import Progress
     from clover.target import weights_fingerprint
 
     config = StoreConfig(weights_fingerprint(model), source.fingerprint, *settings)
-    size = store_bytes(model, source, config.hidden_state)
-    print(f"{len(source):,} texts, about {size / 1e6:,.0f} MB of hidden states", file=sys.stderr)
     with Progress() as progress:
         progress.begin(len(source))
 
         def show(done: int, tokens: int) -> None:
             progress.reach(done, f"{done:,} texts, {tokens:,} tokens")
 
-        write_features(model, source, config, output, resume, show)
+        def tell(size: int) -> None:
+            progress.log(f"{len(source):,} texts, about {size / 1e6:,.0f} MB of hidden states")
+
+        write_features(model, source, config, output, resume, show, tell)
     print(f"{output}: {FeatureStore(output).tokens:,} tokens; clover train --features {output}")

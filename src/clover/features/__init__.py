@@ -1,7 +1,7 @@
 """What the frozen target says about training text: computed as it is needed, or once and kept on disk."""
 
 from clover.features.compute import Features, compute_features, hidden_scale
-from clover.features.store import FeatureStore, StoreConfig, check_store, store_bytes, write_features
+from clover.features.store import FeatureStore, StoreConfig, check_store, write_features
 
 __all__ = [
     "Features",
@@ -10,6 +10,5 @@ __all__ = [
     "check_store",
     "compute_features",
     "hidden_scale",
-    "store_bytes",
     "write_features",
 ]

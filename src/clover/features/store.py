@@ -207,12 +207,14 @@ def write_features(
     path: Path,
     resume: bool = False,
     progress: Callable[[int, int], None] = lambda texts, tokens: None,
+    tell_size: Callable[[int], None] = lambda size: None,
 ) -> None:
     """Run the target over all texts and keep its hidden states in the directory `path`, shard by shard.
 
     Args:
         resume: go on with what is there.
         progress: called with (texts, tokens) done so far.
+        tell_size: called beforehand with the bytes that the whole store will take.
 
     Raises:
         UserError: the disk has too little room, the directory is in the way or belongs to another target, other texts
@@ -220,6 +222,7 @@ def write_features(
     """
     index = _begin(path, config, resume)
     need, free = store_bytes(target, texts, config.hidden_state), shutil.disk_usage(path).free
+    tell_size(need)
     need -= sum((path / shard.name).stat().st_size for shard in index.shards)
     if need * _MARGIN > free:
         raise UserError(
