@@ -31,6 +31,8 @@ SETTINGS = (
     SamplingParams(temperature=0.7, top_p=0.8, repetition_penalty=1.3, seed=6),
     SamplingParams(repetition_penalty=1.5, banned_tokens=(7, 8)),
     SamplingParams(temperature=1.0, top_k=5, min_p=0.02, logit_bias={9: 1.5}, seed=7),
+    SamplingParams(temperature=0.9, frequency_penalty=1.2, presence_penalty=-0.7, seed=8),
+    SamplingParams(frequency_penalty=1.5, presence_penalty=2.0, repetition_penalty=0.8),
 )
 
 

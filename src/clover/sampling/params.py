@@ -10,6 +10,7 @@ from clover.errors import UserError
 from clover.files import checked
 
 _Token = Annotated[int, Field(ge=0)]
+_Penalty = Annotated[float, Field(ge=-1e3, le=1e3)]
 _Bias = Annotated[float, Field(ge=-1e6, le=1e6)]
 
 
@@ -32,6 +33,8 @@ class SamplingParams:
         min_p: keep the tokens with at least this share of the highest probability; in [0, 1].
         repetition_penalty: positive logits of tokens in the text (prompt included) are divided, negative ones
             multiplied by it; 1e-3 to 1e3, 1 is off.
+        frequency_penalty: taken from a token's logit for each time it is among the new tokens; -1e3 to 1e3, 0 is off.
+        presence_penalty: taken from the logits of all tokens that are among the new ones; -1e3 to 1e3, 0 is off.
         logit_bias: added to the logits of these tokens, -1e6 to 1e6.
         banned_tokens: never emitted.
         seed: of the row's random numbers, in [0, 2^63); equal prompts with equal seeds get equal texts.
@@ -42,6 +45,8 @@ class SamplingParams:
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
     repetition_penalty: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0
+    frequency_penalty: _Penalty = 0.0
+    presence_penalty: _Penalty = 0.0
     logit_bias: Mapping[_Token, _Bias] = field(default_factory=dict, hash=False)
     banned_tokens: Annotated[tuple[_Token, ...], Field(strict=False)] = ()
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0

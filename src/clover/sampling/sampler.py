@@ -1,7 +1,8 @@
 """What the target model itself says next: logits processors and random numbers of the rows of a batch.
 
 The processors are those of transformers, in the same order: logit bias, repetition penalty, banned tokens; then, for
-rows that sample, temperature, top-k, top-p and min-p. The penalty looks at the text and at the node's own path.
+rows that sample, temperature, top-k, top-p and min-p. Frequency and presence penalties, which transformers lacks, come
+after the repetition penalty. Penalties look at the text and at the node's own path.
 
 Shapes: B batch, N tree nodes, D depth of the tree, V vocabulary, A tokens committed in one step, P nodes whose
 children are ranked or drawn, K children, V' tokens that a draft proposes from, W tokens that filters look at.
@@ -18,7 +19,8 @@ from torch import Tensor
 from clover.sampling.gumbel_cache import CHOICE, GumbelCache
 from clover.sampling.numbers import gumbels, most_probable, uniforms
 from clover.sampling.params import SamplingParams
-from clover.sampling.warpers import Warpers, column
+from clover.sampling.penalties import Penalties
+from clover.sampling.warpers import Warpers
 from clover.tree import TokenTree
 
 _DRAW, _TEST = 0, 1  # what a hashed number is for; another is `CHOICE`
@@ -75,7 +77,7 @@ class Sampler:
         self._device = torch.device(device)
         self._configure(params)
         self._positions = torch.zeros(len(params), dtype=torch.long, device=self._device)
-        self._seen = self._seen_in(prompts).to(self._device)
+        self._penalties = Penalties(params, prompts, vocab_size, self._device)
         tokens = torch.arange(vocab_size, device=self._device)
         self._numbers = GumbelCache(self._seeds, self._rows_greedy, tokens)
         self._depths = 1  # how many depths are hashed at once
@@ -86,7 +88,6 @@ class Sampler:
         self._rows_greedy = greedy = [row.greedy for row in params]
         self._any_greedy, self.any_sampled = any(greedy), not all(greedy)
         self._greedy = torch.tensor(greedy, dtype=torch.bool, device=self._device).view(-1, 1)
-        self._penalty = column([row.repetition_penalty for row in params], 1.0, self._device)
         biased = any(row.logit_bias or row.banned_tokens for row in params)
         self._bias = self._bias_tensor() if biased else None
         self._warpers = Warpers(params, self._vocab_size, self._device)
@@ -102,15 +103,6 @@ class Sampler:
                 bias[row, 0, token] = value
             bias[row, 0, list(params.banned_tokens)] = -torch.inf
         return bias.to(self._device)
-
-    def _seen_in(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        """Bool [B, V + 1]; the last column takes what is padding, or a token that has no logit."""
-        seen = torch.zeros(len(prompts), self._vocab_size + 1, dtype=torch.bool)
-        if self._penalty is not None:
-            rows = [row for row, prompt in enumerate(prompts) for _ in prompt]
-            tokens = [min(token, self._vocab_size) for prompt in prompts for token in prompt]
-            seen[rows, tokens] = True
-        return seen
 
     def choose(self, logits: Tensor, tree: TokenTree) -> Tensor:
         """Choose the token that the target itself says after each node, Long [B, N].
@@ -144,7 +136,7 @@ class Sampler:
     @property
     def takes_most_probable(self) -> bool:
         """Whether `choose` is no more than `most_probable`: all rows are greedy and none has a processor."""
-        return not self.any_sampled and self._bias is None and self._penalty is None
+        return not self.any_sampled and self._bias is None and not self._penalties.active
 
     def target_probs(self, logits: Tensor, tree: TokenTree) -> Tensor:
         """The distribution that `choose` draws from, [B, N, V] in float32 or float64; one-hot for greedy rows."""
@@ -243,35 +235,26 @@ class Sampler:
         """Append the first counts[b], Long [B], of new tokens Long [B, A] to the text of each row."""
         self._positions = self._positions + counts
         self._numbers.advance()
-        if self._penalty is not None:
-            padding = torch.arange(tokens.shape[1], device=tokens.device) >= counts.unsqueeze(1)
-            self._seen = self._seen.scatter(1, tokens.masked_fill(padding, self._vocab_size), True)
+        self._penalties.commit(tokens, counts)
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep these rows, in this order."""
         self._configure([self._params[row] for row in rows])
         index = torch.tensor(rows, dtype=torch.long, device=self._device)
-        self._positions, self._seen = self._positions[index], self._seen[index]
+        self._positions = self._positions[index]
+        self._penalties.select(index, self._params)
         self._numbers.select(rows, self._seeds, self._rows_greedy)
 
     def insert(self, other: Sampler) -> None:
         """Take in the rows of another sampler of the same vocabulary and device, behind the own ones."""
         self._configure([*self._params, *other._params])
         self._positions = torch.cat((self._positions, other._positions))
-        self._seen = torch.cat((self._seen, other._seen))
+        self._penalties.insert(other._penalties, self._params)
         self._numbers.insert(self._seeds, self._rows_greedy)
 
     def _scores(self, logits: Tensor, tree: TokenTree) -> Tensor:
-        """Apply what greedy rows need too: bias, repetition penalty, bans."""
+        """Apply what greedy rows need too: bias, bans, penalties."""
         scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if self._bias is not None:
             scores = scores + self._bias.to(scores.dtype)
-        if self._penalty is not None:
-            scores = self._penalised(scores, tree, self._penalty.to(scores.dtype))
-        return scores
-
-    def _penalised(self, scores: Tensor, tree: TokenTree, penalty: Tensor) -> Tensor:
-        # What is no ancestor is counted as the root's token, which is on every path.
-        path_tokens = torch.where(tree.ancestor_mask, tree.tokens.unsqueeze(1), tree.tokens[:, :1, None])
-        seen = self._seen[:, None, : self._vocab_size].expand(scores.shape).scatter(2, path_tokens, True)
-        return torch.where(seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
+        return self._penalties.apply(scores, tree)
