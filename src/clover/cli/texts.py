@@ -2,7 +2,6 @@
 
 import sys
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,20 +20,76 @@ if TYPE_CHECKING:
 
 _SECONDS = ".seconds.json"  # ends the name of the file that says how long the written texts took
 
-_given = panel()
-MoreData = Annotated[list[str] | None, typer.Argument(metavar="FILE", help="More files of --data.")]
-Regenerate = Annotated[
-    bool,
-    _given("First let the target write the answers itself, in place of the data's.", "--regenerate"),
-]
-RegenerateMinutes = Annotated[
-    float | None,
-    _given("Stop writing after this time and take the texts there are.", metavar="M", min=0),
-]
-BatchSize = Annotated[
-    int,
-    _given("Texts that --regenerate writes together; less takes less memory.", metavar="N", min=1),
-]
+_given, _models = panel(), panel("Models")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions(options.ModelOptions):
+    """What `clover train` and `clover features` learn from, and where they write."""
+
+    output: options.Output
+    data: Annotated[
+        tuple[str, ...],
+        _given("Training texts: .txt, .jsonl, .json or .parquet; several may follow.", metavar="FILE..."),
+    ] = ()
+    more_data: Annotated[tuple[str, ...], typer.Argument(metavar="FILE", help="More files of --data.")] = ()
+    regenerate: Annotated[
+        bool,
+        _given("First let the target write the answers itself, in place of the data's.", "--regenerate"),
+    ] = False
+    regenerate_minutes: Annotated[
+        float | None,
+        _given("Stop writing after this time and take the texts there are.", metavar="M", min=0),
+    ] = None
+    batch_size: Annotated[
+        int,
+        _given("Texts that --regenerate writes together; less takes less memory.", metavar="N", min=1),
+    ] = 64
+    max_length: Annotated[int, _given("Longest text, in tokens.", metavar="N", min=3)] = 2048
+    resume: Annotated[bool, _given("Go on with what was begun in this output directory.", "--resume")] = False
+    dtype: Annotated[
+        str | None,
+        _models(
+            "bfloat16 or float32. Left out: the one in which this machine multiplies faster.", metavar="DTYPE"
+        ),
+    ] = None
+    seed: options.Seed = 0
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All training texts."""
+        return self.data + self.more_data
+
+    @property
+    def rules(self) -> "RegenerateConfig":
+        """How the target writes texts anew."""
+        from clover.regenerate import RegenerateConfig
+
+        return RegenerateConfig(
+            max_length=self.max_length,
+            seed=self.seed,
+            batch_size=self.batch_size,
+            max_minutes=self.regenerate_minutes,
+        )
+
+    def load_target(self) -> "TargetModel":
+        """The target, the embedded one by default; UserError if it cannot be loaded, or has no tokenizer."""
+        from clover.assets import TARGET
+        from clover.target import TargetModel
+
+        target = TargetModel.load(
+            self.target or TARGET, self.dtype or "fastest", self.device, self.trust_remote_code
+        )
+        if target.tokenizer is None:
+            raise UserError(f"the target {self.target} has no tokenizer, which training texts need")
+        return target
+
+    def open(self, target: "TargetModel") -> "FileTexts":
+        """The texts of the files, with a stand-in for each answer that the target is to write."""
+        from clover.data import FileTexts
+
+        assert target.tokenizer is not None
+        return FileTexts(self.files, target.tokenizer, target.eos_token_ids, self.regenerate)
 
 
 @dataclass(frozen=True)
@@ -45,45 +100,6 @@ class WrittenTexts:
     seconds: float
 
 
-def load_target(
-    name: str | None, dtype: str | None, device: str | None, trust_remote_code: bool
-) -> "TargetModel":
-    """The target of a command, the embedded one by default; in the dtype that is faster here if none is given.
-
-    Raises:
-        UserError: it cannot be loaded, or has no tokenizer.
-    """
-    from clover.assets import TARGET
-    from clover.target import TargetModel
-
-    options.hide_loading_bars()
-    target = TargetModel.load(
-        name or str(TARGET), dtype=dtype or "fastest", device=device, trust_remote_code=trust_remote_code
-    )
-    if target.tokenizer is None:
-        raise UserError(f"the target {name} has no tokenizer, which training texts need")
-    return target
-
-
-def open_texts(target: "TargetModel", files: Iterable[str], stand_ins: bool) -> "FileTexts":
-    """The texts of files; `stand_ins` as for `FileTexts`."""
-    from clover.data import FileTexts
-
-    assert target.tokenizer is not None
-    return FileTexts(files, target.tokenizer, target.eos_token_ids, stand_ins)
-
-
-def written_path(target: "TargetModel", texts: "FileTexts", rules: "RegenerateConfig", output: Path) -> Path:
-    """The file beside `output` in which the target writes these texts by these rules.
-
-    So named, a run with another target, other data or other options never takes this one's answers.
-    """
-    from clover.regenerate import written_name
-
-    name = written_name(target, texts.fingerprint, rules)
-    return output.with_name(f"{output.name}.{name}.regenerated.jsonl")
-
-
 def has_written(output: Path) -> bool:
     """Whether an interrupted run has begun to write texts beside `output`."""
     from glob import escape
@@ -92,23 +108,26 @@ def has_written(output: Path) -> bool:
 
 
 def write_anew(
+    given: TextOptions,
     target: "TargetModel",
     texts: "FileTexts",
-    rules: "RegenerateConfig",
-    path: Path,
     resume: bool = False,
     finished: bool = False,
 ) -> WrittenTexts:
-    """Let the target write the answers into a file, which is continued where it is there.
+    """Let the target write the answers into a file beside the output, which is continued where it is there.
+
+    So named, a run with another target, other data or other options never takes this one's answers.
 
     Args:
-        path: of `written_path`.
         resume: the file must be there.
         finished: take what it holds.
     """
-    from clover.regenerate import read_regenerated, regenerate
+    from clover.regenerate import read_regenerated, regenerate, written_name
     from clover.report.progress import Progress
 
+    rules = given.rules
+    name = written_name(target, texts.fingerprint, rules)
+    path = given.output.with_name(f"{given.output.name}.{name}.regenerated.jsonl")
     if resume and not path.exists():
         raise UserError(
             f"there is nothing to resume: {path} does not exist; resume with the same target, data and options"
