@@ -51,13 +51,16 @@ class Row:
     @cached_property
     def speed(self) -> Ratio:
         """Tokens per second."""
-        return self._ratio(lambda own, _: list(zip(own.tokens, own.batch_seconds, strict=True)))
+        return self._ratio(lambda own, _: own.batches)
 
     @cached_property
     def speedup(self) -> Ratio:
         """Against plain decoding, the mean of logarithms over batches of prompts."""
         return self._ratio(
-            lambda own, plain: [(log(a / b), 1.0) for a, b in zip(own.speeds, plain.speeds, strict=True)]
+            lambda own, plain: [
+                (log(tokens / seconds * base / count), 1.0)
+                for (tokens, seconds), (count, base) in zip(own.batches, plain.batches, strict=True)
+            ]
         )
 
     @cached_property

@@ -56,7 +56,6 @@ def make_plots(findings: Findings) -> dict[str, Picture]:
         "batch-size": ("Speed by batch size", speeds),
         "accuracy": ("Accuracy of the heads", _by_head(findings)),
         "tree-size": ("Size of the tree", _against("draft tokens per step at most", both, 3, by_nodes)),
-        "learning-rate": ("Learning rate", _against("peak learning rate", both, 2, _by_rate)),
     }
     plots = {"speed": Picture("Speed-up and τ", partial(_draw_speed, findings, smallest))} if smallest else {}
     plots |= {
@@ -90,10 +89,6 @@ def _rule(method: Method) -> Method:
     """
     rule, _, size = str(method.tree).rpartition(":")
     return replace(method, tree=rule) if size.isdigit() else method
-
-
-def _by_rate(row: Row) -> tuple[Method, float]:
-    return replace(row.method, learning_rate=None), row.method.learning_rate or 0.0
 
 
 def _by_head(findings: Findings) -> list[_Panel]:

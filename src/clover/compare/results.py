@@ -10,7 +10,6 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from clover.compare.plan import Method
@@ -49,32 +48,20 @@ class Decoded:
 
     Args:
         nodes: draft tokens verified per step at most; 0 for plain decoding.
-        tokens: written in each batch of prompts.
-        seconds: of each batch in each round, prefill and drafting included.
+        batches: of each batch of prompts the new tokens, and the median seconds of its rounds, prefill included.
         acceptances: of each prompt.
-        step_milliseconds: of one decoding step of the whole batch, by phase, the median of the rounds.
-        identical: so many texts are token by token those of plain decoding.
+        step_milliseconds: of one decoding step of the whole batch, by phase, and "total".
+        identical: so many texts are token by token those of plain decoding, in every round.
         exact: whether they have to be: all but at temperatures above 0 with trees that draw their children.
     """
 
     method: Method
     nodes: int
-    tokens: tuple[int, ...]
-    seconds: tuple[tuple[float, ...], ...]
+    batches: tuple[tuple[int, float], ...]
     acceptances: tuple[Acceptance, ...]
     step_milliseconds: dict[str, float]
     identical: int
     exact: bool
-
-    @property
-    def batch_seconds(self) -> list[float]:
-        """Seconds of each batch, the median of the rounds."""
-        return [median(batch) for batch in zip(*self.seconds, strict=True)]
-
-    @property
-    def speeds(self) -> list[float]:
-        """Tokens per second of each batch."""
-        return [tokens / seconds for tokens, seconds in zip(self.tokens, self.batch_seconds, strict=True)]
 
 
 @dataclass(frozen=True)

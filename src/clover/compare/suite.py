@@ -1,32 +1,4 @@
-"""A suite: what is compared, read from a TOML file.
-
-name = "mine"
-target = "embedded"              # or a directory, or a name on the hub
-
-[text]                           # the target writes what the drafts learn from …
-files = ["chats.jsonl"]          # … after the prompts in these files; without files after openings of source code
-texts = 400
-
-[training]
-steps = [200, 400]
-losses = ["default", "with-labels"]
-
-[losses.with-labels]             # a loss of one's own
-label_weight = 1.0
-
-[[systems]]
-system = "clover2"
-options = { num_augmenting_layers = 1 }
-trees = ["clover2", "chain:4"]
-
-[measuring]
-batch_sizes = [1, 4]
-temperatures = [0.0, 1.0]
-
-[[tasks]]
-name = "code"
-kind = "prompts"
-"""
+"""A suite: what is compared, read from a TOML file such as those in `suites/`; each table is a class below."""
 
 import sys
 from collections.abc import Sequence
@@ -152,7 +124,7 @@ class Task(_Table):
 
 
 class Suite(_Table):
-    """All that a comparison consists of; see the head of this file."""
+    """All that a comparison consists of."""
 
     name: Name
     title: str = ""
