@@ -15,54 +15,62 @@ _TURN_ENDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tok
 
 @dataclass(frozen=True)
 class Source:
-    """Where a target comes from: a directory or hub name, and the GGUF file in it, if that is what holds it."""
+    """Where a target comes from: what the user named, a directory or hub name, and the GGUF file in it, if any."""
 
+    name: str
     place: str
     gguf_file: str | None = None
+
+    @property
+    def directory(self) -> Path | None:
+        """The directory that holds a model in the hub's format; None for what is on the hub, and for a GGUF file."""
+        path = Path(self.place)
+        return path if path.is_dir() and self.gguf_file is None else None
 
     @property
     def options(self) -> dict[str, Any]:
         """What transformers' loaders are told beside the place."""
         return {} if self.gguf_file is None else {"gguf_file": self.gguf_file}
 
-    @property
-    def path(self) -> Path:
-        return Path(self.place) if self.gguf_file is None else Path(self.place, self.gguf_file)
-
 
 def find_source(name_or_path: str) -> Source:
     """Tell a GGUF file, or a directory that holds one and no other model, from everything else.
 
-    UserError if there are several, the file is of another kind, or the packages that read it are not installed.
+    UserError if there are several, the file is of another kind, the packages that read it are not installed, or there
+    is no such directory.
     """
     path = Path(name_or_path)
     if path.is_file() and path.suffix == ".gguf":
-        return _checked(path)
+        return _checked(path, name_or_path)
+    if not path.is_dir() and (path.exists() or name_or_path.startswith(("/", ".", "~"))):
+        raise UserError(f"target model {name_or_path}: no such directory")
     if path.is_dir() and not (path / "config.json").exists():
         files = sorted(file for file in path.glob("*.gguf") if file.is_file())
         if len(files) > 1:
             names = ", ".join(file.name for file in files)
             raise UserError(f"target model {name_or_path} holds several GGUF files ({names}); name one")
         if files:
-            return _checked(files[0])
-    return Source(name_or_path)
+            return _checked(files[0], name_or_path)
+    return Source(name_or_path, name_or_path)
 
 
-def add_turn_ends(model: PreTrainedModel, path: Path) -> None:
-    """Make the model stop on every token that the file calls the end of a text, a turn or a message."""
+def add_turn_ends(model: PreTrainedModel, source: Source) -> None:
+    """Make the model stop on every token that its GGUF file calls the end of a text, a turn or a message."""
+    if source.gguf_file is None:
+        return
     from gguf import GGUFReader
 
-    fields = GGUFReader(path).fields
+    fields = GGUFReader(Path(source.place, source.gguf_file)).fields
     found = [int(fields[name].contents()) for name in _TURN_ENDS if name in fields]
     if found:
         assert model.generation_config is not None
         model.generation_config.eos_token_id = list(dict.fromkeys(found))
 
 
-def _checked(path: Path) -> Source:
+def _checked(path: Path, name: str) -> Source:
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
             raise UserError(f"target model {path} is not a GGUF file")
     if not (find_spec("gguf") and find_spec("accelerate")):
         raise UserError(f"target model {path} needs two more packages: pip install 'clover-decoding[gguf]'")
-    return Source(str(path.parent), path.name)
+    return Source(name, str(path.parent), path.name)

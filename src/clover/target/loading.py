@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 
 from clover.errors import UserError, one_line
 from clover.files import read_json
-from clover.target.gguf import add_turn_ends, find_source
+from clover.target.gguf import Source, add_turn_ends
 from clover.target.support import check_config
 
 _MOST = {"layer": 1_000, "head": 100_000, "size": 100_000_000}  # of numbers whose names hold these words
@@ -97,29 +97,23 @@ def _seconds(rows: torch.Tensor, weight: torch.Tensor) -> float:
     return time.perf_counter() - started
 
 
-def load_config(name_or_path: str, trust_remote_code: bool) -> hf.PretrainedConfig:
+def load_config(source: Source, trust_remote_code: bool) -> hf.PretrainedConfig:
     """Read and check the configuration; UserError if it is missing, broken, unknown or not supported."""
-    path, source = Path(name_or_path), find_source(name_or_path)
-    if (
-        source.gguf_file is None
-        and not path.is_dir()
-        and (path.exists() or name_or_path.startswith(("/", ".", "~")))
-    ):
-        raise UserError(f"target model {name_or_path}: no such directory")
-    if (path / "config.json").is_file():
-        _check_sizes(path / "config.json")
+    directory = source.directory
+    if directory and (directory / "config.json").is_file():
+        _check_sizes(directory / "config.json")
     try:
         options = {"trust_remote_code": trust_remote_code, **source.options}
         config = hf.AutoConfig.from_pretrained(source.place, **options)
     except FAILURES as error:
         if "trust_remote_code" in str(error):
             raise UserError(
-                f"target model {name_or_path} comes with Python code of its own; "
+                f"target model {source.name} comes with Python code of its own; "
                 "read it, then allow it with trust_remote_code"
             ) from error
-        raise _failure(name_or_path, error) from error
-    if (path / "generation_config.json").is_file():
-        read_json(path / "generation_config.json")  # transformers would pass over a broken one
+        raise _failure(source, error) from error
+    if directory and (directory / "generation_config.json").is_file():
+        read_json(directory / "generation_config.json")  # transformers would pass over a broken one
     check_config(config)
     return config
 
@@ -135,18 +129,16 @@ def _check_sizes(file: Path) -> None:
 
 
 def load_model(
-    name_or_path: str,
+    source: Source,
     config: hf.PretrainedConfig,
     dtype: torch.dtype,
     device: torch.device,
     trust_remote_code: bool,
 ) -> hf.PreTrainedModel:
     """Read safetensors weights (never pickles) into the unpatched model; UserError if any is missing or broken."""
-    source = find_source(name_or_path)
-    safe: dict[str, Any] = source.options
-    if source.gguf_file is None:
-        _refuse_pickles(name_or_path)
-        safe = {"use_safetensors": True}
+    if source.directory:
+        _refuse_pickles(source.directory)
+    safe: dict[str, Any] = source.options or {"use_safetensors": True}
     try:
         loaded: Any = hf.AutoModelForCausalLM.from_pretrained(
             source.place,
@@ -161,29 +153,24 @@ def load_model(
         missing = sorted(report["missing_keys"])
         if missing:
             raise UserError(
-                f"target model {name_or_path}: its files hold no {missing[0]} ({len(missing)} missing)"
+                f"target model {source.name}: its files hold no {missing[0]} ({len(missing)} missing)"
             )
-        if source.gguf_file is not None:
-            add_turn_ends(model, source.path)
+        add_turn_ends(model, source)
         return model.to(device)
     except UserError:
         raise
     except FAILURES as error:
         if "ignore_mismatched_sizes" in str(error):
             raise UserError(
-                f"target model {name_or_path}: its weights have not the shapes of config.json"
+                f"target model {source.name}: its weights have not the shapes of config.json"
             ) from error
-        raise _failure(name_or_path, error) from error
+        raise _failure(source, error) from error
 
 
-def load_tokenizer(name_or_path: str, trust_remote_code: bool) -> hf.PreTrainedTokenizerBase | None:
+def load_tokenizer(source: Source, trust_remote_code: bool) -> hf.PreTrainedTokenizerBase | None:
     """The tokenizer beside the model, None if there is none; UserError if it is broken."""
-    path, source = Path(name_or_path), find_source(name_or_path)
-    if (
-        source.gguf_file is None
-        and path.is_dir()
-        and not any((path / name).is_file() for name in _TOKENIZER_FILES)
-    ):
+    directory = source.directory
+    if directory and not any((directory / name).is_file() for name in _TOKENIZER_FILES):
         return None
     try:
         return hf.AutoTokenizer.from_pretrained(
@@ -192,20 +179,18 @@ def load_tokenizer(name_or_path: str, trust_remote_code: bool) -> hf.PreTrainedT
     except BaseException as error:  # on broken files the tokenizers library raises Exception, or it panics
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        if isinstance(error, OSError) and not path.is_dir():
+        if isinstance(error, OSError) and not Path(source.place).is_dir():
             return None
-        raise UserError(f"the tokenizer of {name_or_path} cannot be read: {one_line(error)}") from error
+        raise UserError(f"the tokenizer of {source.name} cannot be read: {one_line(error)}") from error
 
 
-def _failure(name_or_path: str, error: BaseException) -> UserError:
-    return UserError(f"target model {name_or_path} cannot be loaded: {one_line(error)}")
+def _failure(source: Source, error: BaseException) -> UserError:
+    return UserError(f"target model {source.name} cannot be loaded: {one_line(error)}")
 
 
-def _refuse_pickles(name_or_path: str) -> None:
-    path = Path(name_or_path)
-    if path.is_dir() and not any(path.glob("*.safetensors*")):
-        found: Any = next(
-            (file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in path.glob(pattern)), None
-        )
-        reason = f"only {found}, a pickle, which could run code; convert it to" if found else "no"
-        raise UserError(f"target model {name_or_path}: the directory holds {reason} safetensors weights")
+def _refuse_pickles(directory: Path) -> None:
+    if any(directory.glob("*.safetensors*")):
+        return
+    found = next((f.name for end in ("bin", "pt", "pth") for f in directory.glob(f"*.{end}")), None)
+    reason = f"only {found}, a pickle, which could run code; convert it to" if found else "no"
+    raise UserError(f"target model {directory}: the directory holds {reason} safetensors weights")

@@ -19,6 +19,7 @@ from clover.errors import UserError
 from clover.fixed_cache import FixedCache
 from clover.target import loading, support
 from clover.target.fast_linear import MAX_BYTES, can_speed_up, fast_linear, shared_copy, speed_up
+from clover.target.gguf import find_source
 from clover.target.probe import check_tree, run_plainly
 from clover.target.structure import LogitsHead, Taps, find_layers, kv_shape, place_of_final_norm, sdpa_mask
 
@@ -96,13 +97,13 @@ class TargetModel:
         Raises:
             UserError: files missing or broken, model not supported, dtype or device not usable.
         """
-        name = str(name_or_path)
         device = loading.resolve_device(device)
         resolved = None if dtype == "fastest" else loading.resolve_dtype(dtype, device)
-        config = loading.load_config(name, trust_remote_code)
+        source = find_source(str(name_or_path))
+        config = loading.load_config(source, trust_remote_code)
         dtype = resolved or loading.fastest_dtype(config.get_text_config().hidden_size, device)
-        model = loading.load_model(name, config, dtype, device, trust_remote_code)
-        return cls(model, loading.load_tokenizer(name, trust_remote_code))
+        model = loading.load_model(source, config, dtype, device, trust_remote_code)
+        return cls(model, loading.load_tokenizer(source, trust_remote_code))
 
     # -- facts ---------------------------------------------------------------------------------------------------
 
