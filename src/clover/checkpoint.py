@@ -36,19 +36,17 @@ def save_checkpoint(
     modules: Mapping[str, nn.Module],
     optimizers: Mapping[str, Optimizer],
     state: Mapping[str, Any],
-    trainable_only: bool = False,
 ) -> None:
     """Write the training state to the file `path`, which holds the old or the whole new state at any time.
 
     Args:
-        modules: saved by name; a parameter that a module holds twice is written once.
+        modules: saved by name, their frozen parameters left out; one that a module holds twice is written once.
         optimizers: saved by name, with their parameter groups; their state must be tensors.
         state: the caller's own values; anything that JSON can hold.
-        trainable_only: leave out parameters that need no gradient.
     """
     if Path(path).is_dir():
         raise UserError(f"{path} is a directory; a checkpoint is one file")
-    tensors, groups = _tensors(modules, trainable_only), {}
+    tensors, groups = _tensors(modules), {}
     for name, optimizer in optimizers.items():
         content = optimizer.state_dict()
         groups[name] = content["param_groups"]
@@ -67,14 +65,13 @@ def load_checkpoint(
     path: str | os.PathLike[str],
     modules: Mapping[str, nn.Module],
     optimizers: Mapping[str, Optimizer],
-    trainable_only: bool = False,
 ) -> dict[str, Any]:
     """Bring modules, optimizers and the random number state back to what `path` holds; return the caller's values.
 
     UserError if the file is missing, damaged, or was saved from other modules or optimizers.
     """
     saved, header = _read(Path(path))
-    expected = _tensors(modules, trainable_only)
+    expected = _tensors(modules)
     _check_same(path, saved, expected)
     if sorted(header.optimizers) != sorted(optimizers):
         raise UserError(f"{path} holds the optimizers {sorted(header.optimizers)}, not {sorted(optimizers)}")
@@ -90,15 +87,15 @@ def load_checkpoint(
     return header.state
 
 
-def _tensors(modules: Mapping[str, nn.Module], trainable_only: bool) -> dict[str, Tensor]:
-    """Parameters and persistent buffers of the modules, and the random number state of the CPU."""
+def _tensors(modules: Mapping[str, nn.Module]) -> dict[str, Tensor]:
+    """Trained parameters and persistent buffers of the modules, and the random number state of the CPU."""
     found = {"random.cpu": torch.get_rng_state()}
     for name, module in modules.items():
         saved = module.state_dict(keep_vars=True)
         found |= {
             f"module.{name}.{key}": parameter.detach()
             for key, parameter in module.named_parameters()
-            if parameter.requires_grad or not trainable_only
+            if parameter.requires_grad
         }
         found |= {f"module.{name}.{key}": value for key, value in module.named_buffers() if key in saved}
     return found

@@ -212,14 +212,14 @@ class _Run:
             self.entry,
         )
         modules, optimizers = {"draft": self.draft}, self.learner.optimizers
-        save_checkpoint(checkpoint_path(self.config), modules, optimizers, asdict(state), trainable_only=True)
+        save_checkpoint(checkpoint_path(self.config), modules, optimizers, asdict(state))
         self.saved = time.monotonic()
 
     def restore(self) -> None:
         """Take over where the checkpoint stands."""
         modules, optimizers = {"draft": self.draft}, self.learner.optimizers
         path = checkpoint_path(self.config)
-        state = validated(_State, load_checkpoint(path, modules, optimizers, trainable_only=True), str(path))
+        state = validated(_State, load_checkpoint(path, modules, optimizers), str(path))
         self.config.check_resumable(state.config)
         if state.data != self.texts.fingerprint:
             raise UserError(f"{path} was trained on other texts; resume with the same data")
