@@ -101,11 +101,17 @@ def take_turns(methods: list[T], turn: int) -> list[T]:
 class Decoding:
     """One batch on one engine, decoded a while at a time; `seconds` are those inside `advance`."""
 
-    def __init__(self, engine: Engine, batch: Sequence[Request], synchronize: bool = False):
+    def __init__(
+        self,
+        engine: Engine,
+        batch: Sequence[Request],
+        synchronize: bool = False,
+        max_rows: int | None = None,
+    ):
         self.clock = PhaseClock(synchronize)
         self.seconds, self.tokens = 0.0, 0
         self.pieces: list[str] = []
-        self._device, self._events = engine.target.device, engine.run(batch, self.clock)
+        self._device, self._events = engine.target.device, engine.run(batch, self.clock, max_rows=max_rows)
         self._steps: list[list[tuple[int, ...]]] = [[] for _ in batch]
         self._acceptances = [Acceptance() for _ in batch]
 
@@ -135,9 +141,11 @@ class Decoding:
         )
 
 
-def decode(engine: Engine, batch: Sequence[Request], synchronize: bool = False) -> Run:
-    """Decode a batch once; `synchronize` waits for a GPU after each phase, see `PhaseClock`."""
-    run = Decoding(engine, batch, synchronize).advance()
+def decode(
+    engine: Engine, batch: Sequence[Request], synchronize: bool = False, max_rows: int | None = None
+) -> Run:
+    """Decode a batch once; `synchronize` waits for a GPU after each phase, see `PhaseClock`, `max_rows` run at once."""
+    run = Decoding(engine, batch, synchronize, max_rows).advance()
     assert run is not None, "it has all the time it takes"
     return run
 

@@ -222,10 +222,9 @@ class Comparison:
         """What the target writes after the prompts of all tasks, greedily and sampled in turn."""
         options = self.suite.measuring
         prompts = [p for task in self.suite.tasks for p in task_prompts(self.target, task, options.prompts)]
-        engine, texts, requests = Engine(self.target), [], []
+        requests = []
         for i, prompt in enumerate(prompts):
             room = min(options.max_new_tokens, self.target.context_length - len(prompt))
             requests.append(Request(prompt, room, SamplingParams(temperature=float(i % 2), seed=i)))
-        for at in range(0, len(requests), _WRITTEN_TOGETHER):
-            texts += decode(engine, requests[at : at + _WRITTEN_TOGETHER]).texts
+        texts = decode(Engine(self.target), requests, max_rows=_WRITTEN_TOGETHER).texts
         return text_batches(self.target, list(map(as_sample, prompts, texts)))

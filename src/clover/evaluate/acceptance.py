@@ -1,10 +1,9 @@
-"""What the engine accepts of a draft: τ, per depth, per group of prompts, by kind of token and by position.
+"""What the engine accepts of a draft: τ, per depth, per group of prompts and by kind of token.
 
 A step emits accepted draft tokens and, last, one bonus token that the target adds itself. A text may end on either, and
-its last step does not say which; so the last token of each text is in τ as τ is defined, but in no kind or position.
+its last step does not say which; so the last token of each text is in τ as τ is defined, but in no kind.
 """
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -16,12 +15,12 @@ from typing import Any
 from clover.data.tasks import TaskPrompt
 from clover.engine import Engine, Request
 from clover.evaluate.kinds import TOKEN_KINDS, kinds_of
-from clover.interleaved import decode
+from clover.interleaved import Decoding
 from clover.metrics import Acceptance
 from clover.report.statistics import Estimate, ratio
 from clover.sampling import SamplingParams
 
-_FIRST_BIN = 16  # new tokens of the first bin of positions; each later bin ends at twice the one before
+_GLANCE = 1.0  # seconds between two looks at how far it is
 
 
 @dataclass(frozen=True)
@@ -73,14 +72,14 @@ class Group:
 
 @dataclass(frozen=True)
 class Share:
-    """Of the new tokens with a label those that were accepted draft tokens; bonus tokens are the others.
+    """Of the new tokens of a kind those that were accepted draft tokens; bonus tokens are the others.
 
     Args:
-        emitted: all new tokens with this label.
+        emitted: all new tokens of this kind.
         share: 0 … 1, with its standard error over texts.
     """
 
-    label: str
+    kind: str
     emitted: int
     share: Estimate
 
@@ -94,7 +93,6 @@ class Setting:
         nodes: draft tokens verified per step at most.
         groups: in the order of the prompts.
         kinds: by kind of token.
-        positions: by number of the new token in its text, from 1.
     """
 
     tree: str
@@ -102,7 +100,6 @@ class Setting:
     temperature: float
     groups: tuple[Group, ...]
     kinds: tuple[Share, ...]
-    positions: tuple[Share, ...]
 
     @property
     def all(self) -> Group:
@@ -134,21 +131,19 @@ def continue_prompts(
     seed: int = 0,
     progress: Callable[[float], None] = lambda share: None,
 ) -> list[Continuation]:
-    """Let the engine continue prompts; prompt i is sampled with `seed + i`.
+    """Let the engine continue prompts, so many at once; prompt i is sampled with `seed + i`.
 
     Args:
-        progress: called after each batch with the share that is done, 0 … 1.
+        progress: called now and then with the share that is done, 0 … 1.
     """
     requests = [
         Request(prompt.tokens, max_new_tokens, SamplingParams(temperature=temperature, seed=seed + i))
         for i, prompt in enumerate(prompts)
     ]
-    done: list[Continuation] = []
-    for start in range(0, len(prompts), batch_size):
-        run = decode(engine, requests[start : start + batch_size])
-        done += map(Continuation, prompts[start : start + batch_size], run.steps, run.acceptances)
-        progress(len(done) / len(prompts))
-    return done
+    decoding = Decoding(engine, requests, max_rows=batch_size)
+    while (run := decoding.advance(_GLANCE)) is None:
+        progress(decoding.tokens / (max_new_tokens * len(prompts)))
+    return list(map(Continuation, prompts, run.steps, run.acceptances))
 
 
 def count_groups(continuations: Sequence[Continuation]) -> tuple[Group, ...]:
@@ -162,29 +157,13 @@ def count_groups(continuations: Sequence[Continuation]) -> tuple[Group, ...]:
 def count_kinds(continuations: Sequence[Continuation], tokenizer: Any) -> tuple[Share, ...]:
     """Share of accepted draft tokens per kind of token that occurs, in the order of TOKEN_KINDS."""
     texts = [([*one.prompt.tokens, *one.tokens[:-1]], len(one.prompt.tokens)) for one in continuations]
-    return _count(TOKEN_KINDS, kinds_of(tokenizer, texts), continuations)
-
-
-def count_positions(continuations: Sequence[Continuation]) -> tuple[Share, ...]:
-    """Share of accepted draft tokens per bin of positions: new tokens 1–16, 17–32, 33–64, 65–128 and so on."""
-    longest = max(len(one.drafted) for one in continuations)
-    ends = [_FIRST_BIN]
-    while ends[-1] < longest:
-        ends.append(2 * ends[-1])
-    names = [f"{start + 1}–{end}" for start, end in zip([0, *ends], ends, strict=False)]
-    bins = [names[bisect_right(ends, place)] for place in range(longest)]
-    return _count(names, [bins[: len(one.drafted)] for one in continuations], continuations)
-
-
-def _count(
-    names: Sequence[str], labels: Sequence[Sequence[str]], continuations: Sequence[Continuation]
-) -> tuple[Share, ...]:
-    """One share per name that occurs, where each new token of each text has a label."""
+    kinds = kinds_of(tokenizer, texts)
     counts = [
-        Counter(zip(own, one.drafted, strict=True)) for own, one in zip(labels, continuations, strict=True)
+        Counter(zip(own, one.drafted, strict=True)) for own, one in zip(kinds, continuations, strict=True)
     ]
     pairs = {
-        name: [(one[name, True], one[name, True] + one[name, False]) for one in counts] for name in names
+        kind: [(one[kind, True], one[kind, True] + one[kind, False]) for one in counts]
+        for kind in TOKEN_KINDS
     }
-    emitted = {name: sum(total for _, total in found) for name, found in pairs.items()}
-    return tuple(Share(name, emitted[name], ratio(pairs[name])) for name in names if emitted[name])
+    emitted = {kind: sum(total for _, total in found) for kind, found in pairs.items()}
+    return tuple(Share(kind, number, ratio(pairs[kind])) for kind, number in emitted.items() if number)

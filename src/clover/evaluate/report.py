@@ -1,14 +1,14 @@
 """The tables of an evaluation; what follows ± is one standard error over texts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from clover.evaluate.acceptance import Setting, Share
+from clover.evaluate.acceptance import Setting
 from clover.evaluate.accuracy import TOP, HeadAccuracy, TopCounts
 from clover.report.statistics import Estimate
 from clover.report.table import Table
 
-_SIDE_BY_SIDE = 3  # settings in one table of kinds and positions
+_SIDE_BY_SIDE = 3  # settings in one table of kinds
 
 
 def make_tables(heads: HeadAccuracy, settings: Sequence[Setting]) -> list[Table]:
@@ -47,21 +47,14 @@ def _acceptance_table(settings: Sequence[Setting]) -> Table:
 
 def _weakness_table(settings: Sequence[Setting]) -> Table:
     note = "% of the new tokens that the draft gave, and their number; the target itself gave the others."
-    kinds = list(_share_rows([setting.kinds for setting in settings], ""))
-    positions = list(_share_rows([setting.positions for setting in settings], "number "))
     names = [f"{Path(setting.tree).name}, T {setting.temperature:g}" for setting in settings]
-    rows = [*kinds, *positions]
-    return Table("Where the draft is weak", ("new tokens", *names), rows, note, sections=[len(kinds)])
-
-
-def _share_rows(columns: Sequence[Sequence[Share]], prefix: str) -> Iterator[list[str]]:
-    """A row per label that any setting has tokens of."""
     cells = [
-        {share.label: f"{_percent(share.share)} of {share.emitted:,}" for share in shares}
-        for shares in columns
+        {share.kind: f"{_percent(share.share)} of {share.emitted:,}" for share in setting.kinds}
+        for setting in settings
     ]
-    for label in dict.fromkeys(share.label for shares in columns for share in shares):
-        yield [prefix + label, *(column.get(label, "–") for column in cells)]
+    kinds = dict.fromkeys(kind for column in cells for kind in column)
+    rows = [[kind, *(column.get(kind, "–") for column in cells)] for kind in kinds]
+    return Table("Where the draft is weak", ("new tokens", *names), rows, note)
 
 
 def _percent(share: Estimate, digits: int = 1) -> str:

@@ -12,12 +12,10 @@ from clover.data.tasks import TaskPrompt, fitting, read_prompts
 from clover.engine import Engine
 from clover.errors import UserError
 from clover.evaluate.acceptance import (
-    Continuation,
     Setting,
     continue_prompts,
     count_groups,
     count_kinds,
-    count_positions,
 )
 from clover.evaluate.accuracy import as_sample, measure_heads, text_batches
 from clover.evaluate.options import EvaluateOptions
@@ -68,7 +66,7 @@ def _evaluate(options: EvaluateOptions, progress: Progress) -> Report:
         device=options.device,
         trust_remote_code=options.trust_remote_code,
     )
-    target, draft = model.target, model.engine.draft
+    target, draft, tokenizer = model.target, model.engine.draft, model.target.tokenizer
     assert draft is not None
     engines = {tree: Engine(target, draft, parse_tree(tree)) for tree in options.trees}
     engines = engines or {_OWN_TREE: model.engine}
@@ -88,7 +86,13 @@ def _evaluate(options: EvaluateOptions, progress: Progress) -> Report:
     texts = [as_sample(one.prompt.tokens, one.tokens) for one in written[greedy]]
     share = progress.part(1, "accuracy of the heads")
     heads = measure_heads(target, draft, text_batches(target, texts), share)
-    settings = [_setting(tree, t, engines[tree], written[tree, t], target.tokenizer) for tree, t in wanted]
+    settings = [
+        Setting(
+            tree, engines[tree].policy.max_nodes - 1, t, count_groups(found), count_kinds(found, tokenizer)
+        )
+        for tree, t in wanted
+        for found in [written[tree, t]]
+    ]
     left_out = len(chosen) - len(prompts)
     more = f" ({left_out} more do not fit into the context)" if left_out else ""
     system = str(draft.config.model_type)
@@ -108,14 +112,6 @@ def _evaluate(options: EvaluateOptions, progress: Progress) -> Report:
         data=facts | {"system": system} | data,
         notes=[("±", "one standard error over prompts or texts")],
     )
-
-
-def _setting(
-    tree: str, temperature: float, engine: Engine, written: Sequence[Continuation], tokenizer: Any
-) -> Setting:
-    assert engine.drafter is not None
-    kinds, positions = count_kinds(written, tokenizer), count_positions(written)
-    return Setting(tree, engine.drafter.max_nodes - 1, temperature, count_groups(written), kinds, positions)
 
 
 def choose_prompts(

@@ -12,11 +12,9 @@ from clover.target import TargetModel
 WRITTEN_TOGETHER = 8
 
 
-def write_texts(engine: Engine, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+def write_texts(engine: Engine, requests: Sequence[Request]) -> tuple[tuple[int, ...], ...]:
     """The new tokens of each request."""
-    starts = range(0, len(requests), WRITTEN_TOGETHER)
-    batches = [requests[start : start + WRITTEN_TOGETHER] for start in starts]
-    return [text for batch in batches for text in decode(engine, batch).texts]
+    return decode(engine, requests, max_rows=WRITTEN_TOGETHER).texts
 
 
 def read_requests(
