@@ -138,6 +138,11 @@ class ModelOptions:
     device: Device = None
     trust_remote_code: TrustRemoteCode = False
 
+    @property
+    def loading(self) -> dict[str, Any]:
+        """What `TargetModel.load` takes beside the name."""
+        return {"dtype": self.dtype, "device": self.device, "trust_remote_code": self.trust_remote_code}
+
 
 def takes_options(function: Callable[[Any], None]) -> Callable[..., None]:
     """Make a command of a function that takes a dataclass: each field is declared once, and is an option.

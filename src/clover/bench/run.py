@@ -62,9 +62,7 @@ class Bench:
 
     def __init__(self, options: BenchOptions, names: Sequence[str]):
         self.options = options
-        self.target = TargetModel.load(
-            options.target or assets.TARGET, options.dtype, options.device, options.trust_remote_code
-        )
+        self.target = TargetModel.load(options.target or assets.TARGET, **options.loading)
         assistant, draft = None, assets.draft_place(options.draft)
         if options.assistant is not None:
             assistant = load_assistant(options.assistant, self.target, options.trust_remote_code)

@@ -42,8 +42,8 @@ class GenerationOptions(options.ModelOptions):
         """The target and what drafts for it."""
         from clover import api
 
-        names = ("method", "tree", "plain", "dtype", "device", "trust_remote_code", "compile")
-        return api.load(self.target, self.draft, **{name: getattr(self, name) for name in names})
+        how = {name: getattr(self, name) for name in ("method", "tree", "plain", "compile")}
+        return api.load(self.target, self.draft, **how, **self.loading)
 
 
 def describe(generation: Generation) -> str:

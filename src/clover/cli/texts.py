@@ -77,9 +77,7 @@ class TextOptions(options.ModelOptions):
         from clover.assets import TARGET
         from clover.target import TargetModel
 
-        target = TargetModel.load(
-            self.target or TARGET, self.dtype or "fastest", self.device, self.trust_remote_code
-        )
+        target = TargetModel.load(self.target or TARGET, **self.loading | {"dtype": self.dtype or "fastest"})
         if target.tokenizer is None:
             raise UserError(f"the target {self.target} has no tokenizer, which training texts need")
         return target

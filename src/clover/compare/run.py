@@ -101,9 +101,7 @@ class Comparison:
         self.work = options.work or options.folder.with_name(options.folder.name + ".work")
         self.done = read_records(self.results) if self.results.exists() else []
         name = str(assets.TARGET) if suite.target == EMBEDDED else suite.target
-        self.target = TargetModel.load(
-            name, dtype=options.dtype, device=options.device, trust_remote_code=options.trust_remote_code
-        )
+        self.target = TargetModel.load(name, **options.loading)
         if self.target.tokenizer is None:
             raise UserError(f"the target {suite.target} has no tokenizer, which texts and prompts need")
         dtype = str(self.target.dtype).removeprefix("torch.")

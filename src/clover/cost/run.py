@@ -41,9 +41,7 @@ def run_cost(options: CostOptions, console: Console | None = None, errors: Conso
     shapes = _check(options)
     with Progress(errors) as progress:
         progress.say("loading target and draft")
-        target = TargetModel.load(
-            options.target or assets.TARGET, options.dtype, options.device, options.trust_remote_code
-        )
+        target = TargetModel.load(options.target or assets.TARGET, **options.loading)
         draft = _draft(options, target)
         training = _training(options)
         costs = _measure(options, target, draft, shapes, progress)

@@ -78,9 +78,8 @@ class _Demo:
     def __init__(self, options: DemoOptions):
         self.options = options
         self.temperatures = (0.0, options.temperature) if options.temperature else (0.0,)
-        names = ("target", "prompts", "dtype", "device", "trust_remote_code")
-        shared = {name: getattr(options, name) for name in names}
         tokens = options.max_new_tokens or _NEW_TOKENS
+        shared = {"target": options.target, "prompts": options.prompts, **options.loading}
         shown = BenchOptions(max_new_tokens=tokens, max_prompts=_MAX_PROMPTS, **shared)
         self.bench = Bench(shown, (PLAIN, TRANSFORMERS))
         self.target = self.bench.target

@@ -12,6 +12,8 @@ from itertools import chain
 from operator import add
 from typing import Any
 
+from typing_extensions import Self
+
 from clover.data.tasks import TaskPrompt
 from clover.engine import Engine, Request
 from clover.evaluate.kinds import TOKEN_KINDS, kinds_of
@@ -100,6 +102,14 @@ class Setting:
     temperature: float
     groups: tuple[Group, ...]
     kinds: tuple[Share, ...]
+
+    @classmethod
+    def of(
+        cls, tree: str, engine: Engine, temperature: float, written: Sequence[Continuation], tokenizer: Any
+    ) -> Self:
+        """Count what was written."""
+        groups, kinds = count_groups(written), count_kinds(written, tokenizer)
+        return cls(tree, engine.policy.max_nodes - 1, temperature, groups, kinds)
 
     @property
     def all(self) -> Group:

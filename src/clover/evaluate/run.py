@@ -11,12 +11,7 @@ from clover.api import load
 from clover.data.tasks import TaskPrompt, fitting, read_prompts
 from clover.engine import Engine
 from clover.errors import UserError
-from clover.evaluate.acceptance import (
-    Setting,
-    continue_prompts,
-    count_groups,
-    count_kinds,
-)
+from clover.evaluate.acceptance import Setting, continue_prompts
 from clover.evaluate.accuracy import as_sample, measure_heads, text_batches
 from clover.evaluate.options import EvaluateOptions
 from clover.evaluate.report import make_tables
@@ -58,15 +53,8 @@ def run_evaluate(
 
 
 def _evaluate(options: EvaluateOptions, progress: Progress) -> Report:
-    model = load(
-        options.target,
-        options.draft,
-        method="draft",
-        dtype=options.dtype,
-        device=options.device,
-        trust_remote_code=options.trust_remote_code,
-    )
-    target, draft, tokenizer = model.target, model.engine.draft, model.target.tokenizer
+    model = load(options.target, options.draft, method="draft", **options.loading)
+    target, draft = model.target, model.engine.draft
     assert draft is not None
     engines = {tree: Engine(target, draft, parse_tree(tree)) for tree in options.trees}
     engines = engines or {_OWN_TREE: model.engine}
@@ -86,13 +74,7 @@ def _evaluate(options: EvaluateOptions, progress: Progress) -> Report:
     texts = [as_sample(one.prompt.tokens, one.tokens) for one in written[greedy]]
     share = progress.part(1, "accuracy of the heads")
     heads = measure_heads(target, draft, text_batches(target, texts), share)
-    settings = [
-        Setting(
-            tree, engines[tree].policy.max_nodes - 1, t, count_groups(found), count_kinds(found, tokenizer)
-        )
-        for tree, t in wanted
-        for found in [written[tree, t]]
-    ]
+    settings = [Setting.of(tree, engines[tree], t, written[tree, t], target.tokenizer) for tree, t in wanted]
     left_out = len(chosen) - len(prompts)
     more = f" ({left_out} more do not fit into the context)" if left_out else ""
     system = str(draft.config.model_type)

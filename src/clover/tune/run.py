@@ -78,9 +78,7 @@ class _Tuner:
 
     def __init__(self, options: TuneOptions):
         self.options, self.started = options, time.monotonic()
-        self.target = TargetModel.load(
-            options.target or assets.TARGET, options.dtype, options.device, options.trust_remote_code
-        )
+        self.target = TargetModel.load(options.target or assets.TARGET, **options.loading)
         self.draft = load_draft(assets.draft_place(options.draft), self.target)
         command = command_line("tune", options, "files")
         self.origin = Provenance.here(command, self.target.device, self.target.dtype)
