@@ -3,16 +3,18 @@
 from clover.engine.batch import PrefixCache
 from clover.engine.decoding import Decoding
 from clover.engine.engine import Engine
-from clover.engine.requests import Generation, Request, StepEvent
+from clover.engine.requests import Drafted, Generation, Request, StepEvent, TokenLogprobs
 from clover.engine.timing import STEP_PHASES, PhaseClock
 
 __all__ = [
     "STEP_PHASES",
     "Decoding",
+    "Drafted",
     "Engine",
     "Generation",
     "PhaseClock",
     "PrefixCache",
     "Request",
     "StepEvent",
+    "TokenLogprobs",
 ]

@@ -137,12 +137,13 @@ class CapturedSteps:
         """Run the nodes of the trees through the target.
 
         Returns hidden states [B, N, W] for the draft, and either logits [B, N, V], or what was verified where all
-        sequences take the most probable tokens.
+        sequences take the most probable tokens and none wants to know their log-probabilities.
         """
         cache, (rows, nodes) = batch.cache, tree.tokens.shape
         sizes = row_size(batch), node_size(nodes)
         cache.begin_fixed(sizes[1], sizes[1])
-        settles = batch.sampler.takes_most_probable and tree.draws is None
+        wanted = any(one.request.logprobs is not None for one in batch.sequences)
+        settles = batch.sampler.takes_most_probable and tree.draws is None and not wanted
         full, lengths = tree.padded(*sizes), cache.row_lengths(sizes[0])
         with self._taps.active():
             read, *found = self._run_target(full, lengths, _storage(cache), settles)

@@ -16,6 +16,7 @@ from clover.cache import KVCache
 from clover.drafting import Running, StepOutcome
 from clover.drafts import DraftSession
 from clover.engine.batch import Batch, PrefixCache
+from clover.engine.details import with_details
 from clover.engine.pending import Pending
 from clover.engine.prefill import Prefill, chunk_size
 from clover.engine.requests import Request, StepEvent
@@ -188,6 +189,8 @@ class Decoding:
             keep(batch, read, verified, counts)
             pairs = zip(batch.sequences, steps, strict=True)
             events = [sequence.accept(step.tokens, step.path, step.depth) for sequence, step in pairs]
+            requests = [sequence.request for sequence in batch.sequences]
+            events = with_details(events, requests, steps, tree, found, drafter)
             self._leave(batch)
         engine.policy.record(
             StepOutcome(

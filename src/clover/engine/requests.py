@@ -18,6 +18,8 @@ class Request:
         prompt: token ids, at least one.
         stop: the text ends before the first of these strings that it would contain.
         eos: tokens that end the text; the target's own if None, none if empty.
+        logprobs: how many of the most probable tokens are told with each token's log-probability; None for neither.
+        show_trees: whether events hold what was drafted.
     """
 
     prompt: tuple[int, ...]
@@ -25,6 +27,8 @@ class Request:
     params: SamplingParams = field(default_factory=SamplingParams)
     stop: tuple[str, ...] = ()
     eos: tuple[int, ...] | None = None
+    logprobs: int | None = None
+    show_trees: bool = False
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -33,6 +37,34 @@ class Request:
             raise UserError(f"max_new_tokens is {self.max_new_tokens}; it must be at least 1")
         if "" in self.stop:
             raise UserError("a stop string is empty; leave it out")
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """The natural log-probability of a token, and the most probable tokens with theirs, the first the highest.
+
+    They are the target's own, before temperature, penalties and all other processors.
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """The token tree of one sequence in one step, without its root.
+
+    Attributes:
+        tokens: token id of each node.
+        parents: the node above each; -1 for children of the root.
+        path: accepted nodes from depth 1 down, beyond the text's end, too.
+        copied: whether prompt lookup took them from the text, so that the draft was not asked.
+    """
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    path: tuple[int, ...]
+    copied: bool
 
 
 @dataclass(frozen=True)
@@ -66,6 +98,8 @@ class StepEvent:
         text: the text that became certain with them; may be "" (half a character, a possible stop string).
         generation: the whole result, with the request's last event.
         path: accepted nodes of the step's tree, root included; beyond the text's end, too.
+        logprobs: of each token, if the request asked for them.
+        drafted: the step's tree, if the request asked for it.
     """
 
     index: int
@@ -73,3 +107,5 @@ class StepEvent:
     text: str
     generation: Generation | None = None
     path: tuple[int, ...] = (0,)
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    drafted: Drafted | None = None
