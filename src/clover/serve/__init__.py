@@ -1,0 +1,1 @@
+"""An OpenAI-compatible HTTP server on the engine (docs/serving.md). `run.serve` starts it."""

@@ -1,0 +1,173 @@
+"""The JSON of responses, whole or in chunks, in the two forms of OpenAI's interface."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
+from typing import Any
+
+from clover.engine import Generation, Request, TokenLogprobs
+from clover.metrics import Acceptance
+from clover.serve.asking import Asked
+from clover.serve.speculation import Speculation
+from clover.serve.worker import Step
+
+
+@dataclass
+class _Piece:
+    """A part of one text: what a chunk holds, or all of it."""
+
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finish_reason: str | None = None
+    speculation: dict[str, Any] | None = None
+
+    def extend(self, other: _Piece) -> None:
+        """Append the piece that follows."""
+        self.text += other.text
+        self.tokens += other.tokens
+        self.logprobs += other.logprobs
+        self.finish_reason = other.finish_reason
+
+
+class Answer:
+    """One response; feed it the steps of its texts.
+
+    Args:
+        model: its name.
+        tokenizer: of the target.
+    """
+
+    def __init__(self, asked: Asked, model: str, tokenizer: Any):
+        self._asked, self._tokenizer = asked, tokenizer
+        kind = "chatcmpl" if asked.chat else "cmpl"
+        self._head = {"id": f"{kind}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+        self._watched = [_watched(request, tokenizer) for request in asked.requests]
+        self._offsets = [0] * len(asked.requests)  # characters of each text that have logprobs
+        self._ended: dict[int, Generation] = {}
+
+    # -- whole -----------------------------------------------------------------------------------------------------
+
+    def whole(self, steps: Sequence[Step]) -> dict[str, Any]:
+        """The response that is not streamed."""
+        pieces = [_Piece() for _ in self._asked.requests]
+        for step in steps:
+            pieces[step.choice].extend(self._piece(step))
+        choices = [self._choice(number, piece) for number, piece in enumerate(pieces)]
+        kind = "chat.completion" if self._asked.chat else "text_completion"
+        return self._head | {"object": kind, "choices": choices, "usage": self._usage()} | self._acceptance()
+
+    def _choice(self, number: int, piece: _Piece) -> dict[str, Any]:
+        said = {
+            "index": number,
+            "logprobs": self._logprobs(number, piece),
+            "finish_reason": piece.finish_reason,
+        }
+        if self._asked.chat:
+            return said | {"message": {"role": "assistant", "content": piece.text, "refusal": None}}
+        return said | {"text": piece.text}
+
+    # -- in chunks -------------------------------------------------------------------------------------------------
+
+    def opening(self) -> list[dict[str, Any]]:
+        """The chunks before the first step."""
+        if not self._asked.chat:
+            return []
+        delta = {"role": "assistant", "content": ""}
+        numbers = range(len(self._asked.requests))
+        return [
+            self._chunk({"index": n, "delta": delta, "logprobs": None, "finish_reason": None})
+            for n in numbers
+        ]
+
+    def chunk(self, step: Step) -> dict[str, Any] | None:
+        """The chunk of one step; None where it says nothing yet."""
+        piece = self._piece(step)
+        if not (piece.text or piece.logprobs or piece.finish_reason or piece.speculation):
+            return None
+        said = {"index": step.choice, "logprobs": self._logprobs(step.choice, piece)}
+        said["finish_reason"] = piece.finish_reason
+        content = {"delta": {"content": piece.text}} if self._asked.chat else {"text": piece.text}
+        chunk = self._chunk(said | content)
+        if piece.speculation is not None:
+            chunk["speculation"] = piece.speculation
+        if len(self._ended) == len(self._asked.requests):
+            chunk |= self._acceptance()
+        return chunk
+
+    def closing(self) -> list[dict[str, Any]]:
+        """The chunks after the last step."""
+        options = self._asked.body.stream_options
+        if options is None or not options.include_usage:
+            return []
+        return [self._chunk() | {"usage": self._usage()} | self._acceptance()]
+
+    def _chunk(self, *choices: dict[str, Any]) -> dict[str, Any]:
+        kind = "chat.completion.chunk" if self._asked.chat else "text_completion"
+        return self._head | {"object": kind, "choices": list(choices)}
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def _piece(self, step: Step) -> _Piece:
+        event, watched = step.event, self._watched[step.choice]
+        text, told = (event.text, None) if watched is None else watched.take(step)
+        if event.generation is not None:
+            self._ended[step.choice] = event.generation
+        finish = None if event.generation is None else _finish_reason(event.generation)
+        return _Piece(text, list(event.tokens), list(event.logprobs), finish, told)
+
+    def _logprobs(self, number: int, piece: _Piece) -> dict[str, Any] | None:
+        if not piece.logprobs:
+            return None
+        names = [self._tokenizer.decode([token]) for token in piece.tokens]
+        tops = [[(self._tokenizer.decode([t]), value) for t, value in one.top] for one in piece.logprobs]
+        if self._asked.chat:
+            entries = zip(names, piece.logprobs, tops, strict=True)
+            content = [
+                _entry(name, one.logprob) | {"top_logprobs": [_entry(*pair) for pair in top]}
+                for name, one, top in entries
+            ]
+            return {"content": content, "refusal": None}
+        offsets = []
+        for name in names:
+            offsets.append(self._offsets[number])
+            self._offsets[number] += len(name)
+        return {
+            "tokens": names,
+            "token_logprobs": [one.logprob for one in piece.logprobs],
+            "top_logprobs": [dict(top) for top in tops] if any(tops) else None,
+            "text_offset": offsets,
+        }
+
+    def _usage(self) -> dict[str, Any]:
+        new = sum(len(one.tokens) for one in self._ended.values())
+        prompt = self._asked.prompt_tokens
+        return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
+
+    def _acceptance(self) -> dict[str, Any]:
+        """How well speculation went, all texts together, by vLLM's names; no rate where nothing was drafted."""
+        whole = reduce(add, (one.acceptance for one in self._ended.values()), Acceptance())
+        told = {
+            "mean_acceptance_length": whole.tau,
+            "draft_acceptance_rate": whole.accepted / whole.drafted if whole.drafted else None,
+            "acceptance_histogram": whole.histogram,
+        }
+        return {"speculative_decoding": told}
+
+
+def _watched(request: Request, tokenizer: Any) -> Speculation | None:
+    return Speculation(tokenizer, request) if request.show_trees else None
+
+
+def _finish_reason(generation: Generation) -> str:
+    """OpenAI's word: the end of the context is a length, too."""
+    return "stop" if generation.finish_reason == "stop" else "length"
+
+
+def _entry(token: str, logprob: float) -> dict[str, Any]:
+    return {"token": token, "logprob": logprob, "bytes": list(token.encode("utf-8", "replace"))}

@@ -1,0 +1,151 @@
+"""From the body of a request to what the engine is asked."""
+
+from __future__ import annotations
+
+import copy
+import secrets
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from jinja2 import TemplateError
+
+from clover.api import Clover
+from clover.engine import Request
+from clover.errors import UserError, one_line
+from clover.sampling import SamplingParams
+from clover.serve.bodies import Body, ChatBody, CompletionBody
+from clover.serve.errors import ApiError
+
+_COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What one body asks for: n texts after each prompt, those of the first prompt first."""
+
+    body: Body
+    requests: tuple[Request, ...]
+    prompt_tokens: int
+
+    @property
+    def chat(self) -> bool:
+        """Whether it came to /v1/chat/completions."""
+        return isinstance(self.body, ChatBody)
+
+
+class Asking:
+    """Turns bodies into requests, in a thread and with a tokenizer of its own, because tokenizers are not to be shared.
+
+    Args:
+        model: whose engine will run the requests.
+        name: of the model, as clients say it.
+        most_tokens: that a request may ask for; None for what the context leaves.
+        most_texts: that a request may ask for.
+    """
+
+    def __init__(self, model: Clover, name: str, most_tokens: int | None, most_texts: int):
+        self._name, self._most_tokens, self._most_texts = name, most_tokens, most_texts
+        self._engine, self._model = model.engine, copy.copy(model)
+        self._model.target = copy.copy(model.target)
+        self._model.target.tokenizer = copy.deepcopy(model.target.tokenizer)
+        self.executor = ThreadPoolExecutor(1, "clover-tokenizer")
+
+    def read(self, body: Body) -> Asked:
+        """What the engine is asked; ApiError if it cannot do that."""
+        if body.model not in (None, self._name):
+            message = f"there is no model of that name here; this server has {self._name}"
+            raise ApiError(404, message, "model_not_found", "model")
+        given, texts = _prompts(body), body.n or 1
+        if len(given) * texts > self._most_texts:
+            message = f"{len(given) * texts} texts are asked for at once; the most is {self._most_texts}"
+            raise ApiError(400, message, "invalid_value", "n")
+        prompts = [tuple(self._encoded(prompt)) for prompt in given]
+        seed = secrets.randbits(63) if body.seed is None else body.seed
+        made = [self._request(body, prompt, seed + i) for prompt in prompts for i in range(texts)]
+        return Asked(body, tuple(made), sum(map(len, prompts)))
+
+    def _encoded(self, prompt: str | Sequence[int] | list[dict[str, str]]) -> Sequence[int]:
+        try:
+            return self._model.encode(prompt)
+        except (UserError, TemplateError) as error:
+            raise ApiError(400, one_line(error), "invalid_value", _prompt_field(prompt)) from error
+
+    def _request(self, body: Body, prompt: tuple[int, ...], seed: int) -> Request:
+        stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+        options = body.stream_options
+        try:
+            request = Request(
+                prompt,
+                self._new_tokens(body, len(prompt)),
+                _params(body, seed),
+                stop,
+                eos=() if body.ignore_eos else None,
+                logprobs=_logprobs(body),
+                show_trees=bool(body.stream and options and options.include_speculation),
+            )
+            self._engine.check(request)
+        except UserError as error:
+            raise ApiError(400, one_line(error), "invalid_value") from error
+        return request
+
+    def _new_tokens(self, body: Body, prompt_tokens: int) -> int:
+        asked = body.max_tokens
+        if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
+            asked = body.max_completion_tokens
+        if isinstance(body, CompletionBody) and asked is None:
+            asked = _COMPLETION_TOKENS
+        context = self._engine.target.context_length
+        room = context - prompt_tokens
+        most = room if self._most_tokens is None else min(room, self._most_tokens)
+        if asked is not None and (room < 1 or asked > room):
+            raise ApiError(
+                400,
+                f"the context is {context} tokens: {prompt_tokens} of the prompt and {asked} new ones do not fit",
+                "context_length_exceeded",
+            )
+        if asked is not None and asked > most:
+            raise ApiError(400, f"this server writes at most {most} tokens per text; {asked} are asked for")
+        return max(most if asked is None else asked, 1)
+
+
+def _prompts(body: Body) -> Sequence[str | Sequence[int] | list[dict[str, str]]]:
+    if isinstance(body, ChatBody):
+        return [[{"role": _role(message.role), "content": message.text} for message in body.messages]]
+    prompt = body.prompt
+    single = isinstance(prompt, str) or isinstance(prompt[0], int)
+    return [prompt] if single else prompt  # type: ignore[list-item, return-value]
+
+
+def _role(role: str) -> str:
+    """Templates know "system", which "developer" is another word for."""
+    return "system" if role == "developer" else role
+
+
+def _prompt_field(prompt: object) -> str:
+    chat = isinstance(prompt, list) and prompt and isinstance(prompt[0], dict)
+    return "messages" if chat else "prompt"
+
+
+def _params(body: Body, seed: int) -> SamplingParams:
+    """The parameters of one text; what is not said is as OpenAI has it."""
+    return SamplingParams(
+        temperature=1.0 if body.temperature is None else body.temperature,
+        top_k=max(body.top_k or 0, 0),
+        top_p=1.0 if body.top_p is None else body.top_p,
+        min_p=body.min_p or 0.0,
+        repetition_penalty=body.repetition_penalty or 1.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        presence_penalty=body.presence_penalty or 0.0,
+        logit_bias=body.logit_bias or {},
+        seed=seed % 2**63,
+    )
+
+
+def _logprobs(body: Body) -> int | None:
+    """How many of the most probable tokens are told with each; None for no log-probabilities at all."""
+    if isinstance(body, CompletionBody):
+        return body.logprobs
+    if body.top_logprobs and not body.logprobs:
+        raise ApiError(400, "top_logprobs needs logprobs to be true", "invalid_value", "top_logprobs")
+    return (body.top_logprobs or 0) if body.logprobs else None

@@ -1,0 +1,156 @@
+"""The bodies of requests, as pydantic reads them: strictly, with an error for every field that would be passed over.
+
+Field names are OpenAI's; `top_k`, `min_p`, `repetition_penalty` and `ignore_eos` are those that vLLM adds,
+`speculation` and `stream_options.include_speculation` are ours.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+_NOTHING = (None, False, "none", "auto", "default")
+
+
+def _refused(what: str) -> Any:
+    """A field that clients may name, but not use."""
+
+    def refuse(value: Any) -> None:
+        if value not in _NOTHING and value not in ([], {}):
+            raise ValueError(f"this server does not support {what}; leave it out")
+
+    return Annotated[None, BeforeValidator(refuse), WithJsonSchema({"type": "null"})]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+def _only_text(value: Any) -> Any:
+    if isinstance(value, dict) and value.get("type") not in (None, "text"):
+        raise ValueError(
+            "this server takes and writes plain text only; images, audio and JSON modes are refused"
+        )
+    return value
+
+
+class ResponseFormat(_Body):
+    """The only format: plain text."""
+
+    type: Literal["text"]
+
+
+class TextPart(_Body):
+    """A part of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(_Body):
+    """One message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | Annotated[list[Annotated[TextPart, BeforeValidator(_only_text)]], Field(min_length=1)]
+    name: str | None = None
+    refusal: str | None = None
+    annotations: Any = None
+    tool_calls: _refused("tool calls") = None  # type: ignore[valid-type]
+    function_call: _refused("function calls") = None  # type: ignore[valid-type]
+    audio: _refused("audio") = None  # type: ignore[valid-type]
+
+    @property
+    def text(self) -> str:
+        """The content without its division into parts."""
+        return (
+            self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
+        )
+
+
+class StreamOptions(_Body):
+    """What a stream holds beside its text."""
+
+    include_usage: bool | None = None
+    include_speculation: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class GenerationBody(_Body):
+    """What both kinds of requests share."""
+
+    model: str | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=1e-3, le=1e3)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    logit_bias: (
+        Annotated[
+            dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=-100, le=100)]],
+            Field(max_length=1024),
+        ]
+        | None
+    ) = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: (
+        Annotated[str, Field(min_length=1, max_length=1024)]
+        | Annotated[list[Annotated[str, Field(min_length=1, max_length=1024)]], Field(max_length=16)]
+        | None
+    ) = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    ignore_eos: bool = False
+    speculation: bool = True
+    # Said by clients, without a meaning here.
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    service_tier: str | None = None
+    store: _refused("stored completions") = None  # type: ignore[valid-type]
+
+
+class CompletionBody(GenerationBody):
+    """The body of POST /v1/completions."""
+
+    prompt: Annotated[
+        str
+        | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+        | Annotated[list[str], Field(min_length=1, max_length=128)]
+        | Annotated[
+            list[Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]],
+            Field(min_length=1, max_length=128),
+        ],
+        Field(union_mode="left_to_right"),
+    ]
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    echo: _refused("echo") = None  # type: ignore[valid-type]
+    suffix: _refused("suffix") = None  # type: ignore[valid-type]
+    best_of: _refused("best_of") = None  # type: ignore[valid-type]
+
+
+class ChatBody(GenerationBody):
+    """The body of POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    response_format: Annotated[ResponseFormat, BeforeValidator(_only_text)] | None = None
+    modalities: list[Literal["text"]] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    tools: _refused("tools") = None  # type: ignore[valid-type]
+    tool_choice: _refused("tools") = None  # type: ignore[valid-type]
+    parallel_tool_calls: Any = None
+    functions: _refused("functions") = None  # type: ignore[valid-type]
+    function_call: _refused("functions") = None  # type: ignore[valid-type]
+    audio: _refused("audio") = None  # type: ignore[valid-type]
+    prediction: _refused("predicted outputs") = None  # type: ignore[valid-type]
+    reasoning_effort: _refused("reasoning") = None  # type: ignore[valid-type]
+    verbosity: _refused("verbosity") = None  # type: ignore[valid-type]
+    web_search_options: _refused("web search") = None  # type: ignore[valid-type]
+
+
+Body = CompletionBody | ChatBody

@@ -1,0 +1,60 @@
+"""Errors as clients of OpenAI's interface know them: a status, and one JSON object that says what is wrong."""
+
+import re
+from collections.abc import Mapping
+
+from pydantic import ValidationError
+from starlette.responses import JSONResponse
+
+from clover.errors import one_line
+
+_BRANCH = re.compile(r"str|constrained-str|.*\[.*")  # how pydantic names what a field may be
+
+
+class ApiError(Exception):
+    """What a client is told; `param` names the field of the body that is wrong."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        code: str | None = None,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ):
+        super().__init__(message)
+        self.status, self.message, self.code, self.param = status, message, code, param
+        self.headers = dict(headers or {})
+
+    def to_dict(self) -> dict[str, object]:
+        """The body of the response."""
+        kind = {401: "authentication_error", 429: "rate_limit_error"}.get(
+            self.status, "invalid_request_error"
+        )
+        kind = "server_error" if self.status >= 500 else kind
+        said = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return {"error": said}
+
+    def response(self) -> JSONResponse:
+        """The whole response."""
+        return JSONResponse(self.to_dict(), self.status, self.headers)
+
+
+def unreadable(error: ValidationError) -> ApiError:
+    """What is wrong with a body: a refusal if there is one, else of a field that may be several things the closest."""
+    found = error.errors(include_url=False, include_input=False)
+    first = max(found, key=lambda one: (one["type"] == "value_error", len(one["loc"])))
+    place = ".".join(str(part) for part in first["loc"] if not _BRANCH.fullmatch(str(part)))
+    problem = first["msg"].removeprefix("Value error, ").replace("Input should be", "it must be")
+    if first["type"] == "extra_forbidden":
+        problem = "this server does not know the field; leave it out"
+    if first["type"] == "json_invalid":
+        return ApiError(400, one_line(ValueError(problem)), "invalid_json")
+    param = str(first["loc"][0]) if first["loc"] else None
+    message = one_line(ValueError(f"{place}: {problem}" if place else problem))
+    return ApiError(400, _printable(message), "invalid_value", None if param is None else _printable(param))
+
+
+def _printable(text: str) -> str:
+    """What can be sent: names of unknown fields are the client's own, and may be half a character."""
+    return text[:300].encode("utf-8", "replace").decode()

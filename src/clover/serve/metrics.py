@@ -1,0 +1,70 @@
+"""What GET /metrics tells Prometheus. Names after the prefix are vLLM's where vLLM has them."""
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from clover.engine import StepEvent
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_ACCEPTED = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)
+
+
+class Metrics:
+    """The metrics of one server, in a registry of their own. `record` is called from the engine's thread."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._prompt = self._of(Counter, "prompt_tokens", "Prompt tokens of requests that got a first token.")
+        self._tokens = self._of(Counter, "generation_tokens", "New tokens.")
+        self._first = self._histogram(
+            "time_to_first_token_seconds", "From arrival to the first tokens.", _SECONDS
+        )
+        self._between = self._histogram("inter_token_latency_seconds", "Between steps of one text.", _SECONDS)
+        self._accepted = self._histogram(
+            "accepted_tokens_per_step", "Accepted draft tokens; τ is 1 + sum / count.", _ACCEPTED
+        )
+        self._tau = self._of(
+            Gauge, "mean_acceptance_length", "τ: new tokens per text and step, since the start."
+        )
+        self._finished = Counter(
+            "clover_request_success",
+            "Texts that ended, by reason.",
+            ["finished_reason"],
+            registry=self._registry,
+        )
+        self.refused = self._of(Counter, "requests_refused", "Requests refused because too many wait.")
+        self._running = self._of(Gauge, "num_requests_running", "Texts that are being decoded.")
+        self._waiting = self._of(
+            Gauge, "num_requests_waiting", "Texts that wait for a place, or for their prompt."
+        )
+        self._steps = self._emitted = 0
+        self._tau.set_function(lambda: self._emitted / self._steps if self._steps else 0.0)
+
+    def _of(self, kind: type, name: str, documentation: str):
+        return kind(f"clover_{name}", documentation, registry=self._registry)
+
+    def _histogram(self, name: str, documentation: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"clover_{name}", documentation, buckets=buckets, registry=self._registry)
+
+    def watch(self, held: Callable[[], int], running: Callable[[], int]) -> None:
+        """Say where the length of the queue is known."""
+        self._running.set_function(running)
+        self._waiting.set_function(lambda: max(held() - running(), 0))
+
+    def record(self, event: StepEvent, seconds: float, first: bool, speculates: bool) -> None:
+        """Add a step of one text, so many seconds after the one before, or after the request's arrival."""
+        count = len(event.tokens)
+        self._tokens.inc(count)
+        if speculates:
+            self._steps += 1
+            self._emitted += count
+            self._accepted.observe(count - 1)
+        (self._first if first else self._between).observe(seconds)
+        if event.generation is not None:
+            self._prompt.inc(event.generation.prompt_tokens)
+            self._finished.labels(event.generation.finish_reason).inc()
+
+    def text(self) -> bytes:
+        """All of them in Prometheus' text format."""
+        return generate_latest(self._registry)

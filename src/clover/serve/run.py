@@ -1,0 +1,62 @@
+"""Listen, serve, and stop when asked to: on SIGINT or SIGTERM running requests are finished first."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable
+
+import uvicorn
+
+from clover.errors import UserError, one_line
+from clover.serve.app import make_app
+from clover.serve.connection import Connection
+from clover.serve.service import Service
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Take an address, before anything is loaded; UserError if it cannot be had. Port 0 is any free one."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        taken = socket.socket(family)
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind((host, port))
+    except OSError as error:
+        raise UserError(f"cannot listen at {host}:{port}: {one_line(error)}") from error
+    return taken
+
+
+def make_server(service: Service) -> uvicorn.Server:
+    """The server; `run(sockets=[…])` serves until its `should_exit` is set."""
+    settings = service.settings
+
+    class Deadlined(Connection):
+        read_seconds = write_seconds = settings.read_seconds
+
+    config = uvicorn.Config(
+        make_app(service),
+        http=Deadlined,
+        ws="none",
+        lifespan="on",
+        loop="asyncio",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=settings.max_connections,
+        timeout_graceful_shutdown=int(settings.stop_seconds),
+    )
+    return uvicorn.Server(config)
+
+
+def serve(service: Service, taken: socket.socket, ready: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM; a second one ends it at once. `ready` is told the address."""
+    server = make_server(service)
+    host, port = taken.getsockname()[:2]
+    ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    # uvicorn raises the signals again that ended it: by then there is nothing left to do.
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        server.run(sockets=[taken])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,246 @@
+"""The engine in a thread of its own: requests go in, and the steps of each come out on the event loop.
+
+The thread waits for nobody. What a client has not taken yet waits in its `Stream`, which is bounded; a client that
+falls further behind is cut off, and its rows leave the batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from threading import Thread
+from typing import NamedTuple
+
+from clover.engine import Decoding, Engine, PhaseClock, Request, StepEvent
+from clover.serve.errors import ApiError
+from clover.serve.metrics import Metrics
+
+_MOST_BEHIND = 4096  # steps of one client that may wait for it
+
+
+class Step(NamedTuple):
+    """One step of one text: which of the request's texts it is, what it gave, and the seconds of the batch's step."""
+
+    choice: int
+    event: StepEvent
+    seconds: float
+
+
+@dataclass(eq=False)
+class _Ticket:
+    """One text on its way through the engine; `index` is the decoding's number for it, once it is there."""
+
+    stream: Stream
+    choice: int
+    request: Request
+    lane: _Lane
+    submitted: float = field(default_factory=time.perf_counter)
+    index: int | None = None
+    last: float | None = None  # when its latest tokens came
+
+
+class _Lane:
+    """A running batch: one lane speculates, the other decodes plainly. They take turns."""
+
+    def __init__(self, engine: Engine, max_rows: int, speculates: bool):
+        self._engine, self._max_rows, self.speculates = engine, max_rows, speculates
+        self.tickets: dict[int, _Ticket] = {}
+        self.open()
+
+    def open(self) -> None:
+        """Begin with an empty batch."""
+        self.clock = PhaseClock()
+        self.decoding: Decoding = self._engine.open(self._max_rows, self.clock)
+        self.tickets.clear()
+
+    def add(self, ticket: _Ticket) -> None:
+        """Put a text behind those that wait."""
+        ticket.index = self.decoding.add(ticket.request)
+        self.tickets[ticket.index] = ticket
+
+    def cancel(self, ticket: _Ticket) -> None:
+        """Forget a text, unless it has ended."""
+        if ticket.index is not None and self.tickets.pop(ticket.index, None) is ticket:
+            self.decoding.cancel(ticket.index)
+
+
+class Stream:
+    """The steps of one request's texts, in the event loop's thread. Close it, whatever happens."""
+
+    def __init__(self, worker: Worker, requests: Sequence[Request], lane: _Lane):
+        self._worker, self._waiting = worker, deque[Step]()
+        self._ready, self._error = asyncio.Event(), None
+        self.tickets = [_Ticket(self, choice, request, lane) for choice, request in enumerate(requests)]
+        self._left = len(self.tickets)
+
+    def put(self, step: Step) -> None:
+        """Add a step."""
+        self._waiting.append(step)
+        self._ready.set()
+        if len(self._waiting) > _MOST_BEHIND:
+            self.fail(ApiError(408, "the response was not read; the request was cancelled", "timeout"))
+
+    def fail(self, error: ApiError) -> None:
+        """End with an error, which is raised after what already waits."""
+        self._error = self._error or error
+        self._ready.set()
+        self.close()
+
+    async def take(self) -> list[Step]:
+        """What has come since the last call, waiting for it; nothing at the end. ApiError if the engine failed."""
+        while not self._waiting and self._left and self._error is None:
+            self._ready.clear()
+            await self._ready.wait()
+        steps = list(self._waiting)
+        self._waiting.clear()
+        if not steps and self._error is not None:
+            raise self._error
+        self._left -= sum(step.event.generation is not None for step in steps)
+        return steps
+
+    def close(self) -> None:
+        """Cancel what still runs."""
+        self._worker.release(self.tickets)
+
+
+class Worker:
+    """Owns the engine's thread. All but `start` and `stop` is for the event loop's thread, or named otherwise.
+
+    Args:
+        engine: decodes requests; those without speculation have a plain engine over the same target.
+        max_rows: texts that run at once in either way of decoding.
+        max_waiting: texts that may wait for a place.
+    """
+
+    def __init__(self, engine: Engine, max_rows: int, max_waiting: int, metrics: Metrics):
+        self._lanes = {
+            True: _Lane(engine, max_rows, speculates=True),
+            False: _Lane(Engine(engine.target), max_rows, speculates=False),
+        }
+        self._most, self._metrics = max_rows + max_waiting, metrics
+        self._held: dict[_Ticket, None] = {}  # all that were submitted and have not ended, in their order
+        self._inbox = SimpleQueue[Callable[[], None] | None]()
+        self._thread = Thread(target=self._run, name="clover-engine", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        metrics.watch(lambda: len(self._held), lambda: self.running)
+
+    @property
+    def running(self) -> int:
+        """Texts that are being decoded."""
+        return sum(lane.decoding.running for lane in self._lanes.values())
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs or waits, in the engine or on the way to it."""
+        return self._inbox.empty() and all(lane.decoding.idle for lane in self._lanes.values())
+
+    @property
+    def held(self) -> int:
+        """Texts that run or wait."""
+        return len(self._held)
+
+    def start(self) -> None:
+        """Start the thread; steps are delivered on the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End the thread after its present step."""
+        self._inbox.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def submit(self, requests: Sequence[Request], speculation: bool) -> Stream:
+        """Let requests run as soon as there is room; ApiError 429 if too many wait already."""
+        if len(self._held) + len(requests) > self._most:
+            self._metrics.refused.inc()
+            raise self._too_many()
+        stream = Stream(self, requests, self._lanes[speculation])
+        for ticket in stream.tickets:
+            self._held[ticket] = None
+            self._inbox.put(lambda ticket=ticket: ticket.lane.add(ticket))
+        return stream
+
+    def _too_many(self) -> ApiError:
+        waiting = [ticket.submitted for ticket in self._held if ticket.last is None]
+        seconds = time.perf_counter() - min(waiting, default=time.perf_counter())
+        retry = {"Retry-After": str(min(max(round(seconds), 1), 60))}
+        return ApiError(429, "too many requests are waiting; try again later", "queue_full", headers=retry)
+
+    def release(self, tickets: Sequence[_Ticket]) -> None:
+        """Forget texts, and cancel those that have not ended."""
+        for ticket in tickets:
+            if ticket in self._held:
+                del self._held[ticket]
+                self._inbox.put(lambda ticket=ticket: self._cancel(ticket))
+
+    def _deliver(self, steps: list[tuple[_Ticket, Step]]) -> None:
+        for ticket, step in steps:
+            if ticket in self._held:
+                if step.event.generation is not None:
+                    del self._held[ticket]
+                ticket.stream.put(step)
+
+    # -- in the engine's thread ------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while self._take_in():
+            for lane in self._lanes.values():
+                if not lane.decoding.idle:
+                    self._step(lane)
+
+    def _take_in(self) -> bool:
+        """Do what was asked for, waiting for it if there is nothing to decode; False at the end."""
+        wait = self.idle
+        while wait or not self._inbox.empty():
+            asked = self._inbox.get()
+            if asked is None:
+                return False
+            asked()
+            wait = False
+        return True
+
+    def _cancel(self, ticket: _Ticket) -> None:
+        with self._failing(ticket.lane):
+            ticket.lane.cancel(ticket)
+
+    def _step(self, lane: _Lane) -> None:
+        before, events = lane.clock.decoding_seconds, []
+        with self._failing(lane):
+            events = lane.decoding.step()
+        seconds, now = lane.clock.decoding_seconds - before, time.perf_counter()
+        steps = []
+        for event in events:
+            ticket = lane.tickets[event.index]
+            self._metrics.record(
+                event, now - (ticket.last or ticket.submitted), ticket.last is None, lane.speculates
+            )
+            ticket.last = now
+            steps.append((ticket, Step(ticket.choice, event, seconds)))
+            if event.generation is not None:
+                del lane.tickets[event.index]
+        if steps:
+            self._call(lambda: self._deliver(steps))
+
+    @contextmanager
+    def _failing(self, lane: _Lane) -> Iterator[None]:
+        """Where something fails (memory, say), end all texts of the batch, and go on with an empty one."""
+        try:
+            yield
+        except Exception:
+            logging.getLogger("clover").exception("a decoding step failed; its requests were ended")
+            failed = list(lane.tickets.values())
+            lane.open()
+            for ticket in failed:
+                error = ApiError(500, "the server could not go on with this request", "engine_failed")
+                self._call(lambda stream=ticket.stream, error=error: stream.fail(error))
+
+    def _call(self, function: Callable[[], None]) -> None:
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function)
