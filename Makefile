@@ -1,6 +1,7 @@
 # make demo         train nothing, download nothing: show plain decoding and the embedded drafts side by side
 # make test         lint, types, import rules and the tests, in four minutes
 # make test-long    the tests that take longer: whole benchmarks, comparisons and the GPU lab in small, compiled steps
+# make test-page    the page of `clover serve` in a real Chromium, which must be installed
 # make format       put the code in the project's format
 # make clean        remove .venv and caches
 #
@@ -11,16 +12,19 @@ WORKERS ?= 2
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-long lint format clean
+.PHONY: demo test test-long test-page lint format clean
 
 demo: .venv/.installed
 	$(BIN)/clover demo
 
 test: lint
-	$(BIN)/pytest -n $(WORKERS) -m "not long"
+	$(BIN)/pytest -n $(WORKERS) -m "not long and not page"
 
 test-long: .venv/.installed-dev
 	$(BIN)/pytest -n $(WORKERS) -m long
+
+test-page: .venv/.installed-page
+	$(BIN)/pytest -m page tests/page
 
 lint: .venv/.installed-dev
 	$(BIN)/ruff check
@@ -43,4 +47,8 @@ clean:
 
 .venv/.installed-dev: .venv/.installed
 	$(PIP) --editable '.[dev]'
+	touch $@
+
+.venv/.installed-page: .venv/.installed-dev
+	$(PIP) --editable '.[test-page]'
 	touch $@

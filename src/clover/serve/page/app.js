@@ -1,0 +1,190 @@
+// The page: the composer, the turns of the conversation, the settings and the API key.
+
+import { apiKey, LostConnection, servedModel } from "./api.js";
+import { button, byId, make } from "./dom.js";
+import { Inspector } from "./inspector.js";
+import { Turn } from "./turn.js";
+
+const CHAT = ["Why does a bicycle stay upright?", "Write a short poem about rain.", "Give me ten uses of a paper clip."];
+const TEXT = ["def area(self):", "class Store:\n    def __init__(self, path):", "Once upon a time"];
+
+let model = null, chatting = true, turns = [], running = null, scrolled = 0;
+const inspector = new Inspector((run, index) => turns.forEach((turn) => turn.mark(run, index)));
+const page = {
+  inspector,
+  onToken(turn, run, index) {
+    inspector.show(run, index, run === turn.fast.run ? (turn.plain?.run ?? null) : null);
+    showSteps(true);
+  },
+  onChange: (run) => (byId("status").textContent = inShort(run)),
+  retry: perform,
+};
+
+async function start() {
+  byId("banner").hidden = true;
+  try {
+    model = await servedModel();
+  } catch (error) {
+    if (error.status === 401) return askForKey(start);
+    const words = error instanceof LostConnection ? "The server does not answer." : error.message;
+    byId("banner").replaceChildren(`${words} `, button("Try again", start, { class: "retry" }));
+    byId("banner").hidden = false;
+    return;
+  }
+  byId("model").textContent = model.draft ? `${model.id} with ${model.draft}` : `${model.id}, no draft`;
+  byId("compare").disabled = !model.draft;
+  limitTokens(model.max_model_len);
+  byId("forget").hidden = !apiKey.get();
+  byId("send").disabled = false;
+  setMode(model.chat ?? true);
+}
+
+function limitTokens(most) {
+  const input = byId("max-tokens");
+  input.max = most ?? "";
+  if (most && input.valueAsNumber > most) input.value = most;
+}
+
+function setMode(chat) {
+  chatting = chat;
+  byId("new").textContent = chat ? "New chat" : "Clear";
+  byId("prompt-label").textContent = chat ? "Your message" : "Text to go on from";
+  byId("prompt").placeholder = chat ? "Ask the model" : "Text for the model to go on from";
+  byId("system-label").hidden = !chat;
+  document.body.classList.toggle("plain-text", !chat);
+  byId("suggestions").replaceChildren(...(chat ? CHAT : TEXT).map((text) => make("li", {}, button(text, () => {
+    byId("prompt").value = text;
+    byId("composer").requestSubmit();
+  }))));
+}
+
+function ask(said) {
+  turns.forEach((turn) => turn.settle());
+  const turn = new Turn(question(said), page);
+  turns.push(turn);
+  byId("turns").append(turn.element);
+  byId("welcome").hidden = true;
+  byId("new").hidden = false;
+  byId("prompt").value = "";
+  showSteps(false);
+  turn.element.scrollIntoView({ block: "start" });
+  perform(turn, "all");
+}
+
+/** What to send for `said`: the conversation so far, or the text alone where the model cannot chat. */
+function question(said) {
+  const compare = byId("compare").checked && !byId("compare").disabled;
+  const request = { model: model.id, temperature: byId("temperature").valueAsNumber, max_tokens: byId("max-tokens").valueAsNumber };
+  if (byId("seed").value) request.seed = byId("seed").valueAsNumber;
+  else if (compare && request.temperature > 0) request.seed = Math.floor(Math.random() * 2 ** 31);
+  if (!chatting) return { said, compare, opening: said, path: "v1/completions", request: { ...request, prompt: said } };
+  const system = byId("system").value.trim();
+  const messages = system ? [{ role: "system", content: system }] : [];
+  for (const turn of turns.filter((each) => each.fast.run.text)) {
+    messages.push({ role: "user", content: turn.said }, { role: "assistant", content: turn.fast.run.text });
+  }
+  messages.push({ role: "user", content: said });
+  return { said, compare, opening: null, path: "v1/chat/completions", request: { ...request, messages } };
+}
+
+async function perform(turn, which) {
+  if (running) return;
+  running = new AbortController();
+  busy(true);
+  byId("status").textContent = "The model is answering.";
+  try {
+    await turn.run(running.signal, which);
+  } finally {
+    running = null;
+    busy(false);
+  }
+  const { status, message } = turn.fast.run;
+  if (status === 401) askForKey(() => perform(turn, "all"));
+  else if (chatting && turns.length === 1 && status === 400 && /chat template/i.test(message)) goOnWithoutChat(turn);
+}
+
+/** The model has no chat template: take what was said as text to go on from. */
+function goOnWithoutChat(turn) {
+  setMode(false);
+  clear();
+  ask(turn.said);
+}
+
+function busy(yes) {
+  const focused = [byId("send"), byId("stop")].includes(document.activeElement);
+  byId("send").hidden = yes;
+  byId("stop").hidden = !yes;
+  byId("new").disabled = yes;
+  if (focused) byId(yes ? "stop" : "prompt").focus();
+}
+
+function inShort(run) {
+  if (run.state === "stopped") return "Stopped.";
+  if (run.state !== "done") return run.message;
+  const mean = run.meanAcceptanceLength?.toFixed(1);
+  return `${run.speculation ? "Answer" : "Answer by plain decoding"} finished: ${run.tokens} tokens${mean ? `, ${mean} per step` : ""}.`;
+}
+
+function clear() {
+  turns = [];
+  byId("turns").replaceChildren();
+  byId("welcome").hidden = false;
+  byId("new").hidden = true;
+  inspector.clear();
+  showSteps(false);
+}
+
+/** On a narrow screen, show the steps in the place of the conversation, or the other way round. */
+function showSteps(yes) {
+  if (document.body.classList.contains("show-steps") === yes) return;
+  if (yes) scrolled = scrollY;
+  document.body.classList.toggle("show-steps", yes);
+  byId("view").textContent = yes ? "Show text" : "Show steps";
+  if (matchMedia("(max-width: 61.99rem)").matches) scrollTo(0, yes ? 0 : scrolled);
+}
+
+function askForKey(then) {
+  const dialog = byId("key-dialog");
+  byId("key-error").textContent = apiKey.get() ? "The server refuses this key." : "";
+  byId("key").value = "";
+  byId("key-form").onsubmit = (event) => {
+    event.preventDefault();
+    apiKey.set(byId("key").value);
+    dialog.close();
+    then();
+  };
+  if (!dialog.open) dialog.showModal();
+}
+
+byId("composer").addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (model && !running) ask(byId("prompt").value);
+});
+byId("composer").addEventListener("invalid", (event) => {
+  if (byId("settings").contains(event.target)) showSettings(true);
+}, true);
+byId("prompt").addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing || matchMedia("(pointer: coarse)").matches) return;
+  event.preventDefault();
+  if (!byId("send").disabled) byId("composer").requestSubmit();
+});
+byId("stop").addEventListener("click", () => running?.abort());
+byId("new").addEventListener("click", () => {
+  clear();
+  byId("prompt").focus();
+});
+byId("view").addEventListener("click", () => showSteps(!document.body.classList.contains("show-steps")));
+byId("settings-button").addEventListener("click", () => showSettings(byId("settings").hidden));
+byId("depths").addEventListener("change", () => document.body.classList.toggle("depths", byId("depths").checked));
+byId("forget").addEventListener("click", () => {
+  apiKey.forget();
+  byId("send").disabled = true;
+  start();
+});
+
+function showSettings(yes) {
+  byId("settings").hidden = !yes;
+  byId("settings-button").setAttribute("aria-expanded", String(yes));
+}
+
+start();

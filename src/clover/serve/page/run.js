@@ -1,0 +1,101 @@
+// One answer as it comes: its steps, its text, and the numbers that follow from them.
+
+/**
+ * A step: {number, seconds, drafted, parents, nodes, accepted, tokens, start}.
+ *
+ * `parents` and `nodes` are the token tree (parent -1: child of the root, and the text of each node), `accepted` the nodes on the
+ * accepted path, `tokens` the text that the step gave, as {text, source, depth}, and `start` how much text there was before it.
+ * Text that was held back (half a character, the beginning of a stop string) comes with a later step, before that step's own.
+ */
+export class Run {
+  constructor({ speculation }) {
+    this.speculation = speculation;
+    this.steps = [];
+    this.text = "";
+    this.state = "waiting"; // then "writing", and in the end "done", "stopped", "lost" or "refused"
+    this.message = "";
+    this.reason = null;
+    this.usage = null;
+    this.measured = null;
+  }
+
+  get ended() {
+    return !["waiting", "writing"].includes(this.state);
+  }
+
+  /** Take what one chunk brings; true where it brought text. */
+  add(chunk) {
+    const choice = chunk.choices?.[0];
+    const text = choice?.delta?.content ?? choice?.text ?? "";
+    this.usage = chunk.usage ?? this.usage;
+    this.measured = chunk.speculative_decoding ?? this.measured;
+    this.reason = choice?.finish_reason ?? this.reason;
+    if (text || chunk.speculation) this.steps.push(stepOf(chunk.speculation, text, this));
+    if (text) this.state = "writing";
+    this.text += text;
+    return text !== "" || Boolean(chunk.speculation);
+  }
+
+  get tokens() {
+    return this.usage?.completion_tokens ?? this.steps.reduce((sum, step) => sum + step.tokens.length, 0);
+  }
+
+  /** Tokens per second of the engine's time; the network takes no part in it. */
+  get tokensPerSecond() {
+    const seconds = this.steps.reduce((sum, step) => sum + step.seconds, 0);
+    return seconds ? this.tokens / seconds : null;
+  }
+
+  get meanAcceptanceLength() {
+    const steps = this.steps.filter((step) => step.number !== null);
+    if (this.measured) return this.measured.mean_acceptance_length;
+    return steps.length ? 1 + steps.reduce((sum, step) => sum + step.accepted.length, 0) / steps.length : null;
+  }
+
+  /** The share of the drafted tokens that were accepted. */
+  get draftAcceptanceRate() {
+    const drafted = this.steps.reduce((sum, step) => sum + step.drafted, 0);
+    if (this.measured) return this.measured.draft_acceptance_rate;
+    return drafted ? this.steps.reduce((sum, step) => sum + step.accepted.length, 0) / drafted : null;
+  }
+
+  /** How many steps accepted 0, 1, 2 … tokens. */
+  get histogram() {
+    const counts = [];
+    for (const step of this.steps) {
+      if (step.number === null) continue;
+      while (counts.length <= step.accepted.length) counts.push(0);
+      counts[step.accepted.length] += 1;
+    }
+    return counts;
+  }
+}
+
+function stepOf(speculation, text, run) {
+  const told = speculation ?? {};
+  const tokens = told.tokens ?? [];
+  const whole = tokens.map((token) => token.text).join("") === text;
+  return {
+    number: told.step ?? null,
+    seconds: told.seconds ?? 0,
+    drafted: told.drafted ?? 0,
+    parents: told.tree?.parents ?? [],
+    nodes: told.tree?.tokens ?? [],
+    accepted: told.accepted ?? [],
+    tokens: whole ? tokens : [{ text, source: null, depth: null }],
+    start: run.text.length,
+  };
+}
+
+/** The token that the model itself added to what the step accepted; null where it is held back, or cut off by the end. */
+export function ownToken(step) {
+  const last = step.tokens.at(-1);
+  return last?.source === "target" ? last : null;
+}
+
+/** Where two texts part: the index of the first character that differs, or -1. */
+export function firstDifference(one, other) {
+  const length = Math.max(one.length, other.length);
+  for (let i = 0; i < length; i++) if (one[i] !== other[i]) return i;
+  return -1;
+}
