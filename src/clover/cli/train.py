@@ -1,6 +1,5 @@
 """``clover train``: train a draft on a frozen target."""
 
-import json
 import shlex
 import sys
 from dataclasses import asdict, dataclass, replace
@@ -148,9 +147,9 @@ def train(given: TrainOptions) -> None:
 
 def _config(given: TrainOptions) -> "TrainConfig":
     """The training that the options ask for; what a recipe has set is shown."""
-    from clover.train import TrainConfig
+    from clover.train import TrainConfig, named_recipe
 
-    settings, fields = _recipe(given.recipe, given.system)
+    settings, fields = named_recipe(given.recipe, given.system)
     config = TrainConfig(
         output=str(given.output),
         target=given.target or "embedded",
@@ -173,36 +172,10 @@ def _present(given: TrainOptions, *names: str) -> dict[str, Any]:
 
 
 def _draft_options(given: TrainOptions) -> dict[str, Any]:
-    """Fields of a draft's configuration from FIELD=VALUE; values are JSON where they can be, else strings."""
-    found: dict[str, Any] = {}
-    for text in given.draft_options:
-        name, equals, value = text.partition("=")
-        if not (equals and name.isidentifier()):
-            raise UserError(f"--set {text!r} must be FIELD=VALUE, such as mlp_ratio=2.0")
-        try:
-            found[name] = json.loads(value)
-        except (ValueError, RecursionError):
-            found[name] = value
+    from clover.train import draft_fields
+
     heads = {} if given.heads is None else {"num_heads": given.heads}
-    return found | _present(given, "hidden_state") | heads
-
-
-def _recipe(name: str, system: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a recipe sets: of the training, and of the draft's configuration."""
-    from clover.drafts.loading import trainable_system
-
-    if name not in ("default", "paper"):
-        raise UserError(f"--recipe is {name!r}; it must be default or paper")
-    paper = trainable_system(system).paper_recipe
-    if name == "default":
-        return {}, {}
-    if paper is None:
-        raise UserError(f"the recipe of {system}'s paper is not known; leave --recipe out")
-    fields = asdict(paper)
-    own = fields.pop("options")
-    settings = {"optimizer": "adamw", "warm_up": 0.0, "clip": None, **fields}
-    settings["warm_up_steps"] = paper.warm_up_steps or None
-    return settings, {"draft_vocab_size": None, **own}
+    return draft_fields(given.draft_options) | _present(given, "hidden_state") | heads
 
 
 def _loss(given: TrainOptions) -> "LossConfig":

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import torch
 
 from clover.api import load
 from clover.engine import Generation
-from clover.files import write_json, write_text
+from clover.files import read_json, write_json, write_text
 from clover.metrics import Acceptance
 from clover.recipe.corpus import Source
 from clover.recipe.drafts import DraftFacts, made_here
@@ -58,12 +59,24 @@ def write_card(
         )
         for prompt in prompts[:_SAMPLES]
     ]
-    source = Path(__file__).with_name("card.md").read_text(encoding="utf-8")
+    objects = {"target": target, "drafts": drafts, "sources": sources, "samples": samples}
+    write_text(output / "README.md", _render("card.md", facts | objects))
+
+
+def write_chat_cards(output: Path) -> None:
+    """Write `README.md` into the output of `clover recipe smollm2`, and one into each draft, from its `facts.json`."""
+    facts = read_json(output / "facts.json")
+    write_text(output / "README.md", _render("chat_card.md", facts))
+    for draft in facts["drafts"]:
+        if (output / draft["name"]).is_dir():
+            card = _render("chat_card.md", facts | {"drafts": [draft]})
+            write_text(output / draft["name"] / "README.md", card)
+
+
+def _render(name: str, facts: dict[str, Any]) -> str:
+    source = Path(__file__).with_name(name).read_text(encoding="utf-8")
     template = jinja2.Environment(trim_blocks=True, keep_trailing_newline=True).from_string(source)
-    card = template.render(
-        facts, target=target, drafts=drafts, sources=sources, samples=samples, name=system_name
-    )
-    write_text(output / "README.md", card)
+    return template.render(facts, name=system_name)
 
 
 def _variety(generations: Sequence[Generation]) -> float:

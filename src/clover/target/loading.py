@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 
 from clover.errors import UserError, one_line
 from clover.files import read_json
-from clover.target.gguf import Source, add_turn_ends
+from clover.target.gguf import Source, finish, loading_options
 from clover.target.support import check_config
 
 _MOST = {"layer": 1_000, "head": 100_000, "size": 100_000_000}  # of numbers whose names hold these words
@@ -138,7 +138,9 @@ def load_model(
     """Read safetensors weights (never pickles) into the unpatched model; UserError if any is missing or broken."""
     if source.directory:
         _refuse_pickles(source.directory)
-    safe: dict[str, Any] = source.options or {"use_safetensors": True}
+    how: dict[str, Any] = {"use_safetensors": True}
+    if source.gguf_file is not None:
+        how = {**source.options, **loading_options()}
     try:
         loaded: Any = hf.AutoModelForCausalLM.from_pretrained(
             source.place,
@@ -147,7 +149,7 @@ def load_model(
             attn_implementation="sdpa",
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
-            **safe,
+            **how,
         )
         model, report = loaded
         missing = sorted(report["missing_keys"])
@@ -155,7 +157,7 @@ def load_model(
             raise UserError(
                 f"target model {source.name}: its files hold no {missing[0]} ({len(missing)} missing)"
             )
-        add_turn_ends(model, source)
+        finish(model, source)
         return model.to(device)
     except UserError:
         raise

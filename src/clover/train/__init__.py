@@ -2,5 +2,14 @@
 
 from clover.train.config import TrainConfig
 from clover.train.loop import TrainResult, check_unfinished, checkpoint_path, train
+from clover.train.recipes import draft_fields, named_recipe
 
-__all__ = ["TrainConfig", "TrainResult", "check_unfinished", "checkpoint_path", "train"]
+__all__ = [
+    "TrainConfig",
+    "TrainResult",
+    "check_unfinished",
+    "checkpoint_path",
+    "draft_fields",
+    "named_recipe",
+    "train",
+]

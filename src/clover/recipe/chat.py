@@ -1,0 +1,251 @@
+"""Drafts for a chat model: prompts that may be used, the model's own answers, hidden states, then draft after draft.
+
+Whatever a stage leaves in the work directory is whole, or is gone on with: the same command goes on where a run was
+stopped. Each draft appears in the output directory when it is finished.
+"""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from clover.data import FileTexts, Texts
+from clover.drafts import DraftModel
+from clover.drafts.config import all_options, check_names, check_options
+from clover.drafts.loading import trainable_system
+from clover.drafts.vocabulary import default_size
+from clover.errors import UserError
+from clover.features import FeatureStore, StoreConfig, write_features
+from clover.files import output_directory, read_json, write_json, written
+from clover.options import command_line
+from clover.recipe.card import write_chat_cards
+from clover.recipe.drafts import ChatDraftFacts, finish_training, made_here
+from clover.recipe.options import ChatRecipeOptions
+from clover.recipe.prompts import accept_prompts
+from clover.recipe.text import learnt_tokens, write_once
+from clover.regenerate import RegenerateConfig
+from clover.report.progress import Progress
+from clover.target import TargetModel, weights_fingerprint
+from clover.train import TrainConfig, draft_fields, named_recipe
+from clover.train.recipes import DEFAULT, PAPER
+
+SYSTEMS = ("recall", "clover2", "clover1", "medusa", "eagle", "eagle3")
+PAPERS = ("clover1", "clover2", "eagle")
+COMPARED = ("recall", "clover2", "eagle")  # whose differences are small, so that they get a second seed
+
+
+@dataclass(frozen=True)
+class Training:
+    """One draft: a system by a recipe and a seed, with `fields` of its configuration that are the user's own."""
+
+    system: str
+    recipe: str = DEFAULT
+    seed: int = 0
+    fields: str = ""
+
+    @property
+    def name(self) -> str:
+        """Of its directory.
+
+        >>> Training("clover1", "paper", 1, "connection=none").name
+        'clover1-connection-none-paper-seed1'
+        """
+        changed = self.fields.replace("=", "-").split(",") if self.fields else []
+        paper, seed = [PAPER] * (self.recipe == PAPER), [f"seed{self.seed}"] * (self.seed != 0)
+        return "-".join([self.system, *changed, *paper, *seed])
+
+    @property
+    def draft(self) -> dict[str, Any]:
+        """Fields of the draft's configuration that are not left at their defaults."""
+        return named_recipe(self.recipe, self.system)[1] | draft_fields(filter(None, self.fields.split(",")))
+
+    @property
+    def hidden_state(self) -> str:
+        """The kind of hidden states that the draft reads; UserError if the draft cannot be made."""
+        kind: Any = trainable_system(self.system).config_class
+        check_names(kind, self.draft)
+        check_options(kind, self.draft, self.name)
+        return str(all_options(kind, self.draft)["hidden_state"])
+
+
+def plan_trainings(options: ChatRecipeOptions) -> list[Training]:
+    """The drafts that are asked for, in the order in which they are trained."""
+    found = []
+    for recipe in options.recipes or (DEFAULT, PAPER):
+        known = [one for one in SYSTEMS if recipe == DEFAULT or one in PAPERS]
+        for given, seed in product(options.systems or known, options.seeds or (0, 1)):
+            system, _, fields = given.partition(":")
+            if not options.recipes and recipe == PAPER and system not in PAPERS:
+                continue
+            if options.seeds or seed == 0 or (system in COMPARED and not fields and recipe == DEFAULT):
+                found.append(Training(system, recipe, seed, fields))
+    return sorted(found, key=lambda one: (one.seed, one.recipe))  # a second seed comes after all others
+
+
+def run_chat_recipe(options: ChatRecipeOptions, console: Console | None = None) -> None:
+    """Run all stages; see the head of this file.
+
+    Raises:
+        UserError: an option, a file or the target cannot be used, or the work directory belongs to another run; before
+            anything long where possible.
+        KeyboardInterrupt: a signal ended it.
+    """
+    plan = plan_trainings(options)
+    for one in plan:
+        _ = one.hidden_state  # what is wrong is found before the hours
+    with written(options.folder):
+        options.folder.mkdir(parents=True, exist_ok=True)
+    _ChatRecipe(options, console or Console(stderr=True)).run(plan)
+
+
+class _ChatRecipe:
+    """The stages, with what they share."""
+
+    def __init__(self, options: ChatRecipeOptions, console: Console):
+        self.options, self.work, self.console = options, options.folder, console
+        self.prompts = self.work / "prompts.jsonl"
+        self.sources = self._accept()
+        self.target = TargetModel.load(options.target, options.dtype, options.device)
+        if self.target.tokenizer is None:
+            raise UserError(f"the target {options.target} has no tokenizer, which prompts need")
+        self._check_work()
+
+    def run(self, plan: Sequence[Training]) -> None:
+        """From the answers to the cards."""
+        self._say(f"1/3 answers of the target to {self.options.texts:,} prompts")
+        self._write()
+        for number, training in enumerate(plan, start=1):
+            self._say(f"3/3 draft {number} of {len(plan)}: {training.name}")
+            self._publish(self._train(training))
+
+    @property
+    def _command(self) -> str:
+        """The command for the card, without names of this machine."""
+        named = {"output": "DIR", "work": None, "prompts": "FILE", "target": Path(self.options.target).name}
+        return command_line("recipe smollm2", replace(self.options, **named))
+
+    def _say(self, line: str) -> None:
+        self.console.print(line, highlight=False)
+
+    def _accept(self) -> list[dict[str, Any]]:
+        """Keep the prompts that may be used; returns what the file held, as the card says it."""
+        noted = self.work / "sources.json"
+        if self.options.prompts is not None and not noted.exists():
+            found = accept_prompts(self.options.prompts, self.prompts)
+            write_json(noted, {"sources": [asdict(source) for source in found]})
+        if not noted.exists():
+            raise UserError(
+                "give --prompts FILE: conversations or prompts as for clover train, each row with a field licence"
+            )
+        return read_json(noted)["sources"]
+
+    def _check_work(self) -> None:
+        """Note what decides the answers, or refuse a work directory that was begun with something else."""
+        options, noted = self.options, self.work / "begun.json"
+        here = {"target": weights_fingerprint(self.target), "texts": options.texts}
+        here["max_length"] = options.max_length
+        if not noted.exists():
+            write_json(noted, here)
+        for name, value in read_json(noted).items():
+            if here.get(name) != value:
+                raise UserError(
+                    f"{self.work} was begun with another {name.replace('_', ' ')} ({value}); go on with the same "
+                    "options, or choose another --work"
+                )
+
+    def _write(self) -> None:
+        """Let the target answer, half greedily, half at temperature 1."""
+        options, tokenizer = self.options, self.target.tokenizer
+        assert tokenizer is not None
+        found = FileTexts([self.prompts], tokenizer, self.target.eos_token_ids, stand_ins=True)
+        config = RegenerateConfig(max_length=options.max_length, batch_size=options.batch_size)
+        with Progress(self.console) as progress:
+            progress.begin(min(options.texts, len(found)))
+
+            def show(texts: int, tokens: int) -> None:
+                progress.reach(texts, f"{texts:,} answers, {tokens:,} tokens")
+
+            some = islice(found, options.texts)
+            self.samples = write_once(self.target, some, config, self.work / "written.jsonl", show)
+        self.texts = Texts(self.samples)
+
+    def _store(self, hidden_state: str) -> FeatureStore:
+        """The hidden states of a kind; the target is run where they are not there yet."""
+        path = self.work / f"features-{hidden_state}"
+        config = StoreConfig(
+            weights_fingerprint(self.target), self.texts.fingerprint, hidden_state, self.options.max_length
+        )
+        begun = (path / "index.json").exists()
+        if not begun:
+            shutil.rmtree(path, ignore_errors=True)  # half a first shard
+        if not begun or not read_json(path / "index.json").get("finished"):
+            self._say(f"2/3 hidden states, {hidden_state}")
+            with Progress(self.console) as progress:
+                progress.begin(len(self.texts))
+
+                def show(texts: int, tokens: int) -> None:
+                    progress.reach(texts, f"{texts:,} texts, {tokens:,} tokens")
+
+                def tell(size: int) -> None:
+                    progress.log(f"    about {size / 1e6:,.0f} MB")
+
+                write_features(self.target, self.texts, config, path, begun, show, tell)
+        return FeatureStore(path)
+
+    def _train(self, training: Training) -> ChatDraftFacts:
+        store = self._store(training.hidden_state)
+        config = self._config(training, store.tokens)
+        torch.manual_seed(training.seed)  # the starting values are drawn at random
+        draft: DraftModel = trainable_system(training.system).from_target(self.target, **config.draft)
+        result = finish_training(config, self.target, store, draft, self.console)
+        return ChatDraftFacts(
+            system=training.system,
+            tokens=learnt_tokens(self.samples),
+            steps=result["steps"],
+            seen=result["tokens"],
+            minutes=round(result["seconds"] / 60, 1),
+            parameters=draft.num_parameters(),
+            accuracy=(result["validation"] or {}).get("accuracy", []),
+            name=training.name,
+            recipe=training.recipe,
+            seed=training.seed,
+            lr=config.lr,
+            made=made_here(self.target.device, self.target.dtype),
+            command=self._command,
+        )
+
+    def _config(self, training: Training, tokens: int) -> TrainConfig:
+        """How a draft is trained; a store that holds other states still has as many tokens."""
+        kind, options = trainable_system(training.system), self.options
+        settings, _ = named_recipe(training.recipe, training.system)
+        size = default_size(self.target.vocab_size)
+        config = TrainConfig(
+            output=str(self.work / f"{training.name}.{options.tokens}"),
+            target=Path(options.target).name,
+            data=("answers of the target",),
+            system=training.system,
+            draft=({} if size is None else {"draft_vocab_size": size}) | training.draft,
+            max_length=options.max_length,
+            seed=training.seed,
+            loss=kind.paper_loss if training.recipe == PAPER else kind.default_loss,
+            **settings,
+        )
+        learnt = tokens * (1 - config.validation_share)
+        return replace(config, epochs=options.tokens / learnt)
+
+    def _publish(self, facts: ChatDraftFacts) -> None:
+        """Copy a finished draft to the output, and write all cards anew."""
+        output, noted = self.options.output, self.options.output / "facts.json"
+        trained = self.work / f"{facts.name}.{self.options.tokens}"
+        with output_directory(output / facts.name, overwrite=True) as folder:
+            shutil.copytree(trained, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*_log.jsonl"))
+        before = read_json(noted)["drafts"] if noted.exists() else []
+        drafts = [one for one in before if one["name"] != facts.name] + [asdict(facts)]
+        target = {"name": Path(self.options.target).name, "texts": len(self.samples)}
+        write_json(noted, {"target": target, "sources": self.sources, "drafts": drafts})
+        write_chat_cards(output)

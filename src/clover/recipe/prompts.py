@@ -1,0 +1,88 @@
+"""Prompts whose licence lets what is learnt from them be given to anyone: rows of a file, each with a `licence`."""
+
+import hashlib
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clover.data.formats import open_rows, parse_record
+from clover.errors import UserError
+from clover.files import write_text
+
+# Permissive for text as well as for code; none asks that what is made of it has the same licence.
+ACCEPTED = {
+    *("mit", "apache-2.0", "bsd-2-clause", "bsd-3-clause", "0bsd", "isc", "psf-2.0", "unlicense", "zlib"),
+    *("cc0-1.0", "cc-by-3.0", "cc-by-4.0", "odc-by", "odc-by-1.0", "pddl-1.0"),
+    *("cdla-permissive-1.0", "cdla-permissive-2.0", "public domain"),
+}
+_UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class PromptSource:
+    """Rows of a file with one source and one licence, "unknown" where a row names none.
+
+    Args:
+        rows: different ones.
+        used: whether the licence is accepted.
+    """
+
+    name: str
+    licence: str
+    rows: int
+    used: bool
+
+
+def is_accepted(licence: str) -> bool:
+    """Whether all licences that are named are in ACCEPTED; words such as "repo" after a name are passed over.
+
+    >>> [is_accepted(name) for name in ("MIT", "Apache-2.0 repo", "CC-BY-4.0 and MIT", "CC-BY-SA-4.0", "MIT; ShareGPT")]
+    [True, True, True, False, False]
+    """
+    names = re.split(r"\s+and\s+|[,;+&/]", licence.lower())
+    found = [re.sub(r"\s+(licen[cs]e|repo|repository)$", "", name.strip()) for name in names]
+    return all(name in ACCEPTED for name in found)
+
+
+def accept_prompts(file: Path, output: Path) -> list[PromptSource]:
+    """Write the rows that may be used into `output`, in an order that depends on their texts alone.
+
+    A row has what `clover.data.formats` reads, and `licence` (or `license`) and `source`. Equal rows count
+    once.
+
+    Returns:
+        what the file holds, the largest part first.
+
+    Raises:
+        UserError: the file cannot be read, or no row may be used.
+    """
+    counts: Counter[tuple[str, str]] = Counter()
+    kept: dict[bytes, str] = {}
+    seen: set[bytes] = set()
+    for fields, where in open_rows(file):
+        digest = parse_record(fields, where).digest()
+        if digest in seen:
+            continue
+        seen.add(digest)
+        licence = _word(fields, "licence") or _word(fields, "license") or _UNKNOWN
+        counts[_word(fields, "source") or file.name, licence] += 1
+        if is_accepted(licence):
+            kept[hashlib.blake2b(digest).digest()] = json.dumps(fields, ensure_ascii=False)
+    if not kept:
+        raise UserError(
+            f"{file} holds no row that may be used: each needs a field licence that names one of "
+            f"{', '.join(sorted(ACCEPTED))}"
+        )
+    write_text(output, "".join(kept[digest] + "\n" for digest in sorted(kept)))
+    return [
+        PromptSource(name, licence, rows, is_accepted(licence))
+        for (name, licence), rows in counts.most_common()
+    ]
+
+
+def _word(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name)
+    return value.strip() if isinstance(value, str) and value.isprintable() and len(value) < 200 else ""

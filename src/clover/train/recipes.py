@@ -1,0 +1,49 @@
+"""Named recipes: what a training sets that is published with a system, and fields of a draft given as text."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from clover.drafts.loading import trainable_system
+from clover.errors import UserError
+
+DEFAULT, PAPER = RECIPES = ("default", "paper")
+
+
+def named_recipe(name: str, system: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a recipe sets: of the training (`TrainConfig`), and of the draft's configuration.
+
+    Raises:
+        UserError: there is no such recipe, or that of the system's paper is not known.
+    """
+    if name not in RECIPES:
+        raise UserError(f"--recipe is {name!r}; it must be default or paper")
+    paper = trainable_system(system).paper_recipe
+    if name == DEFAULT:
+        return {}, {}
+    if paper is None:
+        raise UserError(f"the recipe of {system}'s paper is not known; leave --recipe out")
+    fields = asdict(paper)
+    own = fields.pop("options")
+    settings = {"optimizer": "adamw", "warm_up": 0.0, "clip": None, **fields}
+    settings["warm_up_steps"] = paper.warm_up_steps or None
+    return settings, {"draft_vocab_size": None, **own}
+
+
+def draft_fields(given: Iterable[str]) -> dict[str, Any]:
+    """Fields of a draft's configuration from FIELD=VALUE; values are JSON where they can be, else strings.
+
+    >>> draft_fields(["mlp_ratio=2.0", "start=fresh"])
+    {'mlp_ratio': 2.0, 'start': 'fresh'}
+    """
+    found: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (equals and name.isidentifier()):
+            raise UserError(f"{text!r} must be FIELD=VALUE, such as mlp_ratio=2.0")
+        try:
+            found[name] = json.loads(value)
+        except (ValueError, RecursionError):
+            found[name] = value
+    return found
