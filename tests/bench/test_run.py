@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from clover.bench.options import BenchOptions
 from clover.bench.run import run_bench
 from clover.errors import UserError
+from clover.measure_options import BenchOptions
 from tests.tiny import save_tiny_pair
 
 pytestmark = pytest.mark.long

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from clover.bench.options import BenchOptions
+from clover.measure_options import BenchOptions
 
 TINY = ["--max-new-tokens", "4", "--max-prompts", "1", "--rounds", "1"]
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from clover.demo.options import DemoOptions
+from clover.measure_options import DemoOptions
 from clover.recipe.options import RecipeOptions
 
 

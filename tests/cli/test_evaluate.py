@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from clover.evaluate.options import EvaluateOptions
+from clover.measure_options import EvaluateOptions
 
 TINY = ["--max-new-tokens", "6", "--max-prompts", "2", "--temperature", "0"]
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from clover.tune.options import TuneOptions
+from clover.measure_options import TuneOptions
 
 
 def test_tune_passes_its_options(run_clover: Callable, monkeypatch: pytest.MonkeyPatch) -> None:

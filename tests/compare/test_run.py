@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 
 from clover.api import load
-from clover.compare.options import CompareOptions
 from clover.compare.run import run_compare
 from clover.errors import UserError
+from clover.measure_options import CompareOptions
 from clover.train.learner import Learner
 
 

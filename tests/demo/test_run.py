@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from clover.demo import run
-from clover.demo.options import DemoOptions
 from clover.demo.race import Difference
 from clover.demo.run import run_demo
+from clover.measure_options import DemoOptions
 from clover.options import command_line
 from tests.demo.conftest import PROMPTS, Models
 

@@ -9,8 +9,8 @@ from rich.console import Console
 from clover.api import load
 from clover.errors import UserError
 from clover.evaluate.kinds import TOKEN_KINDS
-from clover.evaluate.options import EvaluateOptions
 from clover.evaluate.run import run_evaluate
+from clover.measure_options import EvaluateOptions
 from clover.metrics import Acceptance
 from clover.report.output import Report
 from clover.report.table import Table

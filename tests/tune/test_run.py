@@ -12,10 +12,10 @@ from clover.drafting import make_drafter
 from clover.drafting.tuning import PLAIN, Tuning, read_tuning, target_fingerprint
 from clover.drafts import load_draft
 from clover.errors import UserError
+from clover.measure_options import TuneOptions
 from clover.target import TargetModel
 from clover.tree import parse_tree
 from clover.tune import run
-from clover.tune.options import TuneOptions
 from clover.tune.run import run_tune
 from tests.tiny import save_tiny_pair
 

@@ -12,13 +12,13 @@ from clover import assets
 from clover.bench.ceilings import Limits, measure_limits
 from clover.bench.methods import make_method, method_names
 from clover.bench.metrics import Metrics, metrics_of
-from clover.bench.options import BenchOptions
 from clover.bench.report import make_report
 from clover.data.tasks import fitting
 from clover.engine import Request
 from clover.errors import UserError, one_line
 from clover.evaluate.run import choose_prompts
 from clover.interleaved import interleave, make_batches
+from clover.measure_options import BenchOptions
 from clover.options import command_line
 from clover.report.output import Report, check_outputs, publish
 from clover.report.progress import Progress

@@ -2,13 +2,15 @@
 
 import typer
 
-from clover.bench.options import BenchOptions
-from clover.compare.options import CompareOptions
-from clover.cost.options import CostOptions
-from clover.demo.options import DemoOptions
-from clover.evaluate.options import EvaluateOptions
+from clover.measure_options import (
+    BenchOptions,
+    CompareOptions,
+    CostOptions,
+    DemoOptions,
+    EvaluateOptions,
+    TuneOptions,
+)
 from clover.options import takes_options
-from clover.tune.options import TuneOptions
 
 
 @takes_options

@@ -15,7 +15,6 @@ from rich.console import Console
 from clover import assets
 from clover.compare.findings import Findings
 from clover.compare.measuring import make_engines, measure
-from clover.compare.options import CompareOptions
 from clover.compare.plan import Cell, Draft, Plan
 from clover.compare.plots import make_plots
 from clover.compare.results import Measurement, Record, Trained, append_record, read_records
@@ -30,6 +29,7 @@ from clover.errors import UserError
 from clover.evaluate.accuracy import as_sample, measure_heads, text_batches
 from clover.files import write_text, written
 from clover.interleaved import decode, make_batches
+from clover.measure_options import CompareOptions
 from clover.options import command_line
 from clover.recipe.drafts import finish_training
 from clover.report.figure import save_picture

@@ -8,12 +8,12 @@ from rich.console import Console
 
 from clover import assets
 from clover.cost.breakeven import Training, recorded_seconds
-from clover.cost.options import CostOptions
 from clover.cost.report import as_data, break_even_table, tau_table
 from clover.cost.steps import TreeCost, measure_steps
 from clover.drafts import DraftModel, load_draft
 from clover.drafts.loading import trainable_system
 from clover.errors import UserError
+from clover.measure_options import CostOptions
 from clover.options import command_line
 from clover.report.output import Report, check_outputs, publish
 from clover.report.progress import Progress

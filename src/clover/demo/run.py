@@ -13,14 +13,13 @@ from clover import assets
 from clover.api import load
 from clover.bench.methods import PLAIN, TRANSFORMERS, Method, of_engine
 from clover.bench.metrics import metrics_of
-from clover.bench.options import BenchOptions
 from clover.bench.report import make_report
 from clover.bench.run import Bench
 from clover.demo.live import Panels, describe
-from clover.demo.options import DemoOptions
 from clover.demo.race import Difference, Round, Show, find_differences, race
 from clover.errors import UserError
 from clover.interleaved import warm_up
+from clover.measure_options import BenchOptions, DemoOptions
 from clover.options import command_line
 from clover.report.output import Report, check_outputs, publish, standard_output
 from clover.report.progress import Progress

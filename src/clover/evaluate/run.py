@@ -13,8 +13,8 @@ from clover.engine import Engine
 from clover.errors import UserError
 from clover.evaluate.acceptance import Setting, continue_prompts
 from clover.evaluate.accuracy import as_sample, measure_heads, text_batches
-from clover.evaluate.options import EvaluateOptions
 from clover.evaluate.report import make_tables
+from clover.measure_options import EvaluateOptions
 from clover.options import command_line
 from clover.report.output import Report, check_outputs, publish
 from clover.report.progress import Progress

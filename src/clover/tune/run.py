@@ -14,13 +14,13 @@ from clover.drafts import load_draft
 from clover.engine import Engine
 from clover.errors import UserError
 from clover.files import check_output_file
+from clover.measure_options import TuneOptions
 from clover.options import command_line
 from clover.report.output import Report, check_outputs, publish, say, standard_output
 from clover.report.progress import Progress
 from clover.report.provenance import Provenance
 from clover.report.words import duration, mode, system_name, times
 from clover.target import TargetModel
-from clover.tune.options import TuneOptions
 from clover.tune.ranks import MAX_DEPTH, rank_texts
 from clover.tune.report import as_data, best_table
 from clover.tune.shapes import worth_timing
