@@ -238,15 +238,15 @@ def test_muon_takes_the_matrices_inside_the_draft_and_adamw_the_rest(config, tar
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lr": 0.0}, "lr is 0.0; it must be more than 0"),
-        ({"optimizer": "sgd"}, "optimizer is 'sgd'; it must be muon or adamw"),
+        ({"lr": 0.0}, "lr is 0.0; it must be greater than 0"),
+        ({"optimizer": "sgd"}, "optimizer is 'sgd'; it must be 'muon' or 'adamw'"),
         ({"max_steps": 0}, "max_steps is 0"),
         ({"max_minutes": float("nan")}, "max_minutes"),
-        ({"schedule": "linear"}, "trapezoid or cosine or constant"),
-        ({"dtype": "int8"}, "bf16 or fp32"),
+        ({"schedule": "linear"}, "'trapezoid', 'cosine' or 'constant'"),
+        ({"dtype": "int8"}, "'bf16' or 'fp32'"),
         ({"betas": (0.9, 1.0)}, "betas"),
         ({"warm_up": 1.0}, "less than 1"),
-        ({"save_every_minutes": -1.0}, "at least 0"),
+        ({"save_every_minutes": -1.0}, "greater than or equal to 0"),
     ],
 )
 def test_impossible_options_are_named(options: dict[str, Any], message: str) -> None:

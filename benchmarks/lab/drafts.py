@@ -7,11 +7,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from clover.compare.options import CompareOptions
 from clover.compare.results import Measurement, read_records
 from clover.compare.run import Comparison, run_compare
 from clover.errors import UserError
 from clover.evaluate.acceptance import tau_pairs
+from clover.measure_options import CompareOptions
 from clover.report.statistics import ratio
 from lab.workplace import Workplace
 

@@ -150,14 +150,14 @@ def _config(given: TrainOptions) -> "TrainConfig":
     from clover.train import TrainConfig, named_recipe
 
     settings, fields = named_recipe(given.recipe, given.system)
+    dtype = _DTYPES.get(given.dtype or "", given.dtype)
     config = TrainConfig(
         output=str(given.output),
         target=given.target or "embedded",
         data=given.files or (str(given.features),),
-        dtype=_DTYPES.get(given.dtype or "", given.dtype),
         draft=fields | _draft_options(given),
         loss=_loss(given),
-        **settings | _present(given, *_SAME, "optimizer", "lr"),
+        **settings | _present(given, *_SAME, "optimizer", "lr") | {"dtype": dtype},
     )
     if settings:
         values = {field: getattr(config, field) for field in settings} | config.draft | asdict(config.loss)

@@ -1,24 +1,28 @@
 """What a training run depends on."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from clover.errors import UserError
+from clover.files import checked
 from clover.losses import LossConfig
 
-_SCHEDULES = ("trapezoid", "cosine", "constant")
-DTYPES = ("bf16", "fp32")
-OPTIMIZERS = ("muon", "adamw")
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]
 _MAY_CHANGE = (
     "output", "target", "data", "max_steps", "max_minutes", "epochs", "save_every_minutes", "writing_seconds",
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@checked
 class TrainConfig:
-    """Options of a training run. The defaults follow the Clover-2 paper where it says something.
+    """Options of a training run, most by default as in the Clover-2 paper; UserError names one that is impossible.
 
     Args:
         output: directory of the finished draft; `<output>.training` holds the log and the checkpoint meanwhile.
@@ -47,47 +51,28 @@ class TrainConfig:
     data: tuple[str, ...] = ()
     system: str = "recall"
     draft: dict[str, Any] = field(default_factory=dict)
-    max_length: int = 2048
-    batch_tokens: int | None = None
-    step_tokens: int | None = None
-    max_steps: int | None = None
-    max_minutes: float | None = None
-    epochs: float = 4.0
-    optimizer: str = "muon"
-    lr: float = 4e-3
-    betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: float = 0.0
-    schedule: str = "trapezoid"
-    warm_up: float = 0.02
-    warm_up_steps: int | None = None
-    decay: float = 0.3
-    clip: float | None = 1.0
-    clip_value: float | None = None
-    dtype: str | None = None
+    max_length: Count = 2048
+    batch_tokens: Count | None = None
+    step_tokens: Count | None = None
+    max_steps: Count | None = None
+    max_minutes: Positive | None = None
+    epochs: Positive = 4.0
+    optimizer: Literal["muon", "adamw"] = "muon"
+    lr: Positive = 4e-3
+    betas: tuple[Share, Share] = (0.9, 0.95)
+    weight_decay: NotNegative = 0.0
+    schedule: Literal["trapezoid", "cosine", "constant"] = "trapezoid"
+    warm_up: Share = 0.02
+    warm_up_steps: Count | None = None
+    decay: Share = 0.3
+    clip: Positive | None = 1.0
+    clip_value: Positive | None = None
+    dtype: Literal["bf16", "fp32"] | None = None
     seed: int = 0
-    validation_share: float = 0.02
-    save_every_minutes: float = 5.0
+    validation_share: Share = 0.02
+    save_every_minutes: NotNegative = 5.0
     writing_seconds: float = 0.0
     loss: LossConfig = field(default_factory=LossConfig)
-
-    def __post_init__(self) -> None:
-        """Refuse impossible values with a UserError that names the option."""
-        for name in ("max_length", "batch_tokens", "step_tokens", "max_steps", "warm_up_steps"):
-            _check(name, value := getattr(self, name), value is None or value >= 1, "at least 1")
-        for name in ("max_minutes", "epochs", "lr", "clip", "clip_value"):
-            _check(
-                name, value := getattr(self, name), value is None or 0 < value < float("inf"), "more than 0"
-            )
-        for name in ("warm_up", "decay", "validation_share"):
-            _check(name, value := getattr(self, name), 0 <= value < 1, "at least 0 and less than 1")
-        for name in ("weight_decay", "save_every_minutes"):
-            _check(name, value := getattr(self, name), value >= 0, "at least 0")
-        _check(
-            "betas", self.betas, len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas), "two below 1"
-        )
-        _check("schedule", self.schedule, self.schedule in _SCHEDULES, " or ".join(_SCHEDULES))
-        _check("optimizer", self.optimizer, self.optimizer in OPTIMIZERS, " or ".join(OPTIMIZERS))
-        _check("dtype", self.dtype, self.dtype in (None, *DTYPES), " or ".join(DTYPES))
 
     @property
     def work_directory(self) -> Path:
@@ -106,8 +91,3 @@ class TrainConfig:
                     f"{self.work_directory} was started with {name} = {saved.get(name)!r}, not {value!r}; "
                     "resume with the same options"
                 )
-
-
-def _check(name: str, value: object, valid: bool, allowed: str) -> None:
-    if not valid:
-        raise UserError(f"{name} is {value!r}; it must be {allowed}")
