@@ -20,23 +20,19 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import Self
 
 from clover.cache import KVCache
 from clover.drafts.base import DraftModel
 from clover.drafts.config import DraftConfig, LossConfig, PaperRecipe
-from clover.drafts.layers import unit_scale
 from clover.drafts.session import TreeSession
-from clover.target import TargetModel
 from clover.target.decoder import DecoderStack
 
 
 class EagleConfig(DraftConfig):
-    """Configuration of an EAGLE-1 draft, which predicts what it reads; `scale_embedding` brings E to mean square 1."""
+    """Configuration of an EAGLE-1 draft, which predicts what it reads."""
 
     model_type = "eagle"
     hidden_state: Literal["post_norm"] = "post_norm"
-    scale_embedding: bool = False
 
 
 class EagleDraft(DraftModel):
@@ -59,13 +55,7 @@ class EagleDraft(DraftModel):
         self.projector = nn.Linear(2 * size, size)
         self.layer = DecoderStack(config.target_shape, 1)
         self.layer.remove_outer_norms()
-        self.embedding_scale = 1.0
         self.post_init()
-
-    def bind(self, target: TargetModel) -> Self:
-        if self.config.scale_embedding:
-            self.embedding_scale = unit_scale(target.embedding_weight)
-        return super().bind(target)
 
     @property
     def trained_depths(self) -> int:
@@ -90,6 +80,6 @@ class EagleDraft(DraftModel):
         mask: Tensor | None = None,
     ) -> Tensor:
         """O [B, N, H] of states [B, N, H] and the tokens Long [B, N] after them; see `DecoderStack.forward`."""
-        embedding = (self.target.embedding_weight[tokens] * self.embedding_scale).to(states.dtype)
+        embedding = self.target.embedding_weight[tokens].to(states.dtype)
         joined = self.projector(torch.cat((embedding, states), dim=-1)).to(states.dtype)
         return self.layer(joined, positions, mask, cache)
