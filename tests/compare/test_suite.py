@@ -12,7 +12,7 @@ from clover.errors import UserError
 GOOD = """
 name = "mine"
 systems = [{ system = "medusa" }]
-tasks = [{ name = "code", kind = "prompts" }]
+tasks = [{ name = "code" }]
 """
 
 
@@ -30,7 +30,7 @@ def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
 
 
 def test_files_are_beside_the_suite(tmp_path: Path) -> None:
-    text = GOOD.replace('kind = "prompts"', 'file = "p.txt"') + '[text]\nfiles = ["t.jsonl"]\n'
+    text = GOOD.replace('"code"', '"code", file = "p.txt"') + '[text]\nfiles = ["t.jsonl"]\n'
     suite = read(tmp_path, text)
     assert suite.tasks[0].file == str(tmp_path / "p.txt")
     assert suite.text.files == (str(tmp_path / "t.jsonl"),)
@@ -86,17 +86,8 @@ def test_errors_name_file_and_key(tmp_path: Path, added: str, message: str) -> N
             "against of 'medusa' is 'x'; it must be one of medusa",
         ),
         ('{ system = "medusa" }', "3", "systems.0 is 3"),
-        (', kind = "prompts"', "", "tasks.0: .* either a file or a kind"),
-        (
-            'kind = "prompts"',
-            'kind = "poems"',
-            "tasks.0: kind of task 'code' is 'poems'; it must be one of prompts, comments",
-        ),
-        (
-            'kind = "prompts"',
-            'kind = "prompts", group = "x"',
-            "tasks.0: .* has a group, which only a file has",
-        ),
+        ('"code"', '"code", kind = "poems"', "tasks.0.kind is unknown"),
+        ('"code"', '"code", group = "x"', "tasks.0: .* has a group, which only a file has"),
     ],
 )
 def test_errors_in_systems_and_tasks(tmp_path: Path, old: str, new: str, message: str) -> None:

@@ -89,19 +89,24 @@ def test_lists_of_prompts_and_development_prompts(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_source_code_is_cut_by_kind_and_other_text_evenly(tmp_path: Path) -> None:
+def test_other_text_is_cut_into_prompts(tmp_path: Path) -> None:
     code, book, empty = tmp_path / "code.py", tmp_path / "book.md", tmp_path / "__init__.py"
-    code.write_text("import os\nimport re\nimport sys\nfor a in b:\n    c = 1\n    d = 2\n", encoding="utf-8")
+    code.write_text("".join(f"line {i:04d} of a long text\n" for i in range(300)), encoding="utf-8")
     book.write_text("word " * 900, encoding="utf-8")
     empty.write_text("", encoding="utf-8")
     tasks = list(read_tasks([code, book, empty], prompt_tokens=8))
-    assert [task.group for task in tasks] == ["imports", "loops", "book", "book"]
-    assert tasks[0].where == f"{code}, line 2" and tasks[1].text.endswith("for a in b:")
-    assert len(tasks[3].text) == 8 * 12  # no more than a prompt can need
+    assert [task.group for task in tasks] == ["code"] * 3 + ["book"] * 2
+    assert tasks[0].where == f"{code}, line 82" and tasks[0].text.endswith("line 0080 of a long text")
+    assert len(tasks[4].text) == 8 * 12  # no more than a prompt can need
     tokenizer = make_tokenizer()
     whole = tokenizer("word " * 400, add_special_tokens=False)["input_ids"]
-    prompt = encode_task(tasks[2], tokenizer)
+    prompt = encode_task(tasks[3], tokenizer)
     assert list(prompt.tokens) == [0, *whole[-8:]]  # after the token that opens every text
+
+
+def test_a_short_text_is_cut_in_its_middle(tmp_path: Path) -> None:
+    (tmp_path / "note.md").write_text("short text", encoding="utf-8")
+    assert [task.text for task in read_tasks([tmp_path / "note.md"])] == ["short"]
 
 
 @pytest.mark.parametrize(
@@ -166,8 +171,7 @@ def test_only_prompts_within_the_limit_are_tokenized(tmp_path: Path) -> None:
         ("a.txt", b" \n\n", "holds no prompts"),
         ("a.txt", b"\xff\xfe", "not valid UTF-8"),
         ("a.bin", b"a\0b", "zero bytes"),
-        ("a.py", b"def (", "not Python source"),
-        ("a.py", b"x = 1\n", "no text that is long enough"),
+        ("a.py", b"\n", "no text to be cut"),
     ],
 )
 def test_wrong_files_are_refused_in_one_line(tmp_path: Path, name: str, content: bytes, message: str) -> None:

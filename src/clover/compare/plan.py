@@ -175,7 +175,7 @@ def _groups(drafts: Sequence[Draft]) -> list[tuple[Draft, ...]]:
 
 
 def _task_identity(task: Task) -> str:
-    return f"kind {task.kind}" if task.file is None else f"file {_file_digest(task.file)} {task.group or ''}"
+    return "code" if task.file is None else f"file {_file_digest(task.file)} {task.group or ''}"
 
 
 def _file_digest(name: str) -> str:

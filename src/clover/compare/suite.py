@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator, with_config
 from typing_extensions import Self
 
-from clover.data.slices import KINDS
 from clover.drafts import DraftModel
 from clover.drafts.config import LossConfig
 from clover.drafts.loading import SYSTEMS
@@ -21,7 +20,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib  # pyright: ignore[reportMissingImports]
 
-PLAIN, EMBEDDED, PROMPTS = "plain", "embedded", "prompts"
+PLAIN, EMBEDDED = "plain", "embedded"
 DEFAULT, PAPER, DISTILLATION = LOSSES = "default", "paper", "distillation"
 SUITES = Path(__file__).parent / "suites"
 
@@ -105,21 +104,18 @@ class MeasuringOptions(_Table):
 
 
 class Task(_Table):
-    """Prompts to measure on: those of a file, or one kind of source code."""
+    """Prompts to measure on."""
 
-    name: Name
-    file: str | None = None  # in any format that `clover.data.tasks` reads
+    name: Name = "code"
+    file: str | None = (
+        None  # in any format that `clover.data.tasks` reads; source code held out when left out
+    )
     group: str | None = None  # the prompts of this group only, such as a task of Spec-Bench
-    # Of `clover.data.slices.KINDS`, from files that the recipe holds out; or "prompts": the embedded prompts.
-    kind: str | None = None
 
     @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        if (self.file is None) == (self.kind is None):
-            raise ValueError(f"task {self.name!r} needs either a file or a kind")
+    def _group_of_a_file(self) -> Self:
         if self.group is not None and self.file is None:
             raise ValueError(f"task {self.name!r} has a group, which only a file has")
-        _check_known(self.kind, f"kind of task {self.name!r}", (None, PROMPTS, *KINDS))
         return self
 
 
@@ -135,7 +131,7 @@ class Suite(_Table):
     losses: dict[str, OwnLoss] = {}
     systems: Annotated[tuple[System, ...], Field(min_length=1)]
     measuring: MeasuringOptions = MeasuringOptions()
-    tasks: Annotated[tuple[Task, ...], Field(min_length=1)]
+    tasks: Annotated[tuple[Task, ...], Field(min_length=1)] = (Task(),)
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:

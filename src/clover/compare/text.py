@@ -1,13 +1,11 @@
 """Texts of a comparison: what the drafts learn from, and the prompts of each task."""
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import cache
 from itertools import cycle, islice, zip_longest
 from pathlib import Path
 
-from clover import assets
-from clover.compare.suite import PROMPTS, Task, TextOptions
+from clover.compare.suite import Task, TextOptions
 from clover.data import FileTexts, Sample
 from clover.data.tasks import PROMPT_TOKENS, cut_text, encode_task, read_tasks
 from clover.data.tasks import Task as Prompt
@@ -68,26 +66,14 @@ def task_prompts(target: TargetModel, task: Task, count: int, at_least: int = 1)
 
 
 def _prompts(task: Task) -> Iterator[Prompt]:
-    """Those of a file in its order; those of a kind from as many held-out files as possible first."""
+    """Those of a file in its order; those of source code from as many held-out files as possible first."""
     if task.file is not None:
         yield from (one for one in read_tasks([task.file]) if task.group in (None, one.group))
-    elif task.kind == PROMPTS:
-        file = assets.HELD_OUT_PROMPTS
-        yield from (one for one in read_tasks([file]) if one.group == file.stem)
     else:
-        by_file = [[cut for cut in cuts if cut.group == task.kind] for cuts in _held_out_cuts()]
+        by_file = [cut_text(one.text, one.name, PROMPT_TOKENS) for one in _corpus().held_out]
         yield from (cut for turn in zip_longest(*by_file) for cut in turn if cut is not None)
 
 
 @cache
 def _corpus() -> Corpus:
     return read_corpus()
-
-
-@cache
-def _held_out_cuts() -> list[list[Prompt]]:
-    found: list[list[Prompt]] = []
-    for document in _corpus().held_out:
-        with suppress(UserError):  # written for another version of Python
-            found.append(list(cut_text(document.text, Path(document.name), PROMPT_TOKENS)))
-    return found

@@ -2,7 +2,7 @@
 
 .json, .jsonl and .parquet hold records as `clover.data.formats` reads them (of `text` the opening is the prompt), or
 the object {"prompts": [...], "development": [...]} of lists of texts. A .txt has one prompt per line. Other files are
-cut into prompts, .py grouped by the kind of text that follows (`clover.data.slices`).
+cut into prompts.
 
 The group is Spec-Bench's task (the categories of MT-bench are one task), else the name of the file without its ending.
 """
@@ -18,7 +18,6 @@ from transformers import PreTrainedTokenizerBase
 
 from clover.data.chat import TemplateRefused, encode_prompt
 from clover.data.formats import Message, open_rows, parse_record
-from clover.data.slices import cut_plain, cut_python
 from clover.errors import UserError
 from clover.files import read_text
 
@@ -27,6 +26,7 @@ _MT_BENCH = {"writing", "roleplay", "reasoning", "math", "coding", "extraction",
 _RECORD_FILES = (".json", ".jsonl", ".parquet")
 _LISTS = ("prompts", "development")
 _MAX_BYTES = 64 * 2**20
+_STRIDE = 2000  # characters between two cuts of a text
 _CHARACTERS_PER_TOKEN = 12  # kept before a cut: more than any prompt of so many tokens has
 
 Window = tuple[int | None, int | None]
@@ -80,12 +80,11 @@ def read_tasks(paths: Iterable[str | os.PathLike[str]], prompt_tokens: int = PRO
     found: list[Task] = []
     for path in map(Path, paths):
         tasks = list(_read_file(path, prompt_tokens))
-        # Source code may have no place to cut.
         if not tasks and path.suffix.lower() in (*_RECORD_FILES, ".txt"):
             raise UserError(f"{path} holds no prompts")
         found += tasks
     if not found:
-        raise UserError("the files hold no text that is long enough to be cut into prompts")
+        raise UserError("the files hold no text to be cut into prompts")
     return found
 
 
@@ -156,7 +155,7 @@ def _read_file(path: Path, prompt_tokens: int) -> Iterator[Task]:
     else:
         text = _read_text(path)
         if text.strip():
-            yield from cut_text(text, path, prompt_tokens)
+            yield from cut_text(text, str(path), prompt_tokens)
 
 
 def _read_lists(fields: dict[str, Any], stem: str, where: str) -> Iterator[Task]:
@@ -195,20 +194,16 @@ def _first_turn(messages: Sequence[Message], where: str) -> tuple[Message, ...]:
     return tuple(messages[: asked[0] + 1])
 
 
-def cut_text(text: str, path: Path, prompt_tokens: int) -> Iterator[Task]:
-    """Cut a text into prompts, grouped by the kind of text that follows; `path` says what it is.
-
-    Raises:
-        UserError: its name ends in .py, and it is not Python that this interpreter can parse.
-    """
-    cuts = cut_python(text, str(path)) if path.suffix.lower() == ".py" else cut_plain(text, path.stem)
-    for cut in cuts:
-        start = max(0, cut.end - _CHARACTERS_PER_TOKEN * prompt_tokens)
+def cut_text(text: str, name: str, prompt_tokens: int) -> Iterator[Task]:
+    """Cut a text into prompts, about every 2,000 characters, each after a whole line where lines are that short."""
+    ends = [(text.find("\n", at, at + _STRIDE) + 1) or at for at in range(_STRIDE, len(text), _STRIDE)]
+    for end in ends or [(len(text) + 1) // 2]:
+        start = max(0, end - _CHARACTERS_PER_TOKEN * prompt_tokens)
         # A line break at the end would be a token of its own, which seldom stands in the middle of a text.
-        before = text[start : cut.end].rstrip("\n")
+        before = text[start:end].rstrip("\n")
         if before.strip():
-            line = text.count("\n", 0, cut.end) + 1
-            yield Task(cut.kind, f"{path}, line {line}", text=before, window=(-prompt_tokens, None))
+            line = text.count("\n", 0, end) + 1
+            yield Task(Path(name).stem, f"{name}, line {line}", text=before, window=(-prompt_tokens, None))
 
 
 def _read_text(path: Path) -> str:
