@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 if importlib.util.find_spec("playwright") is None:
-    collect_ignore_glob = ["test_*.py"]  # `make test-page` installs it
+    collect_ignore_glob = ["screenshots.py", "test_*.py"]  # `make test-page` installs it
 
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
 WATCH = (
@@ -21,12 +21,17 @@ WATCH = (
 )
 
 
+def find_chromium() -> str | None:
+    """The browser's executable."""
+    found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
+    return next((path for path in found if path), None)
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator["Browser"]:
     from playwright.sync_api import sync_playwright
 
-    found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
-    executable = next((path for path in found if path), None)
+    executable = find_chromium()
     if executable is None:
         pytest.exit("these tests need Chromium; install it, on Debian by `apt-get install chromium`", 2)
     with sync_playwright() as playwright:

@@ -59,4 +59,13 @@ class Service:
             "owned_by": "clover",
             "draft": draft,
             "max_model_len": model.target.context_length,
+            "chat": _tells_roles_apart(self.tokenizer),
         }
+
+
+def _tells_roles_apart(tokenizer: Any) -> bool:
+    """Whether the chat template, if there is one, does more than to join the messages; the page offers chat then."""
+    if not getattr(tokenizer, "chat_template", None):
+        return False
+    message = {"role": "user", "content": "?"}
+    return tokenizer.apply_chat_template([message], add_generation_prompt=True, tokenize=False) != "?"

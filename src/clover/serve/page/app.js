@@ -26,17 +26,21 @@ async function start() {
     model = await servedModel();
   } catch (error) {
     if (error.status === 401) return askForKey(start);
-    const words = error instanceof LostConnection ? "The server does not answer." : error.message;
-    byId("banner").replaceChildren(`${words} `, button("Try again", start, { class: "retry" }));
-    byId("banner").hidden = false;
-    return;
+    return warn(error instanceof LostConnection ? "The server does not answer." : error.message);
   }
-  byId("model").textContent = model.draft ? `${model.id} with ${model.draft}` : `${model.id}, no draft`;
+  const draft = model.draft ? `draft: ${model.draft}` : "no draft";
+  byId("model").replaceChildren(make("span", { title: model.id }, model.id), make("span", { title: draft }, draft));
   byId("compare").disabled = !model.draft;
   limitTokens(model.max_model_len);
   byId("forget").hidden = !apiKey.get();
   byId("send").disabled = false;
   setMode(model.chat ?? true);
+}
+
+/** Say why there is no model yet, and offer to look again. */
+function warn(words) {
+  byId("banner").replaceChildren(`${words} `, button("Try again", start, { class: "retry" }));
+  byId("banner").hidden = false;
 }
 
 function limitTokens(most) {
@@ -47,7 +51,7 @@ function limitTokens(most) {
 
 function setMode(chat) {
   chatting = chat;
-  byId("new").textContent = chat ? "New chat" : "Clear";
+  byId("mode").value = chat ? "chat" : "text";
   byId("prompt-label").textContent = chat ? "Your message" : "Text to go on from";
   byId("prompt").placeholder = chat ? "Ask the model" : "Text for the model to go on from";
   byId("system-label").hidden = !chat;
@@ -80,7 +84,7 @@ function question(said) {
   if (!chatting) return { said, compare, opening: said, path: "v1/completions", request: { ...request, prompt: said } };
   const system = byId("system").value.trim();
   const messages = system ? [{ role: "system", content: system }] : [];
-  for (const turn of turns.filter((each) => each.fast.run.text)) {
+  for (const turn of turns.filter((each) => each.opening === null && each.fast.run.text)) {
     messages.push({ role: "user", content: turn.said }, { role: "assistant", content: turn.fast.run.text });
   }
   messages.push({ role: "user", content: said });
@@ -125,6 +129,7 @@ function inShort(run) {
   return `${run.speculation ? "Answer" : "Answer by plain decoding"} finished: ${run.tokens} tokens${mean ? `, ${mean} per step` : ""}.`;
 }
 
+/** Begin anew. */
 function clear() {
   turns = [];
   byId("turns").replaceChildren();
@@ -175,11 +180,17 @@ byId("new").addEventListener("click", () => {
 });
 byId("view").addEventListener("click", () => showSteps(!document.body.classList.contains("show-steps")));
 byId("settings-button").addEventListener("click", () => showSettings(byId("settings").hidden));
+byId("mode").addEventListener("change", () => setMode(byId("mode").value === "chat"));
 byId("depths").addEventListener("change", () => document.body.classList.toggle("depths", byId("depths").checked));
 byId("forget").addEventListener("click", () => {
   apiKey.forget();
+  model = null;
   byId("send").disabled = true;
   start();
+});
+
+byId("key-dialog").addEventListener("cancel", () => {
+  if (!model) warn("This server asks for an API key.");
 });
 
 function showSettings(yes) {

@@ -5,20 +5,21 @@ import { draw } from "./dom.js";
 /** One thin bar per step, as high as the tokens that it gave; step `shown` is marked. */
 export function stripPicture(run, shown) {
   const most = Math.max(2, ...run.steps.map((step) => step.tokens.length));
-  const bars = run.steps.flatMap((step, i) => stacked(step, i));
+  const paths = { draft: "", copied: "", target: "" };
+  run.steps.forEach((step, i) => stack(step, i, paths));
+  const bars = Object.entries(paths).map(([source, d]) => draw("path", { class: `bar ${source}`, d }));
   const mark = draw("rect", { class: "mark", x: shown, y: 0, width: 1, height: most });
   return draw("svg", { class: "strip", viewBox: `0 0 ${run.steps.length} ${most}`, preserveAspectRatio: "none", "aria-hidden": "true" },
     mark, draw("g", { transform: `matrix(1 0 0 -1 0 ${most})` }, ...bars));
 }
 
-function stacked(step, i) {
-  const counts = [["draft", 0], ["copied", 0], ["target", 0]];
-  for (const token of step.tokens) counts[token.source === "draft" ? 0 : token.source === "copied" ? 1 : 2][1] += 1;
+function stack(step, i, paths) {
   let y = 0;
-  return counts.filter(([, count]) => count).map(([source, count]) => {
+  for (const source of Object.keys(paths)) {
+    const count = step.tokens.filter((token) => (token.source ?? "target") === source).length;
+    if (count) paths[source] += `M${i + 0.1} ${y}h.8v${count}h-.8z`;
     y += count;
-    return draw("rect", { class: `bar ${source}`, x: i + 0.1, y: y - count, width: 0.8, height: count });
-  });
+  }
 }
 
 const BAR = 18, LINE = 24, LEFT = 26, LONGEST = 230, RIGHT = 56;

@@ -3,7 +3,7 @@
 import { histogramPicture, stripPicture } from "./chart.js";
 import { byId, make, soon } from "./dom.js";
 import { stepText } from "./token.js";
-import { inWords, treePicture } from "./tree.js";
+import { inShort, inWords, treePicture } from "./tree.js";
 
 const BEFORE = 120, AFTER = 80; // characters of the excerpt
 const PACE = 450; // milliseconds per step when played
@@ -106,7 +106,7 @@ export class Inspector {
     const slider = byId("slider"), count = this.run.steps.length;
     slider.max = count;
     slider.value = this.index + 1;
-    slider.setAttribute("aria-valuetext", `${this.index + 1} of ${count}. ${inWords(step)}`);
+    slider.setAttribute("aria-valuetext", `${this.index + 1} of ${count}, ${inShort(step)}`);
     byId("step-name").textContent = `step ${this.index + 1} of ${count}${step.seconds ? `, ${(step.seconds * 1000).toFixed(1)} ms` : ""}`;
     byId("previous").disabled = this.index === 0;
     byId("next").disabled = this.index === count - 1;
@@ -133,7 +133,7 @@ export function shortNumber(value) {
 function excerpt(run, index) {
   const step = run.steps[index];
   const end = step.start + step.tokens.reduce((sum, token) => sum + token.text.length, 0);
-  const all = Array.from(run.prompt + run.text.slice(0, step.start));
+  const all = Array.from((run.prompt + run.text.slice(0, step.start)).slice(-2 * BEFORE));
   const before = all.slice(-BEFORE).join("").replace(all.length > BEFORE ? /^\S*/ : "", ""), after = Array.from(run.text.slice(end, end + 2 * AFTER)).slice(0, AFTER).join("");
   return [all.length > BEFORE ? `…${before}` : before, make("mark", {}, stepText(step, index)), after];
 }

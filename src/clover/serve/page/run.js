@@ -61,6 +61,7 @@ export class Run {
 
   /** How many steps accepted 0, 1, 2 … tokens. */
   get histogram() {
+    if (this.measured) return this.measured.acceptance_histogram;
     const counts = [];
     for (const step of this.steps) {
       if (step.number === null) continue;

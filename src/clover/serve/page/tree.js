@@ -5,6 +5,7 @@ import { ownToken } from "./run.js";
 import { classOf, wordsFor } from "./token.js";
 
 const ROW = 32, HEIGHT = 24, GAP = 18, LETTER = 7.3, PADDING = 16, LONGEST = 12, MARGIN = 4, SMALLEST = 0.75;
+const MOST_SAID = 12;
 
 /**
  * The tree of `step`, whose root shows the text `root`.
@@ -22,14 +23,18 @@ export function treePicture(step, root) {
   return picture;
 }
 
+/** How much of the tree was accepted. */
+export function inShort(step) {
+  return step.drafted ? `${step.accepted.length || "none"} of ${step.drafted} accepted` : "nothing drafted";
+}
+
 /** What the step did, in a sentence. */
 export function inWords(step) {
-  const own = ownToken(step);
-  const kept = step.accepted.map((node) => `“${visible(step.nodes[node] ?? "")}”`);
+  const own = ownToken(step), kept = step.accepted.slice(0, MOST_SAID).map((node) => `“${visible(step.nodes[node] ?? "")}”`);
+  if (step.accepted.length > MOST_SAID) kept.push("…");
   const then = own ? `${kept.length ? "then its own" : "the model's own"} “${visible(own.text)}”` : "";
-  if (!step.drafted) return step.number === null ? "The server tells nothing about this step." : `Nothing drafted; ${then || "no text"}.`;
-  const accepted = kept.length ? `${kept.length} of ${step.drafted} accepted: ${kept.join(" ")}` : `None of ${step.drafted} accepted`;
-  return `${accepted}${then ? `; ${then}` : ""}.`;
+  const words = `${inShort(step)}${kept.length ? `: ${kept.join(" ")}` : ""}${then ? `; ${then}` : ""}.`;
+  return words[0].toUpperCase() + words.slice(1);
 }
 
 function nodesOf(step, root) {

@@ -50,6 +50,7 @@ export class Turn {
   }
 
   async #perform({ run, view }, signal, which) {
+    view.update();
     const body = { ...this.request, stream_options: { include_usage: true, include_speculation: true } };
     if (!run.speculation) body.speculation = false;
     try {
