@@ -7,7 +7,7 @@ from clover.drafts.config import LossConfig, PaperRecipe
 from clover.drafts.eagle import EagleDraft
 from clover.drafts.eagle3 import Eagle3Draft
 from clover.drafts.hydra import HydraDraft
-from clover.drafts.loading import load_draft
+from clover.drafts.loading import load_draft, load_unbound
 from clover.drafts.lookup import LookupDraft
 from clover.drafts.medusa import MedusaDraft
 from clover.drafts.recall import RecallDraft
@@ -27,4 +27,5 @@ __all__ = [
     "PaperRecipe",
     "RecallDraft",
     "load_draft",
+    "load_unbound",
 ]

@@ -51,24 +51,23 @@ def load_draft(name_or_path: str | os.PathLike[str], target: TargetModel) -> Dra
     name = os.fspath(name_or_path)
     if name in SYSTEMS and not SYSTEMS[name].trainable and not Path(name).exists():
         return SYSTEMS[name].from_target(target).eval()
-    described = _described(name)
-    system = _system(name, described)
-    check_options(system.config_class, described, f"{name}: config.json")
+    described, system = _checked(name)
     check_target(described.get("target_config") or {}, target)
-    try:
-        draft = _built(name, system, target.dtype)
-    except UserError:
-        raise
-    except FAILURES as error:
-        raise UserError(f"cannot load the draft {name}: {one_line(error)}") from error
+    draft = _loaded(name, system, target.dtype)
     draft = cast(Any, draft).to(target.device).eval().bind(target)
-    draft.usable = all(bool(torch.isfinite(weight).all()) for weight in draft.parameters())
     if not draft.usable:
         warnings.warn(
             f"the draft {name} has weights that are no finite numbers: decoding is plain; train it again",
             stacklevel=2,
         )
     return draft
+
+
+def load_unbound(name_or_path: str | os.PathLike[str]) -> DraftModel:
+    """Load a draft without its target, in the dtype it is stored in; UserError as `load_draft`."""
+    name = os.fspath(name_or_path)
+    described, system = _checked(name)
+    return _loaded(name, system, getattr(torch, described.get("dtype") or "float32"))
 
 
 def trainable_system(name: str) -> type[DraftModel]:
@@ -90,6 +89,25 @@ def _described(name: str) -> Mapping[str, Any]:
         return PretrainedConfig.get_config_dict(name)[0]
     except (OSError, ValueError) as error:
         raise UserError(f"no draft at {name}: {one_line(error)}") from error
+
+
+def _checked(name: str) -> tuple[Mapping[str, Any], type[DraftModel]]:
+    """What config.json says, and the system it names, whose options it fits."""
+    described = _described(name)
+    system = _system(name, described)
+    check_options(system.config_class, described, f"{name}: config.json")
+    return described, system
+
+
+def _loaded(name: str, system: type[DraftModel], dtype: torch.dtype) -> DraftModel:
+    try:
+        draft = _built(name, system, dtype)
+    except UserError:
+        raise
+    except FAILURES as error:
+        raise UserError(f"cannot load the draft {name}: {one_line(error)}") from error
+    draft.usable = all(bool(torch.isfinite(weight).all()) for weight in draft.parameters())
+    return draft
 
 
 def _system(name: str, described: Mapping[str, Any]) -> type[DraftModel]:

@@ -108,8 +108,14 @@ class RecurrentLayer(nn.Module):
         """
         joined = self.of_state(self.norm(states)) + of_token
         query, gate, up = joined.split((self.hidden_size, self.inner_size, self.inner_size), dim=-1)
-        found = F.scaled_dot_product_attention(self.heads(query), keys, values, mask, is_causal=causal)
+        found = self.attend(self.heads(query), keys, values, mask, causal)
         return torch.cat((found.transpose(1, 2).flatten(2), F.silu(gate) * up), dim=-1)
+
+    def attend(
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, causal: bool
+    ) -> Tensor:
+        """The look at the text, [B, heads, P, d]; an engine with a cache of its own kind puts its own in the place."""
+        return F.scaled_dot_product_attention(query, keys, values, mask, is_causal=causal)
 
     def heads(self, joined: Tensor) -> Tensor:
         """[B, P, n · d] to [B, n, P, d]."""

@@ -32,7 +32,7 @@ class DecoderStack(nn.Module):
     def __init__(self, target_config: PretrainedConfig | Mapping[str, Any], num_layers: int) -> None:
         super().__init__()
         try:
-            config = _short_config(target_config, num_layers)
+            config = short_config(target_config, num_layers)
             self.stack: Any = AutoModel.from_config(config, attn_implementation="sdpa")
             self.stack.set_input_embeddings(None)
         except (ValueError, KeyError, TypeError, NotImplementedError) as error:
@@ -183,7 +183,7 @@ def input_norm(layer: nn.Module) -> str | None:
     return norms[0] if len(norms) > 1 and not norms[0].startswith("post") else None
 
 
-def _short_config(target_config: PretrainedConfig | Mapping[str, Any], num_layers: int) -> PretrainedConfig:
+def short_config(target_config: PretrainedConfig | Mapping[str, Any], num_layers: int) -> PretrainedConfig:
     """The target's configuration with ``num_layers`` layers, all like the last one, and next to no vocabulary."""
     config: Any = deepcopy(target_config)
     if isinstance(config, Mapping):

@@ -1,0 +1,98 @@
+"""Write a draft as other engines load it: `clover export`.
+
+The weights stay as they are, in safetensors; config.json becomes that of the engine. See docs/vllm.md.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from clover import assets
+from clover.drafts import DraftModel, load_unbound
+from clover.errors import UserError
+from clover.files import check_output_directory, output_directory, read_json, write_json
+from clover.integrations.vllm import ARCHITECTURES
+
+_KEPT = ("dtype", "transformers_version")
+_SPECULATORS = "0.9.0"  # the release of the library whose schema the tests check against
+
+
+def export(
+    to: str, draft: str, output: Path, target: str | None = None, drafted: int = 5, overwrite: bool = False
+) -> None:
+    """Write a draft's directory for another engine.
+
+    Args:
+        to: "vllm", or "speculators", the convention of the library of that name.
+        draft: a directory or a name on the hub, or the name of an embedded draft.
+        target: its directory or name, which the speculators format records.
+        drafted: tokens per step, which it records too.
+
+    Raises:
+        UserError: the draft cannot be used, or cannot run there; nothing is written then.
+    """
+    check_output_directory(output, overwrite)
+    loaded = load_unbound(assets.draft_place(draft))
+    _check(loaded, draft)
+    with output_directory(output, overwrite) as folder:
+        loaded.save_pretrained(folder)
+        stored = read_json(folder / "config.json")
+        fields = {name: value for name, value in stored.items() if name not in _KEPT}
+        config = _vllm(loaded, fields) if to == "vllm" else _speculators(loaded, fields, target, drafted)
+        write_json(folder / "config.json", config | {name: stored[name] for name in _KEPT if name in stored})
+
+
+def _check(draft: DraftModel, name: str) -> None:
+    """Raise UserError for a draft that vLLM's driver cannot run."""
+    system, config = draft.config.model_type, draft.config
+    if system not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise UserError(f"{name} is a {system} draft; those of {known} can be exported")
+    if not draft.usable:
+        raise UserError(f"{name} has weights that are no finite numbers; train it again")
+    if config.hidden_state != "post_norm":
+        raise UserError(
+            f"{name} reads {config.hidden_state} hidden states; other engines hand out those after the final norm: "
+            "train a draft with --set hidden_state=post_norm"
+        )
+    paper: Any = config
+    if system == "clover1" and (paper.augmenting, paper.connection) != ("block", "attention"):
+        raise UserError(f"{name} is an ablation of Clover-1, which no other engine runs")
+
+
+def _vllm(draft: DraftModel, stored: dict[str, Any]) -> dict[str, Any]:
+    """A configuration that vLLM reads as that of a small LLaMA with an architecture that the plugin registers."""
+    shape: Any = draft.config.target_shape
+    heads = shape.num_attention_heads
+    return {
+        "architectures": [ARCHITECTURES[stored["model_type"]]],
+        "model_type": "llama",
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": getattr(shape, "intermediate_size", None) or 4 * shape.hidden_size,
+        "num_attention_heads": heads,
+        "num_key_value_heads": getattr(shape, "num_key_value_heads", None) or heads,
+        "num_hidden_layers": getattr(draft.config, "num_augmenting_layers", 1),
+        "vocab_size": shape.vocab_size,
+        "max_position_embeddings": shape.max_position_embeddings,
+        "tie_word_embeddings": False,
+        "index_share_for_mtp_iteration": True,  # model runner V1 so tells pass 0 from later ones
+        "clover": stored,
+    }
+
+
+def _speculators(
+    draft: DraftModel, stored: dict[str, Any], target: str | None, drafted: int
+) -> dict[str, Any]:
+    """The convention's configuration: its own fields, and beside them those of the draft."""
+    system = stored["model_type"]
+    method = {"proposal_type": "greedy", "speculative_tokens": drafted}
+    verifier = {"name_or_path": target, "architectures": draft.config.target_shape.architectures or []}
+    return stored | {
+        "speculators_model_type": system,
+        "speculators_version": _SPECULATORS,
+        "speculators_config": {
+            "algorithm": system,
+            "proposal_methods": [method],
+            "default_proposal_method": "greedy",
+            "verifier": verifier,
+        },
+    }

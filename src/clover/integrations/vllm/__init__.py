@@ -1,0 +1,23 @@
+"""Clover drafts on vLLM: a plugin that registers them as architectures of vLLM's own EAGLE driver.
+
+vLLM loads `register` by its entry point in every process it starts. Only `base`, `systems` and `recall` import vLLM.
+"""
+
+TESTED = ((0, 29), (0, 34))  # releases of vLLM, from the first to before the second
+ARCHITECTURES = {  # per draft system, the name that vLLM knows it by; the driver wants it to begin with Eagle
+    "clover1": "EagleClover1ForCausalLM",
+    "clover2": "EagleClover2ForCausalLM",
+    "recall": "EagleCloverRecallForCausalLM",
+}
+_PLACES = {
+    "clover1": f"{__name__}.systems:Clover1ForCausalLM",
+    "clover2": f"{__name__}.systems:Clover2ForCausalLM",
+    "recall": f"{__name__}.recall:RecallForCausalLM",
+}
+
+
+def register() -> None:
+    """Make the drafts known to vLLM; the entry point of the group `vllm.general_plugins`."""
+    from clover.integrations.vllm.base import register_models
+
+    register_models({ARCHITECTURES[system]: place for system, place in _PLACES.items()})
