@@ -123,7 +123,8 @@ class CompareOptions(options.ModelOptions):
         str,
         typer.Argument(
             help="TOML file, or one of: quick, systems, ablation, tree-size, learning-rate, paper-clover1, "
-            "paper-clover2.",
+            "paper-clover2; of trained drafts for SmolLM2: smollm2-clover1, smollm2-clover2, smollm2-tree-size, "
+            "smollm2-ablation.",
         ),
     ] = "quick"
     target: Annotated[
@@ -153,6 +154,33 @@ class CompareOptions(options.ModelOptions):
             metavar="DIR",
             help="Keep text and drafts here; suites on one target can share it, and train no draft twice. "
             "Left out: beside the results, DIR.work.",
+        ),
+    ] = None
+    drafts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where the trained drafts are that the suite names. Left out: beside the suite.",
+        ),
+    ] = None
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Where the files are that the suite's tasks name. Left out: beside the suite."
+        ),
+    ] = None
+    max_prompts: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Prompts of each task, in place of the suite's number."),
+    ] = None
+    max_new_tokens: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="New tokens, in place of the suite's number.")
+    ] = None
+    publish: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Also write SUITE.json here, and README.md with the tables of all suites in this directory.",
         ),
     ] = None
     report_only: Annotated[

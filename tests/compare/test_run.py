@@ -197,6 +197,75 @@ def test_suites_that_share_a_work_directory_train_a_draft_once(
     assert {row["batch_size"] for row in measured(tmp_path / "out")} == {3}
 
 
+TRAINED = """
+name = "trained"
+title = "Trained before"
+target = "{target}"
+
+[[systems]]
+name = "first"
+system = "clover1"
+drafts = ["{first}", "{second}"]
+against = "second"
+
+[[systems]]
+name = "second"
+system = "clover1"
+drafts = ["{second}"]
+trees = ["chain:1"]
+
+[[systems]]
+name = "absent"
+system = "medusa"
+drafts = ["nowhere"]
+
+[measuring]
+trees = ["chain:1", "drawn:chain:2"]
+temperatures = [0.0, 1.0]
+rounds = 1
+
+[[tasks]]
+name = "lines | of text"
+file = "lines.txt"
+"""
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_drafts_that_were_trained_before_are_measured_and_published(
+    tiny_files: Path, tmp_path: Path, finished: Path
+) -> None:
+    work = finished.with_name("out.work") / "drafts"
+    first, second = sorted(path.name for path in work.iterdir())
+    suite = TRAINED.format(target=tiny_files / "target", first=first, second=second)
+    (tmp_path / "trained.toml").write_text(suite)
+    places = {"drafts": work, "prompts": tiny_files, "publish": tmp_path / "docs"}
+    sizes = {"max_prompts": 2, "max_new_tokens": 8}
+    shown = compare(tmp_path, tmp_path / "out", "trained.toml", **places, **sizes)
+    assert "left out, not there: " in shown and "nowhere" in shown
+    assert [(one["method"]["system"], one["method"]["seed"]) for one in trained(tmp_path / "out")] == [
+        ("first", 0), ("first", 1), ("second", 0),
+    ]  # fmt: skip
+    trees = {
+        (m["temperature"], one["method"]["tree"])
+        for m in measured(tmp_path / "out")
+        for one in m["methods"][1:]
+    }
+    assert trees == {(0.0, "chain:1"), (1.0, "chain:1"), (1.0, "drawn:chain:2")}
+    content = json.loads((tmp_path / "docs" / "trained.json").read_text())
+    assert content["provenance"]["command"].count(str(tmp_path)) == 1  # the suite alone
+    both = [one for one in content["decoding"] if one["system"] == "first" and one["task"] == "all"]
+    assert {one["prompts"] for one in both} == {4} and all(one["tau"]["value"] >= 1 for one in both)
+    (difference,) = content["differences"]
+    assert difference["method"] == "first" and len(difference["top5"]) == 3 and difference["tau"]
+    page = (tmp_path / "docs" / "README.md").read_text()
+    assert "## Trained before" in page and "### Accuracy of the heads" in page
+    (tmp_path / "docs" / "trained.json").rename(tmp_path / "docs" / "other.json")
+    compare(tmp_path, tmp_path / "out", "trained.toml", report_only=True, publish=tmp_path / "docs")
+    assert (tmp_path / "docs" / "README.md").read_text().count("## Trained before") == 2
+    with pytest.raises(UserError, match="none of the drafts .* give --drafts DIR"):
+        compare(tmp_path, tmp_path / "else", "trained.toml")
+
+
 def test_the_report_alone(tiny_files: Path, tmp_path: Path, finished: Path) -> None:
     output = tmp_path / "copy"
     output.mkdir()

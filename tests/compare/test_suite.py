@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from clover.compare.suite import SUITES, Suite, Task, read_suite
 from clover.drafts.config import LossConfig
 from clover.drafts.medusa import MedusaDraft
 from clover.errors import UserError
+from clover.measure_options import CompareOptions
 
 GOOD = """
 name = "mine"
@@ -19,7 +21,7 @@ tasks = [{ name = "code" }]
 def read(tmp_path: Path, text: str) -> Suite:
     file = tmp_path / "suite.toml"
     file.write_text(text)
-    return read_suite(str(file))
+    return read_suite(CompareOptions(suite=str(file)))
 
 
 def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
@@ -98,12 +100,12 @@ def test_errors_in_systems_and_tasks(tmp_path: Path, old: str, new: str, message
 
 def test_a_suite_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read .*nothing.*quick"):
-        read_suite(str(tmp_path / "nothing"))
+        read_suite(CompareOptions(suite=str(tmp_path / "nothing")))
 
 
 @pytest.mark.parametrize("file", sorted(SUITES.glob("*.toml")), ids=lambda file: file.stem)
 def test_the_package_has_its_suites_by_name(file: Path) -> None:
-    assert read_suite(file.stem).name == file.stem
+    assert read_suite(CompareOptions(suite=file.stem)).name == file.stem
     shown = Path(__file__).parents[2] / "suites" / file.name
     assert shown.is_file()
 
@@ -111,21 +113,22 @@ def test_the_package_has_its_suites_by_name(file: Path) -> None:
 def test_a_suite_on_the_users_own_model(tmp_path: Path) -> None:
     file = tmp_path / "suite.toml"
     file.write_text(GOOD)
-    own = read_suite(
-        str(file), "my-model", ["chats.jsonl"], ["mt=questions.jsonl:mt_bench", "lines=lines.txt"]
-    )
+    chosen = CompareOptions(suite=str(file), target="my-model", max_prompts=3)
+    tasks = ("mt=questions.jsonl:mt_bench", "lines=lines.txt")
+    own = read_suite(replace(chosen, data=("chats.jsonl",), tasks=tasks))
+    assert (own.measuring.prompts, own.measuring.max_new_tokens) == (3, 128)
     assert (own.target, own.text.files) == ("my-model", ("chats.jsonl",))
     assert own.tasks == (
         Task(name="mt", file="questions.jsonl", group="mt_bench"),
         Task(name="lines", file="lines.txt"),
     )
     with pytest.raises(UserError, match=r"'questions.jsonl' must be NAME=FILE"):
-        read_suite(str(file), tasks=["questions.jsonl"])
+        read_suite(CompareOptions(suite=str(file), tasks=("questions.jsonl",)))
     with pytest.raises(UserError, match=r"needs files \(or the command --data\)"):
-        read_suite(str(file), "my-model")
+        read_suite(chosen)
 
 
 def test_a_directory_is_not_taken_for_a_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("quick").mkdir()
-    assert read_suite("quick").name == "quick"
+    assert read_suite(CompareOptions(suite="quick")).name == "quick"

@@ -17,6 +17,8 @@ from clover.drafts.loading import SYSTEMS
 from clover.errors import UserError
 from clover.files import explain
 
+_DRAFT_FILES = ("config.json", "model.safetensors")
+
 
 @dataclass(frozen=True)
 class Method:
@@ -42,18 +44,25 @@ class Method:
         >>> Method("medusa", None, "paper", 200, 1e-3, 0).words
         'medusa, paper loss, 200 steps, rate 0.001, seed 0'
         """
-        how = f", {self.loss} loss, {self.steps} steps, rate {self.learning_rate:g}, seed {self.seed}"
-        return self.system + (how if self.steps else "")
+        if not self.steps:
+            return self.system + (f", seed {self.seed}" if self.seed else "")
+        how = f"{self.loss} loss, {self.steps} steps, rate {self.learning_rate:g}, seed {self.seed}"
+        return f"{self.system}, {how}"
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A system of the suite trained in one way; `loss` is None where there is nothing to train."""
+    """A system of the suite trained in one way; `loss` is None where there is nothing to train.
+
+    Args:
+        place: directory of a draft that was trained before.
+    """
 
     method: Method
     system: System
     trees: tuple[str, ...]
     loss: LossConfig | None
+    place: str | None = None
 
     @property
     def methods(self) -> list[Method]:
@@ -107,12 +116,18 @@ class Plan:
             _groups(self.drafts), suite.tasks, suite.measuring.batch_sizes, suite.measuring.temperatures
         )
         self.cells = [
-            *(self._training_cell(draft) for draft in self.drafts if draft.loss is not None),
+            *(self._training_cell(draft) for draft in self.drafts if draft.loss or self._judged(draft)),
             *(self._measuring_cell(*setting) for setting in settings),
         ]
 
+    def _judged(self, draft: Draft) -> bool:
+        """Whether the heads of a draft that was trained before are to be measured."""
+        return draft.place is not None and self.suite.measuring.accuracy
+
     def weights(self, draft: Draft) -> str:
         """12 hexadecimal digits that stand for all that decides a draft's weights; its name does not."""
+        if draft.place is not None:
+            return digest([_file_digest(f"{draft.place}/{name}") for name in _DRAFT_FILES])
         system, how = draft.system.system, draft.method
         options = all_options(SYSTEMS[system].config_class, draft.system.options)
         training = self.suite.training.model_dump(include={"batch_tokens", "dtype"})
@@ -121,13 +136,16 @@ class Plan:
 
     def _training_cell(self, draft: Draft) -> Cell:
         config = self._config([draft], self.suite.tasks if self.suite.measuring.accuracy else ())
-        return Cell(f"train {draft.method.words}", config, (draft,))
+        verb = "train" if draft.place is None else "heads of"
+        return Cell(f"{verb} {draft.method.words}", config, (draft,))
 
     def _measuring_cell(self, drafts: tuple[Draft, ...], task: Task, size: int, temperature: float) -> Cell:
+        if temperature == 0:  # a draft that is drawn from needs a temperature
+            drafts = tuple(replace(one, trees=tuple(filter(_is_not_drawn, one.trees))) for one in drafts)
         how = {"batch_size": size, "temperature": temperature, "rounds": self.suite.measuring.rounds}
         config = self._config(drafts, [task]) | how | {"trees": [draft.trees for draft in drafts]}
         steps, seed = drafts[0].method.steps, drafts[0].method.seed
-        trained = f", {steps} steps, seed {seed}" if steps else ""
+        trained = f", {steps} steps, seed {seed}" if steps else f", seed {seed}" if seed else ""
         label = f"measure {task.name}, batch {size}, temperature {temperature:g}{trained}"
         return Cell(label, config, drafts, task, size, temperature)
 
@@ -154,6 +172,9 @@ def _drafts(suite: Suite, system: System) -> list[Draft]:
     """A system at every loss, number of steps, learning rate and seed; once if it is not trained."""
     kind, training = SYSTEMS[system.system], suite.training
     trees = suite.measuring.trees if system.trees is None else system.trees
+    if system.drafts is not None:
+        places = enumerate(system.drafts)
+        return [Draft(Method(system.label, seed=seed), system, trees, None, place) for seed, place in places]
     if not kind.trainable:
         return [Draft(Method(system.label), system, trees, None)]
     rates = system.learning_rates or training.learning_rates
@@ -172,6 +193,10 @@ def _groups(drafts: Sequence[Draft]) -> list[tuple[Draft, ...]]:
             groups.setdefault((draft.method.steps, draft.method.seed), []).append(draft)
     free = groups.pop((None, None), [])
     return [(*group, *free) for group in groups.values() or ([[]] if free else [])]
+
+
+def _is_not_drawn(tree: str) -> bool:
+    return not tree.startswith("drawn:")
 
 
 def _task_identity(task: Task) -> str:

@@ -6,6 +6,7 @@ has a line in `results.jsonl` is not run again; what was interrupted is repeated
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from clover.compare.findings import Findings
 from clover.compare.measuring import make_engines, measure
 from clover.compare.plan import Cell, Draft, Plan
 from clover.compare.plots import make_plots
+from clover.compare.publish import publish
 from clover.compare.results import Measurement, Record, Trained, append_record, read_records
-from clover.compare.suite import EMBEDDED, read_suite
+from clover.compare.suite import EMBEDDED, Suite, read_suite
 from clover.compare.tables import make_tables
 from clover.compare.text import task_prompts, training_text
 from clover.data import Batch, Sample
@@ -27,7 +29,7 @@ from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, Request
 from clover.errors import UserError
 from clover.evaluate.accuracy import as_sample, measure_heads, text_batches
-from clover.files import write_text, written
+from clover.files import read_json, write_text, written
 from clover.interleaved import decode, make_batches
 from clover.measure_options import CompareOptions
 from clover.options import command_line
@@ -63,7 +65,10 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> None
         raise
     if not results.exists():
         raise UserError(f"there are no results in {options.folder}; run the suite first")
-    page = write_report(read_records(results), options.folder)
+    records = read_records(results)
+    page = write_report(records, options.folder)
+    if options.publish is not None:
+        publish(Path(options.suite).stem, records, options.publish)
     console.print(f"wrote {page}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -91,12 +96,20 @@ def write_report(records: Sequence[Record], folder: Path) -> Path:
     return folder / "report.html"
 
 
+def _nameless(options: CompareOptions) -> CompareOptions:
+    """The options with directories of this machine by their last names, as others repeat the command."""
+    names = ("drafts", "prompts", "output", "work", "publish")
+    given = {name: place for name in names if (place := getattr(options, name)) is not None}
+    return replace(options, **{name: Path(place.name) for name, place in given.items()})
+
+
 class Comparison:
     """A suite with its target, where its files are, and what of it is done."""
 
     def __init__(self, options: CompareOptions, console: Console):
-        self.suite = suite = read_suite(options.suite, options.target, options.data, options.tasks)
-        self.command, self.progress = command_line("compare", options, files="suite"), Progress(console)
+        self.progress = Progress(console)
+        self.suite = suite = self._present(read_suite(options))
+        self.command = command_line("compare", _nameless(options), files="suite")
         self.results = options.folder / "results.jsonl"
         self.work = options.work or options.folder.with_name(options.folder.name + ".work")
         self.done = read_records(self.results) if self.results.exists() else []
@@ -106,6 +119,19 @@ class Comparison:
             raise UserError(f"the target {suite.target} has no tokenizer, which texts and prompts need")
         dtype = str(self.target.dtype).removeprefix("torch.")
         self.plan = Plan(suite, {"target": suite.target, "device": self.target.device.type, "dtype": dtype})
+
+    def _present(self, suite: Suite) -> Suite:
+        """The suite without trained drafts that are not there."""
+        systems = []
+        for one in suite.systems:
+            there = tuple(place for place in one.drafts or () if Path(place, "config.json").is_file())
+            if missing := [place for place in one.drafts or () if place not in there]:
+                self.progress.log(f"left out, not there: {', '.join(missing)}")
+            if there or not one.drafts:
+                systems.append(one.model_copy(update={"drafts": there or None}))
+        if any(one.drafts for one in suite.systems) and not any(one.drafts for one in systems):
+            raise UserError("none of the drafts that the suite names is there; give --drafts DIR")
+        return suite.model_copy(update={"systems": tuple(systems)})
 
     def run(self) -> None:
         """Run the cells that have no result yet, each with one line of results at its end."""
@@ -134,7 +160,7 @@ class Comparison:
     def _check(self) -> None:
         """Build every system with each of its trees, and read every task, before the first hour is spent."""
         for draft in {draft.system.label: draft for draft in self.plan.drafts}.values():
-            make_engines(self.target, [(draft, self._new(draft))])
+            make_engines(self.target, [(draft, self._new(draft) if draft.loss else self._ready(draft))])
         largest = max(self.suite.measuring.batch_sizes)
         for task in self.suite.tasks:
             task_prompts(self.target, task, largest, largest)
@@ -147,14 +173,17 @@ class Comparison:
 
     def _train(self, cell: Cell) -> Trained:
         (draft,) = cell.drafts
-        texts = self.training_text
         self.progress.log(cell.label)
-        with self.progress.paused():  # a training has a bar of its own
-            config, fresh, console = self._config(draft), self._new(draft), self.progress.console
-            try:
-                result = finish_training(config, self.target, texts, fresh, console)
-            except UserError as error:
-                raise UserError(f"{draft.method.words}: {error}") from error
+        if draft.place is None:
+            texts = self.training_text
+            with self.progress.paused():  # a training has a bar of its own
+                config, fresh, console = self._config(draft), self._new(draft), self.progress.console
+                try:
+                    result = finish_training(config, self.target, texts, fresh, console)
+                except UserError as error:
+                    raise UserError(f"{draft.method.words}: {error}") from error
+        else:
+            result = read_json(Path(draft.place, "training_config.json"))["result"]
         model = self._ready(draft)
         share = self.progress.part(1, f"accuracy of {draft.method.words}")
         wanted = self.suite.measuring.accuracy
@@ -201,6 +230,8 @@ class Comparison:
             raise UserError(f"system {draft.method.system!r}: {error}") from error
 
     def _ready(self, draft: Draft) -> DraftModel:
+        if draft.place is not None:
+            return load_draft(draft.place, self.target)
         return self._new(draft) if draft.loss is None else load_draft(self._folder(draft), self.target)
 
     def _folder(self, draft: Draft) -> Path:

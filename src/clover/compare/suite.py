@@ -14,6 +14,7 @@ from clover.drafts.config import LossConfig
 from clover.drafts.loading import SYSTEMS
 from clover.errors import UserError
 from clover.files import explain, validated
+from clover.measure_options import CompareOptions
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -80,6 +81,8 @@ class System(_Table):
     system: str  # its type: clover2, medusa, …
     name: Name | None = None  # in the report; its type when left out
     options: dict[str, Any] = {}  # fields of its configuration
+    # Directories of trained drafts, one per seed, in place of training: of --drafts, or beside the suite.
+    drafts: Each[str] | None = None
     losses: Each[str] | None = None  # this and the next: in place of those of [training]
     learning_rates: Each[Positive] | None = None
     trees: tuple[str, ...] | None = None  # in place of those of [measuring]; with none it does not decode
@@ -142,7 +145,8 @@ class Suite(_Table):
             _check_known(system.against, f"against of {system.label!r}", (None, *names))
             for loss in system.losses or self.training.losses:
                 _check_known(loss, "the loss", (*LOSSES, *self.losses))
-        if self.target != EMBEDDED and not self.text.files:
+        trains = any(SYSTEMS[one.system].trainable and not one.drafts for one in self.systems)
+        if trains and self.target != EMBEDDED and not self.text.files:
             raise ValueError(
                 "[text] needs files (or the command --data): only the embedded target has openings"
             )
@@ -159,18 +163,15 @@ def _check_known(name: str | None, what: str, known: Sequence[str | None]) -> No
         raise ValueError(f"{what} is {name!r}; it must be one of {', '.join(filter(None, known))}")
 
 
-def read_suite(
-    name: str, target: str | None = None, data: Sequence[str] = (), tasks: Sequence[str] = ()
-) -> Suite:
-    """Read a suite file, or one of the package's own by its name. Files that it names are looked for beside it.
+def read_suite(options: CompareOptions) -> Suite:
+    """Read a suite file, or one of the package's own by its name; what the options choose comes in place of its own.
 
-    Args:
-        target, data: model and training files in place of the suite's.
-        tasks: in place of the suite's, each `NAME=FILE`, or `NAME=FILE:GROUP` for one group of prompts.
+    Files and drafts that it names are looked for beside it, or where the options say.
 
     Raises:
         UserError: there is no such suite, or it holds something it should not; one line that names the key.
     """
+    name = options.suite
     path = Path(name)
     if not path.is_file() and (SUITES / f"{name}.toml").is_file():
         path = SUITES / f"{name}.toml"
@@ -183,22 +184,32 @@ def read_suite(
         ) from error
     except ValueError as error:
         raise UserError(f"{name} is not valid TOML: {error}") from error
-    own = {"target": target, "tasks": [_read_task(task) for task in tasks]}
+    own = {"target": options.target, "tasks": list(map(_read_task, options.tasks))}
     table |= {key: value for key, value in own.items() if value}
-    if data and isinstance(text := table.setdefault("text", {}), dict):
-        text["files"] = list(data)
+    sizes = {"prompts": options.max_prompts, "max_new_tokens": options.max_new_tokens}
+    given = {"text": {"files": list(options.data)}, "measuring": sizes}
+    for key, values in given.items():
+        if isinstance(part := table.setdefault(key, {}), dict):
+            part |= {field: value for field, value in values.items() if value}
     suite = validated(Suite, table, name)
     beside: dict[str, Any] = {}
-    if not data:
+    if any(one.drafts for one in suite.systems):
+        beside["systems"] = tuple(_placed(one, options.drafts or path.parent) for one in suite.systems)
+    if not options.data:
         files = tuple(str(path.parent / file) for file in suite.text.files)
         beside["text"] = suite.text.model_copy(update={"files": files})
-    if not tasks:
-        own_file = [
-            one.model_copy(update={"file": str(path.parent / one.file)}) if one.file else one
+    if not options.tasks:
+        folder = options.prompts or path.parent
+        beside["tasks"] = tuple(
+            one.model_copy(update={"file": str(folder / one.file)}) if one.file else one
             for one in suite.tasks
-        ]
-        beside["tasks"] = tuple(own_file)
+        )
     return suite.model_copy(update=beside)
+
+
+def _placed(system: System, folder: Path) -> System:
+    places = system.drafts and tuple(str(folder / one) for one in system.drafts)
+    return system.model_copy(update={"drafts": places})
 
 
 def _read_task(text: str) -> dict[str, Any]:

@@ -148,9 +148,9 @@ def _training(findings: Findings) -> Table:
         (
             findings.label(one.method) + (f", seed {one.method.seed}" if one.method.seed else ""),
             f"{one.parameters:,}",
-            str(one.method.loss),
-            f"{one.method.learning_rate:g}",
-            f"{one.method.steps:,}",
+            one.method.loss or "–",
+            "–" if one.method.learning_rate is None else f"{one.method.learning_rate:g}",
+            "–" if one.method.steps is None else f"{one.method.steps:,}",
             f"{one.tokens:,}",
             duration(one.seconds),
             f"{one.loss:.3f}",

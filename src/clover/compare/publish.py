@@ -1,0 +1,109 @@
+"""The results of suites for a repository: numbers as one JSON file per suite, and a page with the tables of all."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from clover.compare.findings import Findings, Row
+from clover.compare.results import Record
+from clover.compare.tables import make_tables
+from clover.files import read_json, write_json, write_text
+from clover.report.table import Table
+
+_INTRODUCTION = (
+    "Written by `clover compare SUITE --publish DIR`; the last table of each suite has the command. What is within two "
+    "standard errors is not called found."
+)
+
+
+def publish(name: str, records: Sequence[Record], folder: Path) -> None:
+    """Write `NAME.json` into `folder`, and `README.md` from all such files there.
+
+    Raises:
+        UserError: a file cannot be written, or one that is there is no result.
+    """
+    findings, last = Findings(records), records[-1]
+    content = {
+        "title": last.title,
+        "note": last.note,
+        "target": last.config["place"]["target"],
+        "provenance": asdict(last.origin),
+        "seconds": sum(record.seconds for record in records),
+        "decoding": [_decoding(findings, row, task) for task, row in _rows(findings)],
+        "heads": _heads(findings),
+        "differences": _differences(findings),
+        "tables": [_plain(table) for table in make_tables(findings)],
+    }
+    write_json(folder / f"{name}.json", content)
+    write_text(folder / "README.md", _page(folder))
+
+
+def _rows(findings: Findings) -> list[tuple[str, Row]]:
+    """Rows of each task, then of all together."""
+    tasks = [(task, row) for task in findings.tasks for row in findings.rows_of([task])]
+    return tasks + [("all", row) for row in findings.rows]
+
+
+def _decoding(findings: Findings, row: Row, task: str) -> dict[str, Any]:
+    method, prompts = row.method, sum(len(own.acceptances) for own in row.own)
+    return {
+        "task": task,
+        "method": findings.label(method),
+        "system": method.system,
+        "tree": method.tree,
+        "temperature": row.temperature,
+        "batch_size": row.batch_size,
+        "nodes": row.nodes,
+        "prompts": prompts,
+        "tokens_per_second": asdict(row.speed.estimate),
+        "speedup": asdict(row.speedup.geometric),
+        "tau": asdict(row.tau.estimate),
+        "depths": [asdict(share.estimate) for share in row.depths],
+    }
+
+
+def _heads(findings: Findings) -> list[dict[str, Any]]:
+    return [
+        {"method": findings.label(method), "count": name, "heads": [asdict(one.estimate) for one in shares]}
+        for method, kinds in findings.heads.items()
+        for name, shares in kinds.items()
+    ]
+
+
+def _differences(findings: Findings) -> list[dict[str, Any]]:
+    """What a draft gains over another: shares of top-5 accuracy by head, and tokens per step."""
+    return [
+        {
+            "method": findings.label(one.method),
+            "against": findings.label(one.against),
+            "top5": [asdict(value.estimate) for value in one.top5],
+            "tau": None if one.tau is None else asdict(one.tau.estimate),
+        }
+        for one in findings.differences()
+    ]
+
+
+def _plain(table: Table) -> dict[str, Any]:
+    return {name: getattr(table, name) for name in ("title", "note", "columns", "rows", "words")}
+
+
+def _page(folder: Path) -> str:
+    """All tables of all suites in Markdown."""
+    parts = ["# Results on one target", _INTRODUCTION]
+    for file in sorted(folder.glob("*.json")):
+        content = read_json(file)
+        parts += [f"## {content['title']}", f"[{file.name}]({file.name}). {content['note']}"]
+        for table in content["tables"]:
+            parts += [f"### {table['title']}", *([table["note"]] if table["note"] else []), _markdown(table)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown(table: dict[str, Any]) -> str:
+    marks = ["---"] * table["words"] + ["---:"] * (len(table["columns"]) - table["words"])
+    lines = [table["columns"], marks, *table["rows"]]
+    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
