@@ -213,6 +213,7 @@ def test_a_lost_connection_keeps_what_came_and_can_be_tried_again(page: Page, sc
     answered(page)
     assert page.locator(".answer .text").text_content() == TEXT
     assert script.asked[0] == script.asked[1]
+    expect(page.locator("#prompt")).to_be_focused()
 
 
 def test_a_comparison_that_broke_off_is_taken_up_again(page: Page, script: Script) -> None:

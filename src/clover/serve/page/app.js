@@ -64,12 +64,13 @@ function setMode(chat) {
 
 function ask(said) {
   turns.forEach((turn) => turn.settle());
-  const turn = new Turn(question(said), page);
+  const turn = new Turn(question(said), turns.length + 1, page);
   turns.push(turn);
   byId("turns").append(turn.element);
   byId("welcome").hidden = true;
   byId("new").hidden = false;
   byId("prompt").value = "";
+  fitPrompt();
   showSteps(false);
   turn.element.scrollIntoView({ block: "start" });
   perform(turn, "all");
@@ -115,11 +116,16 @@ function goOnWithoutChat(turn) {
 }
 
 function busy(yes) {
-  const focused = [byId("send"), byId("stop")].includes(document.activeElement);
+  const focused = document.activeElement.matches("#send, #stop, .retry");
   byId("send").hidden = yes;
   byId("stop").hidden = !yes;
   byId("new").disabled = yes;
-  if (focused) byId(yes ? "stop" : "prompt").focus();
+  if (focused) byId(yes ? "stop" : touched() ? "send" : "prompt").focus();
+}
+
+/** Whether fingers write here: Enter is a new line then, and the keyboard must not open by itself. */
+function touched() {
+  return matchMedia("(pointer: coarse)").matches;
 }
 
 function inShort(run) {
@@ -169,10 +175,11 @@ byId("composer").addEventListener("invalid", (event) => {
   if (byId("settings").contains(event.target)) showSettings(true);
 }, true);
 byId("prompt").addEventListener("keydown", (event) => {
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing || matchMedia("(pointer: coarse)").matches) return;
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing || touched()) return;
   event.preventDefault();
   if (!byId("send").disabled) byId("composer").requestSubmit();
 });
+byId("prompt").addEventListener("input", fitPrompt); // where CSS cannot
 byId("stop").addEventListener("click", () => running?.abort());
 byId("new").addEventListener("click", () => {
   clear();
@@ -192,6 +199,10 @@ byId("forget").addEventListener("click", () => {
 byId("key-dialog").addEventListener("cancel", () => {
   if (!model) warn("This server asks for an API key.");
 });
+
+function fitPrompt() {
+  byId("prompt").rows = Math.min(byId("prompt").value.split("\n").length, 10);
+}
 
 function showSettings(yes) {
   byId("settings").hidden = !yes;

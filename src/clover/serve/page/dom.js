@@ -39,6 +39,17 @@ export function visible(text) {
   }).join("");
 }
 
+/** A function that runs `work` at most once per `milliseconds`, however often it is called. */
+export function calmly(work, milliseconds) {
+  let timer = null;
+  return () => {
+    timer ??= setTimeout(() => {
+      timer = null;
+      work();
+    }, milliseconds);
+  };
+}
+
 /** A function that runs `work` before the next picture, however often it is called until then. */
 export function soon(work) {
   let asked = false;

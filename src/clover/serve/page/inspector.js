@@ -1,18 +1,20 @@
 // The panel of steps: the numbers, and one step of an answer with its tree, its place in the text, and the slider through them all.
 
 import { histogramPicture, stripPicture } from "./chart.js";
-import { byId, make, soon } from "./dom.js";
+import { byId, calmly, make, soon } from "./dom.js";
 import { stepText } from "./token.js";
 import { inShort, inWords, treePicture } from "./tree.js";
 
 const BEFORE = 120, AFTER = 80; // characters of the excerpt
 const PACE = 450; // milliseconds per step when played
+const CALM = 200; // milliseconds between pictures of an answer that is being written
 
 export class Inspector {
   /** `onShow(run, index)` is called whenever another step is shown. */
   constructor(onShow) {
     this.onShow = onShow;
     this.update = soon(() => this.#draw());
+    this.news = calmly(this.update, CALM);
     this.clear();
     byId("slider").addEventListener("input", () => this.#go(byId("slider").valueAsNumber - 1));
     byId("previous").addEventListener("click", () => this.#go(this.index - 1));
@@ -133,7 +135,10 @@ export function shortNumber(value) {
 function excerpt(run, index) {
   const step = run.steps[index];
   const end = step.start + step.tokens.reduce((sum, token) => sum + token.text.length, 0);
-  const all = Array.from((run.prompt + run.text.slice(0, step.start)).slice(-2 * BEFORE));
-  const before = all.slice(-BEFORE).join("").replace(all.length > BEFORE ? /^\S*/ : "", ""), after = Array.from(run.text.slice(end, end + 2 * AFTER)).slice(0, AFTER).join("");
-  return [all.length > BEFORE ? `…${before}` : before, make("mark", {}, stepText(step, index)), after];
+  // Characters may be two units long, and must not be cut in half.
+  const before = Array.from((run.prompt + run.text.slice(0, step.start)).slice(-2 * BEFORE));
+  const after = Array.from(run.text.slice(end, end + 2 * AFTER)).slice(0, AFTER).join("");
+  const last = before.slice(-BEFORE).join("");
+  const shown = before.length > BEFORE ? `…${last.replace(/^\S*/, "")}` : last; // from a whole word on
+  return [shown, make("mark", {}, stepText(step, index)), after];
 }

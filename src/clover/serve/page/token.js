@@ -7,9 +7,8 @@ const DEEPEST = 6; // deeper tokens share one tint
 /** The text that step `index` of a run gave, token by token. */
 export function stepText(step, index) {
   const tokens = step.tokens.filter((token) => token.text).map((token) => {
-    const words = wordsFor(token);
-    const attributes = { class: classOf(token), title: words && `${words}, step ${index + 1}`, "data-depth": token.source === "target" ? null : token.depth };
-    return make("span", attributes, token.text);
+    const words = wordsFor(token), depth = token.source === "target" ? null : token.depth;
+    return make("span", { class: classOf(token), title: words && `${words}, step ${index + 1}`, "data-depth": depth }, token.text);
   });
   return make("span", { class: "step", "data-step": index }, ...tokens);
 }

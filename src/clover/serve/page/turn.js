@@ -12,12 +12,12 @@ export class Turn {
    *
    * `page` has inspector, onToken(turn, run, index), onChange(run) and retry(turn, which).
    */
-  constructor({ said, opening, path, request, compare }, page) {
+  constructor({ said, opening, path, request, compare }, number, page) {
     Object.assign(this, { said, opening, path, request, compare, page, fast: null, plain: null });
     this.answers = make("div", { class: "answers" });
     this.verdict = make("div", { class: "verdict" });
     const question = opening ? [] : [make("p", { class: "said", dir: "auto" }, make("span", { class: "unseen" }, "You: "), said)];
-    this.element = make("article", { class: "turn", "aria-label": "Turn" }, ...question, this.answers, this.verdict);
+    this.element = make("article", { class: "turn", "aria-label": `Turn ${number}` }, ...question, this.answers, this.verdict);
   }
 
   /** Get the answers: all of them, or only the one without speculation. */
@@ -57,7 +57,7 @@ export class Turn {
       for await (const chunk of chunks(this.path, body, signal)) {
         if (!run.add(chunk)) continue;
         view.update();
-        this.page.inspector.update();
+        this.page.inspector.news();
       }
       run.state = "done";
     } catch (error) {
