@@ -13,8 +13,9 @@ from http.client import HTTPConnection
 from typing import Any
 
 from clover.api import Clover
+from clover.serve.options import ServerOptions
 from clover.serve.run import listen, make_server
-from clover.serve.service import Service, Settings
+from clover.serve.service import Service
 
 NAME = "tiny"
 
@@ -77,9 +78,9 @@ def wait_for(condition: Any, seconds: float = 30.0) -> None:
 
 
 @contextmanager
-def serving(model: Clover, settings: Settings | None = None) -> Iterator[Live]:
+def serving(model: Clover, options: ServerOptions | None = None) -> Iterator[Live]:
     """Serve a model while the block runs."""
-    service = Service(model, NAME, "recall", settings or Settings())
+    service = Service(model, NAME, "recall", options or ServerOptions())
     server, taken = make_server(service), listen("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [taken]})
     live = Live(service, taken.getsockname()[1], server, thread)

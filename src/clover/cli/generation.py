@@ -16,14 +16,27 @@ _ENDINGS = {"length": "stopped at --max-new-tokens", "context": "stopped at the 
 
 
 @dataclass(frozen=True)
-class GenerationOptions(options.ModelOptions):
-    """What drafts, and how the text is chosen."""
+class DraftingOptions(options.ModelOptions):
+    """The target, and what drafts for it."""
 
     draft: options.Draft = None
     method: options.Method = "auto"
     tree: options.Tree = None
     plain: options.Plain = False
     compile: options.Compile = False
+
+    def load(self) -> Clover:
+        """Load them."""
+        from clover import api
+
+        how = {name: getattr(self, name) for name in ("method", "tree", "plain", "compile")}
+        return api.load(self.target, self.draft, **how, **self.loading)
+
+
+@dataclass(frozen=True)
+class GenerationOptions(DraftingOptions):
+    """What drafts, and how the text is chosen."""
+
     max_new_tokens: options.MaxNewTokens = 256
     stop: options.Stop = None
     temperature: options.Temperature = 0.0
@@ -37,13 +50,6 @@ class GenerationOptions(options.ModelOptions):
     def request(self) -> dict[str, Any]:
         """Those that `Clover.generate` and `Clover.chat` take."""
         return {name: getattr(self, name) for name in _REQUESTED} | {"stop": self.stop or ()}
-
-    def load(self) -> Clover:
-        """The target and what drafts for it."""
-        from clover import api
-
-        how = {name: getattr(self, name) for name in ("method", "tree", "plain", "compile")}
-        return api.load(self.target, self.draft, **how, **self.loading)
 
 
 def describe(generation: Generation) -> str:

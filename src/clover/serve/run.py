@@ -8,9 +8,11 @@ from collections.abc import Callable
 
 import uvicorn
 
+from clover.api import Clover
 from clover.errors import UserError, one_line
 from clover.serve.app import make_app
 from clover.serve.connection import Connection
+from clover.serve.options import ServerOptions
 from clover.serve.service import Service
 
 
@@ -43,14 +45,28 @@ def make_server(service: Service) -> uvicorn.Server:
         access_log=False,
         server_header=False,
         limit_concurrency=settings.max_connections,
-        timeout_graceful_shutdown=int(settings.stop_seconds),
+        timeout_graceful_shutdown=settings.stop_seconds,
     )
     return uvicorn.Server(config)
 
 
-def serve(service: Service, taken: socket.socket, ready: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM; a second one ends it at once. `ready` is told the address."""
-    server = make_server(service)
+def run(
+    model: Clover,
+    name: str,
+    draft: str | None,
+    options: ServerOptions,
+    taken: socket.socket,
+    ready: Callable[[str], None],
+) -> None:
+    """Serve a model until SIGINT or SIGTERM; a second one ends it at once.
+
+    Args:
+        name, draft: what clients call the target and the draft; None for no draft.
+        taken: what `listen` returned.
+        ready: is told the address.
+    """
+    server = make_server(Service(model, name, draft, options))
+    taken.listen()
     host, port = taken.getsockname()[:2]
     ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
     # uvicorn raises the signals again that ended it: by then there is nothing left to do.

@@ -3,47 +3,20 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from clover.api import Clover
 from clover.errors import UserError
 from clover.serve.asking import Asking
 from clover.serve.metrics import Metrics
+from clover.serve.options import ServerOptions
 from clover.serve.worker import Worker
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The limits of a server.
-
-    Attributes:
-        api_key: None for none.
-        max_rows: texts that run at once.
-        max_waiting: texts that may wait beyond these; further requests are refused.
-        max_new_tokens: that a request may ask for per text; None for what the context leaves.
-        max_body_bytes: of a request.
-        max_connections: that are open at once.
-        request_seconds: for a request from its arrival to its end.
-        read_seconds: for a request to come whole; a client may take nothing of its response for as long.
-        stop_seconds: that running requests have to end when the server is stopped.
-    """
-
-    api_key: str | None = None
-    max_rows: int = 32
-    max_waiting: int = 256
-    max_new_tokens: int | None = None
-    max_body_bytes: int = 4 * 2**20
-    max_connections: int = 2048
-    request_seconds: float = 600.0
-    read_seconds: float = 30.0
-    stop_seconds: float = 600.0
 
 
 class Service:
     """A model, the thread that its engine runs in, and how it is known to clients."""
 
-    def __init__(self, model: Clover, name: str, draft: str | None, settings: Settings):
+    def __init__(self, model: Clover, name: str, draft: str | None, settings: ServerOptions):
         if model.target.tokenizer is None:
             raise UserError("the target has no tokenizer; a server needs one")
         self.name, self.settings = name, settings

@@ -1,0 +1,41 @@
+"""What the user of the server chooses beside the model."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from clover.options import panel
+
+_server, _limits = panel("Server"), panel("Limits")
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """Where a server listens, who may use it, and how much at once."""
+
+    host: Annotated[str, _server("Address to listen at; 0.0.0.0 is all of them.", metavar="ADDRESS")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, _server("Port; 0 is any free one.", metavar="N", min=0, max=65535)] = 8000
+    name: Annotated[
+        str | None, _server("The model's name for clients. Left out: that of the target.", metavar="NAME")
+    ] = None
+    api_key: Annotated[
+        str | None, _server("Key that clients must send.", metavar="KEY", envvar="CLOVER_API_KEY")
+    ] = None
+    max_rows: Annotated[int, _limits("Texts that run at once.", metavar="N", min=1)] = 32
+    max_waiting: Annotated[
+        int, _limits("Texts that may wait for a place; more requests get 429.", metavar="N", min=0)
+    ] = 256
+    max_new_tokens: Annotated[
+        int | None,
+        _limits("Most new tokens per text. Left out: what the context leaves.", metavar="N", min=1),
+    ] = None
+    max_body_bytes: Annotated[int, _limits("Of a request.", metavar="N", min=1024)] = 4 * 2**20
+    max_connections: Annotated[int, _limits("Open at once; more get 503.", metavar="N", min=1)] = 2048
+    request_seconds: Annotated[float, _limits("For a request, waiting included.", metavar="S", min=1)] = 600.0
+    read_seconds: Annotated[
+        float, _limits("For a request to come whole, and for a client to read on.", metavar="S", min=0.1)
+    ] = 30.0
+    stop_seconds: Annotated[
+        int, _limits("For running requests to end when the server is stopped.", metavar="S", min=0)
+    ] = 600
