@@ -209,6 +209,23 @@ class KVCache(Cache):
         self.keys[:, first:, :, :length] = other.keys[..., :length, :]
         self.values[:, first:, :, :length] = other.values[..., :length, :]
 
+    def copy_row(self, row: int, length: int) -> KVCache:
+        """The first tokens of a row as a cache of its own."""
+        keys, values = (tensor[:, row : row + 1, :, :length].clone() for tensor in (self.keys, self.values))
+        copied = KVCache(keys, values)
+        copied.lengths = [length]
+        return copied
+
+    def fill_row(self, row: int, other: KVCache, length: int) -> None:
+        """Take the first tokens of another cache's only row for those of an empty row."""
+        assert self.lengths[row] == 0 and length <= other.length
+        if length > self.capacity:
+            self._grow(length)
+        self.keys[:, row, :, :length] = other.keys[:, 0, :, :length]
+        self.values[:, row, :, :length] = other.values[:, 0, :, :length]
+        self.lengths[row] = length
+        self._close()
+
     @contextmanager
     def first_rows(self, rows: int) -> Iterator[None]:
         """Hold no other rows inside the block: the others have no part in its forwards."""

@@ -10,6 +10,7 @@ Shapes: B batch, A committed positions, P frontier nodes, V vocabulary.
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any, Literal
 
@@ -97,6 +98,15 @@ class LookupSession:
     def crop(self, lengths: list[int]) -> None:
         for row, length in zip(self.rows, lengths, strict=True):
             row.crop(length)
+
+    def copy_row(self, row: int) -> LookupSession:
+        copied = copy.copy(self)
+        copied.rows = [copy.deepcopy(self.rows[row])]
+        return copied
+
+    def fill_row(self, row: int, other: LookupSession, length: int) -> None:
+        self.rows[row] = copy.deepcopy(other.rows[0])
+        self.rows[row].crop(length)
 
     def _logits(self, nodes: int) -> Tensor:
         """[B, P, V] for the paths of the frontier; 0 for tokens that followed nowhere."""

@@ -62,6 +62,14 @@ class DraftSession(Protocol):
         """Forget all positions of row b from lengths[b] on, before the next turn of a conversation."""
         ...
 
+    def copy_row(self, row: int) -> Self:
+        """What is committed of a row, as a session of its own."""
+        ...
+
+    def fill_row(self, row: int, other: Self, length: int) -> None:
+        """Take the first committed positions of another session's only row for those of an empty row."""
+        ...
+
 
 class FrontierSession:
     """The session of drafts whose tree needs no more than the states of the nodes that were expanded last.
@@ -81,7 +89,7 @@ class FrontierSession:
         return self.cache.lengths
 
     def on(self, cache: KVCache) -> Self:
-        """The same session over another cache, for one step of fixed shape (`clover.fixed_cache`)."""
+        """The same session over another cache: of fixed shape (`clover.fixed_cache`), or of other rows."""
         session = copy.copy(self)
         session.cache = cache
         return session
@@ -113,6 +121,12 @@ class FrontierSession:
 
     def crop(self, lengths: list[int]) -> None:
         self.cache.crop(lengths)
+
+    def copy_row(self, row: int) -> Self:
+        return self.on(self.cache.copy_row(row, self.lengths[row]))
+
+    def fill_row(self, row: int, other: FrontierSession, length: int) -> None:
+        self.cache.fill_row(row, other.cache, length)
 
     def _logits(self, parents: Tensor, tokens: Tensor) -> Tensor:
         """[B, P, V] after tokens Long [B, P]; of drafts that do not hear them one row serves all nodes."""

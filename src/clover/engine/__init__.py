@@ -3,6 +3,7 @@
 from clover.engine.batch import PrefixCache
 from clover.engine.decoding import Decoding
 from clover.engine.engine import Engine
+from clover.engine.prefixes import PrefixStore
 from clover.engine.requests import Drafted, Generation, Request, StepEvent, TokenLogprobs
 from clover.engine.timing import STEP_PHASES, PhaseClock
 
@@ -14,6 +15,7 @@ __all__ = [
     "Generation",
     "PhaseClock",
     "PrefixCache",
+    "PrefixStore",
     "Request",
     "StepEvent",
     "TokenLogprobs",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,6 +20,7 @@ from clover.engine.batch import Batch, PrefixCache
 from clover.engine.details import with_details
 from clover.engine.pending import Pending
 from clover.engine.prefill import Prefill, chunk_size
+from clover.engine.prefixes import PrefixStore
 from clover.engine.requests import Request, StepEvent
 from clover.engine.sequences import RunningSequence
 from clover.engine.step import draft_tree, keep, run_tree, to_host, verify_tree
@@ -40,10 +42,18 @@ class Decoding:
         max_rows: requests that run at once; the others wait in the order in which they were added.
         clock: adds up where the time goes.
         prefix: earlier turns of the only request that will be added; brought up to date by its end or by `close`.
+        store: texts that have ended, whose beginnings need not be run again.
     """
 
-    def __init__(self, engine: Engine, max_rows: int, clock: PhaseClock, prefix: PrefixCache | None = None):
-        self.max_rows, self.clock = max_rows, clock
+    def __init__(
+        self,
+        engine: Engine,
+        max_rows: int,
+        clock: PhaseClock,
+        prefix: PrefixCache | None = None,
+        store: PrefixStore | None = None,
+    ):
+        self.max_rows, self.clock, self._store = max_rows, clock, store
         self._engine, self._target, self._prefix = engine, engine.target, prefix
         self._added = 0
         self._waiting: deque[RunningSequence] = deque()
@@ -65,7 +75,7 @@ class Decoding:
         for batch in (self._batch, self._joining and self._joining.batch):
             if batch is not None:
                 with torch.inference_mode():
-                    batch.drop([at for at, row in enumerate(batch.sequences) if row.index == index])
+                    self._drop(batch, [at for at, row in enumerate(batch.sequences) if row.index == index])
         if self._joining is not None and not self._joining.batch.sequences:
             self._joining = None
         self._free()
@@ -117,16 +127,15 @@ class Decoding:
         rows = [self._waiting.popleft() for _ in range(min(self.max_rows, len(self._waiting)))]
         prefix = self._prefix
         if prefix is not None and prefix.cache is not None:
-            done = prefix.crop(rows[0].request.prompt)
-            return self._prefill(self._make_batch(rows, prefix.cache, prefix.session), done)
-        rows.sort(key=_longest_first)
+            rows[0].prefilled = prefix.crop(rows[0].request.prompt)
+            return self._prefill(self._make_batch(rows, prefix.cache, prefix.session))
         engine, context = self._engine, self._target.context_length
         every = [row.request for row in (*rows, *self._waiting)]
         longest = max(len(request.prompt) + min(request.max_new_tokens, _ROOM) for request in every)
         room, capacity = self.max_rows, min(longest, context) + engine.policy.max_nodes
         if engine.captured is not None:
             room, capacity = engine.captured.sizes(room, max(len(row.request.prompt) for row in rows))
-        return self._prefill(self._new_batch(rows, room, capacity))
+        return self._begin(rows, room, capacity)
 
     def _next_prefill(self) -> Prefill:
         """The next prompts, in caches of their own; several if all of them together are one chunk."""
@@ -136,12 +145,24 @@ class Decoding:
             if longest * (len(rows) + 1) > self._engine.prefill_chunk:
                 break
             rows.append(self._waiting.popleft())
-        rows.sort(key=_longest_first)
-        capacity = len(rows[0].request.prompt)
-        return self._prefill(self._new_batch(rows, len(rows), capacity))
+        capacity = max(len(row.request.prompt) for row in rows)
+        return self._begin(rows, len(rows), capacity)
 
-    def _prefill(self, batch: Batch, done: int = 0) -> Prefill:
-        return Prefill(batch, self._target, self._engine.hidden_state, self._engine.prefill_chunk, done)
+    def _begin(self, rows: list[RunningSequence], room: int, capacity: int) -> Prefill:
+        """Begin the prefill of rows, in new caches, after what the store holds of their prompts."""
+        store = self._store
+        found = [(row, None if store is None else store.find(row.request.prompt)) for row in rows]
+        for row, prefix in found:
+            row.cached_tokens = row.prefilled = 0 if prefix is None else prefix.length
+        found.sort(key=lambda pair: pair[0].cached_tokens - len(pair[0].request.prompt))
+        batch = self._new_batch([row for row, _ in found], room, capacity)
+        for at, (_, prefix) in enumerate(found):
+            if prefix is not None:
+                prefix.fill(batch, at)
+        return self._prefill(batch)
+
+    def _prefill(self, batch: Batch) -> Prefill:
+        return Prefill(batch, self._target, self._engine.hidden_state, self._engine.prefill_chunk)
 
     def _new_batch(self, rows: list[RunningSequence], room: int, capacity: int) -> Batch:
         """Rows in new caches, which have room for more."""
@@ -215,14 +236,17 @@ class Decoding:
             self.close()
             self._batch = None
         else:
-            batch.drop(finished)
+            self._drop(batch, finished)
             self._free()
+
+    def _drop(self, batch: Batch, rows: Sequence[int]) -> None:
+        """Take out rows; what those say is kept that have been decoded."""
+        for row in rows if self._store is not None else ():
+            if batch.sequences[row].request.keep and batch is self._batch:
+                self._store.keep(batch, row)
+        batch.drop(rows)
 
     def _free(self) -> None:
         """Give the memory of a batch back that has no rows left and gets none."""
         if not self.running and self._joining is None:
             self._batch = None
-
-
-def _longest_first(row: RunningSequence) -> int:
-    return -len(row.request.prompt)

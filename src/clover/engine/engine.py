@@ -7,6 +7,7 @@ from clover.drafts import DraftModel
 from clover.engine.batch import PrefixCache
 from clover.engine.captured import CapturedSteps
 from clover.engine.decoding import Decoding
+from clover.engine.prefixes import PrefixStore
 from clover.engine.requests import Request, StepEvent
 from clover.engine.timing import PhaseClock
 from clover.errors import UserError
@@ -65,12 +66,19 @@ class Engine:
         return self.policy.drafter if isinstance(self.policy, FixedPolicy) else None
 
     def open(
-        self, max_rows: int, clock: PhaseClock | None = None, prefix: PrefixCache | None = None
+        self,
+        max_rows: int,
+        clock: PhaseClock | None = None,
+        prefix: PrefixCache | None = None,
+        store: PrefixStore | None = None,
     ) -> Decoding:
-        """Open a batch that requests can join at any time, of which so many run at once; for the rest see `run`."""
+        """Open a batch that requests can join at any time, of which so many run at once; for the rest see `run`.
+
+        `store` keeps the texts of requests that say so, and spares others their prefill.
+        """
         if max_rows < 1:
             raise UserError(f"max_rows is {max_rows}; it must be at least 1")
-        return Decoding(self, max_rows, clock or PhaseClock(), prefix)
+        return Decoding(self, max_rows, clock or PhaseClock(), prefix, store)
 
     def run(
         self,

@@ -49,15 +49,13 @@ class Prefill:
     so that every row has exactly one left for it when decoding starts; none if its prompt is a single token.
 
     Args:
-        batch: rows that have not run yet, longest prompt first.
+        batch: rows that have not run yet; those with most of their prompt left come first.
         hidden_state: kind of the hidden states that the draft reads.
         chunk: prompt tokens that are run at once per row, at most (`chunk_size`).
-        done: tokens that the caches hold already.
     """
 
-    def __init__(self, batch: Batch, target: TargetModel, hidden_state: str, chunk: int, done: int = 0):
-        self.batch, self._target, self._hidden_state = batch, target, hidden_state
-        self._chunk, self._done = chunk, done
+    def __init__(self, batch: Batch, target: TargetModel, hidden_state: str, chunk: int):
+        self.batch, self._target, self._hidden_state, self._chunk = batch, target, hidden_state, chunk
 
     @property
     def finished(self) -> bool:
@@ -67,15 +65,16 @@ class Prefill:
     @property
     def _left(self) -> list[int]:
         """Tokens of each row's prompt that have not run."""
-        return [max(len(row.request.prompt) - 1 - self._done, 0) for row in self.batch.sequences]
+        return [max(len(row.request.prompt) - 1 - row.prefilled, 0) for row in self.batch.sequences]
 
     def advance(self) -> None:
         """Run one chunk."""
-        batch, left, start = self.batch, self._left, self._done
+        batch, left = self.batch, self._left
         rows = max(number for number, count in enumerate(left, start=1) if count)
         device = batch.root.device
-        size = padded_size(left, chunk_size(self._chunk, rows, start), _PADDING[device.type])
-        text = [row.request.prompt[start : start + size + 1] for row in batch.sequences]
+        most = chunk_size(self._chunk, rows, max(row.prefilled for row in batch.sequences))
+        size = padded_size(left, most, _PADDING[device.type])
+        text = [row.request.prompt[row.prefilled : row.prefilled + size + 1] for row in batch.sequences]
         tokens = torch.tensor([[*part, *[0] * (size + 1 - len(part))] for part in text], device=device)
         with batch.cache.first_rows(rows):
             positions = batch.cache.positions(size)
@@ -84,7 +83,8 @@ class Prefill:
                 tokens[:rows, :-1], positions, batch.cache, None, self._hidden_state
             ).read
             batch.cache.commit([min(count, size) for count in left[:rows]])
-        self._done = start + size
+        for row in batch.sequences:
+            row.prefilled += size
         if batch.session is not None:
             for row, count in enumerate(left):
                 if 0 < count <= size:

@@ -20,6 +20,7 @@ class Request:
         eos: tokens that end the text; the target's own if None, none if empty.
         logprobs: how many of the most probable tokens are told with each token's log-probability; None for neither.
         show_trees: whether events hold what was drafted.
+        keep: whether the text is kept for requests that go on from it, where the batch has a `PrefixStore`.
     """
 
     prompt: tuple[int, ...]
@@ -29,6 +30,7 @@ class Request:
     eos: tuple[int, ...] | None = None
     logprobs: int | None = None
     show_trees: bool = False
+    keep: bool = False
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -76,12 +78,14 @@ class Generation:
         tokens: the new token ids, an end-of-sequence token that ended the text included.
         acceptance: of all steps.
         finish_reason: "stop" (end-of-sequence token or stop string), "length" (max_new_tokens) or "context".
+        cached_tokens: of the prompt that a `PrefixStore` held, and that were not run.
         first_token_seconds, seconds: from when its prompt began to run to the first and to the last token.
     """
 
     text: str
     tokens: tuple[int, ...]
     prompt_tokens: int
+    cached_tokens: int
     acceptance: Acceptance
     finish_reason: FinishReason
     first_token_seconds: float

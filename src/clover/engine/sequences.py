@@ -20,6 +20,7 @@ class RunningSequence:
         self.tokens: list[int] = []
         self.acceptance = Acceptance()
         self.finish_reason: FinishReason | None = None
+        self.cached_tokens = self.prefilled = 0  # of the prompt: what need not run, and what the caches hold
         self._detokenizer = Detokenizer(target.tokenizer, request.stop, request.prompt)
         self._started = 0.0
         self._first_token_seconds = 0.0
@@ -85,6 +86,7 @@ class RunningSequence:
             text=self._detokenizer.text,
             tokens=tuple(self.tokens),
             prompt_tokens=len(self.request.prompt),
+            cached_tokens=self.cached_tokens,
             acceptance=self.acceptance,
             finish_reason=self.finish_reason,
             first_token_seconds=self._first_token_seconds,

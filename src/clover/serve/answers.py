@@ -146,8 +146,10 @@ class Answer:
 
     def _usage(self) -> dict[str, Any]:
         new = sum(len(one.tokens) for one in self._ended.values())
-        prompt = self._asked.prompt_tokens
-        return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
+        prompt, texts = self._asked.prompt_tokens, self._asked.body.n or 1
+        cached = sum(one.cached_tokens for number, one in self._ended.items() if number % texts == 0)
+        said = {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
+        return said | {"prompt_tokens_details": {"cached_tokens": cached}}
 
     def _acceptance(self) -> dict[str, Any]:
         """How well speculation went, all texts together, by vLLM's names; no rate where nothing was drafted."""

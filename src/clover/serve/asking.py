@@ -82,6 +82,7 @@ class Asking:
                 stop,
                 eos=() if body.ignore_eos else None,
                 logprobs=_logprobs(body),
+                keep=isinstance(body, ChatBody),
                 show_trees=bool(body.stream and options and options.include_speculation),
             )
             self._engine.check(request)

@@ -30,6 +30,12 @@ class ServerOptions:
         int | None,
         _limits("Most new tokens per text. Left out: what the context leaves.", metavar="N", min=1),
     ] = None
+    prefix_mib: Annotated[
+        int,
+        _limits(
+            "For keys and values of chats that have ended, kept for their next turn.", metavar="N", min=0
+        ),
+    ] = 256
     max_body_bytes: Annotated[int, _limits("Of a request.", metavar="N", min=1024)] = 4 * 2**20
     max_connections: Annotated[int, _limits("Open at once; more get 503.", metavar="N", min=1)] = 2048
     request_seconds: Annotated[float, _limits("For a request, waiting included.", metavar="S", min=1)] = 600.0

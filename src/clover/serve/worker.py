@@ -17,9 +17,10 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import NamedTuple
 
-from clover.engine import Decoding, Engine, PhaseClock, Request, StepEvent
+from clover.engine import Decoding, Engine, PhaseClock, PrefixStore, Request, StepEvent
 from clover.serve.errors import ApiError
 from clover.serve.metrics import Metrics
+from clover.serve.options import ServerOptions
 
 _MOST_BEHIND = 4096  # steps of one client that may wait for it
 
@@ -48,15 +49,17 @@ class _Ticket:
 class _Lane:
     """A running batch: one lane speculates, the other decodes plainly. They take turns."""
 
-    def __init__(self, engine: Engine, max_rows: int, speculates: bool):
+    def __init__(self, engine: Engine, max_rows: int, prefix_bytes: int, speculates: bool):
         self._engine, self._max_rows, self.speculates = engine, max_rows, speculates
+        self._prefix_bytes = prefix_bytes
         self.tickets: dict[int, _Ticket] = {}
         self.open()
 
     def open(self) -> None:
         """Begin with an empty batch."""
         self.clock = PhaseClock()
-        self.decoding: Decoding = self._engine.open(self._max_rows, self.clock)
+        store = PrefixStore(self._prefix_bytes)
+        self.decoding: Decoding = self._engine.open(self._max_rows, self.clock, store=store)
         self.tickets.clear()
 
     def add(self, ticket: _Ticket) -> None:
@@ -114,16 +117,16 @@ class Worker:
 
     Args:
         engine: decodes requests; those without speculation have a plain engine over the same target.
-        max_rows: texts that run at once in either way of decoding.
-        max_waiting: texts that may wait for a place.
+        options: texts that run at once, in either way of decoding, that may wait, and what is kept of them.
     """
 
-    def __init__(self, engine: Engine, max_rows: int, max_waiting: int, metrics: Metrics):
+    def __init__(self, engine: Engine, options: ServerOptions, metrics: Metrics):
+        rows, kept = options.max_rows, options.prefix_mib * 2**20
         self._lanes = {
-            True: _Lane(engine, max_rows, speculates=True),
-            False: _Lane(Engine(engine.target), max_rows, speculates=False),
+            True: _Lane(engine, rows, kept, True),
+            False: _Lane(Engine(engine.target), rows, 0, False),
         }
-        self._most, self._metrics = max_rows + max_waiting, metrics
+        self._most, self._metrics = rows + options.max_waiting, metrics
         self._held: dict[_Ticket, None] = {}  # all that were submitted and have not ended, in their order
         self._inbox = SimpleQueue[Callable[[], None] | None]()
         self._thread = Thread(target=self._run, name="clover-engine", daemon=True)

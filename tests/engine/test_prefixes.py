@@ -1,0 +1,116 @@
+"""Texts that are kept for later requests: nothing of them is run again, and no text changes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from clover.engine import Decoding, Engine, PrefixStore, Request
+from clover.target import TargetModel
+from tests.engine.test_decoding import CASES, Watched, drain, engine_of
+from tests.engine.test_lossless import SETTINGS, run
+from tests.families import VOCAB, tiny_model
+
+
+@pytest.fixture(scope="module")
+def target() -> TargetModel:
+    return TargetModel(tiny_model("llama"))
+
+
+def text(seed: int, length: int) -> tuple[int, ...]:
+    rng = random.Random(seed)
+    return tuple(rng.randrange(3, VOCAB) for _ in range(length))
+
+
+def finished(decoding: Decoding, requests: list[Request]) -> list[tuple[tuple[int, ...], int]]:
+    """Tokens of each request, and how much of its prompt was not run."""
+    first = decoding.add(requests[0])
+    for request in requests[1:]:
+        decoding.add(request)
+    found = {event.index - first: event.generation for event in drain(decoding) if event.generation}
+    return [(found[i].tokens, found[i].cached_tokens) for i in range(len(requests))]
+
+
+@pytest.mark.usefixtures("small_caches")
+@pytest.mark.parametrize(("system", "tree"), [(None, None), *CASES])
+def test_turns_of_several_conversations_get_the_texts_of_fresh_requests(
+    target: TargetModel, system: str | None, tree: str | None
+) -> None:
+    engine, store = engine_of(target, system, tree), PrefixStore(2**24)
+    decoding = engine.open(3, store=store)
+    talks = [text(seed, length) for seed, length in enumerate((30, 21, 45, 3))]
+    for turn in range(3):
+        requests = [
+            Request(talk, 6 + i, SETTINGS[(turn + i) % len(SETTINGS)], eos=(), keep=True)
+            for i, talk in enumerate(talks)
+        ]
+        found = finished(decoding, requests)
+        for request, (tokens, cached) in zip(requests, found, strict=True):
+            assert tokens == run(engine, [request])[0].tokens
+            assert cached == 0 or turn > 0
+        # With a draft that was asked at each step nothing but the newest tokens is run again.
+        assert turn == 0 or all(
+            cached >= len(r.prompt) - 12 for r, (_, cached) in zip(requests, found) if cached
+        )
+        assert turn == 0 or sum(cached > 0 for _, cached in found) >= 3
+        talks = [
+            (*request.prompt, *tokens, *text(turn * 10 + i, 4))
+            for i, (request, (tokens, _)) in enumerate(zip(requests, found, strict=True))
+        ]
+        talks.reverse()
+    assert len(store) == 4
+
+
+def test_what_is_kept_is_not_run_again(target: TargetModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, talk = engine_of(target, "clover2", "chain:2"), text(1, 80)
+    decoding = engine.open(2, store=PrefixStore(2**24))
+    [(tokens, _)] = finished(decoding, [Request(talk, 5, eos=(), keep=True)])
+    watched = Watched(target, monkeypatch)
+    [(_, cached)] = finished(decoding, [Request((*talk, *tokens, 4, 5), 1, eos=())])
+    assert cached >= 80
+    assert sum(nodes for _, nodes in watched.shapes) <= 12
+    [(_, cached)] = finished(decoding, [Request((9, *talk), 1, eos=())])
+    assert cached == 0
+
+
+def test_a_cancelled_text_is_kept_and_a_changed_prompt_shares_its_beginning(target: TargetModel) -> None:
+    engine, talk = engine_of(target, "clover2", "chain:2"), text(2, 60)
+    decoding = engine.open(2, store=PrefixStore(2**24))
+    number = decoding.add(Request(talk, 50, eos=(), keep=True))
+    for _ in range(20):
+        decoding.step()
+    decoding.cancel(number)
+    assert decoding.idle
+    changed = Request((*talk[:40], *text(3, 20)), 8, eos=())
+    [(tokens, cached)] = finished(decoding, [changed])
+    assert 30 <= cached <= 40
+    assert tokens == run(engine, [changed])[0].tokens
+
+
+def test_prompts_that_are_cancelled_on_their_way_disturb_nobody(target: TargetModel) -> None:
+    engine = engine_of(target, "clover2", "clover2")
+    decoding, talks = engine.open(4, store=PrefixStore(2**24)), [text(seed, 40) for seed in range(3)]
+    finished(decoding, [Request(talk, 4, eos=(), keep=True) for talk in talks])
+    requests = [Request((*talk[: 36 - 9 * i], *text(i, 30)), 6, eos=()) for i, talk in enumerate(talks)]
+    numbers = [decoding.add(request) for request in requests]
+    decoding.step()
+    decoding.cancel(numbers[0])
+    found = {event.index: event.generation for event in drain(decoding) if event.generation}
+    for number, request in zip(numbers[1:], requests[1:], strict=True):
+        assert found[number].tokens == run(engine, [request])[0].tokens
+
+
+def test_the_store_forgets_what_was_not_used_for_longest(target: TargetModel) -> None:
+    engine, talks = Engine(target), [text(seed, 40) for seed in range(4)]
+    one = PrefixStore(2**24)
+    finished(engine.open(1, store=one), [Request(talks[0], 2, eos=(), keep=True)])
+    assert len(one) == 1 and one.bytes > 0
+    store = PrefixStore(3 * one.bytes)
+    decoding = engine.open(1, store=store)
+    for talk in (talks[0], talks[1], talks[2], talks[0], talks[3]):
+        finished(decoding, [Request(talk, 2, eos=(), keep=True)])
+        assert store.bytes <= store.most_bytes
+    assert [store.find(talk) is not None for talk in talks] == [True, False, True, True]
+    finished(engine.open(1, store=(small := PrefixStore(10))), [Request(talks[0], 2, eos=(), keep=True)])
+    assert len(small) == small.bytes == 0

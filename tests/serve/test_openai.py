@@ -1,0 +1,199 @@
+"""The real client of OpenAI against a live server: what it asks for it gets, streamed and whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+
+from tests.serve.live import NAME, Live
+
+TEXT = {"model": NAME, "prompt": "abc abc abc", "max_tokens": 10, "temperature": 0}
+CHAT = {
+    "model": NAME,
+    "messages": [{"role": "user", "content": "abc abc"}],
+    "max_tokens": 10,
+    "temperature": 0,
+}
+SAMPLED = {"temperature": 1.0, "seed": 7, "top_p": 0.9}
+
+
+def streamed(client: openai.OpenAI, **options: Any) -> tuple[str, list[Any]]:
+    chunks = list(client.completions.create(**TEXT | options, stream=True))
+    return "".join(chunk.choices[0].text for chunk in chunks if chunk.choices), chunks
+
+
+def test_models(client: openai.OpenAI) -> None:
+    [model] = client.models.list().data
+    assert (model.id, model.owned_by) == (NAME, "clover")
+    assert client.models.retrieve(NAME).to_dict() == model.to_dict()
+    assert model.to_dict()["max_model_len"] == 128 and model.to_dict()["draft"] == "recall"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("another")
+
+
+def test_a_completion_and_its_stream_are_the_same_text(client: openai.OpenAI) -> None:
+    whole = client.completions.create(**TEXT)
+    text, chunks = streamed(client, stream_options={"include_usage": True})
+    assert text == whole.choices[0].text != ""
+    assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 2) + [
+        "length"
+    ]
+    assert chunks[-1].usage == whole.usage
+    assert whole.usage is not None and whole.usage.completion_tokens == 10
+    assert whole.usage.total_tokens == whole.usage.prompt_tokens + 10
+
+
+def test_a_chat_and_its_stream_are_the_same_text(client: openai.OpenAI) -> None:
+    whole = client.chat.completions.create(**CHAT)
+    chunks = list(client.chat.completions.create(**CHAT, stream=True))
+    assert chunks[0].choices[0].delta.role == whole.choices[0].message.role == "assistant"
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert text == whole.choices[0].message.content != ""
+
+
+def test_a_prompt_is_text_or_tokens_or_several_of_them(client: openai.OpenAI, live: Live) -> None:
+    tokens = live.service.tokenizer(TEXT["prompt"])["input_ids"]
+    found = [
+        [choice.text for choice in client.completions.create(**TEXT | {"prompt": prompt}).choices]
+        for prompt in (TEXT["prompt"], tokens, [TEXT["prompt"], "xyz"], [tokens, [9, 8]])
+    ]
+    assert found[0] == found[1] == found[2][:1] == found[3][:1]
+    assert len(found[2]) == len(found[3]) == 2
+
+
+def test_messages_may_be_parts_and_the_developer_is_the_system(client: openai.OpenAI) -> None:
+    plain = [{"role": "system", "content": "s"}, {"role": "user", "content": "a\nb"}]
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    divided = [{"role": "developer", "content": "s"}, {"role": "user", "content": parts}]
+    answers = [client.chat.completions.create(**CHAT | {"messages": said}) for said in (plain, divided)]
+    assert answers[0].choices[0].message.content == answers[1].choices[0].message.content
+    assert answers[0].usage == answers[1].usage
+
+
+def test_n_choices_are_those_of_consecutive_seeds(client: openai.OpenAI) -> None:
+    several = client.completions.create(**TEXT | SAMPLED, n=3)
+    texts = [choice.text for choice in several.choices]
+    alone = [client.completions.create(**TEXT | SAMPLED | {"seed": 7 + i}).choices[0].text for i in range(3)]
+    assert texts == alone and len(set(texts)) == 3
+    assert several.usage is not None and several.usage.completion_tokens <= 30
+    chunks = list(client.completions.create(**TEXT | SAMPLED, n=3, stream=True))
+    for number, text in enumerate(texts):
+        pieces = [choice.text for chunk in chunks for choice in chunk.choices if choice.index == number]
+        assert "".join(pieces) == text
+
+
+def test_a_seed_reproduces_and_none_does_not(client: openai.OpenAI) -> None:
+    def texts(**seed: int) -> set[str]:
+        options = TEXT | {"temperature": 1.5, "max_tokens": 30} | seed
+        return {client.completions.create(**options).choices[0].text for _ in range(3)}
+
+    assert len(texts(seed=-5)) == 1
+    assert len(texts()) == 3
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_logprobs_of_a_chat(client: openai.OpenAI, count: int) -> None:
+    options = CHAT | {"logprobs": True, "top_logprobs": count}
+    whole = client.chat.completions.create(**options).choices[0]
+    assert whole.logprobs is not None and whole.logprobs.content is not None
+    assert len(whole.logprobs.content) == 10
+    for entry in whole.logprobs.content:
+        assert len(entry.top_logprobs) == count
+        best = max([entry.logprob, *(top.logprob for top in entry.top_logprobs)])
+        assert entry.logprob == pytest.approx(best)  # greedy
+        assert bytes(entry.bytes or []).decode() == entry.token
+    chunks = list(client.chat.completions.create(**options, stream=True))
+    told = [
+        e for chunk in chunks if chunk.choices[0].logprobs for e in chunk.choices[0].logprobs.content or []
+    ]
+    assert [(e.token, e.logprob) for e in told] == [
+        (e.token, pytest.approx(e.logprob, abs=1e-5)) for e in whole.logprobs.content
+    ]
+
+
+def test_logprobs_of_a_completion(client: openai.OpenAI) -> None:
+    choice = client.completions.create(**TEXT, logprobs=2).choices[0]
+    told = choice.logprobs
+    assert told is not None and told.tokens and told.token_logprobs and told.top_logprobs and told.text_offset
+    assert "".join(told.tokens) == choice.text
+    assert told.text_offset == [len("".join(told.tokens[:at])) for at in range(10)]
+    for token, logprob, top in zip(told.tokens, told.token_logprobs, told.top_logprobs, strict=True):
+        assert top[token] == pytest.approx(logprob) == max(top.values())
+
+
+def test_stop_strings_end_the_text_before_them(client: openai.OpenAI) -> None:
+    whole = client.completions.create(**TEXT).choices[0].text
+    end = whole[4:6]
+    for stop in (end, ["never said", end]):
+        choice = client.completions.create(**TEXT, stop=stop).choices[0]
+        assert (choice.text, choice.finish_reason) == (whole[: whole.index(end)], "stop")
+        assert streamed(client, stop=stop)[0] == choice.text
+
+
+def test_logit_bias_and_penalties_change_the_text(client: openai.OpenAI, live: Live) -> None:
+    token = live.service.tokenizer("q")["input_ids"][-1]
+    biased = client.completions.create(**TEXT, logit_bias={str(token): 100}).choices[0].text
+    assert biased == "q" * 10
+    both = client.completions.create(
+        **TEXT, logit_bias={str(token): 5}, presence_penalty=2, frequency_penalty=2
+    )
+    assert 0 <= both.choices[0].text.count("q") < 10
+
+
+def test_acceptance_is_told_by_the_names_of_vllm(client: openai.OpenAI) -> None:
+    whole = client.completions.create(**TEXT).to_dict()["speculative_decoding"]
+    assert set(whole) == {"mean_acceptance_length", "draft_acceptance_rate", "acceptance_histogram"}
+    steps = sum(whole["acceptance_histogram"])
+    accepted = sum(n * count for n, count in enumerate(whole["acceptance_histogram"]))
+    assert whole["mean_acceptance_length"] == pytest.approx(1 + accepted / steps)
+    assert 0 <= whole["draft_acceptance_rate"] <= 1
+    _, chunks = streamed(client)
+    assert [("speculative_decoding" in chunk.to_dict()) for chunk in chunks] == [False] * (
+        len(chunks) - 1
+    ) + [True]
+    plain = client.completions.create(**TEXT, extra_body={"speculation": False})
+    assert plain.to_dict()["speculative_decoding"]["acceptance_histogram"] == [10]
+    assert plain.choices[0].text == client.completions.create(**TEXT).choices[0].text
+
+
+def test_limits_of_new_tokens(client: openai.OpenAI) -> None:
+    assert client.completions.create(model=NAME, prompt="abc").usage.completion_tokens == 16  # type: ignore[union-attr]
+    messages = CHAT["messages"]
+    ignoring = {"extra_body": {"ignore_eos": True}}
+    open_end = client.chat.completions.create(model=NAME, messages=messages, **ignoring)
+    assert open_end.usage is not None and open_end.usage.total_tokens == 128
+    assert open_end.choices[0].finish_reason == "length"
+    short = client.chat.completions.create(**CHAT | {"max_completion_tokens": 3})
+    assert short.usage is not None and short.usage.completion_tokens == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"response_format": {"type": "json_object"}}, "plain text"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            "images",
+        ),
+        ({"audio": {"voice": "x", "format": "wav"}}, "audio"),
+        ({"modalities": ["audio"]}, "modalities"),
+        ({"max_tokens": 1000}, "the context is 128"),
+        ({"messages": []}, "messages"),
+        ({"top_logprobs": 2}, "logprobs"),
+        ({"n": 1000}, "n: "),
+        ({"temperature": 3}, "temperature"),
+        ({"logit_bias": {"99999": 1}}, "vocabulary"),
+        ({"extra_body": {"best_friend": 1}}, "does not know"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_clearly(client: openai.OpenAI, options: Any, said: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=said):
+        client.chat.completions.create(**CHAT | options)
+
+
+def test_another_model_is_not_found(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="no model of that name"):
+        client.chat.completions.create(**CHAT | {"model": "another"})
