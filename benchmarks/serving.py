@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import random
 import re
 import signal
 import subprocess
@@ -78,7 +76,7 @@ async def ask(port: int, body: dict[str, Any], vanish: float | None = None) -> A
         await asyncio.wait_for(_read(reader, answer), vanish)
     except asyncio.TimeoutError:
         pass
-    except Exception as error:
+    except OSError as error:
         answer.error = repr(error)
     finally:
         writer.transport.abort()

@@ -47,7 +47,7 @@ class Guard:
     def _problem(self, scope: Scope) -> ApiError | None:
         headers, path = Headers(scope=scope), scope["path"]
         if self._expected is not None and (path.startswith("/v1/") or path == "/metrics"):
-            given = headers.get("authorization", "").encode()
+            given = headers.get("authorization", "").encode("latin-1")
             if not hmac.compare_digest(given, self._expected):
                 challenge = {"WWW-Authenticate": "Bearer", **_CLOSE}
                 message = "the API key is missing or wrong; send it as Authorization: Bearer KEY"

@@ -1,0 +1,72 @@
+"""``clover serve``: as a process that is started, asked and stopped, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests.conftest import Finished
+
+
+def test_it_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "clover", "serve", "--port", "0", "--name", "small"]
+    environment = os.environ | {"CLOVER_API_KEY": "key", "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+    ) as process:
+        try:
+            assert process.stderr is not None
+            found = re.search(r"small is served at (http://127\.0\.0\.1:\d+/v1)", process.stderr.readline())
+            assert found
+            client = openai.OpenAI(base_url=found[1], api_key="key", max_retries=0)
+            [model] = client.models.list().data
+            assert (model.id, model.to_dict()["draft"]) == ("small", "recall")
+            chunks = client.completions.create(model="small", prompt="def f(", max_tokens=40, stream=True)
+            assert next(chunks).choices[0].text
+            process.send_signal(signal.SIGTERM)
+            assert [chunk.choices[0].finish_reason for chunk in chunks][-1] == "length"
+            assert process.wait(30) == 0
+            assert process.stderr.read() == ""
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--port", "70000"], "--port"),
+        (["--host", "not a host"], "cannot listen at not a host"),
+        (["--api-key", ""], "API key is empty"),
+        (["--max-rows", "0"], "--max-rows"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(
+    run_clover: Callable[..., Finished], options: list[str], said: str
+) -> None:
+    code, _, err = run_clover("serve", *options)
+    assert code == 2 and said in err
+
+
+def test_a_port_that_is_taken_is_an_error(run_clover: Callable[..., Finished]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code, _, err = run_clover("serve", "--port", taken.getsockname()[1])
+    assert code == 2 and "cannot listen" in err
+
+
+def test_what_is_missing_is_named(
+    run_clover: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("clover.serve")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    code, _, err = run_clover("serve", "--port", 0)
+    assert code == 2 and "pip install 'clover-decoding[serve]'" in err

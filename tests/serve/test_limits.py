@@ -1,0 +1,203 @@
+"""What a server does not put up with: wrong keys, bodies too large or too slow, too many requests, and clients that
+vanish.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from clover.api import Clover
+from clover.serve.options import ServerOptions
+from tests.serve.live import Live, serving, wait_for
+
+KEY = "sésame"
+BODY = {"prompt": "abc", "max_tokens": 5, "temperature": 0, "ignore_eos": True}
+LONG = BODY | {"max_tokens": 100}
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def strict(tiny_model: Clover) -> Iterator[Live]:
+    """A server with a key, and small limits."""
+    options = ServerOptions(
+        api_key=KEY, max_rows=2, max_waiting=2, max_new_tokens=110, max_body_bytes=2000, read_seconds=0.5
+    )
+    with serving(tiny_model, options) as server:
+        yield server
+
+
+def allowed(key: str = KEY) -> dict[str, str]:
+    return JSON | {"Authorization": f"Bearer {key}".encode().decode("latin-1")}
+
+
+def post(live: Live, body: dict[str, Any], path: str = "/v1/completions") -> tuple[int, dict[str, str], Any]:
+    status, headers, answer = live.send("POST", path, json.dumps(body).encode(), allowed())
+    return status, headers, json.loads(answer)
+
+
+def streaming(live: Live, body: dict[str, Any]) -> socket.socket:
+    """A stream that has begun."""
+    connection = live.connect()
+    said = json.dumps(body | {"stream": True}).encode()
+    headers = "".join(f"{name}: {value}\r\n" for name, value in allowed().items())
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{headers}Content-Length: {len(said)}\r\n\r\n"
+    connection.sendall(head.encode("latin-1") + said)
+    assert b" 200 " in connection.recv(300)
+    return connection
+
+
+def read_all(connection: socket.socket) -> bytes:
+    parts = []
+    while part := connection.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def read_until_done(stream: socket.socket) -> None:
+    found = b""
+    while b"[DONE]" not in found:
+        part = stream.recv(65536)
+        assert part, found[-200:]
+        found += part
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": KEY.encode().decode("latin-1")}]
+)
+@pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/v1/completions", "/v1/nothing"])
+def test_a_wrong_key_is_401(strict: Live, headers: dict[str, str], path: str) -> None:
+    status, told, answer = strict.send("GET", path, headers=headers)
+    assert (status, told["www-authenticate"]) == (401, "Bearer")
+    assert json.loads(answer)["error"]["code"] == "invalid_api_key"
+
+
+def test_the_right_key_is_let_in_and_health_and_the_page_need_none(strict: Live) -> None:
+    assert strict.send("GET", "/v1/models", headers=allowed())[0] == 200
+    assert strict.send("GET", "/metrics", headers=allowed())[0] == 200
+    assert post(strict, BODY)[0] == 200
+    assert strict.send("GET", "/health")[::2] == (200, b'{"status":"ok"}')
+    status, headers, page = strict.send("GET", "/")
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8") and b"<html" in page
+    assert "default-src 'none'" in headers["content-security-policy"]
+
+
+def test_a_body_that_is_too_large_is_cut_off(strict: Live) -> None:
+    status, headers, answer = strict.send("POST", "/v1/completions", b"x" * 2001, allowed())
+    assert (status, headers["connection"]) == (413, "close")
+    assert json.loads(answer)["error"]["code"] == "body_too_large"
+
+
+def test_a_body_without_a_length_is_cut_off_too(strict: Live) -> None:
+    with strict.connect() as connection:
+        headers = "".join(f"{name}: {value}\r\n" for name, value in allowed().items())
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{headers}Transfer-Encoding: chunked\r\n\r\n"
+        connection.sendall(head.encode("latin-1"))
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            for _ in range(1000):
+                connection.sendall(b"100\r\n" + b"x" * 256 + b"\r\n")
+                time.sleep(0.01)
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/completions HTT", b"GET / HTTP/1.1\r\nX-A: b\r\n"])
+def test_headers_that_do_not_come_are_not_waited_for(strict: Live, sent: bytes) -> None:
+    with strict.connect() as connection:
+        connection.sendall(sent)
+        assert read_all(connection).startswith(b"HTTP/1.1 408")
+
+
+def test_a_body_that_drips_is_not_waited_for(strict: Live) -> None:
+    with strict.connect() as connection:
+        headers = "".join(f"{name}: {value}\r\n" for name, value in allowed().items())
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{headers}Content-Length: 1000\r\n\r\n"
+        connection.sendall(head.encode("latin-1"))
+        started = time.monotonic()
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            for _ in range(1000):
+                connection.sendall(b" ")
+                time.sleep(0.05)
+        assert time.monotonic() - started < 30
+
+
+def test_a_full_queue_is_429_and_others_go_on(strict: Live) -> None:
+    streams = [streaming(strict, LONG) for _ in range(4)]
+    status, headers, answer = post(strict, BODY)
+    assert status == 429 and 1 <= int(headers["retry-after"]) <= 60
+    assert answer["error"]["type"] == "rate_limit_error"
+    for stream in streams:
+        stream.settimeout(60)
+        read_until_done(stream)
+        stream.close()
+    assert post(strict, BODY)[0] == 200
+    assert b"clover_requests_refused_total 1.0" in strict.send("GET", "/metrics", headers=allowed())[2]
+
+
+def test_limits_of_one_request(strict: Live) -> None:
+    assert post(strict, BODY | {"n": 5})[2]["error"]["param"] == "n"
+    assert "at most 110" in post(strict, BODY | {"max_tokens": 111})[2]["error"]["message"]
+
+
+def test_clients_that_vanish_leave_nothing_behind(strict: Live) -> None:
+    for _ in range(3):
+        streams = [streaming(strict, LONG) for _ in range(4)]  # two run, two wait
+        for stream in streams:
+            stream.close()
+        strict.until_idle()
+    with strict.connect() as connection:  # one that does not stream, and goes
+        said = json.dumps(LONG).encode()
+        headers = "".join(f"{name}: {value}\r\n" for name, value in allowed().items())
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{headers}Content-Length: {len(said)}\r\n\r\n"
+        connection.sendall(head.encode("latin-1") + said)
+        wait_for(lambda: strict.service.worker.held == 1)
+    strict.until_idle()
+    metrics = strict.send("GET", "/metrics", headers=allowed())[2]
+    assert b"clover_num_requests_running 0.0" in metrics and b"clover_num_requests_waiting 0.0" in metrics
+
+
+def test_a_client_that_does_not_read_stalls_nobody_and_is_cut_off(tiny_model: Clover) -> None:
+    options = ServerOptions(read_seconds=0.5, max_rows=4)
+    with serving(tiny_model, options) as live:
+        deaf = socket.socket()
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        deaf.connect(("127.0.0.1", live.port))
+        # Trees and log-probabilities make answers that no buffer on the way holds.
+        options = {"include_speculation": True}
+        body = {"messages": [{"role": "user", "content": "a"}], "ignore_eos": True, "logprobs": True, "n": 4}
+        said = json.dumps(body | {"top_logprobs": 20, "stream": True, "stream_options": options}).encode()
+        head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        for _ in range(8):
+            deaf.sendall(f"{head}Content-Length: {len(said)}\r\n\r\n".encode() + said)
+        assert live.post("/v1/completions", BODY)[0] == 200
+        wait_for(lambda: not live.server.server_state.connections)
+        live.until_idle()
+        deaf.close()
+
+
+def test_a_request_that_takes_too_long_is_ended(tiny_model: Clover) -> None:
+    with serving(tiny_model, ServerOptions(request_seconds=0.05)) as live:
+        status, answer = live.post("/v1/completions", LONG)
+        assert (status, answer["error"]["code"]) == (408, "timeout")
+        *_, last = live.events("/v1/completions", LONG)
+        assert last["error"]["code"] == "timeout"
+        live.until_idle()
+
+
+def test_a_stop_lets_running_requests_end_and_takes_no_new_ones(tiny_model: Clover) -> None:
+    with serving(tiny_model) as live:
+        found: list[Any] = []
+        running = threading.Thread(target=lambda: found.append(live.events("/v1/completions", LONG)))
+        running.start()
+        wait_for(lambda: live.service.worker.running == 1)
+        live.server.should_exit = True
+        running.join(60)
+        [events] = found
+        assert events[-1]["choices"][0]["finish_reason"] == "length"
+        live.thread.join(30)
+        with pytest.raises(ConnectionRefusedError):
+            live.connect()
