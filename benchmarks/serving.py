@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import json
+import os
+import random
 import re
 import signal
 import subprocess
@@ -59,6 +62,7 @@ class Server:
 class Answer:
     """One streamed answer: its text, when its pieces came, and what the server said of it at the end."""
 
+    started: float = field(default_factory=time.perf_counter)
     text: str = ""
     times: list[float] = field(default_factory=list)
     tokens: int = 0
@@ -156,15 +160,146 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def mixed(options: argparse.Namespace) -> dict[str, Any]:
+    """64 streams of mixed length for some minutes; every text is compared with that of the request alone."""
+    server, rng, texts = Server("--max-rows", str(options.rows)), random.Random(0), prompts()
+    lengths, sizes = (20, 100, 400, None), (4, 16, 64, 200)
+    kinds = [
+        {"prompt": text[: rng.choice(lengths)], "max_tokens": rng.choice(sizes), "temperature": 0}
+        for text in texts
+        for _ in range(3)
+    ]
+    try:
+        alone = [asyncio.run(ask(server.port, kind)).text for kind in kinds]
+        before, found = server.memory, list[tuple[int, Answer]]()
+        asyncio.run(_streams(server.port, kinds, options, found))
+        idle, after = server.metrics(), server.memory
+    finally:
+        code = server.stop()
+    gaps = sorted(b - a for _, answer in found for a, b in zip(answer.times, answer.times[1:], strict=False))
+    wrong = [number for number, answer in found if answer.text != alone[number]]
+    return {
+        "requests": len(found),
+        "tokens": sum(answer.tokens for _, answer in found),
+        "errors": [answer.error for _, answer in found if answer.error][:5],
+        "texts_that_differ": len(wrong),
+        "first_token_seconds": _quantiles(sorted(a.times[0] - a.started for _, a in found if a.times)),
+        "between_chunks_seconds": _quantiles(gaps),
+        "left": {name: idle[name] for name in ("clover_num_requests_running", "clover_num_requests_waiting")},
+        "memory_mib": [before, after],
+        "exit_code": code,
+    }
+
+
+async def _streams(
+    port: int, kinds: list[dict[str, Any]], options: argparse.Namespace, found: list[Any]
+) -> None:
+    end = time.perf_counter() + 60 * options.minutes
+
+    async def client(number: int) -> None:
+        rng = random.Random(number)
+        while time.perf_counter() < end:
+            kind = rng.randrange(len(kinds))
+            found.append((kind, await ask(port, kinds[kind])))
+
+    await asyncio.gather(*map(client, range(64)))
+
+
+def _quantiles(values: list[float]) -> dict[str, float]:
+    if not values:
+        return {}
+    return {
+        name: values[int(share * (len(values) - 1))]
+        for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1))
+    }
+
+
+def vanish(options: argparse.Namespace) -> dict[str, Any]:
+    """Clients that disconnect at random; nothing may be left, and memory may not grow from round to round."""
+    server, rng, texts = Server("--max-waiting", "2000"), random.Random(1), prompts()
+    memory, errors = [], 0
+
+    async def some(count: int) -> None:
+        nonlocal errors
+        gate = asyncio.Semaphore(100)
+
+        async def one() -> None:
+            nonlocal errors
+            async with gate:
+                body = {"prompt": rng.choice(texts), "max_tokens": 500, "ignore_eos": True}
+                errors += (
+                    await ask(server.port, body, vanish=rng.random() * options.patience)
+                ).error is not None
+
+        await asyncio.gather(*(one() for _ in range(count)))
+
+    try:
+        for _ in range(4):
+            asyncio.run(some(options.clients // 4))
+            memory.append(server.memory)
+        end = time.monotonic() + 60
+        while any((left := _left(server)).values()) and time.monotonic() < end:
+            time.sleep(0.1)
+        answer = asyncio.run(ask(server.port, {"prompt": texts[0], "max_tokens": 8, "temperature": 0}))
+        memory.append(server.memory)
+    finally:
+        code = server.stop()
+    threads = {"errors": errors, "works_after": answer.error is None and answer.tokens == 8}
+    return {"clients": options.clients, "left": left, "memory_mib": memory, "exit_code": code} | threads
+
+
+def _left(server: Server) -> dict[str, float]:
+    metrics = server.metrics()
+    return {name: metrics[f"clover_num_requests_{name}"] for name in ("running", "waiting")}
+
+
+def kill(options: argparse.Namespace) -> dict[str, Any]:
+    """Kill -9 in the middle of work; the files of the models are as before, and a new server says the same."""
+    from clover import assets
+
+    def digest() -> str:
+        whole = hashlib.sha256()
+        for file in sorted(assets.TARGET.parent.rglob("*")):
+            whole.update(file.read_bytes() if file.is_file() else str(file).encode())
+        return whole.hexdigest()
+
+    body = {"prompt": prompts()[0], "max_tokens": 100, "temperature": 0}
+    before, server = digest(), Server()
+    first = asyncio.run(ask(server.port, body))
+
+    async def work() -> list[Answer]:
+        clients = [asyncio.create_task(ask(server.port, body)) for _ in range(16)]
+        await asyncio.sleep(1.0)
+        server.process.kill()
+        return await asyncio.gather(*clients)
+
+    cut = asyncio.run(work())
+    server.process.wait()
+    again = Server()
+    second = asyncio.run(ask(again.port, body))
+    code = again.stop()
+    return {
+        "cut_off": sum(answer.error is not None for answer in cut),
+        "files_unchanged": digest() == before,
+        "same_text": first.text == second.text != "",
+        "exit_code": code,
+    }
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["speed"])
-    parser.add_argument("--streams", type=int, nargs="+", default=[8, 32])
-    parser.add_argument("--waves", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--minutes", type=float, default=10.0)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["speed", "mixed", "vanish", "kill"])
+    parser.add_argument("--streams", type=int, nargs="+", default=[8, 32], help="of speed")
+    parser.add_argument("--waves", type=int, default=3, help="of speed: requests per stream")
+    parser.add_argument("--rounds", type=int, default=3, help="of speed")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of mixed")
+    parser.add_argument("--rows", type=int, default=64, help="of mixed: the server's --max-rows")
+    parser.add_argument("--clients", type=int, default=1000, help="of vanish")
+    parser.add_argument("--patience", type=float, default=3.0, help="of vanish: seconds at most")
     options = parser.parse_args()
-    print(json.dumps({"what": options.what, **globals()[options.what](options)}))
+    print(json.dumps({"what": options.what, "cores": os.cpu_count(), **globals()[options.what](options)}))
 
 
 if __name__ == "__main__":
