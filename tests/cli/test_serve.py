@@ -17,6 +17,7 @@ import pytest
 from tests.conftest import Finished
 
 
+@pytest.mark.long
 def test_it_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "clover", "serve", "--port", "0", "--name", "small"]
     environment = os.environ | {"CLOVER_API_KEY": "key", "OMP_NUM_THREADS": "1"}

@@ -50,7 +50,7 @@ def fuzz(live: Live, examples: int) -> None:
 
 
 def test_what_the_description_allows_and_what_not(live: Live) -> None:
-    fuzz(live, 60)
+    fuzz(live, 30)
 
 
 @pytest.mark.long
@@ -74,7 +74,6 @@ MALFORMED = {
     "deep nesting in what is refused": b'{"prompt": "a", "echo": ' + b"[" * 150 + b"]" * 150 + b"}",
     "true for a number": b'{"prompt": "a", "top_p": true}',
     "text for a number": b'{"prompt": "a", "n": "2"}',
-    "an empty prompt": b'{"prompt": ""}',
     "an empty list": b'{"prompt": []}',
     "empty tokens": b'{"prompt": [[]]}',
     "a token outside the vocabulary": b'{"prompt": [1000000]}',
@@ -114,7 +113,7 @@ def test_bodies_must_say_that_they_are_json(live: Live, said: str) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/v1/completions", 405),
+        ("GET", "/v1/completions", 404),
         ("DELETE", "/v1/models", 405),
         ("GET", "/v1/nothing", 404),
         ("POST", "/", 405),
@@ -137,11 +136,11 @@ def test_other_paths_and_methods_are_errors_in_the_same_form(
     "sent",
     [
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS
-        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/1.1 and more\r\n\r\n",
         b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
         b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n",
         b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X-Long: " + b"a" * 100_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X-Long: " + b"a" * 200_000,
     ],
 )
 def test_what_is_no_http_is_answered_by_4xx(live: Live, sent: bytes) -> None:

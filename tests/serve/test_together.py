@@ -37,7 +37,7 @@ def text(live: Live, body: dict[str, Any], stream: bool = False) -> tuple[str, s
     return answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]
 
 
-@pytest.mark.parametrize(("server", "count"), [("live", 24), ("embedded", 8)])
+@pytest.mark.parametrize(("server", "count"), [("live", 14), ("embedded", 4)])
 def test_texts_are_those_of_the_requests_alone(
     server: str, count: int, request: pytest.FixtureRequest
 ) -> None:
