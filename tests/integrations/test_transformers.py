@@ -12,6 +12,7 @@ import torch
 from scipy.stats import chisquare
 from tokenizers import Tokenizer, decoders, models
 from transformers import (
+    LogitsProcessor,
     LogitsProcessorList,
     MinPLogitsWarper,
     NoBadWordsLogitsProcessor,
@@ -122,6 +123,51 @@ def test_greedy_output_with_processors_and_other_ends(llama, fast, options):
     assert "logits_processor" in options or "temperature" in options or not plain.equal(unhindered)
 
 
+class Spread(LogitsProcessor):
+    """Takes from tokens what the last two of the text say: a function of a text and its scores."""
+
+    def __call__(self, input_ids, scores):
+        return scores - (torch.arange(VOCAB) + input_ids[:, -1:]) % 7 * (1 + input_ids[:, -2:-1] % 2)
+
+
+def allowed(row, text):
+    return range((row + int(text[-1])) % 3, VOCAB, 3)
+
+
+@pytest.fixture(scope="module")
+def general(llama):
+    return clover.speculative(draft_for(llama), tree="clover2", processors=[Spread])
+
+
+OF_TEXT = [
+    {"no_repeat_ngram_size": 2},
+    {"min_new_tokens": 6, "eos_token_id": list(range(1, VOCAB, 2))},
+    {"prefix_allowed_tokens_fn": allowed},
+    {"bad_words_ids": [[4, 5], [41]], "forced_eos_token_id": 3},
+    {"logits_processor": [SequenceBiasLogitsProcessor([[[7], 9.0]])], "repetition_penalty": 1.2},
+    {"logits_processor": [RepetitionPenaltyLogitsProcessor(1.9, prompt_ignore_length=2)]},
+    {"logits_processor": [RepetitionPenaltyLogitsProcessor(1.9, torch.tensor([3, 6, 0, 5]))]},
+    {"exponential_decay_length_penalty": (2, 1.5), "eos_token_id": 3},
+    {"logits_processor": [Spread()]},
+]
+
+
+@pytest.mark.parametrize("options", OF_TEXT)
+def test_other_processors_run_along_the_tree(llama, general, options):
+    plain = llama.generate(**batch(), max_new_tokens=12, **options)
+    assert llama.generate(**batch(), max_new_tokens=12, **options, custom_generate=general).equal(plain)
+    assert not plain.equal(llama.generate(**batch(), max_new_tokens=12))
+
+
+@pytest.mark.parametrize("options", [{"no_repeat_ngram_size": 2, "top_p": 0.9}, {"typical_p": 0.6}])
+def test_samples_of_other_processors_are_those_of_plain_decoding(llama, general, options):
+    def sample(way):
+        torch.manual_seed(7)
+        return llama.generate(**batch(), max_new_tokens=12, do_sample=True, **options, custom_generate=way)
+
+    assert sample(general).equal(sample(clover.speculative(general.draft, tree="plain")))
+
+
 def test_rows_that_end_early_are_padded(llama, fast):
     ends = [
         row[len(batch()["input_ids"][0]) + 4 * i]
@@ -162,6 +208,30 @@ def test_stop_strings(llama, as_criterion):
     if as_criterion:
         options = {"max_new_tokens": 30, "stopping_criteria": [StopStringCriteria(words, stop[0] + stop[1])]}
     assert llama.generate(**inputs, **options, custom_generate=fast).equal(expected)
+
+
+class FewOdd(StoppingCriteria):
+    """Ends a row once it has two odd tokens among its new ones, and all rows once one of them has five."""
+
+    def __call__(self, input_ids, scores, **kwargs):
+        odd = (input_ids[:, 7:] % 2).sum(1)
+        return (odd > 1) | (odd > 4).any()
+
+
+@pytest.mark.parametrize("eos", [None, 50])
+@pytest.mark.parametrize(
+    "options", [{"stopping_criteria": [FewOdd()]}, {"stop_strings": list("BDFHJLNPRTVXZbdfh")}]
+)
+def test_criteria_stop_where_they_do_in_generate(llama, general, eos, options):
+    options = options | {"max_new_tokens": 30, "eos_token_id": eos}
+    options |= {"tokenizer": tokenizer()} if "stop_strings" in options else {}
+    plain, ours = Columns(), Columns()
+    expected = llama.generate(**batch(), **options, streamer=plain)
+    assert expected.shape[1] < 37
+    fast = clover.speculative(general.draft, tree=general.wanted, tokenizer=tokenizer())
+    options.pop("tokenizer", None)
+    assert llama.generate(**batch(), **options, streamer=ours, custom_generate=fast).equal(expected)
+    assert ours.put_values == plain.put_values and ours.ended
 
 
 def test_max_time_stops_after_the_step_under_way(llama, fast):
@@ -278,11 +348,6 @@ def test_options_do_what_the_processors_do(do_sample):
 # -- what cannot be honoured -------------------------------------------------------------------------------------------
 
 
-class Anything(StoppingCriteria):
-    def __call__(self, input_ids, scores, **kwargs):
-        return torch.ones(len(input_ids), dtype=torch.bool)
-
-
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -290,24 +355,9 @@ class Anything(StoppingCriteria):
         ({"num_beams": 2, "do_sample": True}, "beam_sample"),
         ({"penalty_alpha": 0.6, "top_k": 4}, "contrastive_search"),
         ({"prompt_lookup_num_tokens": 3}, "assisted_generation"),
-        ({"no_repeat_ngram_size": 2}, "NoRepeatNGramLogitsProcessor"),
-        ({"min_new_tokens": 3}, "MinLengthLogitsProcessor"),
-        ({"typical_p": 0.5, "do_sample": True}, "TypicalLogitsWarper"),
         ({"guidance_scale": 2.0}, "UnbatchedClassifierFreeGuidanceLogitsProcessor"),
-        ({"prefix_allowed_tokens_fn": lambda _row, _text: [1]}, "PrefixConstrainedLogitsProcessor"),
-        ({"bad_words_ids": [[4, 5]]}, r"NoBadWordsLogitsProcessor on several tokens in a row, \[4, 5\]"),
-        (
-            {"logits_processor": [SequenceBiasLogitsProcessor([[[7], 9.0]])], "repetition_penalty": 1.2},
-            "precedes",
-        ),
-        (
-            {"logits_processor": [RepetitionPenaltyLogitsProcessor(1.2, prompt_ignore_length=2)]},
-            "ignore_length",
-        ),
-        ({"logits_processor": [TopKLogitsWarper(5, min_tokens_to_keep=3)]}, "min_tokens_to_keep"),
-        ({"stopping_criteria": [Anything()]}, "Anything"),
+        ({"logits_processor": [Spread()]}, r"Spread \(if it looks at .* processors=\[Spread\]\)"),
         ({"stop_strings": ["B"], "tokenizer": tokenizer()}, "tokenizer"),
-        ({"max_time": 1.0, "eos_token_id": None}, "eos_token_id"),
         ({"return_dict_in_generate": True, "output_scores": True}, "output_scores"),
         ({"output_hidden_states": True}, "output_hidden_states"),
         ({"use_cache": False}, "use_cache"),

@@ -13,8 +13,8 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,9 +25,9 @@ from transformers.generation import GenerateDecoderOnlyOutput
 
 from clover.api import make_engine, what_drafts
 from clover.drafts import DraftModel
-from clover.engine import Engine, Request, StepEvent
+from clover.engine import Decoding, Engine, Request
 from clover.errors import UserError
-from clover.integrations.transformers_options import Ending, check_options, read_prompts, sampling_options
+from clover.integrations.transformers_options import check_options, read_ends, read_prompts, row_options
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
 from clover.tree import Tree
@@ -38,6 +38,7 @@ def speculative(
     *,
     tree: str | Tree | None = None,
     tokenizer: Any | None = None,
+    processors: Iterable[type] = (),
 ) -> Speculative:
     """Make the `custom_generate` argument of `model.generate` that decodes with a draft.
 
@@ -49,12 +50,14 @@ def speculative(
         draft: directory, hub name, or a draft already in the model's dtype and on its device.
         tree: as in `clover.load`, "auto" by default, or an object of `clover.tree`.
         tokenizer: the model's, needed for `stop_strings` only: transformers does not hand on its own argument.
+        processors: classes of logits processors of one's own that look at a text and its scores alone, and keep
+            nothing from call to call: drafted tokens are texts to them, too.
 
     Raises:
         UserError: the tree cannot be read; from `generate`, before anything is generated, a model or draft does
-            not fit or an option cannot be honoured, such as beam search, processors of one's own, or returned scores.
+            not fit or an option cannot be honoured, such as beam search, or returned scores.
     """
-    return Speculative(draft, what_drafts("auto", tree), tokenizer)
+    return Speculative(draft, what_drafts("auto", tree), tokenizer, tuple(processors))
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +67,7 @@ class Speculative:
     draft: str | os.PathLike[str] | DraftModel
     wanted: str | Tree
     tokenizer: Any | None
+    processors: tuple[type, ...]
 
     def __call__(
         self,
@@ -83,18 +87,21 @@ class Speculative:
         streamer, tokenizer = arguments.pop("streamer", None), arguments.pop("tokenizer", self.tokenizer)
         check_options(generation_config, arguments)
         prompts = read_prompts(input_ids, arguments.get("attention_mask"), arguments.get("position_ids"))
-        ending = Ending.read([*stopping_criteria, *_stop_criteria(stop_strings, tokenizer)], len(prompts))
-        padding = [input_ids.shape[1] - len(prompt) for prompt in prompts]
-        options = sampling_options(logits_processor, padding, generation_config.do_sample)
+        criteria = hf.StoppingCriteriaList([*stopping_criteria, *_stop_criteria(stop_strings, tokenizer)])
+        max_length, eos = read_ends(criteria)
+        padding = [
+            row[None, : len(row) - len(prompt)] for row, prompt in zip(input_ids, prompts, strict=True)
+        ]
+        options = row_options(logits_processor, padding, generation_config.do_sample, self.processors)
         engine = _engine(model, self)
-        requests = _requests(engine.target, prompts, ending, ending.max_length - input_ids.shape[1], options)
-        batch = _Batch(prompts, ending, _pad_token(generation_config))
-        with closing(engine.run(requests)) as events:
-            batch.take(events, streamer)
-        sequences = torch.cat([input_ids, batch.columns().to(input_ids.device)], dim=1)
+        decoding = engine.open(len(prompts))
+        for request in _requests(engine.target, prompts, eos, max_length - input_ids.shape[1], options):
+            decoding.add(request)
+        batch = _Batch(input_ids, criteria, getattr(generation_config, "_pad_token_tensor", None))
+        batch.take(decoding, streamer)
         if generation_config.return_dict_in_generate:
-            return GenerateDecoderOnlyOutput(sequences=sequences)  # type: ignore[arg-type]
-        return sequences
+            return GenerateDecoderOnlyOutput(sequences=batch.sequences)  # type: ignore[arg-type]
+        return batch.sequences
 
 
 def _stop_criteria(stop_strings: str | list[str] | None, tokenizer: Any) -> list[hf.StopStringCriteria]:
@@ -113,13 +120,12 @@ def _arguments_kept_back() -> dict[str, Any]:
     return {name: frame.f_locals.get(name) for name in ("streamer", "assistant_model", "synced_gpus")}
 
 
-def _pad_token(config: hf.GenerationConfig) -> int:
-    pad = getattr(config, "_pad_token_tensor", None)
-    return 0 if pad is None else int(pad)  # without an end-of-sequence token all rows are equally long
-
-
 def _requests(
-    target: TargetModel, prompts: Sequence[tuple[int, ...]], ending: Ending, new: int, options: dict[str, Any]
+    target: TargetModel,
+    prompts: Sequence[tuple[int, ...]],
+    eos: frozenset[int],
+    new: int,
+    options: Sequence[dict[str, Any]],
 ) -> list[Request]:
     needed = max(map(len, prompts)) + new
     if needed > target.context_length:
@@ -127,11 +133,11 @@ def _requests(
             f"prompt and new tokens may come to {needed}, but the context of {target.name} is "
             f"{target.context_length}; lower max_new_tokens or max_length by {needed - target.context_length}"
         )
-    sampled = "temperature" in options
+    sampled = "temperature" in options[0]
     seeds = torch.randint(2**63 - 1, (len(prompts),)).tolist() if sampled else [0] * len(prompts)
     return [
-        Request(prompt, new, SamplingParams(**options, seed=seed), eos=tuple(ending.eos))
-        for prompt, seed in zip(prompts, seeds, strict=True)
+        Request(prompt, new, SamplingParams(**chosen, seed=seed), eos=tuple(eos))
+        for prompt, seed, chosen in zip(prompts, seeds, options, strict=True)
     ]
 
 
@@ -191,44 +197,46 @@ def _wrapped(model: hf.PreTrainedModel) -> TargetModel:
 
 
 class _Batch:
-    """The new tokens of every row, up to where the row ends."""
+    """The batch as `generate` would have it: all rows up to one column, and which of them have ended.
 
-    def __init__(self, prompts: Sequence[tuple[int, ...]], ending: Ending, pad: int):
-        self.prompts, self.ending, self.pad = prompts, ending, pad
-        self.rows: list[list[int]] = [[] for _ in prompts]
-        self.ended = [False] * len(prompts)
+    Without an end-of-sequence token rows that have ended go on until all have, as they do there.
+    """
 
-    def take(self, events: Iterator[StepEvent], streamer: Any | None) -> None:
-        """Collect tokens until every row has ended; a streamer gets them column by column, each Long [B]."""
-        streamed = 0
-        for event in events:
-            self._extend(event)
-            if streamer is not None:
-                # A column is complete when no row adds to it any more.
-                ends = [len(row) for row, ended in zip(self.rows, self.ended, strict=True) if not ended]
-                complete = min(ends, default=max(map(len, self.rows)))
-                for column in self.columns()[:, streamed:complete].unbind(1):
-                    streamer.put(column)
-                streamed = complete
-            if all(self.ended):
-                break
+    def __init__(self, input_ids: Tensor, criteria: hf.StoppingCriteriaList, pad: Tensor | None):
+        self.sequences, self._criteria = input_ids, criteria
+        self._pads = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
+        self._pad = 0 if pad is None else int(pad)
+        self._ended = [False] * len(input_ids)
+        self._waiting = [deque[int]() for _ in input_ids]  # tokens of each row in columns to come
+
+    def take(self, decoding: Decoding, streamer: Any | None) -> None:
+        """Decode until every row has ended; a streamer gets the new tokens column by column, each Long [B]."""
+        while not all(self._ended):
+            for event in decoding.step():
+                self._waiting[event.index].extend(event.tokens)
+            while not all(self._ended) and all(
+                waiting or self._over(row) for row, waiting in enumerate(self._waiting)
+            ):
+                column = [
+                    self._pad if self._over(row) else self._waiting[row].popleft()
+                    for row in range(len(self._ended))
+                ]
+                self._add(torch.tensor(column, device=self.sequences.device), decoding, streamer)
         if streamer is not None:
             streamer.end()
 
-    def columns(self) -> Tensor:
-        """The new tokens, Long [B, longest row], padded on the right."""
-        longest = max(map(len, self.rows))
-        padded = [[*row, *[self.pad] * (longest - len(row))] for row in self.rows]
-        return torch.tensor(padded, dtype=torch.long, device="cpu")
+    def _over(self, row: int) -> bool:
+        """Whether a row gets nothing but padding."""
+        return self._pads and self._ended[row]
 
-    def _extend(self, event: StepEvent) -> None:
-        row = event.index
-        for token in event.tokens:
-            if not self.ended[row]:
-                self.rows[row].append(token)
-                self.ended[row] = token in self.ending.eos or self._stopped(row)
-        self.ended[row] |= event.generation is not None
-
-    def _stopped(self, row: int) -> bool:
-        text = torch.tensor([[*self.prompts[row], *self.rows[row]]], device="cpu")
-        return any(bool(criterion(text, None)) for criterion in self.ending.criteria)  # type: ignore[arg-type]
+    def _add(self, column: Tensor, decoding: Decoding, streamer: Any | None) -> None:
+        """Add a column and ask the criteria what `generate` would ask them."""
+        self.sequences = torch.cat([self.sequences, column[:, None]], dim=1)
+        if streamer is not None:
+            streamer.put(column.cpu())
+        done: Any = self._criteria(self.sequences, None)  # type: ignore[arg-type]
+        for row, ends in enumerate(done.tolist()):
+            if ends and not self._ended[row]:
+                self._ended[row] = True
+                if self._pads:
+                    decoding.cancel(row)

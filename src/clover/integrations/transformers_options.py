@@ -2,12 +2,12 @@
 
 The logits processors and stopping criteria are read themselves, not the options they came from: none can be missed.
 
-Shapes: B rows of the batch, T columns of the (left-padded) prompts.
+Shapes: B rows of the batch, T columns of the (left-padded) prompts, P texts of one length, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,14 @@ _STAGES: dict[type, int] = {
     hf.MinPLogitsWarper: 6,
     hf.LogitNormalization: 7,
 }
+# Others that look at a text and its scores alone.
+_OF_TEXT = (
+    *(hf.NoRepeatNGramLogitsProcessor, hf.MinLengthLogitsProcessor, hf.MinNewTokensLengthLogitsProcessor),
+    *(hf.ForcedBOSTokenLogitsProcessor, hf.ForcedEOSTokenLogitsProcessor, hf.ExponentialDecayLengthPenalty),
+    *(hf.SuppressTokensAtBeginLogitsProcessor, hf.PrefixConstrainedLogitsProcessor),
+    *(hf.TypicalLogitsWarper, hf.EpsilonLogitsWarper, hf.EtaLogitsWarper, hf.TopHLogitsWarper),
+    hf.InfNanRemoveLogitsProcessor,
+)
 _WARPERS = ("temperature", "top_k", "top_p", "min_p")
 _NOT_RETURNED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 _PREPARED = ("attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep")
@@ -76,10 +84,66 @@ def read_prompts(input_ids: Tensor, mask: Tensor | None, positions: Tensor | Non
     return [tuple(row[keep].tolist()) for row, keep in zip(input_ids, real, strict=True)]
 
 
+class _NoEqual(Exception):
+    """A processor does what no field of SamplingParams does."""
+
+
+@dataclass(frozen=True, eq=False)
+class _RowProcessors:
+    """The processors as `generate` runs them, on texts of one row; `padding` Long [1, …] is what they see before it."""
+
+    processors: hf.LogitsProcessorList
+    padding: Tensor
+
+    def __call__(self, texts: Tensor, scores: Tensor) -> Tensor:
+        run: Any = self.processors
+        return run(torch.cat([self.padding.expand(len(texts), -1), texts], dim=1), scores)
+
+
+def row_options(
+    processors: Sequence[hf.LogitsProcessor],
+    padding: Sequence[Tensor],
+    do_sample: bool | None,
+    own: Collection[type] = (),
+) -> list[dict[str, Any]]:
+    """Fields of each row's SamplingParams, the seed left out, that do what the processors do.
+
+    Where no fields do, the processors themselves are run at every node of a tree.
+
+    Args:
+        padding: tokens that are the padding of each row's prompt, Long [1, …].
+        own: further classes that may be run so, because they look at nothing but a text and its scores.
+    """
+    try:
+        return [sampling_options(processors, [part.shape[1] for part in padding], do_sample)] * len(padding)
+    except _NoEqual:
+        pass
+    for processor in processors:
+        name = type(processor).__name__
+        if type(processor) not in (*_STAGES, *_OF_TEXT, *own):
+            hint = f" (if it looks at a text and its scores alone: clover.speculative(draft, processors=[{name}]))"
+            theirs = type(processor).__module__.startswith("transformers.")
+            raise refused(f"the logits processor {name}{'' if theirs else hint}")
+    options = {"temperature": 1.0} if do_sample else {}
+    rows = (hf.LogitsProcessorList(_of_row(one, row) for one in processors) for row in range(len(padding)))
+    return [options | {"process": _RowProcessors(*row)} for row in zip(rows, padding, strict=True)]
+
+
+def _of_row(processor: Any, row: int) -> hf.LogitsProcessor:
+    """The same for one row alone, of those that know the rows of a batch."""
+    match processor:
+        case hf.PrefixConstrainedLogitsProcessor():
+            allowed = processor._prefix_allowed_tokens_fn
+            return hf.PrefixConstrainedLogitsProcessor(lambda _, text: allowed(row, text), 1)
+        case hf.RepetitionPenaltyLogitsProcessor(prompt_ignore_length=Tensor() as ignored):
+            return hf.RepetitionPenaltyLogitsProcessor(processor.penalty, int(ignored[row]))
+    return processor
+
+
 def sampling_options(
     processors: Iterable[hf.LogitsProcessor], padding: Sequence[int], do_sample: bool | None
 ) -> dict[str, Any]:
-    """Fields of SamplingParams, the seed left out, that do what the processors do, in the same order.
+    """Fields of SamplingParams, the seed left out, that do what the processors do, in the same order, if any do.
 
     `padding` says how many tokens of each row's prompt are padding. Without `do_sample` no warper changes anything.
 
@@ -89,12 +153,9 @@ def sampling_options(
     options: dict[str, Any] = {"temperature": 1.0, "logit_bias": {}, "banned_tokens": ()}
     stage = -1
     for processor in processors:
-        name = type(processor).__name__
-        if type(processor) not in _STAGES:
-            raise refused(f"the logits processor {name}")
-        last, stage = stage, _STAGES[type(processor)]
+        last, stage = stage, _STAGES.get(type(processor), -1)
         if stage < last or stage == last != _BANS:
-            raise refused(f"the logits processor {name} after one that it usually precedes, or twice")
+            raise _NoEqual
         options |= _options_of(processor, padding, options["banned_tokens"])
     return options if do_sample else {name: value for name, value in options.items() if name not in _WARPERS}
 
@@ -113,45 +174,30 @@ def _options_of(processor: Any, padding: Sequence[int], banned: tuple[int, ...])
         case hf.RepetitionPenaltyLogitsProcessor():
             ignored = processor.prompt_ignore_length
             if ignored is not None and (isinstance(ignored, int) or ignored.tolist() != list(padding)):
-                raise refused("RepetitionPenaltyLogitsProcessor with prompt_ignore_length")
+                raise _NoEqual
             return {"repetition_penalty": processor.penalty}
         case hf.TemperatureLogitsWarper():
             return {"temperature": processor.temperature}
         case hf.LogitNormalization():
             return {}
     if processor.min_tokens_to_keep != 1 or processor.filter_value != -torch.inf:
-        raise refused(f"{type(processor).__name__} with min_tokens_to_keep or filter_value")
+        raise _NoEqual
     return {name: getattr(processor, name) for name in _WARPERS if hasattr(processor, name)}
 
 
 def _token_bias(processor: hf.SequenceBiasLogitsProcessor) -> dict[int, float]:
     for tokens in processor.sequence_bias:
         if len(tokens) > 1:
-            raise refused(f"{type(processor).__name__} on several tokens in a row, {list(map(int, tokens))}")
+            raise _NoEqual
     return {int(token): float(value) for (token,), value in processor.sequence_bias.items()}
 
 
-@dataclass(frozen=True)
-class Ending:
-    """When a row ends: at so many columns (padding included), after a token of `eos`, or where a criterion says so."""
-
-    max_length: int
-    eos: frozenset[int]
-    criteria: tuple[hf.StoppingCriteria, ...]
-
-    @classmethod
-    def read(cls, criteria: Iterable[hf.StoppingCriteria], batch_size: int) -> Ending:
-        """Read the stopping criteria; UserError for those of other kinds than `generate` makes itself."""
-        lengths, eos, others = [], set(), []
-        for criterion in criteria:
-            if type(criterion) is hf.MaxLengthCriteria:
-                lengths.append(criterion.max_length)
-            elif type(criterion) is hf.EosTokenCriteria:
-                eos.update(criterion.eos_token_id.tolist())
-            elif type(criterion) in (hf.StopStringCriteria, hf.MaxTimeCriteria):
-                others.append(criterion)
-            else:
-                raise refused(f"the stopping criterion {type(criterion).__name__}")
-        if others and not eos and batch_size > 1:
-            raise UserError("stop_strings and max_time end rows one by one; set eos_token_id for padding")
-        return cls(min(lengths), frozenset(eos), tuple(others))
+def read_ends(criteria: Iterable[hf.StoppingCriteria]) -> tuple[int, frozenset[int]]:
+    """Columns at which all rows end, padding included, and the tokens after which one does."""
+    lengths, eos = [], set[int]()
+    for criterion in criteria:
+        if isinstance(criterion, hf.MaxLengthCriteria):
+            lengths.append(criterion.max_length)
+        elif isinstance(criterion, hf.EosTokenCriteria):
+            eos.update(criterion.eos_token_id.tolist())
+    return min(lengths), frozenset(eos)

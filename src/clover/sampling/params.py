@@ -1,10 +1,11 @@
 """How the tokens of one request are chosen."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
+from torch import Tensor
 
 from clover.errors import UserError
 from clover.files import checked
@@ -37,6 +38,9 @@ class SamplingParams:
         presence_penalty: taken from the logits of all tokens that are among the new ones; -1e3 to 1e3, 0 is off.
         logit_bias: added to the logits of these tokens, -1e6 to 1e6.
         banned_tokens: never emitted.
+        process: a function of one's own, applied to the logits after the penalties: of texts Long [P, T], prompt
+            included, and the logits [P, V] of what follows them. It must look at nothing else, because drafted tokens
+            are texts to it, too.
         seed: of the row's random numbers, in [0, 2^63); equal prompts with equal seeds get equal texts.
     """
 
@@ -49,6 +53,7 @@ class SamplingParams:
     presence_penalty: _Penalty = 0.0
     logit_bias: Mapping[_Token, _Bias] = field(default_factory=dict, hash=False)
     banned_tokens: Annotated[tuple[_Token, ...], Field(strict=False)] = ()
+    process: Callable[[Tensor, Tensor], Tensor] | None = field(default=None, hash=False)
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
     @property

@@ -20,6 +20,7 @@ from clover.sampling.gumbel_cache import CHOICE, GumbelCache
 from clover.sampling.numbers import gumbels, most_probable, uniforms
 from clover.sampling.params import SamplingParams
 from clover.sampling.penalties import Penalties
+from clover.sampling.processors import Processors
 from clover.sampling.warpers import Warpers
 from clover.tree import TokenTree
 
@@ -78,6 +79,7 @@ class Sampler:
         self._configure(params)
         self._positions = torch.zeros(len(params), dtype=torch.long, device=self._device)
         self._penalties = Penalties(params, prompts, vocab_size, self._device)
+        self._processors = Processors(params, prompts)
         tokens = torch.arange(vocab_size, device=self._device)
         self._numbers = GumbelCache(self._seeds, self._rows_greedy, tokens)
         self._depths = 1  # how many depths are hashed at once
@@ -136,7 +138,8 @@ class Sampler:
     @property
     def takes_most_probable(self) -> bool:
         """Whether `choose` is no more than `most_probable`: all rows are greedy and none has a processor."""
-        return not self.any_sampled and self._bias is None and not self._penalties.active
+        processed = self._bias is not None or self._penalties.active or self._processors.active
+        return not (self.any_sampled or processed)
 
     def target_probs(self, logits: Tensor, tree: TokenTree) -> Tensor:
         """The distribution that `choose` draws from, [B, N, V] in float32 or float64; one-hot for greedy rows."""
@@ -236,6 +239,7 @@ class Sampler:
         self._positions = self._positions + counts
         self._numbers.advance()
         self._penalties.commit(tokens, counts)
+        self._processors.commit(tokens, counts)
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep these rows, in this order."""
@@ -243,6 +247,7 @@ class Sampler:
         index = torch.tensor(rows, dtype=torch.long, device=self._device)
         self._positions = self._positions[index]
         self._penalties.select(index, self._params)
+        self._processors.select(rows, self._params)
         self._numbers.select(rows, self._seeds, self._rows_greedy)
 
     def insert(self, other: Sampler) -> None:
@@ -250,11 +255,13 @@ class Sampler:
         self._configure([*self._params, *other._params])
         self._positions = torch.cat((self._positions, other._positions))
         self._penalties.insert(other._penalties, self._params)
+        self._processors.insert(other._processors, self._params)
         self._numbers.insert(self._seeds, self._rows_greedy)
 
     def _scores(self, logits: Tensor, tree: TokenTree) -> Tensor:
-        """Apply what greedy rows need too: bias, bans, penalties."""
+        """Apply what greedy rows need too: bias, bans, penalties, and processors of the caller's own."""
         scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if self._bias is not None:
             scores = scores + self._bias.to(scores.dtype)
-        return self._penalties.apply(scores, tree)
+        scores = self._penalties.apply(scores, tree)
+        return self._processors.apply(scores, tree) if self._processors.active else scores
