@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from clover import __version__
-from clover.cli import chat, export, features, generate, measure, recipe, serve, train, vocabulary
+from clover.cli import audit, chat, export, features, generate, measure, recipe, serve, train, vocabulary
 from clover.errors import UserError
 from clover.files import explain
 from clover.options import INTERRUPTED, USER_ERROR
@@ -25,16 +25,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _COMMANDS = (
-    *(
-        generate.generate,
-        chat.chat,
-        serve.serve,
-        train.train,
-        features.features,
-        vocabulary.vocabulary,
-        export.export,
-    ),
-    *(measure.demo, measure.evaluate, measure.tune, measure.compare, measure.cost, measure.bench),
+    *(generate.generate, chat.chat, serve.serve, audit.audit, export.export, train.train),
+    *(features.features, vocabulary.vocabulary, measure.demo, measure.evaluate, measure.tune),
+    *(measure.compare, measure.cost, measure.bench),
 )
 for _command in _COMMANDS:
     app.command()(_command)

@@ -1,0 +1,99 @@
+"""A server that speaks the completions part of OpenAI's protocol, as far as an audit needs it."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+from clover.errors import UserError, one_line
+from clover.files import MAX_BYTES, decode, parse_json
+
+TOP = 5  # log-probabilities per token that are asked for
+_SECONDS = 120.0  # for one answer
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server wrote: its tokens as text, and per token the best log-probabilities; empty if it tells none.
+
+    `drafted` is whether the server says that a draft took part, None if it says nothing.
+    """
+
+    tokens: tuple[str, ...]
+    top: tuple[dict[str, float], ...]
+    drafted: bool | None
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One server, plain or speculative.
+
+    Args:
+        url: with or without /v1 at the end.
+        key: sent as a bearer token; None for none.
+        model: name to ask for; the server's first one if None.
+        body: fields that every request has besides the standard ones.
+    """
+
+    url: str
+    key: str | None = None
+    model: str | None = None
+    body: dict[str, Any] = field(default_factory=dict)
+
+    def named(self) -> Endpoint:
+        """The same with the server's model; UserError if it cannot be reached or has none."""
+        if self.model is not None:
+            return self
+        models = self._ask("models").get("data")
+        if not isinstance(models, list) or not models or not isinstance(models[0], dict):
+            raise UserError(f"{self.url}: the server lists no model; name one with --model")
+        return Endpoint(self.url, self.key, str(models[0].get("id")), self.body)
+
+    def ask_all(self, requests: Sequence[dict[str, Any]], together: int) -> list[Answer]:
+        """The answers to completions requests, so many at a time."""
+        with ThreadPoolExecutor(together) as pool:
+            return list(pool.map(self.ask, requests))
+
+    def ask(self, request: dict[str, Any]) -> Answer:
+        """The answer to one; UserError if it is refused or makes no sense."""
+        found = self._ask("completions", {"model": self.model, "logprobs": TOP} | self.body | request)
+        try:
+            choice, told = found["choices"][0], found.get("speculative_decoding")
+            listed = choice.get("logprobs") or {}
+            tokens = tuple(map(str, listed.get("tokens") or choice["text"]))
+            top = tuple(
+                {str(token): float(value) for token, value in (one or {}).items() if isfinite(value)}
+                for one in listed.get("top_logprobs") or ()
+            )
+            drafted = None if told is None else float(told["mean_acceptance_length"]) > 0
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"{self.url}: the answer is no completion: {one_line(error)}") from error
+        return Answer(tokens, top if len(top) == len(tokens) else (), drafted)
+
+    def _ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        base = self.url.rstrip("/").removesuffix("/v1")
+        if not base.startswith(("http://", "https://")):
+            raise UserError(f"{self.url!r} is no address of a server; it begins with http:// or https://")
+        headers = {"Content-Type": "application/json"} | (
+            {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        )
+        try:
+            data = None if body is None else json.dumps(body).encode()
+            request = urllib.request.Request(f"{base}/v1/{path}", data, headers)
+            with urllib.request.urlopen(request, timeout=_SECONDS) as answer:
+                content = answer.read(MAX_BYTES + 1)
+        except urllib.error.HTTPError as error:
+            told = " ".join(error.read(300).decode(errors="replace").split())
+            raise UserError(f"{self.url} refuses with {error.code}: {told}") from error
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.url} cannot be reached: {one_line(error)}") from error
+        found = parse_json(decode(content[:MAX_BYTES], self.url), self.url)
+        if not isinstance(found, dict):
+            raise UserError(f"{self.url}: the answer is no JSON object")
+        return found

@@ -1,0 +1,185 @@
+"""Whether each token of a text is the one that the model itself chooses after all that stands before it.
+
+A token that is not is a near-tie if moving the logits by what rounding was measured to move them, times SAFETY, makes
+it the choice; else it is a defect. The engine's logits are held against the model's own in the same unit.
+
+Shapes: n new tokens, K shapes, M tokens whose logits are compared, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from clover.audit.noise import other_shapes, reference_logits
+from clover.audit.rules import Rules
+from clover.engine import Request
+from clover.target import TargetModel
+
+SAFETY = 6.0  # times the measured rounding
+_BEST, _OTHERS = 48, 48  # tokens whose logits are compared: the most probable ones, and some of all
+
+
+@dataclass(frozen=True)
+class Flip:
+    """A token that is not the reference's choice.
+
+    Args:
+        position: of the new token, from 0.
+        token, expected: what stands there, and the reference's choice.
+        gap: logits must move so far against each other to make it the choice; infinite if nothing does.
+        noise: how far other shapes move them here.
+    """
+
+    position: int
+    token: int
+    expected: int
+    gap: float
+    noise: float
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the model says at each new token of one text.
+
+    Args:
+        flips: tokens that it does not choose.
+        columns, logits: the M tokens compared, Long [n, M], and the reference's logits there, float64.
+        errors: root mean square of what each other shape's logits differ by, float64 [K, n].
+        pairs: what the difference of the best two logits differs by, float64 [K, n].
+        step: float64 [n], what rounding the largest logit to its dtype may do: about the least there is.
+        changed: tokens that another shape chooses otherwise, [K].
+        probs: of the tokens that stand there, and those of all that are more probable; empty if greedy.
+    """
+
+    flips: tuple[Flip, ...]
+    columns: Tensor
+    logits: Tensor
+    errors: Tensor
+    pairs: Tensor
+    step: Tensor
+    changed: tuple[int, ...]
+    probs: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def local(self) -> Tensor:
+        """Root mean square of the errors over shapes, never below a rounding step, [n]."""
+        return torch.maximum(self.errors.square().mean(0).sqrt(), self.step)
+
+
+@dataclass
+class Noise:
+    """The rounding that was measured on all texts of the reference.
+
+    Args:
+        logits: root mean square of the logits' errors.
+        pair: root mean square of the errors of a difference of two.
+        worst: the largest error of one shape in units of the others'.
+        changed: the largest share of tokens that a shape changes.
+        positions: so many were measured.
+    """
+
+    logits: float = 0.0
+    pair: float = 0.0
+    worst: float = 1.0
+    changed: float = 0.0
+    positions: int = 0
+
+    @classmethod
+    def of(cls, readings: Sequence[Reading]) -> Noise:
+        errors = torch.cat([one.errors for one in readings], 1)
+        pairs = torch.cat([one.pairs for one in readings], 1)
+        step = torch.cat([one.step for one in readings])
+        positions, typical = errors.shape[1], float(errors.square().mean().sqrt())
+        squares = errors.square()
+        others = ((squares.sum(0) - squares) / max(len(errors) - 1, 1)).clamp(min=0).sqrt()
+        worst = float((errors / torch.maximum(others.clamp(min=typical), step)).max())
+        changed = [sum(counts) / positions for counts in zip(*(one.changed for one in readings), strict=True)]
+        return cls(typical, float(pairs.square().mean().sqrt()), max(worst, 1.0), max(changed), positions)
+
+    def allows(self, flip: Flip) -> bool:
+        """Whether rounding explains it: a near-tie."""
+        return flip.gap <= SAFETY * max(flip.noise, self.pair)
+
+    def scale(self, reading: Reading) -> Tensor:
+        """The unit of errors of an engine's logits at each position, float64 [n]."""
+        return reading.local.clamp(min=self.logits)
+
+    @property
+    def most(self) -> float:
+        """Errors of an engine's logits above so many units are defects."""
+        return SAFETY * self.worst
+
+
+@dataclass
+class Judge:
+    """Reads texts with the model itself, each once."""
+
+    target: TargetModel
+    noise: Noise = field(default_factory=Noise)
+    _readings: dict[tuple[tuple[int, ...], str, tuple[int, ...]], Reading] = field(default_factory=dict)
+
+    def calibrate(self, requests: Sequence[Request], texts: Sequence[tuple[int, ...]]) -> None:
+        """Measure rounding on the texts of the reference, in all shapes."""
+        for request, text in zip(requests, texts, strict=True):
+            self.read(request, text, cached=True)
+        self.noise = Noise.of(list(self._readings.values()))
+
+    def read(self, request: Request, new: tuple[int, ...], cached: bool = False) -> Reading:
+        """Read one text; with `cached` also token by token on a cache."""
+        key = (request.prompt, repr(request.params), new)
+        if key not in self._readings:
+            self._readings[key] = self._read(request, new, cached)
+        return self._readings[key]
+
+    def _read(self, request: Request, new: tuple[int, ...], cached: bool) -> Reading:
+        text, device = [*request.prompt, *new], self.target.device
+        own = reference_logits(self.target, torch.tensor([text], device=device), len(new))[0]
+        rules = Rules(request.prompt, torch.tensor(new, device=device), request.params)
+        places = torch.arange(len(new), device=device)
+        choices, columns = rules.choices(own, places), _columns(own)
+        shapes = list(other_shapes(self.target, text, len(new), cached))
+        reference = own.gather(1, columns).double()
+        moved = torch.stack([logits.gather(1, columns).double() for logits in shapes]) - reference
+        exactness = max(torch.finfo(own.dtype).eps, torch.finfo(torch.float32).eps) / 4
+        places_of_flips = torch.nonzero(choices != rules.new).flatten().tolist()
+        return Reading(
+            flips=tuple(_flip(rules, own, shapes, at, int(choices[at])) for at in places_of_flips),
+            columns=columns,
+            logits=reference,
+            errors=moved.square().mean(2).sqrt(),
+            pairs=moved[..., 0] - moved[..., 1],
+            step=reference.abs().amax(1) * exactness,
+            changed=tuple(int((rules.choices(logits, places) != choices).sum()) for logits in shapes),
+            probs=() if request.params.greedy else token_probs(rules, own, places),
+        )
+
+
+def _columns(logits: Tensor) -> Tensor:
+    """The M tokens whose logits are compared, Long [n, M], the best two first."""
+    vocabulary = logits.shape[1]
+    best = logits.topk(min(_BEST, vocabulary)).indices
+    others = torch.linspace(0, vocabulary - 1, min(_OTHERS, vocabulary), device=logits.device).long()
+    return torch.cat((best, others.expand(len(logits), -1)), 1)
+
+
+def _flip(rules: Rules, own: Tensor, shapes: Sequence[Tensor], at: int, expected: int) -> Flip:
+    token = int(rules.new[at])
+    pair = [
+        own[at].double()[[token, expected]],
+        *(logits[at].double()[[token, expected]] for logits in shapes),
+    ]
+    differences = torch.stack(pair) @ torch.tensor([1.0, -1.0], dtype=torch.float64, device=own.device)
+    noise = float((differences[1:] - differences[0]).abs().max())
+    return Flip(at, token, expected, rules.gap(own[at], at, token), noise)
+
+
+def token_probs(rules: Rules, logits: Tensor, at: Tensor) -> tuple[tuple[float, float], ...]:
+    """Of the tokens that stand at `at`, and of all that are more probable there."""
+    probs = rules.probs(logits, at)
+    own = probs.gather(1, rules.new[:, None])
+    above = torch.where(probs > own, probs, 0.0).sum(1)
+    return tuple(zip(own[:, 0].tolist(), above.tolist(), strict=True))

@@ -1,0 +1,69 @@
+"""What the user of the audit chooses."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from clover import options
+from clover.options import panel
+
+_server = panel("Server")
+
+
+@dataclass(frozen=True)
+class AuditOptions(options.ModelOptions):
+    """The options of `clover audit`."""
+
+    draft: options.Draft = None
+    prompts: options.Prompts = None
+    trees: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            metavar="TREE",
+            help="auto, draft (its own tree), lookup, or a tree as `clover generate --help` names them; may be given "
+            "several times. Left out: auto, draft, a chain and lookup.",
+        ),
+    ] = ()
+    batch_sizes: options.BatchSizes = (1, 4)
+    temperature: Annotated[
+        float, typer.Option(metavar="T", min=0, help="Of the sampled part; 0 leaves it out.")
+    ] = 0.8
+    against: Annotated[
+        Literal["plain", "transformers"],
+        typer.Option(
+            help="What greedy texts are compared with: plain decoding here, or transformers' generate."
+        ),
+    ] = "plain"
+    max_new_tokens: options.MaxNewTokens = 32
+    max_prompts: options.MaxPrompts = 6
+    no_float32: Annotated[
+        bool, typer.Option("--no-float32", help="Do not repeat in float32, which takes memory for it.")
+    ] = False
+    compile: options.Compile = False
+    server: Annotated[
+        str | None,
+        _server("Audit this OpenAI-compatible server instead of a model here.", metavar="URL"),
+    ] = None
+    plain_server: Annotated[
+        str | None,
+        _server(
+            'The same without speculation. Left out: the first one, asked with "speculation": false.',
+            metavar="URL",
+        ),
+    ] = None
+    model: Annotated[
+        str | None,
+        _server("Name of the model there. Left out: the first that the server lists.", metavar="NAME"),
+    ] = None
+    api_key: Annotated[
+        str | None,
+        _server(
+            "Key for the servers; better given as CLOVER_API_KEY.", metavar="KEY", envvar="CLOVER_API_KEY"
+        ),
+    ] = None
+    json: options.Json = None
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as one HTML page.")] = (
+        None
+    )

@@ -1,0 +1,216 @@
+"""The audit from its options to the report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from clover import api, assets
+from clover.audit import local, remote
+from clover.audit.draws import Decode, against_sample, against_target, decode_all, draw_requests
+from clover.audit.endpoint import Endpoint
+from clover.audit.findings import ENDED, Findings
+from clover.audit.options import AuditOptions
+from clover.audit.repeat import repeat
+from clover.audit.report import CLEAN, make_report
+from clover.audit.trace import TracedTarget, trace
+from clover.data.tasks import fitting, read_tasks, spread
+from clover.engine import Engine
+from clover.errors import UserError
+from clover.evaluate.run import choose_prompts
+from clover.files import check_output_file, write_text
+from clover.integrations.generate import TransformersGenerate
+from clover.options import command_line
+from clover.report.output import Report, check_outputs, publish, say, standard_output
+from clover.report.progress import Progress
+from clover.report.provenance import Provenance
+from clover.sampling import SamplingParams
+from clover.target import TargetModel
+
+_MARGIN = 16  # tokens that a text may be longer in the shapes that measure rounding
+_CHAIN = 4
+_DRAWS = 400  # per prompt
+_LOW = (torch.bfloat16, torch.float16)
+
+
+def run_audit(options: AuditOptions, console: Console | None = None, errors: Console | None = None) -> bool:
+    """Audit, print the report, and write what is asked for; returns whether the verdict is clean.
+
+    Args:
+        console, errors: for the report and for the progress; standard output and error when left out.
+
+    Raises:
+        UserError: an option, a file, a model or a server cannot be used; before anything is decoded where possible.
+    """
+    _check(options)
+    console = console or standard_output()
+    with Progress(errors) as progress:
+        progress.say(
+            "loading target and draft" if options.server is None else "asking the server for its model"
+        )
+        report = _remote(options, progress) if options.server else _local(options, progress)
+    publish(report, console, options.json)
+    if options.html is not None:
+        write_text(options.html, report.html())
+        say(console, f"wrote {options.html}")
+    assert isinstance(report.data, dict)
+    return report.data["verdict"] == CLEAN
+
+
+def _check(options: AuditOptions) -> None:
+    if options.server is None:
+        if options.plain_server is not None:
+            raise UserError("--plain-server is for --server, which is missing")
+        if options.target is not None and options.draft is None:
+            raise UserError("a target was given but no draft; give its draft, or --draft lookup")
+    elif options.target or options.draft or options.trees or options.against != "plain":
+        raise UserError("--server is audited as it runs; leave out --target, --draft, --tree and --against")
+    for tree in options.trees:
+        api.what_drafts(*_how(tree))
+    check_outputs(options.json)
+    if options.html is not None:
+        check_output_file(options.html)
+
+
+def _how(tree: str) -> tuple[str, str | None]:
+    """What `api.what_drafts` takes."""
+    return ("draft", None) if tree == "draft" else ("auto", tree)
+
+
+def _remote(options: AuditOptions, progress: Progress) -> Report:
+    assert options.server is not None
+    file = options.prompts or assets.HELD_OUT_PROMPTS
+    tasks = spread(read_tasks([file]), options.max_prompts)
+    texts = [task.text or "\n\n".join(message["content"] for message in task.messages) for task in tasks]
+    coupled = options.plain_server is None
+    drafting, plain = (
+        Endpoint(url, options.api_key, options.model, {"speculation": on} if coupled else {})
+        for url, on in ((options.server, True), (options.plain_server or options.server, False))
+    )
+    audit = remote.RemoteAudit(
+        drafting,
+        plain,
+        texts,
+        options.max_new_tokens,
+        options.temperature,
+        options.batch_sizes,
+        coupled,
+    )
+    progress.begin(audit.work)
+    found = audit.run(_told(progress))
+    facts = {
+        "server": options.server,
+        "plain_server": options.plain_server or "the same, without speculation",
+    }
+    origin = _provenance(options, torch.device("cpu"), torch.float32)
+    return make_report([found], origin, [*facts.items(), _run_fact(options, len(texts))], repr)
+
+
+def _local(options: AuditOptions, progress: Progress) -> Report:
+    target = _load(options, options.dtype)
+    engines = _engines(options, target)
+    modes = local.make_modes(
+        _prompts(options, target), options.max_new_tokens, options.temperature, target.vocab_size
+    )
+    reference = TransformersGenerate(target) if options.against == "transformers" else None
+    audit = local.LocalAudit(engines, modes, options.batch_sizes, reference)
+    repeats = target.dtype in _LOW and not options.no_float32
+    progress.begin(audit.work * (1.3 if repeats else 1.0))
+    found, notes = [audit.run(_told(progress))], []
+    if options.temperature:
+        _draw(options, audit, found[0], progress)
+    if repeats:
+        try:
+            found.append(repeat(audit, found[0], lambda: _exact(options), _told(progress)))
+        except torch.OutOfMemoryError:
+            notes.append(("float32", "not repeated: there is no memory for the weights in float32"))
+    facts = {
+        "target": options.target or "embedded",
+        "draft": options.draft or "embedded",
+        "against": options.against,
+    }
+    origin = _provenance(options, target.device, target.dtype)
+    shown = [*facts.items(), _run_fact(options, len(modes[0].requests))]
+    return make_report(found, origin, shown, lambda token: _token_name(target, token), notes)
+
+
+def _load(options: AuditOptions, dtype: str | None) -> TracedTarget:
+    name = options.target or assets.TARGET
+    return TracedTarget(TargetModel.load(name, dtype, options.device, options.trust_remote_code))
+
+
+def _exact(options: AuditOptions) -> dict[str, Engine]:
+    """The engines in float32."""
+    return _engines(options, _load(options, "float32"))
+
+
+def _engines(options: AuditOptions, target: TracedTarget) -> dict[str, Engine]:
+    def make(tree: str) -> Engine:
+        return api.make_engine(target, options.draft, api.what_drafts(*_how(tree)), options.compile)
+
+    names = options.trees or (("lookup",) if options.draft == "lookup" else ("auto", "draft", "lookup"))
+    engines = {local.PLAIN: make(local.PLAIN)} | {name: make(name) for name in names}
+    draft = engines["draft"].draft if "draft" in engines else None
+    if not options.trees and draft is not None:
+        name = f"chain:{min(_CHAIN, draft.max_depth)}"
+        engines[name] = make(name)
+    return engines
+
+
+def _prompts(options: AuditOptions, target: TargetModel) -> list[tuple[int, ...]]:
+    files = () if options.prompts is None else (str(options.prompts),)
+    chosen = choose_prompts(files, target, None, assets.HELD_OUT_PROMPTS.stem)
+    room = min(target.context_length, target.position_limit) - _MARGIN
+    return [one.tokens for one in fitting(chosen, room, options.max_new_tokens)[: options.max_prompts]]
+
+
+def _draw(options: AuditOptions, audit: local.LocalAudit, found: Findings, progress: Progress) -> None:
+    """Test the distribution of ways whose sampled texts are not those of plain decoding."""
+    drawn = [name for name in audit.engines if name.startswith("drawn:")]
+    prompts = [request.prompt for request in audit.modes[0].requests]
+    hot = SamplingParams(temperature=options.temperature)
+    for name in drawn:
+        params = [hot, SamplingParams(temperature=options.temperature, top_p=0.9, repetition_penalty=1.2)]
+        requests = draw_requests(prompts, params, _DRAWS)
+        texts = decode_all(_writer(audit.engines[name]), requests, f"draws, {name}", _told(progress))
+        p_values, problems = against_target(audit.judge, requests, texts)
+        found.p_values |= {f"{name}, {test}": value for test, value in p_values.items()}
+        found.other += [f"{name}: {problem}" for problem in problems]
+    if audit.reference is not None:
+        requests = draw_requests(prompts, [hot], _DRAWS)
+        first = next(name for name in audit.engines if name != local.PLAIN)
+        writers = _writer(audit.engines[first]), lambda own: audit.reference(own).texts  # type: ignore[misc]
+        samples = [
+            decode_all(write, requests, f"draws, {name}", _told(progress))
+            for write, name in zip(writers, (first, "transformers"), strict=True)
+        ]
+        found.p_values |= {f"transformers, {t}": value for t, value in against_sample(*samples).items()}
+
+
+def _writer(engine: Engine) -> Decode:
+    return lambda requests: trace(engine, requests, len(requests)).texts
+
+
+def _told(progress: Progress) -> local.Told:
+    return lambda count, doing: progress.reach(progress.done + count, doing)
+
+
+def _provenance(options: AuditOptions, device: torch.device, dtype: torch.dtype) -> Provenance:
+    return Provenance.here(command_line("audit", replace(options, api_key=None)), device, dtype)
+
+
+def _run_fact(options: AuditOptions, prompts: int) -> tuple[str, str]:
+    sizes = ", ".join(map(str, options.batch_sizes))
+    sampled = f" and sampled at T = {options.temperature:g}" if options.temperature else ""
+    text = f"{prompts} prompts, {options.max_new_tokens} new tokens each at most, batches of {sizes}, greedy{sampled}"
+    return "run", text
+
+
+def _token_name(target: TargetModel, token: int | str) -> str:
+    if token == ENDED:
+        return "the end"
+    tokenizer: Any = target.tokenizer
+    return repr(tokenizer.decode([token]))

@@ -1,0 +1,18 @@
+"""``clover audit``: prove that a draft leaves the output as it is."""
+
+import typer
+
+from clover.audit.options import AuditOptions
+from clover.options import takes_options
+
+
+@takes_options
+def audit(options: AuditOptions) -> None:
+    """Prove on this machine that speculative decoding leaves the output unchanged, before it goes live.
+
+    Exits with 0 if it does, near-ties of rounding aside, and with 1 if not.
+    """
+    from clover.audit.run import run_audit
+
+    if not run_audit(options):
+        raise typer.Exit(1)

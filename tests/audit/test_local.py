@@ -1,0 +1,185 @@
+"""Clean audits are clean, and every planted defect is found."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import clover.engine.step as step_module
+from clover.audit.trace import TracedTarget
+from clover.cache import KVCache
+from clover.sampling import Sampler
+from clover.target import TargetModel
+from clover.tree import TokenTree
+from clover.verify import Verified, verify_on_host
+from tests.audit.conftest import audit_of
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def test_a_clean_engine_is_clean(target: TracedTarget) -> None:
+    found = audit_of(target, ("chain:4", "clover2"), (1, 3)).run()
+    assert (found.defects, found.near_ties, found.problems) == (0, 0, [])
+    assert found.p_value is not None
+    drafted = [way for way in found.ways if not way.name.startswith("plain")]
+    assert min(way.tau for way in drafted) > 1.1 and max(way.tau for way in drafted) > 1.5
+    assert 0 < max(way.worst for way in found.ways) < found.noise.most / 2
+
+
+def positions_one_too_far(patch: pytest.MonkeyPatch) -> None:
+    """All nodes below the root."""
+    forward = TargetModel.forward
+
+    def wrong(
+        self: TargetModel, tokens: Tensor, positions: Tensor, cache: KVCache, mask: Any = None, *rest: Any
+    ) -> Any:
+        if mask is not None and tokens.shape[1] > 1:
+            positions = torch.cat((positions[:, :1], positions[:, 1:] + 1), 1)
+        return forward(self, tokens, positions, cache, mask, *rest)
+
+    patch.setattr(TargetModel, "forward", wrong)
+
+
+def stale_cache_entry(patch: pytest.MonkeyPatch) -> None:
+    """The accepted path is not moved to where it belongs."""
+    move = KVCache._move
+
+    def wrong(self: KVCache, nodes: Tensor, offset: int) -> None:
+        if nodes.shape[1] > 1:
+            nodes = nodes.clone()
+            nodes[:, -1] = nodes[:, -2]
+        move(self, nodes, offset)
+
+    patch.setattr(KVCache, "_move", wrong)
+
+
+def not_moved(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(KVCache, "_first_to_move", lambda self, path, counts: max(counts))
+
+
+def mask_leaks(node: int, sibling: int) -> Plant:
+    """A node sees another that is no ancestor."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        attention_mask = KVCache.attention_mask
+
+        def wrong(self: KVCache, ancestor_mask: Tensor) -> Tensor:
+            if ancestor_mask.shape[1] > max(node, sibling):
+                ancestor_mask = ancestor_mask.clone()
+                ancestor_mask[:, node, sibling] = True
+            return attention_mask(self, ancestor_mask)
+
+        patch.setattr(KVCache, "attention_mask", wrong)
+
+    return plant
+
+
+def mask_forgets_the_parent(patch: pytest.MonkeyPatch) -> None:
+    attention_mask = KVCache.attention_mask
+
+    def wrong(self: KVCache, ancestor_mask: Tensor) -> Tensor:
+        ancestor_mask = ancestor_mask.clone()
+        if ancestor_mask.shape[1] > 5:
+            ancestor_mask[:, 5, 1] = False
+        return attention_mask(self, ancestor_mask)
+
+    patch.setattr(KVCache, "attention_mask", wrong)
+
+
+def with_scores(change: Callable[[Tensor, Tensor, TokenTree], Tensor]) -> Plant:
+    """Change the processed scores, given the logits and the tree."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        scores = Sampler._scores
+        patch.setattr(
+            Sampler, "_scores", lambda self, logits, tree: change(scores(self, logits, tree), logits, tree)
+        )
+
+    return plant
+
+
+def processor_forgotten(scores: Tensor, logits: Tensor, tree: TokenTree) -> Tensor:
+    """On the branch of the first child."""
+    if tree.tokens.shape[1] == 1:
+        return scores
+    branch = tree.ancestor_mask[:, :, 1].unsqueeze(2)
+    return torch.where(branch, logits.to(scores.dtype), scores)
+
+
+def with_tree(change: Callable[[TokenTree], TokenTree]) -> Plant:
+    """Let the sampler see another tree."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        choose = Sampler.choose
+        patch.setattr(Sampler, "choose", lambda self, logits, tree: choose(self, logits, change(tree)))
+
+    return plant
+
+
+def penalty_without_the_path(tree: TokenTree) -> TokenTree:
+    return dataclasses.replace(tree, ancestor_mask=tree.ancestor_mask & (tree.depths == 0).unsqueeze(1))
+
+
+def one_random_number(tree: TokenTree) -> TokenTree:
+    return dataclasses.replace(tree, depths=tree.depths.clamp(max=1))
+
+
+def with_verified(change: Callable[[TokenTree, Tensor], Verified]) -> Plant:
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(step_module, "verify_on_host", change)
+
+    return plant
+
+
+def accepts_too_much(tree: TokenTree, choices: Tensor) -> Verified:
+    honest = verify_on_host(tree, choices)
+    return dataclasses.replace(honest, tokens=torch.cat((tree.tokens[:, 1:2], honest.tokens[:, 1:]), dim=1))
+
+
+def bonus_of_the_parent(tree: TokenTree, choices: Tensor) -> Verified:
+    """The bonus token is the choice one node too high."""
+    honest = verify_on_host(tree, choices)
+    last = honest.counts.unsqueeze(1) - 1
+    node = honest.path.gather(1, (last - 1).clamp(min=0))
+    return dataclasses.replace(honest, tokens=honest.tokens.scatter(1, last, choices.gather(1, node)))
+
+
+def raw_bonus(patch: pytest.MonkeyPatch) -> None:
+    """The token after a path that was accepted whole comes from the softmax without the processors."""
+    choose = Sampler.choose
+
+    def wrong(self: Sampler, logits: Tensor, tree: TokenTree) -> Tensor:
+        chosen = choose(self, logits, tree)
+        leaf = ~(tree.parents.unsqueeze(1) == torch.arange(tree.tokens.shape[1]).unsqueeze(1)).any(2)
+        raw = torch.multinomial(logits.softmax(-1).flatten(0, 1), 1).view_as(chosen)
+        return torch.where(leaf & (tree.depths > 0) & ~self._greedy, raw, chosen)
+
+    patch.setattr(Sampler, "choose", wrong)
+
+
+PLANTS: dict[str, Plant] = {
+    "positions one too far": positions_one_too_far,
+    "stale cache entry": stale_cache_entry,
+    "path not moved": not_moved,
+    "mask leaks a sibling": mask_leaks(2, 1),
+    "mask forgets the parent": mask_forgets_the_parent,
+    "processor forgotten on one branch": with_scores(processor_forgotten),
+    "penalty without the path": with_tree(penalty_without_the_path),
+    "one random number for two draws": with_tree(one_random_number),
+    "accepts too much": with_verified(accepts_too_much),
+    "bonus of the parent": with_verified(bonus_of_the_parent),
+    "raw bonus": raw_bonus,
+}
+
+ALONE = ("path not moved",)  # shows where all rows have the same length
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_a_planted_defect_is_found(target: TracedTarget, plant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    PLANTS[plant](monkeypatch)
+    assert audit_of(target, sizes=(1,) if plant in ALONE else (3,)).run().defects > 0
