@@ -16,6 +16,13 @@ from clover.report.table import Table
 
 CLEAN, DEFECT = "clean", "defect"
 _SHOWN = 20  # differences in the table
+_NOTES = (
+    (
+        "near-tie",
+        f"the gap is at most {SAFETY:g} times the measured rounding: another batch size does the same",
+    ),
+    ("off", "how far logits are off the model's own: half of them, and the worst, in units of that rounding"),
+)
 Name = Callable[[int | str], str]
 
 
@@ -32,49 +39,23 @@ def make_report(
         parts: the audit, then its repetition in float32 if there was one.
         name: what people read in the place of a token.
     """
-    main = parts[0]
-    defects, near_ties = (sum(getattr(one, what) for one in parts) for what in ("defects", "near_ties"))
-    verdict = DEFECT if defects else CLEAN
-    p_values = [one.p_value for one in parts if one.p_value is not None]
-    data = {
-        "verdict": verdict,
-        "tokens": sum(one.tokens for one in parts),
-        "differences": sum(len(one.differences) for one in parts),
-        "near_ties": near_ties,
-        "defects": defects,
-        "sampled_p_value": min(p_values, default=None),
-        **dict(facts),
-        "parts": [_to_dict(one) for one in parts],
-    }
-    rounding = f"logits {main.noise.logits:.2g}, a difference of two {main.noise.pair:.2g} (root mean square)"
+    noise, data = parts[0].noise, _to_dict(parts)
+    p_value = data["sampled_p_value"]
+    rounding = f"logits {noise.logits:.2g}, a difference of two {noise.pair:.2g} (root mean square)"
+    places = [("rounding", f"{rounding}, measured at {noise.positions} positions in {parts[0].dtype}")]
+    chance = [("p", f"{p_value:.2g}, corrected; below {ALARM:g} is a defect")] if p_value is not None else []
     return Report(
-        _title(verdict, defects, near_ties),
+        _title(data["defects"], data["near_ties"]),
         origin,
-        [*facts, ("rounding", f"{rounding}, measured at {main.noise.positions} positions in {main.dtype}")],
-        [*(_ways(one) for one in parts), *(_places(one, name) for one in parts if one.differences)],
-        data=data,
-        notes=[
-            *(("defect", problem) for one in parts for problem in one.problems),
-            (
-                "near-tie",
-                f"the gap is at most {SAFETY:g} times the measured rounding: another batch size does the same",
-            ),
-            (
-                "off",
-                "how far logits are off the model's own, half of them and the worst, in units of that rounding",
-            ),
-            *(
-                (("p", f"below {ALARM:g} is a defect: the chance of an alarm without one"),)
-                if p_values
-                else ()
-            ),
-            *notes,
-        ],
+        [*facts, *places],
+        [*map(_ways, parts), *(_places(one, name) for one in parts if one.differences)],
+        data=data | dict(facts),
+        notes=[*(("defect", problem) for one in parts for problem in one.problems), *_NOTES, *chance, *notes],
     )
 
 
-def _title(verdict: str, defects: int, near_ties: int) -> str:
-    if verdict == DEFECT:
+def _title(defects: int, near_ties: int) -> str:
+    if defects:
         return f"Defect: output is changed ({defects} finding{'s' if defects > 1 else ''})"
     if near_ties:
         return f"Clean: output is unchanged, but for {near_ties} near-tie{'s' if near_ties > 1 else ''} of rounding"
@@ -121,20 +102,28 @@ def _places(part: Findings, name: Name) -> Table:
     return Table(f"Differences in {part.dtype}", columns, rows, note)
 
 
-def _to_dict(part: Findings) -> dict[str, Any]:
+def _to_dict(parts: Sequence[Findings]) -> dict[str, Any]:
+    defects, near_ties = sum(one.defects for one in parts), sum(one.near_ties for one in parts)
     return {
-        "dtype": part.dtype,
-        "rounding": asdict(part.noise),
-        "ways": [
+        "verdict": DEFECT if defects else CLEAN,
+        "tokens": sum(one.tokens for one in parts),
+        "differences": sum(len(one.differences) for one in parts),
+        "near_ties": near_ties,
+        "defects": defects,
+        "sampled_p_value": min((one.p_value for one in parts if one.p_value is not None), default=None),
+        "parts": [
             {
-                "name": way.name, "tokens": way.tokens, "tau": way.tau, "worst": way.worst, "median": way.median,
-                "problems": way.problems, "differences": [_plain(one) for one in way.differences],
+                "dtype": part.dtype,
+                "rounding": asdict(part.noise),
+                "ways": [
+                    vars(way) | {"differences": list(map(_plain, way.differences))} for way in part.ways
+                ],
+                "p_values": part.p_values,
+                "problems": part.problems,
             }
-            for way in part.ways
+            for part in parts
         ],
-        "p_values": part.p_values,
-        "problems": part.problems,
-    }  # fmt: skip
+    }
 
 
 def _plain(one: Difference) -> dict[str, Any]:
