@@ -8,7 +8,6 @@ import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any
 
 from clover.errors import UserError, one_line
@@ -20,14 +19,14 @@ _SECONDS = 120.0  # for one answer
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server wrote: its tokens as text, and per token the best log-probabilities; empty if it tells none.
-
-    `drafted` is whether the server says that a draft took part, None if it says nothing.
+    """What a server wrote: its tokens as text, with each its log-probability and the best ones; both empty if it tells
+    none. `drafted` is whether the server says that a draft took part.
     """
 
     tokens: tuple[str, ...]
+    own: tuple[float, ...]
     top: tuple[dict[str, float], ...]
-    drafted: bool | None
+    drafted: bool
 
 
 @dataclass(frozen=True)
@@ -67,14 +66,17 @@ class Endpoint:
             choice, told = found["choices"][0], found.get("speculative_decoding")
             listed = choice.get("logprobs") or {}
             tokens = tuple(map(str, listed.get("tokens") or choice["text"]))
+            own = tuple(map(float, listed.get("token_logprobs") or ()))
             top = tuple(
-                {str(token): float(value) for token, value in (one or {}).items() if isfinite(value)}
+                {str(token): float(value) for token, value in (one or {}).items()}
                 for one in listed.get("top_logprobs") or ()
             )
-            drafted = None if told is None else float(told["mean_acceptance_length"]) > 0
+            drafted = bool(told) and told["draft_acceptance_rate"] is not None
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{self.url}: the answer is no completion: {one_line(error)}") from error
-        return Answer(tokens, top if len(top) == len(tokens) else (), drafted)
+        if not len(tokens) == len(own) == len(top):
+            own, top = (), ()
+        return Answer(tokens, own, top, drafted)
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         base = self.url.rstrip("/").removesuffix("/v1")

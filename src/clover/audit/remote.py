@@ -7,7 +7,7 @@ company: beside other requests, and with the text so far as the prompt.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from statistics import median
 from typing import Any
@@ -24,6 +24,7 @@ _NO_TIE = 1.0  # a gap of log-probabilities above it is none, whatever other sha
 _LEAST_NOISE = 1e-6
 _LEAST_ERROR = 0.01  # of log-probabilities; below SAFETY times it nothing is a defect
 _RARE = 1e-3  # chance of so many differences of sampled texts
+_UNKNOWN = "\ufffd"  # half a character: tokens of other ids have this name, too
 _ASKED_AGAIN = 4  # positions per prompt
 _DRAWS, _DRAWN_TOKENS, _DRAWN_PROMPTS = 200, 6, 4
 Told = Callable[[int, str], None]
@@ -212,9 +213,8 @@ def _first_difference(one: Sequence[str], other: Sequence[str]) -> int | None:
 
 def _moved(one: Answer, other: Answer, until: int | None) -> list[float]:
     """What the log-probability of each token differs by, up to where the texts differ."""
-    tokens = one.tokens[:until]
-    pairs = zip(tokens, one.top, other.top, strict=False)
-    return [b[token] - a[token] for token, a, b in pairs if token in a and token in b]
+    pairs = zip(one.tokens[:until], other.tokens, one.own, other.own, strict=False)
+    return [b - a for name, same, a, b in pairs if name == same and _UNKNOWN not in name and abs(b - a) < inf]
 
 
 def _difference(top: dict[str, float], pair: Sequence[str | None]) -> float:
