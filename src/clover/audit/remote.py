@@ -172,20 +172,18 @@ class RemoteAudit:
         return [
             error
             for (_, answer, at), again in zip(places, found, strict=True)
-            for error in _moved(
-                Answer(answer.tokens[at : at + 1], answer.top[at : at + 1], None), again, None
-            )
+            for error in _moved(replace(answer, tokens=answer.tokens[at:], own=answer.own[at:]), again, None)
         ]
 
     def _draw(self, told: Told) -> None:
         for number, prompt in enumerate(self.prompts[:_DRAWN_PROMPTS], start=1):
             request = self._request(prompt, self.temperature) | {"max_tokens": _DRAWN_TOKENS}
-            samples = [
-                self._ask(
-                    side, [request | {"seed": seed} for seed in range(_DRAWS)], 8, told, f"draws, {name}"
+            samples = []
+            for first, (name, side) in enumerate((("plain", self.plain), ("speculative", self.drafting))):
+                seeds = range(first * _DRAWS, (first + 1) * _DRAWS)
+                samples.append(
+                    self._ask(side, [request | {"seed": seed} for seed in seeds], 8, told, f"draws, {name}")
                 )
-                for name, side in (("plain", self.plain), ("speculative", self.drafting))
-            ]
             for at in range(_DRAWN_TOKENS):
                 plain, drafting = ([_token(answer, at) for answer in answers] for answers in samples)
                 self.findings.p_values[f"prompt {number}, token {at + 1}"] = two_samples(plain, drafting)

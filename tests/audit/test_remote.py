@@ -1,0 +1,167 @@
+"""Audits of servers: our own, and one that is broken in the way a test wants it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import clover
+from tests.serve.live import serving
+from tests.tiny import save_tiny_pair
+
+WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "in", "mat", "hat", "red", "big"]
+Change = Callable[[dict[str, Any], list[str]], list[str]]
+
+
+def words_of(body: dict[str, Any], noise: float = 0.0) -> tuple[list[str], list[dict[str, float]]]:
+    """A small language model: what follows depends on the text so far and, when sampled, on the seed."""
+    text, tokens, tops = body["prompt"], [], []
+    for at in range(body["max_tokens"]):
+        rng = Random(text)
+        logits = [rng.gauss(0, 2) for _ in WORDS]
+        draw = Random(f"{body.get('seed')} {at}" if "seed" in body else None)
+        shift = [draw.expovariate(1) and body["temperature"] * -_log(draw.expovariate(1)) for _ in WORDS]
+        jitter = Random(f"{text} {noise}")
+        scores = [own + extra + jitter.gauss(0, noise) for own, extra in zip(logits, shift)]
+        best = max(range(len(WORDS)), key=scores.__getitem__)
+        total = _log(sum(2.718281828**one for one in logits))
+        ranked = sorted(range(len(WORDS)), key=lambda word: -logits[word])[:8]
+        tops.append({" " + WORDS[word]: logits[word] - total for word in {*ranked, best}})
+        tokens.append(" " + WORDS[best])
+        text += tokens[-1]
+    return tokens, tops
+
+
+def _log(value: float) -> float:
+    from math import log
+
+    return log(value)
+
+
+@contextmanager
+def fake(change: Change = lambda body, tokens: tokens, speculates: bool = True) -> Iterator[str]:
+    """A server that writes `change` of what its model says; the URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.answer(200, {"data": [{"id": "fake"}]})
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.headers.get("Authorization") == "Bearer wrong":
+                return self.answer(401, {"error": "wrong key"})
+            tokens, tops = words_of(body)
+            tokens = change(body, tokens)
+            own = [top.get(token, -20.0) for token, top in zip(tokens, tops)]
+            logprobs = {"tokens": tokens, "token_logprobs": own, "top_logprobs": tops}
+            rate = 0.5 if body.get("speculation", True) else None
+            told = {"speculative_decoding": {"draft_acceptance_rate": rate}} if speculates else {}
+            self.answer(200, {"choices": [{"text": "".join(tokens), "logprobs": logprobs}]} | told)
+
+        def answer(self, code: int, content: dict[str, Any]) -> None:
+            data = json.dumps(content).encode()
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    file = tmp_path / "prompts.json"
+    file.write_text(json.dumps({"prompts": ["Once there was", "Two dogs and", "In the house"]}))
+    return file
+
+
+def audit(run_clover: Callable, prompts: Path, url: str, *more: object) -> tuple[int, dict[str, Any], str]:
+    found = prompts.with_name("found.json")
+    found.unlink(missing_ok=True)
+    done = run_clover(
+        "audit", "--server", url, "--prompts", prompts, "--json", found, "--max-new-tokens", 12, *more
+    )
+    return done.code, json.loads(found.read_text()) if found.exists() else {}, done.out + done.err
+
+
+def test_a_server_that_changes_nothing_is_clean(run_clover: Callable, prompts: Path) -> None:
+    with fake() as url:
+        code, found, _ = audit(run_clover, prompts, url)
+        assert (code, found["verdict"], found["differences"]) == (0, "clean", 0)
+        assert found["tokens"] == 2 * 2 * 3 * 12
+    with fake(speculates=False) as url, fake(speculates=False) as other:
+        code, found, _ = audit(run_clover, prompts, url, "--plain-server", other)
+        assert (code, found["verdict"]) == (0, "clean")
+        assert 1e-4 < found["sampled_p_value"] <= 1
+
+
+def wrong_word(body: dict[str, Any], tokens: list[str]) -> list[str]:
+    return (
+        [*tokens[:5], " hat" if tokens[5] != " hat" else " mat", *tokens[6:]] if speculative(body) else tokens
+    )
+
+
+def ends_early(body: dict[str, Any], tokens: list[str]) -> list[str]:
+    return tokens[:-1] if speculative(body) and body["max_tokens"] > 1 else tokens
+
+
+def other_draw(body: dict[str, Any], tokens: list[str]) -> list[str]:
+    return words_of(body | {"seed": body["seed"] + 99})[0] if speculative(body) and "seed" in body else tokens
+
+
+def speculative(body: dict[str, Any]) -> bool:
+    return body.get("speculation", True)
+
+
+@pytest.mark.parametrize("change", [wrong_word, ends_early, other_draw])
+def test_a_server_that_changes_something_is_not(run_clover: Callable, prompts: Path, change: Change) -> None:
+    with fake(change) as url:
+        code, found, _ = audit(run_clover, prompts, url)
+    assert (code, found["verdict"]) == (1, "defect")
+
+
+def test_samples_of_another_temperature_are_found(run_clover: Callable, prompts: Path) -> None:
+    def hotter(body: dict[str, Any], tokens: list[str]) -> list[str]:
+        return words_of(body | {"temperature": 3 * body["temperature"]})[0] if body["temperature"] else tokens
+
+    with fake(hotter) as url, fake() as other:
+        code, found, _ = audit(run_clover, prompts, url, "--plain-server", other)
+    assert code == 1
+    assert found["sampled_p_value"] < 1e-4 and found["differences"] == 0
+
+
+def test_what_cannot_be_audited_is_one_line(run_clover: Callable, prompts: Path) -> None:
+    with fake(speculates=False) as url:
+        for more, message in (((), "--plain-server"), (("--api-key", "wrong"), "401")):
+            code, _, said = audit(run_clover, prompts, url, *more)
+            assert code == 2 and message in said and "Traceback" not in said
+    code, _, said = audit(run_clover, prompts, "http://127.0.0.1:9")
+    assert code == 2 and "cannot be reached" in said
+    code, _, said = audit(run_clover, prompts, "file:///etc/passwd")
+    assert code == 2 and "no address" in said
+
+
+def test_the_projects_own_server_is_clean(run_clover: Callable, prompts: Path, tmp_path: Path) -> None:
+    target, draft = map(str, save_tiny_pair(tmp_path))
+    with serving(clover.load(target, draft, tree="clover2")) as server:
+        code, found, said = audit(run_clover, prompts, server.url, "--batch-size", 2)
+    assert (code, found["verdict"], found["defects"]) == (0, "clean", 0), said
