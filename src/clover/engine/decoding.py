@@ -241,9 +241,11 @@ class Decoding:
 
     def _drop(self, batch: Batch, rows: Sequence[int]) -> None:
         """Take out rows; what those say is kept that have been decoded."""
-        for row in rows if self._store is not None else ():
-            if batch.sequences[row].request.keep and batch is self._batch:
-                self._store.keep(batch, row)
+        store = self._store
+        if store is not None and batch is self._batch:
+            for row in rows:
+                if batch.sequences[row].request.keep:
+                    store.keep(batch, row)
         batch.drop(rows)
 
     def _free(self) -> None:

@@ -93,6 +93,7 @@ def _generation(service: Service, kind: type[Body]) -> Callable[[Request], Await
     """The handler of a request that generates text."""
 
     async def generate(request: Request) -> Response:
+        service.worker.check_room()  # before a body is read that nobody has time for
         body = await _read(request, kind)
         loop = asyncio.get_running_loop()
         asked = await loop.run_in_executor(service.asking.executor, service.asking.read, body)

@@ -37,7 +37,7 @@ class ServerOptions:
         ),
     ] = 256
     max_body_bytes: Annotated[int, _limits("Of a request.", metavar="N", min=1024)] = 4 * 2**20
-    max_connections: Annotated[int, _limits("Open at once; more get 503.", metavar="N", min=1)] = 2048
+    max_connections: Annotated[int, _limits("Open at once; more get 503.", metavar="N", min=1)] = 1024
     request_seconds: Annotated[float, _limits("For a request, waiting included.", metavar="S", min=1)] = 600.0
     read_seconds: Annotated[
         float, _limits("For a request to come whole, and for a client to read on.", metavar="S", min=0.1)

@@ -42,6 +42,7 @@ def make_server(service: Service) -> uvicorn.Server:
         lifespan="on",
         loop="asyncio",
         log_config=None,
+        log_level="error",
         access_log=False,
         server_header=False,
         limit_concurrency=settings.max_connections,

@@ -58,7 +58,7 @@ class _Lane:
     def open(self) -> None:
         """Begin with an empty batch."""
         self.clock = PhaseClock()
-        store = PrefixStore(self._prefix_bytes)
+        store = PrefixStore(self._prefix_bytes) if self._prefix_bytes else None
         self.decoding: Decoding = self._engine.open(self._max_rows, self.clock, store=store)
         self.tickets.clear()
 
@@ -69,7 +69,8 @@ class _Lane:
 
     def cancel(self, ticket: _Ticket) -> None:
         """Forget a text, unless it has ended."""
-        if ticket.index is not None and self.tickets.pop(ticket.index, None) is ticket:
+        if ticket.index is not None and self.tickets.get(ticket.index) is ticket:
+            del self.tickets[ticket.index]
             self.decoding.cancel(ticket.index)
 
 
@@ -159,21 +160,23 @@ class Worker:
         await asyncio.to_thread(self._thread.join)
 
     def submit(self, requests: Sequence[Request], speculation: bool) -> Stream:
-        """Let requests run as soon as there is room; ApiError 429 if too many wait already."""
-        if len(self._held) + len(requests) > self._most:
-            self._metrics.refused.inc()
-            raise self._too_many()
+        """Let requests run as soon as there is room; ApiError as `check_room`."""
+        self.check_room(len(requests))
         stream = Stream(self, requests, self._lanes[speculation])
         for ticket in stream.tickets:
             self._held[ticket] = None
             self._inbox.put(lambda ticket=ticket: ticket.lane.add(ticket))
         return stream
 
-    def _too_many(self) -> ApiError:
+    def check_room(self, count: int = 1) -> None:
+        """ApiError 429 if too many wait for so many more."""
+        if len(self._held) + count <= self._most:
+            return
+        self._metrics.refused.inc()
         waiting = [ticket.submitted for ticket in self._held if ticket.last is None]
         seconds = time.perf_counter() - min(waiting, default=time.perf_counter())
         retry = {"Retry-After": str(min(max(round(seconds), 1), 60))}
-        return ApiError(429, "too many requests are waiting; try again later", "queue_full", headers=retry)
+        raise ApiError(429, "too many requests are waiting; try again later", "queue_full", headers=retry)
 
     def release(self, tickets: Sequence[_Ticket]) -> None:
         """Forget texts, and cancel those that have not ended."""
