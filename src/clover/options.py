@@ -182,7 +182,7 @@ def command_line(name: str, options: Any, files: str = "") -> str:
         value = getattr(options, field.name)
         if field.name == files or value == field.default:
             continue
-        flag = "--" + _name(field).replace("_", "-")
+        flag = "--" + _name(field).strip("_").replace("_", "-")
         for one in value if isinstance(value, tuple) else (value,):
             words += [flag] if one is True else [flag, str(one)]
     return shlex.join(map(str, words))

@@ -44,10 +44,14 @@ def evaluate(options: EvaluateOptions) -> None:
 
 @takes_options
 def tune(options: TuneOptions) -> None:
-    """Measure this machine and find the fastest tree, or none, for each batch size; saves it with the draft."""
-    from clover.tune.run import run_tune
+    """Measure this machine and find the fastest tree, or none, for each batch size; saves it with the draft.
 
-    run_tune(options)
+    With --for vllm, find how many tokens to draft on vLLM.
+    """
+    from clover.tune.run import run_tune
+    from clover.tune.vllm import run_tune_vllm
+
+    (run_tune if options.for_ == "clover" else run_tune_vllm)(options)
 
 
 @takes_options

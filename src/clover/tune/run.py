@@ -21,7 +21,7 @@ from clover.report.progress import Progress
 from clover.report.provenance import Provenance
 from clover.report.words import duration, mode, system_name, times
 from clover.target import TargetModel
-from clover.tune.ranks import MAX_DEPTH, rank_texts
+from clover.tune.ranks import MAX_DEPTH, RankPath, rank_texts
 from clover.tune.report import as_data, best_table
 from clover.tune.shapes import worth_timing
 from clover.tune.texts import fill_batch, read_requests, write_texts
@@ -43,7 +43,7 @@ def run_tune(options: TuneOptions, console: Console | None = None, errors: Conso
     file = _check(options)
     with Progress(errors) as progress:
         progress.say("loading target and draft")
-        tuner = _Tuner(options)
+        tuner = Tuner(options)
         sizes = tuner.measure(progress)
     tuning = tuner.tuning(sizes)
     write_entry(file, tuning)
@@ -73,7 +73,7 @@ def _check(options: TuneOptions) -> Path:
     return file
 
 
-class _Tuner:
+class Tuner:
     """The models and the prompts, and what is measured with them."""
 
     def __init__(self, options: TuneOptions):
@@ -85,14 +85,18 @@ class _Tuner:
         chosen = (options.max_prompts, options.max_new_tokens, options.temperature, options.seed)
         self.requests = read_requests(options.files, self.target, *chosen)
 
+    def rank_paths(self, progress: Progress, depth: int) -> list[tuple[RankPath, ...]]:
+        """Per text that the target writes, where the draft ranks its tokens."""
+        progress.say("writing texts with the target")
+        texts = write_texts(Engine(self.target, self.draft), self.requests)
+        progress.say("ranking their tokens with the draft")
+        return rank_texts(self.target, self.draft, self.requests, texts, depth)
+
     def measure(self, progress: Progress) -> list[list[Timed]]:
         """Per batch size all trees, the fastest first."""
         options, requests = self.options, self.requests
         depth, sizes = min(self.draft.max_depth, MAX_DEPTH), list[list[Timed]]()
-        progress.say("writing texts with the target")
-        texts = write_texts(Engine(self.target, self.draft), requests)
-        progress.say("ranking their tokens with the draft")
-        paths = rank_texts(self.target, self.draft, requests, texts, depth)
+        paths = self.rank_paths(progress, depth)
         own_tree = self.draft.config.tree_shape.cut(depth)
         progress.begin(len(options.batch_sizes))
         minutes = options.max_minutes - (time.monotonic() - self.started) / 60

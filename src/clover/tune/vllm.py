@@ -1,0 +1,215 @@
+"""How many tokens to draft on vLLM: from the acceptance measured here and the time of vLLM's own steps.
+
+A request gets τ tokens per step, whatever the batch; a step of B requests takes as long as `clover.integrations.vllm`'s
+`costs` measured there. So the best number of drafted tokens K has the greatest B · τ(K) / seconds(B, K).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+
+from clover import assets
+from clover.errors import UserError
+from clover.files import check_output_file, checked, read_model, validated, write_json
+from clover.integrations.export import export
+from clover.integrations.vllm.costs import measure_costs
+from clover.measure_options import TuneOptions
+from clover.report.output import Report, check_outputs, publish, say, standard_output
+from clover.report.progress import Progress
+from clover.report.table import Table
+from clover.report.words import mode, times
+from clover.tune.ranks import RankPath
+from clover.tune.run import Tuner
+from clover.tune.shapes import exact_tau
+
+_SHOWN = 3  # numbers per batch size in the table, besides none
+_COLUMNS = ("batch", "draft\ntokens", "τ", "step,\nms", "tokens/s", "speed-up")
+
+
+@checked
+class StepCost:
+    """Seconds of a step of vLLM with so many requests, each with so many drafted tokens."""
+
+    batch_size: int
+    drafted: int
+    seconds: float
+
+
+@checked
+class StepCosts:
+    """What `costs` wrote: vLLM's version and its steps, those without drafted tokens included."""
+
+    vllm: str
+    steps: tuple[StepCost, ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A number of drafted tokens at a batch size, and what it is worth; `speedup` is against drafting none."""
+
+    batch_size: int
+    drafted: int
+    tau: float
+    seconds: float
+    tokens_per_second: float
+    speedup: float
+
+
+def choices(costs: Sequence[StepCost], taus: Mapping[int, float]) -> list[list[Choice]]:
+    """Per batch size every number of drafted tokens up to the most measured, the fastest first.
+
+    Between two numbers that were measured the time of a step is a straight line. UserError for a batch size that was
+    measured with fewer than two numbers, or not without drafted tokens.
+    """
+    found = []
+    for size, group in groupby(
+        sorted(costs, key=lambda c: (c.batch_size, c.drafted)), key=lambda c: c.batch_size
+    ):
+        measured = {cost.drafted: cost.seconds for cost in group}
+        if 0 not in measured or len(measured) < 2 or min(measured.values()) <= 0:
+            raise UserError(
+                f"the costs of batch size {size} must be above 0 and hold 0 drafted tokens and one more"
+            )
+        counts = [count for count in range(max(measured) + 1) if count in taus]
+        some = [
+            Choice(
+                size,
+                count,
+                taus[count],
+                seconds,
+                size * taus[count] / seconds,
+                taus[count] * measured[0] / seconds,
+            )
+            for count in counts
+            for seconds in [_between(measured, count)]
+        ]
+        found.append(sorted(some, key=lambda choice: -choice.tokens_per_second))
+    return found
+
+
+def _between(measured: Mapping[int, float], count: int) -> float:
+    low = max(number for number in measured if number <= count)
+    high = min(number for number in measured if number >= count)
+    share = (count - low) / (high - low) if high > low else 0.0
+    return (1 - share) * measured[low] + share * measured[high]
+
+
+def chain_taus(paths: Sequence[Sequence[RankPath]], depth: int) -> dict[int, float]:
+    """τ of chains of up to `depth` tokens on texts, 1 for none."""
+    chain = [(0,) * length for length in range(1, depth + 1)]
+    return {length: exact_tau(paths, frozenset(chain[:length])) for length in range(depth + 1)}
+
+
+def speculative_config(best: Sequence[Choice], draft: str) -> dict[str, Any]:
+    """What `vllm serve --speculative-config` takes; of several batch sizes with the schedule between them.
+
+    Each size stands for those from itself to the next one. Empty where drafting pays at none.
+    """
+    most = max(choice.drafted for choice in best)
+    if most == 0:
+        return {}
+    config: dict[str, Any] = {"method": "eagle", "model": draft, "num_speculative_tokens": most}
+    if len({choice.drafted for choice in best}) > 1:
+        starts = [1, *(choice.batch_size for choice in best[1:])]
+        ends = [*(start - 1 for start in starts[1:]), max(best[-1].batch_size, 1024)]
+        drafted = [choice.drafted for choice in best]
+        config["num_speculative_tokens_per_batch_size"] = [
+            list(one) for one in zip(starts, ends, drafted, strict=True)
+        ]
+    return config
+
+
+def run_tune_vllm(
+    options: TuneOptions, console: Console | None = None, errors: Console | None = None
+) -> list[Choice]:
+    """Measure acceptance, and vLLM's steps where no file has them; print the table and the configuration for vLLM.
+
+    Returns the best number of drafted tokens per batch size.
+
+    Raises:
+        UserError: an option, a file or a model cannot be used, or vLLM is neither installed nor measured.
+    """
+    check_outputs(options.json)
+    if options.output is not None:
+        check_output_file(options.output)
+    costs = read_model(options.costs, StepCosts) if options.costs else None
+    if costs is None and find_spec("vllm") is None:
+        raise UserError(
+            "vLLM is not installed here; where it is, run python -m clover.integrations.vllm.costs, and give its file "
+            "with --costs"
+        )
+    with Progress(errors) as progress:
+        progress.say("loading target and draft")
+        tuner = Tuner(options)
+        if costs is None:
+            progress.say("timing vLLM's steps")
+            costs = _measured(options)
+        depth = min(tuner.draft.max_depth, max((cost.drafted for cost in costs.steps), default=0))
+        taus = chain_taus(tuner.rank_paths(progress, depth), depth)
+    sizes = choices(costs.steps, taus)
+    best = [some[0] for some in sizes]
+    config = speculative_config(best, "EXPORTED_DRAFT")
+    console = console or standard_output()
+    publish(_report(tuner, costs, sizes), console, options.json)
+    say(
+        console,
+        f"--speculative-config '{json.dumps(config)}'"
+        if config
+        else "Serve without a draft: none pays here.",
+    )
+    if options.output is not None:
+        write_json(options.output, config)
+    return best
+
+
+def _measured(options: TuneOptions) -> StepCosts:
+    with TemporaryDirectory() as folder:
+        draft = Path(folder) / "draft"
+        export("vllm", options.draft or "recall", draft)
+        settings = {"dtype": options.dtype or "auto"}
+        found = measure_costs(
+            str(options.target or assets.TARGET), str(draft), options.batch_sizes, settings=settings
+        )
+    return validated(StepCosts, found, "vLLM's steps")
+
+
+def _report(tuner: Tuner, costs: StepCosts, sizes: Sequence[Sequence[Choice]]) -> Report:
+    options, rows, sections = tuner.options, list[tuple[str, ...]](), list[int]()
+    for some in sizes:
+        sections.append(len(rows))
+        shown = [one for place, one in enumerate(some) if place < _SHOWN or not one.drafted]
+        rows += [_row(one, first=one is some[0]) for one in shown]
+    title = f"vLLM: draft {', '.join(f'{some[0].drafted} at batch {some[0].batch_size}' for some in sizes)}"
+    note = (
+        "τ: tokens per step and request, counted here; step: of vLLM, between measured ones a straight line"
+    )
+    table = Table(
+        "The best numbers of drafted tokens", _COLUMNS, rows, note, strong=sections, sections=sections
+    )
+    texts = f"{len(tuner.requests)} prompts, {options.max_new_tokens} new tokens each at most"
+    facts = [
+        ("target", options.target or "embedded"),
+        ("draft", options.draft or "embedded"),
+        ("acceptance on", f"{texts}, {mode(options.temperature)}"),
+        ("vLLM", costs.vllm),
+    ]
+    data = {"vllm": costs.vllm, "choices": [asdict(one) for some in sizes for one in some]}
+    return Report(title, tuner.origin, facts, [table], data=data)
+
+
+def _row(one: Choice, first: bool) -> tuple[str, ...]:
+    return (
+        str(one.batch_size) if first else "",
+        str(one.drafted),
+        f"{one.tau:.2f}",
+        f"{1e3 * one.seconds:.1f}",
+        f"{one.tokens_per_second:.1f}",
+        times(one.speedup),
+    )

@@ -1,0 +1,135 @@
+"""vLLM in this process, with a record of what it drafts, and the same chains by this project's own engine."""
+
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clover import assets
+from clover.drafts import DraftModel
+from clover.target import TargetModel
+
+SYSTEMS = ("clover1", "clover2", "recall")
+BLOCK = 32  # positions of one block of the cache, the fewest that vLLM allows on a CPU
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One draft: the text before it, and the tokens drafted."""
+
+    text: tuple[int, ...]
+    drafted: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Served:
+    """What vLLM wrote, in rounds over the same prompts, and every chain that it drafted on the way."""
+
+    rounds: list[list[tuple[int, ...]]]
+    chains: list[Chain] = field(default_factory=list)
+    cached: int = 0  # prompt tokens of the last round found in the prefix cache
+
+
+def serve(
+    prompts: Sequence[Sequence[int]],
+    draft: Path | None = None,
+    drafted: int = 3,
+    rounds: int = 1,
+    max_tokens: int = 40,
+    **settings: Any,
+) -> Served:
+    """Run prompts through vLLM greedily, with a draft directory or without."""
+    llm = make_llm(draft, drafted, **settings)
+    try:
+        chains = _record(llm, [len(prompt) for prompt in prompts])
+        written, outputs = [], []
+        for _ in range(rounds):
+            outputs = _generate(llm, prompts, max_tokens)
+            written.append([tuple(output.outputs[0].token_ids) for output in outputs])
+        return Served(written, chains, sum(output.num_cached_tokens or 0 for output in outputs))
+    finally:
+        close(llm)
+
+
+def make_llm(draft: Path | None = None, drafted: int = 3, **settings: Any) -> Any:
+    """vLLM's engine on the embedded target."""
+    from vllm import LLM
+
+    speculative = {"method": "eagle", "model": str(draft), "num_speculative_tokens": drafted}
+    options: dict[str, Any] = {
+        "model": str(assets.TARGET),
+        "dtype": "float32",
+        "max_model_len": 512,
+        "kv_cache_memory_bytes": 64 << 20,
+        "enforce_eager": True,
+        "max_num_seqs": 8,
+        "block_size": BLOCK,
+        "async_scheduling": False,  # the scheduler then knows the drafted tokens
+        "speculative_config": speculative if draft else None,
+    }
+    return LLM(**options | settings)
+
+
+def close(llm: Any) -> None:
+    """Free an engine, so that the next one starts from nothing."""
+    from vllm.distributed import cleanup_dist_env_and_memory
+
+    llm.llm_engine.engine_core.shutdown()
+    del llm
+    gc.collect()
+    cleanup_dist_env_and_memory()
+
+
+def _generate(llm: Any, prompts: Sequence[Sequence[int]], max_tokens: int) -> list[Any]:
+    from vllm import SamplingParams
+
+    greedy = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+    return llm.generate([{"prompt_token_ids": list(prompt)} for prompt in prompts], greedy, use_tqdm=False)
+
+
+def _record(llm: Any, prompt_lengths: Sequence[int]) -> list[Chain]:
+    """A list that fills with the chains drafted after texts whose prompt has been read whole."""
+    scheduler, chains = llm.llm_engine.engine_core.engine_core.scheduler, list[Chain]()
+    update = scheduler.update_draft_token_ids
+
+    def recorded(made: Any) -> None:
+        for name, drafted in zip(made.req_ids, made.draft_token_ids, strict=True):
+            request = scheduler.requests.get(name)
+            if request is not None and request.num_output_tokens > 0:
+                chains.append(Chain(tuple(request.all_token_ids), tuple(drafted)))
+        update(made)
+
+    scheduler.update_draft_token_ids = recorded
+    return chains
+
+
+@torch.inference_mode()
+def own_chain(
+    target: TargetModel,
+    draft: DraftModel,
+    text: Sequence[int],
+    length: int,
+    fed: dict[int, int] | None = None,
+) -> tuple[int, ...]:
+    """The chain that this project's engine drafts greedily after a text.
+
+    Args:
+        fed: tokens that the draft was told in the place of the text's, by the position before them.
+    """
+    tokens = torch.tensor([list(text)])
+    hidden = target.train_forward(tokens, draft.config.hidden_state).read[:, :-1]
+    following = tokens[:, 1:].clone()
+    for position, token in (fed or {}).items():
+        following[0, position] = token
+    session = draft.new_session(1, len(text))
+    logits, chain = session.commit(hidden, following, [hidden.shape[1]]), list[int]()
+    while True:
+        best = logits.argmax(-1)
+        chain.append(int(best if draft.d2t is None else draft.d2t[best]))
+        if len(chain) == length:
+            return tuple(chain)
+        slot = torch.zeros(1, 1, dtype=torch.long)
+        logits = session.advance(slot, torch.tensor([[chain[-1]]]))[:, 0]

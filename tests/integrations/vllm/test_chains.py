@@ -1,0 +1,74 @@
+"""Both model runners draft what this project's engine drafts, token by token, and write what vLLM writes without."""
+
+import os
+
+import pytest
+import torch
+
+from clover import assets
+from clover.drafts import load_draft
+from clover.integrations.export import export
+from tests.integrations.vllm.engine import BLOCK, Chain, own_chain, serve
+
+V2 = os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "1"
+
+
+def assert_chains_are_own(chains: list[Chain], target, draft, fed=None):
+    assert len(chains) > 50
+    other = [
+        (chain, own)
+        for chain in chains
+        if chain.drafted != (own := own_chain(target, draft, chain.text, len(chain.drafted), fed))
+    ]
+    assert not other, f"{len(other)} of {len(chains)} differ; the first: {other[0]}"
+
+
+@pytest.mark.parametrize(
+    ("system", "drafted"), [("clover2", 5), ("recall", 5), ("clover1", 3), ("recall", 1)]
+)
+def test_chains_and_texts(system, drafted, drafts, target, prompts, plain):
+    served = serve(prompts, drafts[system], drafted, rounds=2, max_tokens=40)
+    assert served.rounds == plain.rounds * 2
+    assert served.cached >= 3 * BLOCK  # the second round reads its prompts from the prefix cache
+    assert {len(chain.drafted) for chain in served.chains} == {drafted}
+    assert_chains_are_own(served.chains, target, load_draft(assets.DRAFTS[system], target))
+
+
+@pytest.mark.parametrize("system", ["clover2", "recall"])
+def test_a_prompt_read_in_chunks(system, drafts, target, prompts, plain):
+    chunk = 48
+    served = [serve([prompt], drafts[system], max_num_batched_tokens=chunk) for prompt in prompts[-2:]]
+    assert [one.rounds[0][0] for one in served] == plain.rounds[0][-2:]
+    for prompt, one in zip(prompts[-2:], served, strict=True):
+        assert len(prompt) > 2 * chunk
+        # Model runner V1 tells the draft the prompt's last token where a chunk ends.
+        ends = {} if V2 else {end - 1: prompt[-1] for end in range(chunk, len(prompt), chunk)}
+        draft = load_draft(assets.DRAFTS[system], target)
+        wrong = [c for c in one.chains if c.drafted != own_chain(target, draft, c.text, len(c.drafted), ends)]
+        assert not wrong
+
+
+def test_a_reduced_vocabulary(tmp_path, target, prompts, plain):
+    draft = load_draft(assets.DRAFTS["clover2"], target)
+    draft.reduce_vocabulary(torch.arange(0, target.vocab_size, 3))
+    draft.save_pretrained(tmp_path / "draft")
+    export("vllm", str(tmp_path / "draft"), tmp_path / "exported")
+    served = serve(prompts, tmp_path / "exported")
+    assert served.rounds == plain.rounds
+    assert all(token % 3 == 0 for chain in served.chains for token in chain.drafted)
+    assert_chains_are_own(served.chains, target, draft)
+
+
+@pytest.mark.skipif(V2, reason="the Triton interpreter does not cross processes")
+@pytest.mark.parametrize("system", ["clover2", "recall"])
+def test_tensor_parallel(system, drafts, target, prompts, plain):
+    served = serve(prompts, drafts[system], tensor_parallel_size=2)
+    assert served.rounds == plain.rounds
+    assert_chains_are_own(served.chains, target, load_draft(assets.DRAFTS[system], target))
+
+
+@pytest.mark.skipif(V2, reason="model runner V1 is compiled; one compilation is enough")
+def test_a_compiled_target(drafts, target, prompts, plain):
+    served = serve(prompts, drafts["clover2"], enforce_eager=False)
+    assert served.rounds == plain.rounds
+    assert_chains_are_own(served.chains, target, load_draft(assets.DRAFTS["clover2"], target))

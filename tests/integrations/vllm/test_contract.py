@@ -1,0 +1,85 @@
+"""What a draft on vLLM refuses, and how it tells the passes apart; the exported file in the speculators library."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from clover.integrations.export import export
+from clover.integrations.vllm import TESTED, base, register
+from tests.integrations.vllm.engine import serve
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    made, context = base.Passes(4), SimpleNamespace(attn_metadata=None)
+    made.own_layers = frozenset({"clover.layers.0.attn"})
+    monkeypatch.setattr(base, "get_forward_context", lambda: context)
+
+    def is_first(*names: str) -> bool:
+        context.attn_metadata = dict.fromkeys(names) or None
+        return made.is_first()
+
+    return made, is_first
+
+
+OWN, TARGETS = "clover.layers.0.attn", "model.layers.0.self_attn.attn"
+
+
+def test_model_runner_v1_announces_the_passes(passes):
+    made, is_first = passes
+    made.set_skip_topk(False)
+    assert is_first(OWN)
+    made.set_skip_topk(True)
+    assert not is_first(OWN)
+    assert is_first()  # without text, as when memory is measured
+
+
+def test_model_runner_v2_names_the_targets_layers_in_pass_0(passes):
+    _, is_first = passes
+    assert is_first(OWN, TARGETS)
+    assert not is_first(OWN)
+
+
+def test_a_version_that_tells_neither_is_refused(passes):
+    _, is_first = passes
+    with pytest.raises(RuntimeError, match="does not tell a draft which pass it runs"):
+        is_first(OWN)
+
+
+def test_more_tokens_than_clover_1_has_heads(drafts, prompts):
+    with pytest.raises(ValueError, match="has 3 heads: it cannot draft 4"):
+        serve(prompts[:1], drafts["clover1"], drafted=4)
+
+
+def test_a_draft_of_another_target(tmp_path, prompts):
+    export("vllm", "clover2", tmp_path / "draft")
+    file = tmp_path / "draft/config.json"
+    file.write_text(file.read_text().replace('"num_hidden_layers": 16', '"num_hidden_layers": 12'))
+    with pytest.raises(
+        ValueError, match="trained for a target with num_hidden_layers = 12; the target served has 16"
+    ):
+        serve(prompts[:1], tmp_path / "draft")
+
+
+def test_the_tested_range_holds_this_version_and_registering_twice_does_no_harm():
+    import vllm
+
+    register()
+    register()
+    first, end = TESTED
+    assert first <= vllm.__version_tuple__[:2] < end
+
+
+@pytest.mark.parametrize("system", ["clover1", "clover2", "recall"])
+def test_the_speculators_file_fits_the_librarys_own_schema(system, tmp_path):
+    from speculators import SpeculatorModelConfig
+    from speculators.config import SpeculatorsConfig
+
+    export("speculators", system, tmp_path / "out", target="some/target", drafted=4)
+    described, _ = SpeculatorModelConfig.get_config_dict(tmp_path / "out")
+    read = SpeculatorsConfig.model_validate(described["speculators_config"])
+    assert (read.algorithm, read.default_proposal_method) == (system, "greedy")
+    assert read.proposal_methods[0].model_dump()["speculative_tokens"] == 4
+    assert read.verifier.name_or_path == "some/target"
+    config = SpeculatorModelConfig(**described)
+    assert config.speculators_model_type == system

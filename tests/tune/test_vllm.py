@@ -1,0 +1,97 @@
+"""The number of drafted tokens for vLLM, from given times of its steps."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from clover.errors import UserError
+from clover.measure_options import TuneOptions
+from clover.tune.vllm import StepCost, chain_taus, choices, run_tune_vllm, speculative_config
+from tests.tiny import save_tiny_pair
+
+TAUS = {0: 1.0, 1: 1.6, 2: 2.0, 3: 2.2, 4: 2.3}
+
+
+def costs(*rows: tuple[int, int, float]) -> list[StepCost]:
+    return [StepCost(*row) for row in rows]
+
+
+def test_tau_of_chains_is_counted_step_by_step():
+    # right, right, wrong, then right to the end: 2 + 1 tokens, then 2
+    text = ((0, 0), (0,), (), (0, 0), (0,))
+    assert chain_taus([text], 2) == {0: 1.0, 1: 5 / 3, 2: 5 / 2}
+
+
+def test_a_step_between_two_measured_ones_is_on_the_line():
+    ((*some,),) = choices(costs((1, 0, 0.010), (1, 4, 0.014)), TAUS)
+    by_number = {one.drafted: one for one in some}
+    assert [by_number[k].seconds for k in range(5)] == pytest.approx([0.010, 0.011, 0.012, 0.013, 0.014])
+    assert by_number[2].speedup == pytest.approx(2.0 * 10 / 12)
+    assert by_number[2].tokens_per_second == pytest.approx(2.0 / 0.012)
+    assert some[0].drafted == max(by_number, key=lambda k: TAUS[k] / by_number[k].seconds)
+
+
+def test_where_steps_grow_dear_fewer_tokens_are_drafted():
+    cheap, dear = (1, 0, 0.010), (64, 0, 0.010)
+    sizes = choices(costs(cheap, (1, 4, 0.011), dear, (64, 4, 0.050)), TAUS)
+    assert [some[0].drafted for some in sizes] == [4, 0]
+    config = speculative_config([some[0] for some in sizes], "dir")
+    assert config["num_speculative_tokens"] == 4
+    assert config["num_speculative_tokens_per_batch_size"] == [[1, 63, 4], [64, 1024, 0]]
+
+
+def test_one_number_for_all_sizes_needs_no_schedule_and_none_no_draft():
+    (some,) = choices(costs((1, 0, 0.010), (1, 4, 0.011)), TAUS)
+    assert speculative_config(some[:1], "dir") == {
+        "method": "eagle",
+        "model": "dir",
+        "num_speculative_tokens": 4,
+    }
+    (some,) = choices(costs((1, 0, 0.010), (1, 4, 0.110)), TAUS)
+    assert speculative_config(some[:1], "dir") == {}
+
+
+@pytest.mark.parametrize("rows", [[(1, 1, 0.01), (1, 2, 0.02)], [(1, 0, 0.01)], [(1, 0, 0.0), (1, 1, 0.01)]])
+def test_costs_that_say_too_little_are_refused(rows):
+    with pytest.raises(UserError, match="batch size 1 must"):
+        choices(costs(*rows), TAUS)
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory: pytest.TempPathFactory) -> TuneOptions:
+    folder = tmp_path_factory.mktemp("vllm")
+    target, draft = save_tiny_pair(folder)
+    (folder / "prompts.txt").write_text("the quick fox\njumps over\n")
+    steps = [{"batch_size": 1, "drafted": k, "seconds": 0.01 + k / 1e5} for k in (0, 3)]
+    (folder / "costs.json").write_text(json.dumps({"vllm": "0.32.0", "steps": steps}))
+    return TuneOptions(
+        files=(str(folder / "prompts.txt"),), target=str(target), draft=str(draft), max_new_tokens=8, for_="vllm",
+        costs=folder / "costs.json", output=folder / "out.json", json=folder / "all.json",
+    )  # fmt: skip
+
+
+def test_the_whole_of_it(options: TuneOptions):
+    shown = io.StringIO()
+    (best,) = run_tune_vllm(options, Console(file=shown, width=120), Console(file=io.StringIO()))
+    assert best.batch_size == 1
+    found = json.loads(Path(options.json).read_text())
+    assert [one["drafted"] for one in sorted(found["choices"], key=lambda c: c["drafted"])] == [0, 1, 2, 3]
+    written = json.loads(Path(options.output).read_text())
+    assert written.get("num_speculative_tokens", 0) == best.drafted
+    assert "--for vllm" in found["provenance"]["command"]
+
+
+def test_without_vllm_and_without_a_file_it_says_what_to_do(run_clover, monkeypatch):
+    monkeypatch.setattr("clover.tune.vllm.find_spec", lambda name: None)
+    done = run_clover("tune", "--for", "vllm")
+    assert (done.code, "give its file with --costs" in done.err) == (2, True), done.err
+
+
+def test_a_hostile_costs_file_is_one_line(run_clover, tmp_path):
+    (tmp_path / "costs.json").write_text('{"vllm": "x", "steps": [{"batch_size": "many"}]}')
+    done = run_clover("tune", "--for", "vllm", "--costs", tmp_path / "costs.json")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "batch_size" in done.err
