@@ -106,23 +106,34 @@ def _record(llm: Any, prompt_lengths: Sequence[int]) -> list[Chain]:
     return chains
 
 
-@torch.inference_mode()
-def own_chain(
-    target: TargetModel,
-    draft: DraftModel,
-    text: Sequence[int],
-    length: int,
-    fed: dict[int, int] | None = None,
-) -> tuple[int, ...]:
-    """The chain that this project's engine drafts greedily after a text.
+def own_chains(
+    target: TargetModel, draft: DraftModel, chains: Sequence[Chain], fed: dict[int, int] | None = None
+) -> list[Chain]:
+    """What this project's engine drafts greedily after the same texts, as many tokens.
 
     Args:
         fed: tokens that the draft was told in the place of the text's, by the position before them.
     """
-    tokens = torch.tensor([list(text)])
-    hidden = target.train_forward(tokens, draft.config.hidden_state).read[:, :-1]
-    following = tokens[:, 1:].clone()
-    for position, token in (fed or {}).items():
+    known: list[tuple[tuple[int, ...], torch.Tensor]] = []  # whole texts and the target's states there
+    own = {}
+    for chain in sorted(set(chains), key=lambda chain: -len(chain.text)):
+        found = [states for text, states in known if text[: len(chain.text)] == chain.text]
+        if not found:
+            with torch.inference_mode():
+                states = target.train_forward(torch.tensor([chain.text]), draft.config.hidden_state).read
+            known.append((chain.text, states))
+            found = [states]
+        hidden = found[0][:, : len(chain.text) - 1]
+        own[chain] = Chain(chain.text, _own_chain(draft, hidden, chain.text, len(chain.drafted), fed or {}))
+    return [own[chain] for chain in chains]
+
+
+@torch.inference_mode()
+def _own_chain(
+    draft: DraftModel, hidden: torch.Tensor, text: Sequence[int], length: int, fed: dict[int, int]
+) -> tuple[int, ...]:
+    following = torch.tensor([text[1:]])
+    for position, token in fed.items():
         following[0, position] = token
     session = draft.new_session(1, len(text))
     logits, chain = session.commit(hidden, following, [hidden.shape[1]]), list[int]()

@@ -1,12 +1,13 @@
 """What a draft on vLLM refuses, and how it tells the passes apart; the exported file in the speculators library."""
 
 from types import SimpleNamespace
+from typing import Literal
 
 import pytest
 
 from clover.integrations.export import export
 from clover.integrations.vllm import TESTED, base, register
-from tests.integrations.vllm.engine import serve
+from tests.integrations.vllm.engine import SYSTEMS, serve
 
 
 @pytest.fixture
@@ -70,16 +71,22 @@ def test_the_tested_range_holds_this_version_and_registering_twice_does_no_harm(
     assert first <= vllm.__version_tuple__[:2] < end
 
 
-@pytest.mark.parametrize("system", ["clover1", "clover2", "recall"])
+@pytest.mark.parametrize("system", SYSTEMS)
 def test_the_speculators_file_fits_the_librarys_own_schema(system, tmp_path):
     from speculators import SpeculatorModelConfig
-    from speculators.config import SpeculatorsConfig
 
+    @SpeculatorModelConfig.register(system)  # the library's own way to take in another kind
+    class Kind(SpeculatorModelConfig):
+        speculators_model_type: Literal[system] = system
+
+    SpeculatorModelConfig.reload_schema()
     export("speculators", system, tmp_path / "out", target="some/target", drafted=4)
-    described, _ = SpeculatorModelConfig.get_config_dict(tmp_path / "out")
-    read = SpeculatorsConfig.model_validate(described["speculators_config"])
+    config = SpeculatorModelConfig.from_pretrained(tmp_path / "out")
+    assert isinstance(config, Kind)
+    read = config.speculators_config
     assert (read.algorithm, read.default_proposal_method) == (system, "greedy")
     assert read.proposal_methods[0].model_dump()["speculative_tokens"] == 4
-    assert read.verifier.name_or_path == "some/target"
-    config = SpeculatorModelConfig(**described)
-    assert config.speculators_model_type == system
+    assert read.verifier.model_dump() == {
+        "name_or_path": "some/target",
+        "architectures": ["LlamaForCausalLM"],
+    }

@@ -33,6 +33,7 @@ from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.models import ModelRegistry
 
+from clover.drafts.config import check_options
 from clover.drafts.vocabulary import check_map
 from clover.integrations.vllm import TESTED
 
@@ -101,8 +102,13 @@ class CloverForCausalLM(nn.Module):
         if get_pp_group().world_size > 1:
             raise ValueError("Clover's drafts do not run with pipeline parallelism; use tensor parallelism")
         config = vllm_config.speculative_config.draft_model_config.hf_config
-        kind = self.draft_class.config_class
-        self.config = kind(**{name: value for name, value in config.clover.items() if name != "model_type"})
+        fields = getattr(config, "clover", None)
+        if not isinstance(fields, dict):
+            raise ValueError("this draft was not written by `clover export --to vllm`")
+        check_options(self.draft_class.config_class, fields, "the draft's config.json")
+        self.config = self.draft_class.config_class(
+            **{name: value for name, value in fields.items() if name != "model_type"}
+        )
         _check_target(self.config.target_config, vllm_config.model_config.hf_text_config)
         self.draft = self.draft_class(self.config).to(torch.get_default_dtype())
         self.model = Passes(config.hidden_size)
