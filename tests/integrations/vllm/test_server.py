@@ -49,6 +49,18 @@ def test_the_http_server_writes_the_same_and_counts(drafts, prompts, plain, tmp_
         server.wait(timeout=60)
 
 
+def test_the_example_runs(drafts):
+    example = Path(__file__).parents[3] / "examples/vllm_offline.py"
+    done = subprocess.run(
+        [sys.executable, str(example), str(drafts["recall"])],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "def area(self):" in done.stdout
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
