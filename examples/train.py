@@ -12,12 +12,12 @@ from clover.drafts import RecallDraft
 from clover.target import TargetModel
 from clover.train import TrainConfig, train
 
-texts, output, minutes, name, *_ = [*sys.argv[1:], *["1", str(TARGET)][len(sys.argv) - 3 :]]
-target = TargetModel.load(name)
+texts, output, *more = sys.argv[1:]
+target = TargetModel.load(more[1] if len(more) > 1 else TARGET)
 assert target.tokenizer is not None
 data = FileTexts([texts], target.tokenizer, target.eos_token_ids)
 draft = RecallDraft.from_target(target)
-config = TrainConfig(output=output, max_minutes=float(minutes), loss=draft.default_loss)
+config = TrainConfig(output=output, max_minutes=float(more[0] if more else 1), loss=draft.default_loss)
 train(config, target, data, draft)
 
 model = clover.load(target, output)

@@ -22,7 +22,6 @@ from transformers import (
     SequenceBiasLogitsProcessor,
     StoppingCriteria,
     StopStringCriteria,
-    SuppressTokensLogitsProcessor,
     TemperatureLogitsWarper,
     TextIteratorStreamer,
     TopKLogitsWarper,
@@ -33,7 +32,7 @@ from transformers.generation.streamers import BaseStreamer
 import clover
 from clover.drafts import Clover2Draft
 from clover.errors import UserError
-from clover.integrations.transformers_options import sampling_options
+from clover.integrations.transformers_options import row_options
 from clover.sampling import Sampler, SamplingParams
 from clover.target import TargetModel
 from clover.tree import TokenTree, TreeShape
@@ -320,22 +319,25 @@ def compare_counts(drawn: torch.Tensor, probs: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("do_sample", [True, False])
-def test_options_do_what_the_processors_do(do_sample):
+@pytest.mark.parametrize("bans", [True, False])
+def test_options_do_what_the_processors_do(do_sample, bans):
     processors = LogitsProcessorList(
         [
-            SequenceBiasLogitsProcessor([[[7], 2.5], [[30], float("-inf")]]),
             RepetitionPenaltyLogitsProcessor(1.4),
-            NoBadWordsLogitsProcessor([[11], [2]], eos_token_id=2),
-            SuppressTokensLogitsProcessor([4, 5]),
             TemperatureLogitsWarper(0.7),
             TopKLogitsWarper(20),
             TopPLogitsWarper(0.9),
             MinPLogitsWarper(0.02),
         ]
     )
+    if bans:
+        processors[:0] = [SequenceBiasLogitsProcessor([[[7], 2.5], [[30], float("-inf")]])]
+        processors[2:2] = [NoBadWordsLogitsProcessor([[11], [2]], eos_token_id=2)]
     torch.manual_seed(0)
     logits, text = torch.randn(3, VOCAB) * 3, torch.randint(VOCAB, (3, 6))
-    params = [SamplingParams(**{"temperature": 0.0} | sampling_options(processors, [0, 0, 0], do_sample))] * 3
+    options = row_options(processors, [text[:1, :0]] * 3, do_sample)
+    assert all(("process" in row) == bans for row in options)
+    params = [SamplingParams(**{"temperature": 0.0} | row) for row in options]
     sampler = Sampler(params, text.tolist(), VOCAB, "cpu")
     probs = sampler.target_probs(logits[:, None], TokenTree.root_only(text[:, -1:]))[:, 0]
     expected = processors(text, logits)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import torch
@@ -18,18 +19,13 @@ from transformers.generation.configuration_utils import GenerationMode
 
 from clover.errors import UserError
 
-# The order in which the Sampler applies what these processors stand for; bans commute with each other.
-_BANS = 2
-_STAGES: dict[type, int] = {
-    hf.SequenceBiasLogitsProcessor: 0,
-    hf.RepetitionPenaltyLogitsProcessor: 1,
-    hf.NoBadWordsLogitsProcessor: _BANS,
-    hf.SuppressTokensLogitsProcessor: _BANS,
-    hf.TemperatureLogitsWarper: 3,
-    hf.TopKLogitsWarper: 4,
-    hf.TopPLogitsWarper: 5,
-    hf.MinPLogitsWarper: 6,
-    hf.LogitNormalization: 7,
+# Fields of SamplingParams by what does the same, in the order in which the Sampler applies them; and its attribute.
+_FIELDS: dict[type, tuple[str, str]] = {
+    hf.RepetitionPenaltyLogitsProcessor: ("repetition_penalty", "penalty"),
+    hf.TemperatureLogitsWarper: ("temperature", "temperature"),
+    hf.TopKLogitsWarper: ("top_k", "top_k"),
+    hf.TopPLogitsWarper: ("top_p", "top_p"),
+    hf.MinPLogitsWarper: ("min_p", "min_p"),
 }
 # Others that look at a text and its scores alone.
 _OF_TEXT = (
@@ -37,9 +33,9 @@ _OF_TEXT = (
     *(hf.ForcedBOSTokenLogitsProcessor, hf.ForcedEOSTokenLogitsProcessor, hf.ExponentialDecayLengthPenalty),
     *(hf.SuppressTokensAtBeginLogitsProcessor, hf.PrefixConstrainedLogitsProcessor),
     *(hf.TypicalLogitsWarper, hf.EpsilonLogitsWarper, hf.EtaLogitsWarper, hf.TopHLogitsWarper),
-    hf.InfNanRemoveLogitsProcessor,
+    *(hf.SequenceBiasLogitsProcessor, hf.NoBadWordsLogitsProcessor, hf.SuppressTokensLogitsProcessor),
+    *(hf.LogitNormalization, hf.InfNanRemoveLogitsProcessor),
 )
-_WARPERS = ("temperature", "top_k", "top_p", "min_p")
 _NOT_RETURNED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 _PREPARED = ("attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep")
 _PREPARED += ("cache_position",)  # of older releases
@@ -84,10 +80,6 @@ def read_prompts(input_ids: Tensor, mask: Tensor | None, positions: Tensor | Non
     return [tuple(row[keep].tolist()) for row, keep in zip(input_ids, real, strict=True)]
 
 
-class _NoEqual(Exception):
-    """A processor does what no field of SamplingParams does."""
-
-
 @dataclass(frozen=True, eq=False)
 class _RowProcessors:
     """The processors as `generate` runs them, on texts of one row; `padding` Long [1, …] is what they see before it."""
@@ -114,13 +106,12 @@ def row_options(
         padding: tokens that are the padding of each row's prompt, Long [1, …].
         own: further classes that may be run so, because they look at nothing but a text and its scores.
     """
-    try:
-        return [sampling_options(processors, [part.shape[1] for part in padding], do_sample)] * len(padding)
-    except _NoEqual:
-        pass
+    options = _fields(processors, [part.shape[1] for part in padding], do_sample)
+    if options is not None:
+        return [options] * len(padding)
     for processor in processors:
         name = type(processor).__name__
-        if type(processor) not in (*_STAGES, *_OF_TEXT, *own):
+        if type(processor) not in (*_FIELDS, *_OF_TEXT, *own):
             hint = f" (if it looks at a text and its scores alone: clover.speculative(draft, processors=[{name}]))"
             theirs = type(processor).__module__.startswith("transformers.")
             raise refused(f"the logits processor {name}{'' if theirs else hint}")
@@ -140,56 +131,27 @@ def _of_row(processor: Any, row: int) -> hf.LogitsProcessor:
     return processor
 
 
-def sampling_options(
-    processors: Iterable[hf.LogitsProcessor], padding: Sequence[int], do_sample: bool | None
-) -> dict[str, Any]:
-    """Fields of SamplingParams, the seed left out, that do what the processors do, in the same order, if any do.
-
-    `padding` says how many tokens of each row's prompt are padding. Without `do_sample` no warper changes anything.
-
-    >>> sampling_options([hf.TemperatureLogitsWarper(0.7), hf.TopKLogitsWarper(20)], [0], do_sample=True)
-    {'temperature': 0.7, 'logit_bias': {}, 'banned_tokens': (), 'top_k': 20}
-    """
-    options: dict[str, Any] = {"temperature": 1.0, "logit_bias": {}, "banned_tokens": ()}
-    stage = -1
+def _fields(
+    processors: Sequence[Any], padding: Sequence[int], do_sample: bool | None
+) -> dict[str, float] | None:
+    """Fields of SamplingParams that do what all the processors do, in the same order; None where there are none."""
+    known, options = list(_FIELDS), {"temperature": 1.0} if do_sample else {}
+    places = [known.index(type(one)) if type(one) in known else -1 for one in processors]
+    if places != sorted(set(places)) or -1 in places:
+        return None
     for processor in processors:
-        last, stage = stage, _STAGES.get(type(processor), -1)
-        if stage < last or stage == last != _BANS:
-            raise _NoEqual
-        options |= _options_of(processor, padding, options["banned_tokens"])
-    return options if do_sample else {name: value for name, value in options.items() if name not in _WARPERS}
-
-
-def _options_of(processor: Any, padding: Sequence[int], banned: tuple[int, ...]) -> dict[str, Any]:
-    match processor:
-        case hf.SequenceBiasLogitsProcessor():  # NoBadWordsLogitsProcessor is one too
-            bias = _token_bias(processor)
-            never = [token for token, value in bias.items() if value == -torch.inf]
-            given = {} if isinstance(processor, hf.NoBadWordsLogitsProcessor) else {"logit_bias": bias}
-            for token in never:
-                del bias[token]
-            return {**given, "banned_tokens": (*banned, *never)}
-        case hf.SuppressTokensLogitsProcessor():
-            return {"banned_tokens": (*banned, *processor.suppress_tokens.tolist())}
-        case hf.RepetitionPenaltyLogitsProcessor():
-            ignored = processor.prompt_ignore_length
-            if ignored is not None and (isinstance(ignored, int) or ignored.tolist() != list(padding)):
-                raise _NoEqual
-            return {"repetition_penalty": processor.penalty}
-        case hf.TemperatureLogitsWarper():
-            return {"temperature": processor.temperature}
-        case hf.LogitNormalization():
-            return {}
-    if processor.min_tokens_to_keep != 1 or processor.filter_value != -torch.inf:
-        raise _NoEqual
-    return {name: getattr(processor, name) for name in _WARPERS if hasattr(processor, name)}
-
-
-def _token_bias(processor: hf.SequenceBiasLogitsProcessor) -> dict[int, float]:
-    for tokens in processor.sequence_bias:
-        if len(tokens) > 1:
-            raise _NoEqual
-    return {int(token): float(value) for (token,), value in processor.sequence_bias.items()}
+        ignored = getattr(processor, "prompt_ignore_length", None)
+        if ignored is not None and (isinstance(ignored, int) or ignored.tolist() != list(padding)):
+            return None
+        if (
+            getattr(processor, "min_tokens_to_keep", 1) != 1
+            or getattr(processor, "filter_value", -inf) != -inf
+        ):
+            return None
+        name, attribute = _FIELDS[type(processor)]
+        if do_sample or name == "repetition_penalty":  # no warper changes which token is the likeliest
+            options[name] = getattr(processor, attribute)
+    return options
 
 
 def read_ends(criteria: Iterable[hf.StoppingCriteria]) -> tuple[int, frozenset[int]]:
