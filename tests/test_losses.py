@@ -115,6 +115,58 @@ def test_a_part_of_the_vocabulary_equals_the_slow_reference(data, config: LossCo
     assert 0 < sum(m[3] for m in metrics) < sum(m[4] for m in metrics)
 
 
+def through_rows(data: tuple[Tensor, Tensor, Tensor, Tensor], config: LossConfig) -> HeadLosses:
+    """The loss through a frozen lm_head, whose rows may be looked at in part."""
+    outputs, hidden, weight, mask = data
+    rows = lambda chosen: capped(weight if chosen is None else weight[chosen])  # noqa: E731
+    heads = LogitHeads(capped(weight), rows=rows)
+    return head_losses(outputs, hidden, TOKENS, heads, mask, config, SCALE)
+
+
+@pytest.mark.parametrize("config", [LossConfig(), LossConfig(0.5, 3.0, 0.2, 0.9)])
+def test_all_rows_drawn_are_the_whole_vocabulary(
+    data, config: LossConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(losses, "_LARGE", 1)
+    monkeypatch.setattr(losses, "_DRAWN", V)
+    outputs = data[0].requires_grad_()
+    result, expected = through_rows(data, config), run(data, config)
+    torch.testing.assert_close(result.total, expected.total)
+    torch.testing.assert_close(result.metrics.sums, expected.metrics.sums)
+    found, wanted = (torch.autograd.grad(one.total, outputs)[0] for one in (result, expected))
+    torch.testing.assert_close(found, wanted)
+
+
+def test_rows_drawn_at_random_stand_for_the_others(data, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the mean over 300 draws of half of the rows, loss and gradient are nearly those of the whole vocabulary."""
+    torch.manual_seed(0)
+    outputs, config = data[0].requires_grad_(), LossConfig(1.0, 0.0, 0.5)
+    whole = run(data, config)
+    (wanted,) = torch.autograd.grad(whole.total, outputs)
+    for name, value in (("_LARGE", 1), ("_KEPT_TOP_K", 1), ("_DRAWN", 5)):
+        monkeypatch.setattr(losses, name, value)
+    monkeypatch.setitem(
+        losses._CHUNK_ELEMENTS, "cpu", V * D
+    )  # one position's tokens do not stand in for another's
+    totals, gradients = [], []
+    for _ in range(300):
+        result = through_rows(data, config)
+        totals.append(result.total.detach())
+        gradients.append(torch.autograd.grad(result.total, outputs)[0])
+    assert torch.stack(totals).mean().item() == pytest.approx(whole.total.item(), rel=0.05)
+    found = torch.stack(gradients).mean(0)
+    assert torch.cosine_similarity(found.flatten(), wanted.flatten(), dim=0) > 0.99
+
+
+def test_what_is_measured_has_the_whole_vocabulary(data, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "_LARGE", 1)
+    monkeypatch.setattr(losses, "_DRAWN", 1)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            through_rows(data, LossConfig()).metrics.sums, run(data, LossConfig()).metrics.sums
+        )
+
+
 def test_gradcheck(data) -> None:
     outputs = data[0].requires_grad_()
     assert torch.autograd.gradcheck(lambda o: run((o, *data[1:]), LossConfig()).total, outputs)

@@ -16,13 +16,17 @@ token) is not in it, there is nothing to learn; the position still counts in the
 (EAGLE-3, 2503.01840).
 
 The vocabulary is large, so logits are made for a few positions at a time, and gradients with them, which alone are
-kept.
+kept. While learning through a large frozen lm_head, a chunk has logits of some of its rows only: the likeliest tokens
+and labels of all its positions, and a random part of the others, which stands for all of them in the sums of softmax
+(importance sampling: Jean and others, 1412.2007). What is measured without learning has all.
 
-Shapes: D heads, B texts, T tokens, R positions that count, r those of one chunk, H hidden, V vocabulary.
+Shapes: D heads, B texts, T tokens, R positions that count, r those of one chunk, H hidden, V vocabulary, S its rows
+that are looked at.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -47,6 +51,11 @@ LogitsFn = Callable[[Tensor], Tensor]  # hidden states after the final norm [...
 
 _CHUNK_ELEMENTS = {"cpu": 2**25, "cuda": 2**27}  # logits of all heads that exist at one time
 _LIKELY_TOP_K, _LIKELY_TOP_P = 8, 0.8
+_KEPT_TOP_K, _DRAWN = (
+    8,
+    2048,
+)  # rows of the lm_head: the likeliest of each position, and at random of the others
+_LARGE = 8192  # rows from which on not all are looked at
 _NAMES = ("distillation", "regression", "label", "accuracy")
 
 
@@ -85,12 +94,14 @@ class LogitHeads:
         draft: outputs [..., D, H] to logits [..., D, V], `DraftModel.train_logits`; the target's if None.
         parameters: what `draft` can train.
         d2t: Long [V'], the tokens that the draft's logits [..., D, V'] are of, rising; None for the whole vocabulary.
+        rows: `DraftModel.lm_head_rows` where the lm_head is frozen; None where all of its rows are learnt.
     """
 
     target: LogitsFn
     draft: LogitsFn | None = None
     parameters: tuple[nn.Parameter, ...] = ()
     d2t: Tensor | None = None
+    rows: Callable[[Tensor | None], LogitsFn] | None = None
 
 
 def head_losses(
@@ -125,11 +136,13 @@ def head_losses(
     gradients = [torch.zeros_like(values) for values in learnt]
     sums = torch.zeros(5, depth, dtype=_wide(outputs.dtype), device=device)
     every, unit = torch.arange(depth, device=device), scale if config.relative else 1.0
-    for part in torch.arange(len(targets), device=device).split(_chunk_rows(heads.target, hidden, depth)):
+    for part in torch.arange(len(targets), device=device).split(
+        _chunk_rows(heads.target, hidden, depth, heads.d2t)
+    ):
         rows, places = targets[part], (every, read[part])
         states = flat[places].requires_grad_(bool(learnt))
-        wanted = _wanted(heads.target(hidden[rows]), tokens.flatten()[rows + 1], heads.d2t)
-        values = _values(states, hidden[rows], wanted, heads, unit)
+        wanted = _wanted(hidden[rows], tokens.flatten()[rows + 1], heads, bool(learnt))
+        values = _values(states, hidden[rows], wanted, unit)
         sums += torch.stack([(value.detach() * counted[part]).sum(0) for value in values])
         if learnt:
             loss = (_mixed(values, config) * weights * counted[part]).sum()
@@ -185,34 +198,67 @@ def _find_positions(mask: Tensor, likely: Tensor | None, depth: int) -> tuple[Te
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What a draft should say at some positions, in its own vocabulary.
+    """What a draft should say at some positions, and the rows of its lm_head that say it.
 
-    `probs` [r, V] of the target, 0 where its best token is unknown; `best` and `label` Long [r], -1 where unknown.
+    `probs` [r, S] of the target, 0 where its best token is unknown; `best` and `label` Long [r], places among the
+    rows, -1 where unknown; `log_counts` [S], the log of how many rows each stands for, None if each for itself.
     """
 
     probs: Tensor
     best: Tensor
     label: Tensor
+    logits: LogitsFn
+    log_counts: Tensor | None = None
 
 
-def _wanted(target_logits: Tensor, labels: Tensor, d2t: Tensor | None) -> _Wanted:
-    """From the target's logits [r, V] and the tokens of the text, Long [r]."""
-    target_logits = _widened(target_logits)
-    best = target_logits.argmax(-1)
+def _wanted(hidden: Tensor, labels: Tensor, heads: LogitHeads, learning: bool) -> _Wanted:
+    """From the target's states [r, H] and the tokens of the text, Long [r]."""
+    logits_fn, d2t = heads.draft or heads.target, heads.d2t
+    if learning and heads.rows is not None:
+        known = heads.rows(None)(hidden)
+        if known.shape[-1] >= _LARGE:
+            return _wanted_of_some(known, labels, heads.rows, d2t)
+    whole = _widened(heads.target(hidden))
+    best = whole.argmax(-1)
     if d2t is None:
-        return _Wanted(target_logits.softmax(-1), best, labels)
-    places = draft_indices(d2t, target_logits.shape[-1])
+        return _Wanted(whole.softmax(-1), best, labels, logits_fn)
+    places = draft_indices(d2t, whole.shape[-1])
     best, labels = places[best], places[labels]
-    return _Wanted(target_logits[:, d2t].softmax(-1) * (best >= 0)[:, None], best, labels)
+    return _Wanted(whole[:, d2t].softmax(-1) * (best >= 0)[:, None], best, labels, logits_fn)
+
+
+def _wanted_of_some(
+    known: Tensor, labels: Tensor, rows: Callable[[Tensor | None], LogitsFn], d2t: Tensor | None
+) -> _Wanted:
+    """The same over a part of the rows, from the target's logits of all that the draft proposes from [r, V'].
+
+    The target's best token is the best of these: asking for the whole vocabulary costs more than it is worth.
+    """
+    if d2t is not None:
+        labels = draft_indices(d2t, int(max(d2t.max(), labels.max())) + 1)[labels]
+    kept = torch.zeros(known.shape[-1], dtype=torch.bool, device=known.device)
+    kept[known.topk(_KEPT_TOP_K, dim=-1).indices.flatten()] = True
+    kept[labels[labels >= 0]] = True
+    others = (~kept).nonzero()[:, 0]
+    drawn = others[torch.randperm(len(others), device=others.device)[:_DRAWN]]
+    chosen = torch.cat((kept.nonzero()[:, 0], drawn))
+    log_counts = torch.zeros(len(chosen), dtype=_wide(known.dtype), device=known.device)
+    log_counts[len(chosen) - len(drawn) :] = math.log(max(len(others), 1) / max(len(drawn), 1))
+    places = draft_indices(chosen, len(kept))
+    probs = (_widened(known[:, chosen]) + log_counts).softmax(-1)
+    labels = torch.where(labels >= 0, places[labels], -1)
+    return _Wanted(probs, places[known.argmax(-1)], labels, rows(chosen), log_counts)
 
 
 def _values(
-    states: Tensor, target: Tensor, wanted: _Wanted, heads: LogitHeads, scale: float
+    states: Tensor, target: Tensor, wanted: _Wanted, scale: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """What is summed up in `HeadMetrics`, each [r, D], of the draft's states [r, D, H] and the target's [r, H]."""
-    logits = (heads.draft or heads.target)(states)
+    logits = wanted.logits(states)
     with torch.autocast(logits.device.type, enabled=False):
-        log_probs = _widened(logits).log_softmax(-1)
+        logits = _widened(logits)
+        counted = logits if wanted.log_counts is None else logits + wanted.log_counts
+        log_probs = logits - counted.logsumexp(-1, keepdim=True)
         distillation = _imitate(log_probs, wanted.probs)
         regression = _regress(states, target, scale)
         known, index = wanted.label >= 0, wanted.label.clamp_min(0)[:, None, None]
@@ -253,8 +299,8 @@ def _mixed(values: Sequence[Tensor] | Tensor, config: LossConfig) -> Tensor:
     return sum((weight * value for weight, value in zip(weights, values) if weight), 0 * values[0])  # noqa: B905
 
 
-def _chunk_rows(logits_fn: LogitsFn, hidden: Tensor, depth: int) -> int:
-    vocabulary = logits_fn(hidden[:1]).shape[-1]
+def _chunk_rows(logits_fn: LogitsFn, hidden: Tensor, depth: int, d2t: Tensor | None = None) -> int:
+    vocabulary = logits_fn(hidden[:1]).shape[-1] if d2t is None else len(d2t)
     elements = _CHUNK_ELEMENTS.get(hidden.device.type, _CHUNK_ELEMENTS["cuda"])
     return max(1, elements // (vocabulary * depth))
 

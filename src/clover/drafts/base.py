@@ -4,6 +4,7 @@ Shapes: B batch, A committed positions of one call, P frontier nodes, T text, D 
 W width of the hidden states that are read, V vocabulary.
 """
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -212,6 +213,13 @@ class DraftModel(PreTrainedModel):
     def train_logits(self, outputs: Tensor) -> Tensor:
         """Logits [..., D, V] of outputs [..., D, H], through the target's frozen lm_head or the draft's own."""
         return self.logits(outputs.to(self.target.dtype))
+
+    def lm_head_rows(self, rows: Tensor | None) -> Callable[[Tensor], Tensor]:
+        """What turns outputs [..., H] into logits [..., S] of rows Long [S] of the frozen lm_head; None for all."""
+        head = self.lm_head
+        if rows is not None:
+            head = linear_of(head.weight[rows], None if head.bias is None else head.bias[rows])
+        return lambda outputs: self.target.head.scaled(head(outputs.to(self.target.dtype)))
 
     @property
     def head_parameters(self) -> list[nn.Parameter]:

@@ -44,7 +44,9 @@ class Learner:
         self.config, self.target, self.draft, self.scale = config, target, draft, 1.0
         self._stored = stored
         self.device = target.device
-        self._heads = LogitHeads(self._logits, draft.train_logits, tuple(draft.head_parameters), draft.d2t)
+        learnt = tuple(draft.head_parameters)
+        rows = None if learnt else draft.lm_head_rows
+        self._heads = LogitHeads(self._logits, draft.train_logits, learnt, draft.d2t, rows)
         self.bf16 = config.dtype == "bf16" or (config.dtype is None and target.dtype == torch.bfloat16)
         cast(nn.Module, draft).to(self.device).eval()  # gradients, but no dropout: it is for pretraining
         self.parameters = [p for p in draft.parameters() if p.requires_grad]
