@@ -29,8 +29,9 @@ def find_chromium() -> str | None:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator["Browser"]:
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=20_000)  # milliseconds; the machine may have other work
     executable = find_chromium()
     if executable is None:
         pytest.exit("these tests need Chromium; install it, on Debian by `apt-get install chromium`", 2)
@@ -64,7 +65,7 @@ def visit(browser: "Browser", violations: list[str]) -> Iterator[Callable[..., "
             viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion=motion
         )
         contexts.append(context)
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(20_000)
         page = context.new_page()
         page.on("pageerror", lambda error: violations.append(str(error)))
         page.expose_function("violated", lambda words: violations.append(words))

@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -52,13 +51,12 @@ class Script:
         steps: of an answer with speculation; without it the same tokens come one by one.
         break_after: steps after which the connection breaks, in the next answer only.
         refuse: status and message with which the next request is refused.
-        pause: seconds between steps. hold: where set, an answer waits before its last step until it is set.
+        hold: where there is one, an answer waits for it before its last step, or before it breaks.
     """
 
     steps: tuple[Step, ...] = ()
     break_after: int | None = None
     refuse: tuple[int, str] | None = None
-    pause: float = 0.0
     hold: threading.Event | None = None
     key: str | None = None
     model: dict[str, Any] = field(
@@ -112,15 +110,18 @@ class _Handler(BaseHTTPRequestHandler):
         chunks = list(self.script.chunks(self.path, body))
         for count, chunk in enumerate(chunks):
             if count == until:
-                time.sleep(0.2)  # what came before is with the reader
+                self._hold()  # a browser drops what it has not read yet when the connection breaks
                 self.close_connection = True  # in the middle of a chunked body
                 return
-            if self.script.hold and count == len(chunks) - 3:
-                self.script.hold.wait(20)
+            if count == len(chunks) - 3:
+                self._hold()
             self._send(f"data: {json.dumps(chunk)}\n\n")
-            time.sleep(self.script.pause)
         self._send("data: [DONE]\n\n")
         self.wfile.write(b"0\r\n\r\n")
+
+    def _hold(self) -> None:
+        if self.script.hold:
+            self.script.hold.wait(20)
 
     def _refused(self) -> bool:
         key, refuse = self.script.key, self.script.refuse

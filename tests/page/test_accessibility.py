@@ -55,7 +55,6 @@ def test_axe_finds_nothing(fake: FakeServer, script: Script, visit: Visit, size:
     if size == "phone":
         page.click("#view")
         assert findings(page) == []
-    script.hold = threading.Event()
     script.break_after = 2
     ask(page)
     answered(page, "lost")

@@ -203,12 +203,18 @@ def test_stop_keeps_what_came(page: Page, script: Script) -> None:
 
 
 def test_a_lost_connection_keeps_what_came_and_can_be_tried_again(page: Page, script: Script) -> None:
-    script.break_after = 2
+    script.break_after, script.hold = 2, threading.Event()
     ask(page)
+    expect(page.locator(".answer .text")).to_have_text("The cat has")
+    script.hold.set()
     answered(page, "lost")
     assert page.locator(".answer .text").text_content() == "The cat has"
     expect(page.locator(".note")).to_contain_text("The connection was lost. What came is kept.")
     expect(page.locator("#status")).to_have_text("The connection was lost.")
+    script.refuse = (503, "the server is starting")
+    page.click(".retry")
+    expect(page.locator(".note")).to_contain_text("the server is starting")
+    assert page.locator(".answer .text").text_content() == "The cat has"
     page.click(".retry")
     answered(page)
     assert page.locator(".answer .text").text_content() == TEXT

@@ -73,7 +73,7 @@ function ask(said) {
   fitPrompt();
   showSteps(false);
   turn.element.scrollIntoView({ block: "start" });
-  perform(turn, "all");
+  perform(turn);
 }
 
 /** What to send for `said`: the conversation so far, or the text alone where the model cannot chat. */
@@ -92,19 +92,19 @@ function question(said) {
   return { said, compare, opening: null, path: "v1/chat/completions", request: { ...request, messages } };
 }
 
-async function perform(turn, which) {
+async function perform(turn, from) {
   if (running) return;
   running = new AbortController();
   busy(true);
   byId("status").textContent = "The model is answering.";
   try {
-    await turn.run(running.signal, which);
+    await turn.run(running.signal, from);
   } finally {
     running = null;
     busy(false);
   }
   const { status, message } = turn.fast.run;
-  if (status === 401) askForKey(() => perform(turn, "all"));
+  if (status === 401) askForKey(() => perform(turn));
   else if (chatting && turns.length === 1 && status === 400 && /chat template/i.test(message)) goOnWithoutChat(turn);
 }
 

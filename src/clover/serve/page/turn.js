@@ -10,7 +10,7 @@ export class Turn {
   /**
    * `request` is the body to send to `path`; `said` is what the reader wrote, and `opening` the text that the answer goes on from.
    *
-   * `page` has inspector, onToken(turn, run, index), onChange(run) and retry(turn, which).
+   * `page` has inspector, onToken(turn, run, index), onChange(run) and retry(turn, from).
    */
   constructor({ said, opening, path, request, compare }, number, page) {
     Object.assign(this, { said, opening, path, request, compare, page, fast: null, plain: null });
@@ -20,21 +20,34 @@ export class Turn {
     this.element = make("article", { class: "turn", "aria-label": `Turn ${number}` }, ...question, this.answers, this.verdict);
   }
 
-  /** Get the answers: all of them, or only the one without speculation. */
-  async run(signal, which = "all") {
+  /** Get the answers: both, or again only the one without speculation, from "fast" or "plain" on. */
+  async run(signal, from = "fast") {
+    const before = this[from];
     this.verdict.replaceChildren();
-    if (which === "all") {
-      this.fast = this.#made(true);
-      this.plain = this.compare ? this.#made(false) : null;
-      this.page.inspector.follow(this.fast.run);
-    } else {
-      this.plain = this.#made(false);
-    }
-    this.answers.replaceChildren(...this.#all.map((each) => each.view.element));
-    if (which === "all") await this.#perform(this.fast, signal, "all");
-    if (this.plain && this.fast.run.state === "done") await this.#perform(this.plain, signal, "plain");
-    else if (this.plain) this.plain.view.element.remove();
+    if (from === "fast") this.fast = this.#made(true);
+    this.plain = this.compare ? this.#made(false) : null;
+    this.#arrange();
+    this.page.inspector.follow(this.fast.run);
+    await this.#perform(from, signal);
+    if (from === "fast" && this.fast.run.state !== "done") this.plain = null;
+    if (from === "fast" && this.plain) await this.#perform("plain", signal);
+    const tried = this[from].run;
+    if (before?.run.text && !tried.text && tried.state !== "done") this.#bringBack(from, before);
+    this.#arrange();
     if (this.plain?.run.state === "done") this.#compare();
+  }
+
+  #arrange() {
+    this.answers.replaceChildren(...this.#all.map((each) => each.view.element));
+  }
+
+  /** Show again what came before a new try that brought nothing, and why that failed. */
+  #bringBack(which, before) {
+    const { state, status, message } = this[which].run;
+    Object.assign(before.run, { state, status, message });
+    this[which] = before;
+    before.view.end(() => this.page.retry(this, which));
+    this.page.inspector.follow(this.fast.run);
   }
 
   get #all() {
@@ -49,7 +62,8 @@ export class Turn {
     return { run, view };
   }
 
-  async #perform({ run, view }, signal, which) {
+  async #perform(which, signal) {
+    const { run, view } = this[which];
     view.update();
     const body = { ...this.request, stream_options: { include_usage: true, include_speculation: true } };
     if (!run.speculation) body.speculation = false;
