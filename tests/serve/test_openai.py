@@ -165,6 +165,8 @@ def test_limits_of_new_tokens(client: openai.OpenAI) -> None:
     open_end = client.chat.completions.create(model=NAME, messages=messages, **ignoring)
     assert open_end.usage is not None and open_end.usage.total_tokens == 128
     assert open_end.choices[0].finish_reason == "length"
+    almost_full = client.completions.create(model=NAME, prompt=[5] * 120, **ignoring)
+    assert almost_full.usage is not None and almost_full.usage.completion_tokens == 8
     short = client.chat.completions.create(**CHAT | {"max_completion_tokens": 3})
     assert short.usage is not None and short.usage.completion_tokens == 3
 

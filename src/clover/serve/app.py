@@ -99,13 +99,10 @@ def _generation(service: Service, kind: type[Body]) -> Callable[[Request], Await
         asked = await loop.run_in_executor(service.asking.executor, service.asking.read, body)
         answer = Answer(asked, service.name, service.tokenizer)
         stream = service.worker.submit(asked.requests, body.speculation)
-        late = ApiError(408, f"it took longer than {service.settings.request_seconds:g} s", "timeout")
-        limit = loop.call_later(service.settings.request_seconds, stream.fail, late)
         if body.stream:
-            return EventStream(stream, answer, limit)
+            return EventStream(stream, answer)
         with closing(stream):
             found = await _unless_gone(request.receive, _whole(stream, answer))
-        limit.cancel()
         return Response(status_code=499) if found is None else JSONResponse(found)
 
     return generate
@@ -151,17 +148,14 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, stream: Stream, answer: Answer, limit: asyncio.TimerHandle):
+    def __init__(self, stream: Stream, answer: Answer):
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self._stream, self._answer, self._limit = stream, answer, limit
+        self._stream, self._answer = stream, answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
+        with closing(self._stream):
             await _unless_gone(receive, self._send(send))
-        finally:
-            self._limit.cancel()
-            self._stream.close()
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})

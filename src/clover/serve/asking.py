@@ -68,7 +68,7 @@ class Asking:
     def _encoded(self, prompt: str | Sequence[int] | list[dict[str, str]]) -> Sequence[int]:
         try:
             return self._model.encode(prompt)
-        except (UserError, TemplateError) as error:
+        except (TemplateError, TypeError, ValueError) as error:  # of which UserError is one
             raise ApiError(400, one_line(error), "invalid_value", _prompt_field(prompt)) from error
 
     def _request(self, body: Body, prompt: tuple[int, ...], seed: int) -> Request:
@@ -91,23 +91,21 @@ class Asking:
         return request
 
     def _new_tokens(self, body: Body, prompt_tokens: int) -> int:
-        asked = body.max_tokens
-        if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
-            asked = body.max_completion_tokens
-        if isinstance(body, CompletionBody) and asked is None:
-            asked = _COMPLETION_TOKENS
+        asked, default = body.max_tokens, _COMPLETION_TOKENS
+        if isinstance(body, ChatBody):
+            asked, default = body.max_completion_tokens or asked, None
         context = self._engine.target.context_length
         room = context - prompt_tokens
-        most = room if self._most_tokens is None else min(room, self._most_tokens)
-        if asked is not None and (room < 1 or asked > room):
-            raise ApiError(
-                400,
-                f"the context is {context} tokens: {prompt_tokens} of the prompt and {asked} new ones do not fit",
-                "context_length_exceeded",
-            )
-        if asked is not None and asked > most:
-            raise ApiError(400, f"this server writes at most {most} tokens per text; {asked} are asked for")
-        return max(most if asked is None else asked, 1)
+        if asked is None:
+            bounds = [bound for bound in (room, self._most_tokens, default) if bound is not None]
+            return max(min(bounds), 1)
+        if asked > room:
+            message = f"the context is {context} tokens: {prompt_tokens} of the prompt and {asked} new ones do not fit"
+            raise ApiError(400, message, "context_length_exceeded", "max_tokens")
+        if self._most_tokens is not None and asked > self._most_tokens:
+            message = f"this server writes at most {self._most_tokens} tokens per text; {asked} are asked for"
+            raise ApiError(400, message, "invalid_value", "max_tokens")
+        return asked
 
 
 def _prompts(body: Body) -> Sequence[str | Sequence[int] | list[dict[str, str]]]:

@@ -77,9 +77,11 @@ class _Lane:
 class Stream:
     """The steps of one request's texts, in the event loop's thread. Close it, whatever happens."""
 
-    def __init__(self, worker: Worker, requests: Sequence[Request], lane: _Lane):
+    def __init__(self, worker: Worker, requests: Sequence[Request], lane: _Lane, seconds: float):
         self._worker, self._waiting = worker, deque[Step]()
         self._ready, self._error = asyncio.Event(), None
+        late = ApiError(408, f"it took longer than {seconds:g} s", "timeout")
+        self._limit = asyncio.get_running_loop().call_later(seconds, self.fail, late)
         self.tickets = [_Ticket(self, choice, request, lane) for choice, request in enumerate(requests)]
         self._left = len(self.tickets)
 
@@ -110,6 +112,7 @@ class Stream:
 
     def close(self) -> None:
         """Cancel what still runs."""
+        self._limit.cancel()
         self._worker.release(self.tickets)
 
 
@@ -118,7 +121,7 @@ class Worker:
 
     Args:
         engine: decodes requests; those without speculation have a plain engine over the same target.
-        options: texts that run at once, in either way of decoding, that may wait, and what is kept of them.
+        options: how many texts run at once, in either way of decoding, how many wait, for how long, and what is kept.
     """
 
     def __init__(self, engine: Engine, options: ServerOptions, metrics: Metrics):
@@ -127,7 +130,11 @@ class Worker:
             True: _Lane(engine, rows, kept, True),
             False: _Lane(Engine(engine.target), rows, 0, False),
         }
-        self._most, self._metrics = rows + options.max_waiting, metrics
+        self._most, self._seconds, self._metrics = (
+            rows + options.max_waiting,
+            options.request_seconds,
+            metrics,
+        )
         self._held: dict[_Ticket, None] = {}  # all that were submitted and have not ended, in their order
         self._inbox = SimpleQueue[Callable[[], None] | None]()
         self._thread = Thread(target=self._run, name="clover-engine", daemon=True)
@@ -162,7 +169,7 @@ class Worker:
     def submit(self, requests: Sequence[Request], speculation: bool) -> Stream:
         """Let requests run as soon as there is room; ApiError as `check_room`."""
         self.check_room(len(requests))
-        stream = Stream(self, requests, self._lanes[speculation])
+        stream = Stream(self, requests, self._lanes[speculation], self._seconds)
         for ticket in stream.tickets:
             self._held[ticket] = None
             self._inbox.put(lambda ticket=ticket: ticket.lane.add(ticket))
