@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from itertools import cycle
 from statistics import median
 from typing import Any
 from urllib.request import urlopen
@@ -166,8 +167,7 @@ def mixed(options: argparse.Namespace) -> dict[str, Any]:
     lengths, sizes = (20, 100, 400, None), (4, 16, 64, 200)
     kinds = [
         {"prompt": text[: rng.choice(lengths)], "max_tokens": rng.choice(sizes), "temperature": 0}
-        for text in texts
-        for _ in range(3)
+        for text, _ in zip(cycle(texts), range(options.kinds), strict=False)
     ]
     try:
         alone = [asyncio.run(ask(server.port, kind)).text for kind in kinds]
@@ -295,6 +295,7 @@ def main() -> None:
     parser.add_argument("--waves", type=int, default=3, help="of speed: requests per stream")
     parser.add_argument("--rounds", type=int, default=3, help="of speed")
     parser.add_argument("--minutes", type=float, default=10.0, help="of mixed")
+    parser.add_argument("--kinds", type=int, default=36, help="of mixed: different requests")
     parser.add_argument("--rows", type=int, default=64, help="of mixed: the server's --max-rows")
     parser.add_argument("--clients", type=int, default=1000, help="of vanish")
     parser.add_argument("--patience", type=float, default=3.0, help="of vanish: seconds at most")
