@@ -69,7 +69,8 @@ def test_messages_may_be_parts_and_the_developer_is_the_system(client: openai.Op
     divided = [{"role": "developer", "content": "s"}, {"role": "user", "content": parts}]
     answers = [client.chat.completions.create(**CHAT | {"messages": said}) for said in (plain, divided)]
     assert answers[0].choices[0].message.content == answers[1].choices[0].message.content
-    assert answers[0].usage == answers[1].usage
+    lengths = [answer.usage.prompt_tokens for answer in answers if answer.usage is not None]
+    assert lengths[0] == lengths[1] > 0
 
 
 def test_n_choices_are_those_of_consecutive_seeds(client: openai.OpenAI) -> None:
