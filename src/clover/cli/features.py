@@ -47,7 +47,7 @@ def features(options: FeaturesOptions) -> None:
     source: Texts = opened
     if options.regenerate:
         begun = (output / "index.json").exists()  # a store that has been begun holds what was written then
-        source = Texts(write_anew(options, model, opened, finished=begun).samples)
+        source = Texts(write_anew(options, model, opened, finished=begun)[0])
     _store(model, source, options)
     tell_left_out(opened.problems.values())
 

@@ -90,14 +90,6 @@ class TextOptions(options.ModelOptions):
         return FileTexts(self.files, target.tokenizer, target.eos_token_ids, self.regenerate)
 
 
-@dataclass(frozen=True)
-class WrittenTexts:
-    """What the target has written: the samples, and the seconds it took, interrupted runs included."""
-
-    samples: "list[Sample]"
-    seconds: float
-
-
 def has_written(output: Path) -> bool:
     """Whether an interrupted run has begun to write texts beside `output`."""
     from glob import escape
@@ -111,10 +103,11 @@ def write_anew(
     texts: "FileTexts",
     resume: bool = False,
     finished: bool = False,
-) -> WrittenTexts:
+) -> "tuple[list[Sample], float]":
     """Let the target write the answers into a file beside the output, which is continued where it is there.
 
-    So named, a run with another target, other data or other options never takes this one's answers.
+    So named, a run with another target, other data or other options never takes this one's answers. Returns them, and
+    the seconds that it took, interrupted runs included.
 
     Args:
         resume: the file must be there.
@@ -132,7 +125,7 @@ def write_anew(
         )
     before, started = _seconds(path), time.monotonic()
     if finished:
-        return WrittenTexts(read_regenerated(path), before)
+        return read_regenerated(path), before
     if path.exists():
         print(f"goes on from the texts in {path}; delete it to write all anew", file=sys.stderr)
     with Progress() as progress:
@@ -146,7 +139,7 @@ def write_anew(
             write_json(path.with_suffix(_SECONDS), {"seconds": before + seconds})
 
         samples = regenerate(target, texts, rules, path, show)
-    return WrittenTexts(samples, _seconds(path))
+    return samples, _seconds(path)
 
 
 def _seconds(path: Path) -> float:

@@ -138,8 +138,8 @@ def train(given: TrainOptions) -> None:
         opened = given.open(model)
         learnt: FileTexts | list[Sample] = opened
         if given.regenerate:
-            found = write_anew(given, model, opened, given.resume, finished=resume)
-            learnt, config = found.samples, replace(config, writing_seconds=found.seconds)
+            learnt, seconds = write_anew(given, model, opened, given.resume, finished=resume)
+            config = replace(config, writing_seconds=seconds)
         result = _train(model, learnt, config, resume, given.overwrite)
         options.tell_left_out(opened.problems.values())
     _report(config, result)

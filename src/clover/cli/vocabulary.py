@@ -18,25 +18,21 @@ if TYPE_CHECKING:
 
 _RECORDS = ("training_config.json", "training_log.jsonl")  # what the training left beside the weights
 
-Draft = Annotated[
-    str | None, typer.Argument(metavar="DRAFT", help="Trained draft: a directory or a name on the hub.")
-]
-Data = Annotated[
-    list[str],
-    typer.Option(
-        metavar="FILE",
-        help="Texts whose tokens are counted: .txt, .jsonl, .json or .parquet; may be given several times. Best is "
-        "what the target wrote for the training (OUTPUT.….regenerated.jsonl).",
-    ),
-]
-Size = Annotated[int, typer.Option(metavar="N", min=1, help="Tokens that the draft shall propose from.")]
-
 
 def vocabulary(
-    data: Data,
-    size: Size,
+    data: Annotated[
+        list[str],
+        typer.Option(
+            metavar="FILE",
+            help="Texts whose tokens are counted: .txt, .jsonl, .json or .parquet; may be given several times. Best "
+            "is what the target wrote for the training (OUTPUT.….regenerated.jsonl).",
+        ),
+    ],
+    size: Annotated[int, typer.Option(metavar="N", min=1, help="Tokens that the draft shall propose from.")],
     output: options.Output,
-    draft: Draft = None,
+    draft: Annotated[
+        str | None, typer.Argument(metavar="DRAFT", help="Trained draft: a directory or a name on the hub.")
+    ] = None,
     target: options.Target = None,
     overwrite: options.Overwrite = False,
     device: options.Device = None,

@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from clover import assets
 from clover.cost.breakeven import Training, recorded_seconds
@@ -29,26 +28,21 @@ _CHAINS = (1, 2, 4, 8)
 _TAUS = (2.0, 3.0, 4.0)  # at which a training pays, if none are given
 
 
-def run_cost(options: CostOptions, console: Console | None = None, errors: Console | None = None) -> Report:
+def run_cost(options: CostOptions) -> None:
     """Measure, print the tables, and write the JSON file.
-
-    Args:
-        console, errors: for the report and for the progress; standard output and error when left out.
 
     Raises:
         UserError: an option, a file or a model cannot be used; before anything is measured where possible.
     """
     shapes = _check(options)
-    with Progress(errors) as progress:
+    with Progress() as progress:
         progress.say("loading target and draft")
         target = TargetModel.load(options.target or assets.TARGET, **options.loading)
         draft = _draft(options, target)
         training = _training(options)
         costs = _measure(options, target, draft, shapes, progress)
     origin = Provenance.here(command_line("cost", options, "prompts"), target.device, target.dtype)
-    report = _report(options, origin, draft, costs, training)
-    publish(report, console, options.json)
-    return report
+    publish(_report(options, origin, draft, costs, training), json=options.json)
 
 
 def _check(options: CostOptions) -> list[TreeShape]:

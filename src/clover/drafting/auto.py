@@ -292,18 +292,15 @@ def size_group(batch_size: int) -> int:
     return round(log2(batch_size))
 
 
-def make_policy(
-    draft: DraftModel, tuning: Tuning | None = None, compiled: bool = False, lookup: bool = True
-) -> AutoPolicy:
+def make_policy(draft: DraftModel, tuning: Tuning | None = None, compiled: bool = False) -> AutoPolicy:
     """Make what chooses between plain decoding, chains, the draft's own tree and prompt lookup while it runs.
 
     Args:
         tuning: what was measured on this machine: chains and each batch size's best tree. Without it chains of a
             few depths and the draft's own tree are measured in the first steps.
         compiled: fewer shapes, because each is compiled.
-        lookup: whether prompt lookup is a candidate.
     """
-    lengths = () if not lookup else _COMPILED_LENGTHS if compiled else _LENGTHS
+    lengths = _COMPILED_LENGTHS if compiled else _LENGTHS
     lookups = {f"lookup:{length}": Candidate("lookup", LookupDrafter(length)) for length in lengths}
     found = {PLAIN: Candidate("plain", PLAIN_DRAFTER), **lookups}
     known = {} if tuning is None else _known(tuning, compiled)

@@ -19,13 +19,13 @@ def system_name(system: str) -> str:
     return SYSTEMS.get(system, system)
 
 
-def percent(share: float | None, digits: int = 0) -> str:
+def percent(share: float | None) -> str:
     """A share in percent, "–" without one.
 
-    >>> percent(0.734), percent(0.734, 1), percent(None)
-    ('73 %', '73.4 %', '–')
+    >>> percent(0.734), percent(None)
+    ('73 %', '–')
     """
-    return "–" if share is None else f"{100 * share:.{digits}f} %"
+    return "–" if share is None else f"{100 * share:.0f} %"
 
 
 def times(factor: float | None) -> str:
