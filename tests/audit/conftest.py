@@ -35,10 +35,10 @@ class LastTokenDraft(TableDraft):
 
 
 def weak_attention(
-    dtype: torch.dtype = torch.float32, family: str = "llama", strength: float = 0.2
+    dtype: torch.dtype = torch.float32, family: str = "llama", strength: float = 0.2, seed: int = 0
 ) -> TracedTarget:
     """A target in which the last token matters most, and all that stands before it a little."""
-    model: Any = tiny_model(family, torch.float32)
+    model: Any = tiny_model(family, torch.float32, seed)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "o_proj" in name:
@@ -46,8 +46,8 @@ def weak_attention(
     return TracedTarget(TargetModel(model.to(dtype)))
 
 
-def prompts_of(target: TargetModel, count: int = 5) -> list[tuple[int, ...]]:
-    rng = Random(0)
+def prompts_of(target: TargetModel, seed: int = 0, count: int = 5) -> list[tuple[int, ...]]:
+    rng = Random(seed)
     return [
         tuple(rng.randrange(3, target.vocab_size) for _ in range(rng.choice((4, 9)))) for _ in range(count)
     ]
@@ -58,10 +58,11 @@ def audit_of(
     trees: Sequence[str] = ("clover2",),
     sizes: Sequence[int] = (3,),
     temperature: float = 0.8,
+    seed: int = 0,
 ) -> LocalAudit:
     draft: Any = LastTokenDraft(target)
     engines = {PLAIN: Engine(target)} | {tree: Engine(target, draft, parse_tree(tree)) for tree in trees}
-    modes = make_modes(prompts_of(target), NEW_TOKENS, temperature, target.vocab_size)
+    modes = make_modes(prompts_of(target, seed), NEW_TOKENS, temperature, target.vocab_size)
     return LocalAudit(engines, modes, sizes)
 
 

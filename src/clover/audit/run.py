@@ -70,6 +70,8 @@ def _check(options: AuditOptions) -> None:
         raise UserError("--server is audited as it runs; leave out --target, --draft, --tree and --against")
     for tree in options.trees:
         api.what_drafts(*_how(tree))
+    if options.prompts is not None:
+        read_tasks([options.prompts])  # before a target is loaded
     check_outputs(options.json)
     if options.html is not None:
         check_output_file(options.html)

@@ -1,0 +1,92 @@
+"""The command from end to end, on the tiny pair."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import clover.engine.step as step_module
+from clover.verify import verify_on_host
+from tests.tiny import save_tiny_pair
+
+
+@pytest.fixture(scope="module")
+def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+    where = tmp_path_factory.mktemp("audit")
+    target, draft = save_tiny_pair(where)
+    prompts = where / "prompts.json"
+    prompts.write_text(json.dumps({"prompts": ["def area(self):", "import os"]}))
+    models = ("--target", target, "--draft", draft, "--prompts", prompts)
+    return ["audit", *models, "--max-new-tokens", 6, "--batch-size", 2, "--tree", "clover2"]
+
+
+def test_a_clean_audit_writes_its_report(
+    run_clover: Callable, arguments: list[object], tmp_path: Path
+) -> None:
+    page, data = tmp_path / "audit.html", tmp_path / "audit.json"
+    done = run_clover(
+        *arguments, "--html", page, "--json", data, "--against", "transformers", "--temperature", 0
+    )
+    assert done.code == 0, done.err
+    assert "Clean: output is unchanged, token by token" in done.out
+    found = json.loads(data.read_text())
+    names = ("verdict", "tokens", "differences", "near_ties", "defects", "sampled_p_value")
+    assert [found[name] for name in names] == ["clean", 24, 0, 0, 0, None]
+    assert found["provenance"]["dtype"] == "float32" and found["against"] == "transformers"
+    assert "Clean: output is unchanged" in page.read_text()
+
+
+def test_bfloat16_is_repeated_in_float32(
+    run_clover: Callable, arguments: list[object], tmp_path: Path
+) -> None:
+    data = tmp_path / "audit.json"
+    done = run_clover(*arguments, "--dtype", "bfloat16", "--temperature", 0, "--json", data)
+    assert done.code == 0, done.out + done.err
+    assert [part["dtype"] for part in json.loads(data.read_text())["parts"]] == ["bfloat16", "float32"]
+
+
+def test_a_defect_is_an_exit_code(
+    run_clover: Callable, arguments: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A draft token too many is accepted; the key of a server is in no report."""
+
+    def careless(tree: object, choices: object) -> object:
+        honest = verify_on_host(tree, choices)  # type: ignore[arg-type]
+        return dataclasses.replace(
+            honest,
+            tokens=torch.cat((tree.tokens[:, 1:2], honest.tokens[:, 1:]), dim=1),  # type: ignore[attr-defined]
+        )
+
+    monkeypatch.setattr(step_module, "verify_on_host", careless)
+    data = tmp_path / "audit.json"
+    done = run_clover(*arguments, "--temperature", 0, "--json", data, "--api-key", "very-secret")
+    assert done.code == 1
+    found = json.loads(data.read_text())
+    assert found["verdict"] == "defect" and found["defects"] > 0 and found["differences"] > 0
+    first = next(one for way in found["parts"][0]["ways"] for one in way["differences"] if one["defect"])
+    assert {"prompt", "position", "expected", "token", "gap", "noise"} <= set(first)
+    assert "Defect: output is changed" in done.out
+    assert "very-secret" not in done.out + data.read_text()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--target", "x"], "no draft"),
+        (["--plain-server", "http://x"], "--server"),
+        (["--server", "http://x", "--draft", "y"], "leave out"),
+        (["--tree", "hedge"], "hedge"),
+        (["--prompts", "missing.json"], "missing.json"),
+        (["--html", "."], "directory"),
+        (["--against", "hope"], "against"),
+    ],
+)
+def test_bad_input_is_one_line(run_clover: Callable, more: list[str], message: str) -> None:
+    done = run_clover("audit", *more)
+    assert done.code == 2 and message in done.err
+    assert done.err.startswith("clover: error: ") and done.err.count("\n") == 1
