@@ -57,8 +57,8 @@ def main() -> None:
             url = next(found[1] for line in server.stderr if (found := re.search(r"page at (\S+)", line)))
             with sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
-                take(browser, url, DOCS / "page.png", dark=False, width=1360, height=900)
-                take(browser, url, DOCS / "page-dark.png", dark=True, width=1360, height=900)
+                take(browser, url, DOCS / "page.png", dark=False, width=1360, height=1000)
+                take(browser, url, DOCS / "page-dark.png", dark=True, width=1360, height=1000)
                 browser.close()
         finally:
             server.terminate()
