@@ -1,9 +1,10 @@
 """Record what `replay.py` replays of a pair: how far chain and tree are right at every token, and what steps take.
 
-    python benchmarks/record.py --name recall [--target DIR] [--draft DIR] [--output docs/results/replay]
+    python benchmarks/record.py --name recall [--target DIR] [--draft DIR] [--costs FILE]
 
 The target writes texts after the embedded development prompts, or those of `--prompts FILE`, greedily and at
-temperature 0.8. At each new token the draft is forced along the text. Steps are timed in turn, in one thread.
+temperature 0.8. At each new token the draft is forced along the text. Steps are timed in turn, in one thread; or
+their times are those of another recording, whose draft has the same structure.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from clover.tune.texts import fill_batch, read_requests, write_texts
 from clover.tune.timing import time_in_turn, until
 
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-NEW_TOKENS, PROMPTS, TEMPERATURES, DEPTHS = 96, 24, (0.0, 0.8), (1, 3, 6)
+NEW_TOKENS, PROMPTS, TEMPERATURES, DEPTHS = 64, 8, (0.0, 0.8), (1, 3, 6)
 WIDE = TreeShape.from_paths(
     [(i,) for i in range(10)] + list(product(range(3), range(7)))
 )  # as many as a look-up
@@ -51,7 +52,10 @@ def main() -> None:
         wanted = read_requests(files, target, PROMPTS, NEW_TOKENS + deepest + 1, temperature)
         requests = [replace(request, eos=()) for request in wanted]
         texts += record_texts(target, draft, requests, tree, deepest)
-    costs = {size: step_costs(target, draft, requests, size, tree, deepest) for size in options.sizes}
+    if options.costs:
+        costs = json.loads(options.costs.read_text())["costs"]
+    else:
+        costs = {size: step_costs(target, draft, requests, size, tree, deepest) for size in options.sizes}
     found = {"pair": options.name, "date": date.today().isoformat(), "system": draft.config.model_type}
     found |= {"dtype": str(target.dtype), "deepest": deepest, "tree": static_spec(tree), "costs": costs}
     path = options.output / f"paths-{options.name}.json"
@@ -116,6 +120,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--dtype")
     parser.add_argument("--prompts", type=Path, nargs="*", default=[])
     parser.add_argument("--sizes", type=int, nargs="*", default=[1, 4, 16])
+    parser.add_argument("--costs", type=Path)
     parser.add_argument("--output", type=Path, default=Path("docs/results/replay"))
     return parser.parse_args()
 
