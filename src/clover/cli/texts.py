@@ -2,7 +2,7 @@
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,7 +77,9 @@ class TextOptions(options.ModelOptions):
         from clover.assets import TARGET
         from clover.target import TargetModel
 
-        target = TargetModel.load(self.target or TARGET, **self.loading | {"dtype": self.dtype or "fastest"})
+        target = TargetModel.load(
+            self.target or TARGET, **replace(self, dtype=self.dtype or "fastest").loading
+        )
         if target.tokenizer is None:
             raise UserError(f"the target {self.target} has no tokenizer, which training texts need")
         return target

@@ -150,7 +150,7 @@ def _config(given: TrainOptions) -> "TrainConfig":
     from clover.train import TrainConfig, named_recipe
 
     settings, fields = named_recipe(given.recipe, given.system)
-    dtype = _DTYPES.get(given.dtype or "", given.dtype)
+    dtype: Any = _DTYPES.get(given.dtype or "", given.dtype)
     config = TrainConfig(
         output=str(given.output),
         target=given.target or "embedded",
