@@ -1,7 +1,10 @@
 """vLLM's settings for these tests, which `make test-vllm` runs in an environment of their own."""
 
 import os
+import sys
+import tempfile
 from importlib.util import find_spec
+from pathlib import Path
 
 if find_spec("vllm") is None:
     collect_ignore_glob = ["test_*.py"]
@@ -15,10 +18,14 @@ os.environ.update(
 )
 os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
 
+if os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "1":  # it asks for a distribution called vllm
+    _named = Path(tempfile.mkdtemp()) / "vllm-0.32.0.dist-info"
+    _named.mkdir()
+    (_named / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0\n")
+    sys.path.insert(0, str(_named.parent))
+    os.environ["PYTHONPATH"] = str(_named.parent)  # of the process in which vLLM looks at a new architecture
+
 import json
-import sys
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -26,13 +33,6 @@ from clover import assets
 from clover.integrations.export import export
 from clover.target import TargetModel
 from tests.integrations.vllm.engine import SYSTEMS, Served, serve
-
-if os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "1":  # it asks for a distribution called vllm
-    _named = Path(tempfile.mkdtemp()) / "vllm-0.32.0.dist-info"
-    _named.mkdir()
-    (_named / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0\n")
-    sys.path.insert(0, str(_named.parent))
-    os.environ["PYTHONPATH"] = str(_named.parent)  # of the process in which vLLM looks at a new architecture
 
 
 @pytest.fixture(scope="session")

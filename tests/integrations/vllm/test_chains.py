@@ -33,7 +33,7 @@ def test_chains_and_texts(system, drafted, drafts, target, prompts, plain):
 
 @pytest.mark.parametrize("system", ["clover2", "recall"])
 def test_a_prompt_read_in_chunks(system, drafts, target, prompts, plain):
-    chunk = 48
+    chunk = 40
     served = [serve([prompt], drafts[system], max_num_batched_tokens=chunk) for prompt in prompts[-2:]]
     assert [one.rounds[0][0] for one in served] == plain.rounds[0][-2:]
     for prompt, one in zip(prompts[-2:], served, strict=True):

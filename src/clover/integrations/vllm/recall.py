@@ -38,6 +38,9 @@ _DIGITS = 6  # decimal ones of a position, hexadecimal ones of a token
 class TokenMemory(torch.nn.Module):
     """Tokens of the text by their position, kept in the paged cache of an attention layer."""
 
+    tens: Tensor
+    sixteens: Tensor
+
     def __init__(self, vllm_config: VllmConfig, prefix: str):
         super().__init__()
         if vllm_config.model_config.max_model_len > 10**_DIGITS:

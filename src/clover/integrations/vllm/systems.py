@@ -26,12 +26,10 @@ _STACK = "augment.stack."
 class _Augmenting(CloverForCausalLM):
     """A draft with augmenting layers: vLLM's own model of the target's architecture, cut to a few layers."""
 
-    num_layers: int
-
     def add_attention(self, vllm_config: VllmConfig, prefix: str) -> None:
         self.draft.augment = None
         target = self.config.target_config
-        short = short_config(target, self.num_layers)
+        short = short_config(target, getattr(self.config, "num_augmenting_layers", 1))
         config = vllm_config.with_hf_config(short, architectures=target["architectures"])
         config.quant_config = None  # the draft's layers are not quantized, whatever the target's are
         self.layers: Any = initialize_model(vllm_config=config, prefix=maybe_prefix(prefix, "clover"))
@@ -55,10 +53,6 @@ class Clover2ForCausalLM(_Augmenting):
 
     draft_class = Clover2Draft
 
-    @property
-    def num_layers(self) -> int:
-        return self.config.num_augmenting_layers
-
     def first(self, states: Tensor, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         folded = self.draft.fold(states, self.draft.embed(tokens).to(states.dtype))
         augmented, output = self.draft.step(0, self.augment(folded, positions), tokens)
@@ -73,7 +67,7 @@ class Clover1ForCausalLM(_Augmenting):
     """Clover-1 on vLLM. The driver does not say how deep a pass is, and each depth has a head: they are counted."""
 
     draft_class = Clover1Draft
-    num_layers = 1
+    depth: Tensor
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = ""):
         super().__init__(vllm_config=vllm_config, prefix=prefix)
