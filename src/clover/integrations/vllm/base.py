@@ -11,7 +11,7 @@ rank of a tensor-parallel group; attention is sharded.
 Shapes: R rows of one pass, H hidden, V vocabulary, V' draft vocabulary.
 """
 
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
@@ -217,10 +217,10 @@ class _ShardedRows:
 
 def _rows(layer: VocabParallelEmbedding, count: int) -> Tensor | _ShardedRows:
     weight = getattr(layer, "weight", None)
-    whole = get_tensor_model_parallel_world_size() == 1 and isinstance(weight, Tensor)
-    if whole and weight.is_floating_point() and weight.shape[1] == layer.embedding_dim:
-        return weight.data[:count]
-    return _ShardedRows(layer)
+    if get_tensor_model_parallel_world_size() > 1 or not isinstance(weight, Tensor):
+        return _ShardedRows(layer)
+    plain = weight.is_floating_point() and weight.shape[1] == layer.embedding_dim
+    return weight.data[:count] if plain else _ShardedRows(layer)
 
 
 def _check_target(trained_for: Mapping[str, Any], served: Any) -> None:

@@ -8,6 +8,8 @@ A step costs the same whatever it accepts, so the texts do not matter. Every num
 its own, which gives its memory back.
 """
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
 import argparse
 import json
 import os
