@@ -145,7 +145,7 @@ class Plan:
         how = {"batch_size": size, "temperature": temperature, "rounds": self.suite.measuring.rounds}
         config = self._config(drafts, [task]) | how | {"trees": [draft.trees for draft in drafts]}
         steps, seed = drafts[0].method.steps, drafts[0].method.seed
-        trained = f", {steps} steps, seed {seed}" if steps else f", seed {seed}" if seed else ""
+        trained = f", {steps} steps, seed {seed}" if steps else ""
         label = f"measure {task.name}, batch {size}, temperature {temperature:g}{trained}"
         return Cell(label, config, drafts, task, size, temperature)
 
@@ -190,7 +190,8 @@ def _groups(drafts: Sequence[Draft]) -> list[tuple[Draft, ...]]:
     groups: dict[tuple[int | None, int | None], list[Draft]] = {}
     for draft in drafts:
         if draft.trees:
-            groups.setdefault((draft.method.steps, draft.method.seed), []).append(draft)
+            trained_here = (draft.method.steps, draft.method.seed) if draft.loss else (None, None)
+            groups.setdefault(trained_here, []).append(draft)
     free = groups.pop((None, None), [])
     return [(*group, *free) for group in groups.values() or ([[]] if free else [])]
 

@@ -93,6 +93,8 @@ def _page(folder: Path) -> str:
     parts = ["# Results on one target", _INTRODUCTION]
     for file in sorted(folder.glob("*.json")):
         content = read_json(file)
+        if "tables" not in content:  # of another command
+            continue
         parts += [f"## {content['title']}", f"[{file.name}]({file.name}). {content['note']}"]
         for table in content["tables"]:
             parts += [f"### {table['title']}", *([table["note"]] if table["note"] else []), _markdown(table)]
