@@ -13,6 +13,7 @@ from clover.assets import TARGET
 draft, target, *_ = [*sys.argv[1:], str(TARGET)]
 llm = LLM(
     target,
+    dtype="float32",  # on a CPU; leave it out on a GPU
     max_model_len=512,
     speculative_config={"method": "eagle", "model": draft, "num_speculative_tokens": 4},
 )
