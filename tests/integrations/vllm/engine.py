@@ -44,7 +44,7 @@ def serve(
     """Run prompts through vLLM greedily, with a draft directory or without."""
     llm = make_llm(draft, drafted, **settings)
     try:
-        chains = _record(llm, [len(prompt) for prompt in prompts])
+        chains = _record(llm)
         written, outputs = [], []
         for _ in range(rounds):
             outputs = _generate(llm, prompts, max_tokens)
@@ -90,16 +90,17 @@ def _generate(llm: Any, prompts: Sequence[Sequence[int]], max_tokens: int) -> li
     return llm.generate([{"prompt_token_ids": list(prompt)} for prompt in prompts], greedy, use_tqdm=False)
 
 
-def _record(llm: Any, prompt_lengths: Sequence[int]) -> list[Chain]:
+def _record(llm: Any) -> list[Chain]:
     """A list that fills with the chains drafted after texts whose prompt has been read whole."""
-    scheduler, chains = llm.llm_engine.engine_core.engine_core.scheduler, list[Chain]()
+    core, chains = llm.llm_engine.engine_core.engine_core, list[Chain]()
+    scheduler, proposed = core.scheduler, _record_proposals(core)
     update = scheduler.update_draft_token_ids
 
     def recorded(made: Any) -> None:
         for name, drafted in zip(made.req_ids, made.draft_token_ids, strict=True):
             request = scheduler.requests.get(name)
             if request is not None and request.num_output_tokens > 0:
-                chains.append(Chain(tuple(request.all_token_ids), tuple(drafted)))
+                chains.append(Chain(tuple(request.all_token_ids), tuple(proposed.get(name, drafted))))
         update(made)
 
     scheduler.update_draft_token_ids = recorded
@@ -126,6 +127,24 @@ def own_chains(
         hidden = found[0][:, : len(chain.text) - 1]
         own[chain] = Chain(chain.text, _own_chain(draft, hidden, chain.text, len(chain.drafted), fed or {}))
     return [own[chain] for chain in chains]
+
+
+def _record_proposals(core: Any) -> dict[str, list[int]]:
+    """The newest chain of each request by model runner V2, which does not tell the scheduler; empty with V1."""
+    proposed: dict[str, list[int]] = {}
+    worker = getattr(core.model_executor, "driver_worker", None)
+    runner = getattr(getattr(worker, "worker", None), "model_runner", None)
+    speculator = getattr(runner, "speculator", None)
+    if speculator is not None:
+        propose = speculator.propose
+
+        def recorded(batch: Any, *arguments: Any, **named: Any) -> torch.Tensor:
+            drafted = propose(batch, *arguments, **named)
+            proposed.update(zip(batch.req_ids, drafted.tolist(), strict=False))
+            return drafted
+
+        speculator.propose = recorded
+    return proposed
 
 
 @torch.inference_mode()
