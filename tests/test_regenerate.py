@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -105,7 +106,7 @@ def test_texts_that_end_make_room_and_what_runs_at_the_deadline_is_kept(
     samples = [sample([3 + i, 4, 5, 6, 7, 8, 9, 10], [1] * 8) for i in range(6)]
     whole = regenerate(target, samples, CONFIG, tmp_path / "whole.jsonl")
     ticks = iter(range(1000))
-    monkeypatch.setattr("clover.regenerate.time.monotonic", lambda: next(ticks))
+    monkeypatch.setattr("clover.regenerate.time", SimpleNamespace(monotonic=lambda: next(ticks)))
     part = regenerate(target, samples, replace(CONFIG, max_minutes=0.5), tmp_path / "part.jsonl")
     assert len(part) == 4  # two that ended after 20 steps, and two after nine more
     for short, full in zip(part, whole, strict=False):

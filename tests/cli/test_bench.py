@@ -59,7 +59,7 @@ def test_the_embedded_pair(run_clover: Callable, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["no-such-directory/target"], "no draft"),
+        (["no-such-directory/target"], "no-such-directory/target cannot be loaded"),
         (["--batch-size", "0"], "--batch-size"),
         (["--temperature", "-1"], "--temperature"),
         (["--rounds", "0"], "--rounds"),

@@ -1,23 +1,13 @@
 """`model.generate(custom_generate=clover.speculative(draft))` against `model.generate` without the argument."""
 
-import copy
-import gc
-import pickle
-import shutil
-import weakref
-from pathlib import Path
-
 import pytest
 import torch
 from scipy.stats import chisquare
-from tokenizers import Tokenizer, decoders, models
 from transformers import (
-    LogitsProcessor,
     LogitsProcessorList,
     MinPLogitsWarper,
     NoBadWordsLogitsProcessor,
     PreTrainedModel,
-    PreTrainedTokenizerFast,
     RepetitionPenaltyLogitsProcessor,
     SequenceBiasLogitsProcessor,
     StoppingCriteria,
@@ -27,25 +17,13 @@ from transformers import (
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
-from transformers.generation.streamers import BaseStreamer
 
 import clover
-from clover.drafts import Clover2Draft
-from clover.errors import UserError
 from clover.integrations.transformers_options import row_options
 from clover.sampling import Sampler, SamplingParams
-from clover.target import TargetModel
 from clover.tree import TokenTree, TreeShape
 from tests.families import VOCAB, tiny_model
-
-PAD = 0
-PROMPTS = ((5, 9, 33, 12), (7,), (21, 4, 4, 17, 30, 11, 8), (3, 40))
-
-
-def draft_for(model: PreTrainedModel) -> Clover2Draft:
-    torch.manual_seed(1)
-    draft = Clover2Draft.from_target(TargetModel(model), num_augmenting_layers=1, num_heads=5)
-    return draft.to(model.dtype).eval()
+from tests.integrations.small import PAD, PROMPTS, Columns, Spread, batch, draft_for, tokenizer
 
 
 @pytest.fixture(autouse=True)
@@ -64,31 +42,6 @@ def llama() -> PreTrainedModel:
 @pytest.fixture(scope="module")
 def fast(llama):
     return clover.speculative(draft_for(llama), tree="chain:3")
-
-
-def batch(prompts=PROMPTS) -> dict[str, torch.Tensor]:
-    width = max(map(len, prompts))
-    ids = [[PAD] * (width - len(p)) + list(p) for p in prompts]
-    mask = [[0] * (width - len(p)) + [1] * len(p) for p in prompts]
-    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask), "pad_token_id": PAD}
-
-
-def tokenizer() -> PreTrainedTokenizerFast:
-    vocab = {chr(ord("A") + i): i for i in range(VOCAB)}
-    letters = Tokenizer(models.BPE(vocab, merges=[]))
-    letters.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=letters)
-
-
-class Columns(BaseStreamer):
-    def __init__(self):
-        self.put_values, self.ended = [], False
-
-    def put(self, value):
-        self.put_values.append(value.tolist())
-
-    def end(self):
-        self.ended = True
 
 
 # -- greedy ------------------------------------------------------------------------------------------------------------
@@ -120,13 +73,6 @@ def test_greedy_output_with_processors_and_other_ends(llama, fast, options):
     assert llama.generate(**batch(), max_new_tokens=30, **options, custom_generate=fast).equal(plain)
     unhindered = llama.generate(**batch(), max_new_tokens=30)
     assert "logits_processor" in options or "temperature" in options or not plain.equal(unhindered)
-
-
-class Spread(LogitsProcessor):
-    """Takes from tokens what the last two of the text say: a function of a text and its scores."""
-
-    def __call__(self, input_ids, scores):
-        return scores - (torch.arange(VOCAB) + input_ids[:, -1:]) % 7 * (1 + input_ids[:, -2:-1] % 2)
 
 
 def allowed(row, text):
@@ -345,108 +291,3 @@ def test_options_do_what_the_processors_do(do_sample, bans):
         torch.testing.assert_close(probs, expected.softmax(-1))
     else:
         assert probs.argmax(-1).equal(expected.argmax(-1))
-
-
-# -- what cannot be honoured -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"num_beams": 2}, "beam_search"),
-        ({"num_beams": 2, "do_sample": True}, "beam_sample"),
-        ({"penalty_alpha": 0.6, "top_k": 4}, "contrastive_search"),
-        ({"prompt_lookup_num_tokens": 3}, "assisted_generation"),
-        ({"guidance_scale": 2.0}, "UnbatchedClassifierFreeGuidanceLogitsProcessor"),
-        ({"logits_processor": [Spread()]}, r"Spread \(if it looks at .* processors=\[Spread\]\)"),
-        ({"stop_strings": ["B"], "tokenizer": tokenizer()}, "tokenizer"),
-        ({"return_dict_in_generate": True, "output_scores": True}, "output_scores"),
-        ({"output_hidden_states": True}, "output_hidden_states"),
-        ({"use_cache": False}, "use_cache"),
-        ({"cache_implementation": "static"}, "cache_implementation"),
-        ({"synced_gpus": True}, "synced_gpus"),
-        ({"position_ids": torch.arange(7).expand(4, 7)}, "position_ids"),
-        ({"max_new_tokens": 300}, "lower max_new_tokens or max_length by 51"),
-        ({"attention_mask": torch.tensor([[1, 1, 1, 1, 1, 1, 0]] * 4)}, "padding_side='left'"),
-        ({"attention_mask": torch.tensor([[1, 0, 1, 1, 1, 1, 1]] * 4)}, "padding_side='left'"),
-    ],
-)
-def test_what_cannot_be_honoured_is_named(llama, fast, options, named):
-    with pytest.raises(UserError, match=named):
-        llama.generate(**{**batch(), "max_new_tokens": 5, **options}, custom_generate=fast)
-
-
-def test_other_inputs_and_models_are_refused(llama, fast):
-    one, states = torch.tensor([[5]]), torch.zeros(1, 3, 32, dtype=torch.float64)
-    cache = llama(torch.tensor([[5, 9]]), use_cache=True).past_key_values
-    for model, inputs, named in (
-        (llama, {"inputs": torch.tensor([[5, 9, 33]]), "past_key_values": cache}, "past_key_values"),
-        (llama, {"inputs_embeds": states}, "inputs_embeds"),
-        (llama, {"inputs": one, "assistant_model": llama}, "assistant_model"),
-        (tiny_model("gpt2"), {"inputs": one, "token_type_ids": one}, "token_type_ids"),
-    ):
-        with pytest.raises(UserError, match=named):
-            model.generate(**inputs, max_new_tokens=2, custom_generate=fast)
-
-
-# -- the model and the draft -------------------------------------------------------------------------------------------
-
-
-def test_model_is_probed_once_and_left_as_it_was(monkeypatch):
-    model, made = tiny_model("llama"), []
-    draft = draft_for(model)
-    model.requires_grad_(True)
-    start = TargetModel.__init__
-    monkeypatch.setattr(TargetModel, "__init__", lambda self, *args: made.append(1) or start(self, *args))
-    for _ in range(2):
-        model.generate(**batch(), max_new_tokens=2, custom_generate=clover.speculative(draft))
-    assert len(made) == 1
-    assert all(weight.requires_grad for weight in model.parameters())
-    assert "forward" not in vars(model)
-    assert not vars(copy.deepcopy(model))["_clover_engines"].engines
-    assert not vars(pickle.loads(pickle.dumps(model)))["_clover_engines"].engines
-
-
-def test_nothing_outlives_the_model():
-    model = tiny_model("llama")
-    fast = clover.speculative(draft_for(tiny_model("llama")))
-    model.generate(**batch(), max_new_tokens=2, custom_generate=fast)
-    gone = weakref.ref(model)
-    fast.draft.bind(TargetModel(tiny_model("llama")))
-    del model
-    gc.collect()
-    assert gone() is None
-
-
-def test_draft_from_a_directory_is_read_once(llama, tmp_path: Path):
-    draft_for(llama).save_pretrained(tmp_path / "draft")
-    expected = llama.generate(**batch(), max_new_tokens=8)
-    for _ in range(2):
-        fast = clover.speculative(tmp_path / "draft", tree="chain:2")
-        assert llama.generate(**batch(), max_new_tokens=8, custom_generate=fast).equal(expected)
-        shutil.rmtree(tmp_path / "draft", ignore_errors=True)
-
-
-def test_a_moved_model_is_set_up_anew():
-    model = tiny_model("llama")
-    fast = clover.speculative(draft_for(model))
-    model.generate(**batch(), max_new_tokens=2, custom_generate=fast)
-    model.float()
-    with pytest.raises(UserError, match="move the draft"):
-        model.generate(**batch(), max_new_tokens=2, custom_generate=fast)
-    fast.draft.float()
-    assert model.generate(**batch(), max_new_tokens=2, custom_generate=fast).shape == (4, 9)
-
-
-def test_models_that_do_not_fit(llama):
-    fast = clover.speculative(draft_for(llama))
-    model = tiny_model("llama")
-    with pytest.raises(UserError, match="training mode"):
-        model.train().generate(**batch(), max_new_tokens=2, custom_generate=fast)
-    model.eval().set_attn_implementation("eager")
-    with pytest.raises(UserError, match="sdpa"):
-        model.generate(**batch(), max_new_tokens=2, custom_generate=fast)
-    with pytest.raises(UserError, match="model_type"):
-        tiny_model("qwen2").generate(**batch(), max_new_tokens=2, custom_generate=fast)
-    with pytest.raises(UserError, match="no draft at"):
-        llama.generate(**batch(), max_new_tokens=2, custom_generate=clover.speculative("/nowhere"))

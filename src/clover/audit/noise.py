@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from clover.target import TargetModel
+from clover.target.structure import cache_argument, cache_of
 
 _ROWS, _MORE = 3, 7  # of the batch, and tokens after the text there
 _BRANCHES = 12  # nodes beside the text
@@ -69,11 +70,11 @@ def _in_runs(target: TargetModel, tokens: Tensor, new: int, size: int, rows: int
     """On transformers' own cache, so many tokens at a time."""
     base: Any = target.base
     tokens, start = tokens.expand(rows, -1), tokens.shape[1] - new
-    cache, parts = None, []
+    name, cache, parts = cache_argument(base), None, []
     for run in (
         [tokens[:, :start], *tokens[:, start:].split(size, dim=1)] if start else tokens.split(size, dim=1)
     ):
-        output = base(input_ids=run, past_key_values=cache, use_cache=True)
-        cache = output.past_key_values
+        output = base(input_ids=run, use_cache=True, **{name: cache})
+        cache = cache_of(output)
         parts.append(output.last_hidden_state[0])
     return target.logits(torch.cat(parts)[-new:])

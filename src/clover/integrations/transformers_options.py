@@ -37,7 +37,8 @@ _OF_TEXT = (
     *(hf.LogitNormalization, hf.InfNanRemoveLogitsProcessor),
 )
 _NOT_RETURNED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
-_PREPARED = ("attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep")
+_CACHES = ("cache", "past_key_values")  # since transformers 5.24, and before
+_PREPARED = ("attention_mask", "position_ids", *_CACHES, "use_cache", "logits_to_keep")
 _PREPARED += ("cache_position",)  # of older releases
 
 
@@ -56,9 +57,10 @@ def check_options(config: hf.GenerationConfig, arguments: Mapping[str, Any]) -> 
             raise refused(name)
     if config.use_cache is False:
         raise refused("use_cache=False")
-    cache = arguments.get("past_key_values")
-    if cache is not None and (cache.get_seq_length() or getattr(cache, "_is_user_defined", False)):
-        raise refused("past_key_values")
+    for name in _CACHES:
+        cache = arguments.get(name)
+        if cache is not None and (cache.get_seq_length() or getattr(cache, "_is_user_defined", False)):
+            raise refused(name)
     for name, value in arguments.items():
         if name not in _PREPARED and value is not None and value is not False:
             raise refused(name)

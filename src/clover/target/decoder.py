@@ -9,12 +9,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, DynamicCache, PretrainedConfig
+from transformers import AutoConfig, AutoModel, PretrainedConfig
 
 from clover.cache import KVCache
 from clover.errors import UserError, one_line
 from clover.target.model import TargetModel
-from clover.target.structure import Taps, find_layers, is_norm, kv_shape, place_of_final_norm, sdpa_mask
+from clover.target.structure import (
+    Taps,
+    cache_argument,
+    cache_of,
+    find_layers,
+    is_norm,
+    kv_shape,
+    place_of_final_norm,
+    sdpa_mask,
+)
 from clover.target.support import model_type, position_limit
 
 
@@ -95,14 +104,14 @@ class DecoderStack(nn.Module):
             # padding of a row that is near the end of the context would pass it
             position_ids=positions.clamp(max=self._last_position),
             attention_mask=None if cache is None else sdpa_mask(mask, added, cache, inputs.dtype),
-            past_key_values=cache,
             use_cache=cache is not None,
+            **{cache_argument(self.stack): cache},
         )
         return output.last_hidden_state
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
         """An empty cache for the layers' keys and values: B rows with room for ``capacity`` tokens each."""
-        cache = self._probe(0.0, past_key_values=DynamicCache(), use_cache=True).past_key_values
+        cache = cache_of(self._probe(0.0, use_cache=True))
         weight = next(self.layers.parameters())
         return KVCache.new(kv_shape(cache, self.stack.config), batch_size, capacity, weight)
 

@@ -21,7 +21,15 @@ from clover.target import loading, support
 from clover.target.fast_linear import MAX_BYTES, can_speed_up, fast_linear, shared_copy, speed_up
 from clover.target.gguf import find_source
 from clover.target.probe import check_tree, run_plainly
-from clover.target.structure import LogitsHead, Taps, find_layers, kv_shape, place_of_final_norm, sdpa_mask
+from clover.target.structure import (
+    LogitsHead,
+    Taps,
+    cache_argument,
+    find_layers,
+    kv_shape,
+    place_of_final_norm,
+    sdpa_mask,
+)
 
 HIDDEN_STATES = ("post_norm", "pre_norm", "low_middle_high")
 
@@ -70,6 +78,7 @@ class TargetModel:
                 fast_linear(head, packed=True, int8=False),
             )
             speed_up(self.base, int8=False)
+        self._cache_argument = cache_argument(self.base)
         self.head = LogitsHead(head, model.config)
         with torch.no_grad():
             plain = run_plainly(self)
@@ -203,8 +212,8 @@ class TargetModel:
             input_ids=tokens,
             position_ids=positions,
             attention_mask=sdpa_mask(mask, tokens.shape[1], cache, self.dtype),
-            past_key_values=cache,
             use_cache=True,
+            **{self._cache_argument: cache},
         )
 
     def forward_fixed(
@@ -220,8 +229,8 @@ class TargetModel:
             input_ids=tokens,
             position_ids=cache.positions(1) + depths,
             attention_mask=sdpa_mask(mask, tokens.shape[1], cache, self.dtype),
-            past_key_values=cache,
             use_cache=True,
+            **{self._cache_argument: cache},
         ).last_hidden_state
         return TargetOutput(hidden, taps.take(hidden))
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from clover.errors import UserError, one_line
+from clover.target.structure import cache_of
 from clover.target.support import windows
 from clover.tree import TokenTree
 
@@ -53,7 +54,7 @@ def run_plainly(target: TargetModel) -> PlainRun:
         logits = target.model(input_ids=plain, use_cache=False).logits
     except Exception as error:
         raise UserError(f"{target.name} cannot run a short text: {one_line(error)}") from error
-    return PlainRun(tokens, output.last_hidden_state, logits, output.past_key_values)
+    return PlainRun(tokens, output.last_hidden_state, logits, cache_of(output))
 
 
 def check_tree(target: TargetModel, plain: PlainRun) -> None:

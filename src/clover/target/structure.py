@@ -3,6 +3,7 @@
 Shape legend: B batch, T text, N nodes, H hidden, W width of the hidden states that are read, V vocabulary.
 """
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -137,3 +138,13 @@ def sdpa_mask(mask: Tensor | None, num_tokens: int, cache: KVCache, dtype: torch
             return None
     mask = cache.causal_mask(num_tokens) if mask is None else mask
     return torch.where(mask, 0.0, float("-inf")).to(dtype)
+
+
+def cache_argument(base: nn.Module) -> str:
+    """What a model's forward calls its cache: `cache` since transformers 5.24, `past_key_values` before."""
+    return "cache" if "cache" in inspect.signature(base.forward).parameters else "past_key_values"
+
+
+def cache_of(output: Any) -> Any:
+    """The cache in a model's output, under either name; None where it has none."""
+    return next((output[name] for name in ("cache", "past_key_values") if name in output), None)
