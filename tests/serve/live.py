@@ -14,7 +14,7 @@ from typing import Any
 
 from clover.api import Clover
 from clover.serve.options import ServerOptions
-from clover.serve.run import listen, make_server
+from clover.serve.run import listen, make_server, run_server
 from clover.serve.service import Service
 
 NAME = "tiny"
@@ -82,7 +82,7 @@ def serving(model: Clover, options: ServerOptions | None = None) -> Iterator[Liv
     """Serve a model while the block runs."""
     service = Service(model, NAME, "recall", options or ServerOptions())
     server, taken = make_server(service), listen("127.0.0.1", 0)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [taken]})
+    thread = threading.Thread(target=run_server, args=(server, service, taken))
     live = Live(service, taken.getsockname()[1], server, thread)
     thread.start()
     try:

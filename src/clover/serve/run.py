@@ -1,10 +1,14 @@
-"""Listen, serve, and stop when asked to: on SIGINT or SIGTERM running requests are finished first."""
+"""Listen, serve, and stop when asked to: on SIGINT or SIGTERM running requests are finished first.
+
+The engine runs in the calling thread, which loaded the model; the event loop has a thread of its own.
+"""
 
 from __future__ import annotations
 
 import signal
 import socket
 from collections.abc import Callable
+from threading import Thread
 
 import uvicorn
 
@@ -29,7 +33,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def make_server(service: Service) -> uvicorn.Server:
-    """The server; `run(sockets=[…])` serves until its `should_exit` is set."""
+    """The server of a service, for `run_server`."""
     settings = service.settings
 
     class Deadlined(Connection):
@@ -51,6 +55,24 @@ def make_server(service: Service) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
+def run_server(server: uvicorn.Server, service: Service, taken: socket.socket) -> None:
+    """Serve until the server's `should_exit` is set; the calling thread becomes the engine's."""
+
+    def answer() -> None:
+        try:
+            server.run(sockets=[taken])
+        finally:
+            service.worker.end()
+
+    loop = Thread(target=answer, name="clover-http")
+    loop.start()
+    try:
+        service.worker.run()
+    finally:
+        server.should_exit = True
+        loop.join()
+
+
 def run(
     model: Clover,
     name: str,
@@ -66,14 +88,14 @@ def run(
         taken: what `listen` returned.
         ready: is told the address.
     """
-    server = make_server(Service(model, name, draft, options))
+    service = Service(model, name, draft, options)
+    server = make_server(service)
     taken.listen()
     host, port = taken.getsockname()[:2]
     ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-    # uvicorn raises the signals again that ended it: by then there is nothing left to do.
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        server.run(sockets=[taken])
+        run_server(server, service, taken)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,7 +1,10 @@
 """The engine in a thread of its own: requests go in, and the steps of each come out on the event loop.
 
-The thread waits for nobody. What a client has not taken yet waits in its `Stream`, which is bounded; a client that
-falls further behind is cut off, and its rows leave the batch.
+It should be the thread that loaded the model. OpenMP keeps a pool of threads for each thread that computes, and once
+two pools have more threads than there are cores, all of them sleep between operations: 30 % less speed on two cores.
+
+The engine's thread waits for nobody. What a client has not taken yet waits in its `Stream`, which is bounded; a client
+that falls further behind is cut off, and its rows leave the batch.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from threading import Thread
+from threading import Event
 from typing import NamedTuple
 
 from clover.engine import Decoding, Engine, PhaseClock, PrefixStore, Request, StepEvent
@@ -117,7 +120,7 @@ class Stream:
 
 
 class Worker:
-    """Owns the engine's thread. All but `start` and `stop` is for the event loop's thread, or named otherwise.
+    """Owns the engine. `run` is the engine's thread; the rest is for the event loop's, or named otherwise.
 
     Args:
         engine: decodes requests; those without speculation have a plain engine over the same target.
@@ -137,7 +140,7 @@ class Worker:
         )
         self._held: dict[_Ticket, None] = {}  # all that were submitted and have not ended, in their order
         self._inbox = SimpleQueue[Callable[[], None] | None]()
-        self._thread = Thread(target=self._run, name="clover-engine", daemon=True)
+        self._ended = Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         metrics.watch(lambda: len(self._held), lambda: self.running)
 
@@ -157,14 +160,17 @@ class Worker:
         return len(self._held)
 
     def start(self) -> None:
-        """Start the thread; steps are delivered on the running event loop."""
+        """Deliver steps on the running event loop."""
         self._loop = asyncio.get_running_loop()
-        self._thread.start()
 
     async def stop(self) -> None:
-        """End the thread after its present step."""
+        """Let `run` return after its present step, and wait for that."""
+        self.end()
+        await asyncio.to_thread(self._ended.wait)
+
+    def end(self) -> None:
+        """Let `run` return after its present step; for any thread."""
         self._inbox.put(None)
-        await asyncio.to_thread(self._thread.join)
 
     def submit(self, requests: Sequence[Request], speculation: bool) -> Stream:
         """Let requests run as soon as there is room; ApiError as `check_room`."""
@@ -201,11 +207,15 @@ class Worker:
 
     # -- in the engine's thread ------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        while self._take_in():
-            for lane in self._lanes.values():
-                if not lane.decoding.idle:
-                    self._step(lane)
+    def run(self) -> None:
+        """Decode what is submitted, until `end`; the caller's thread becomes the engine's."""
+        try:
+            while self._take_in():
+                for lane in self._lanes.values():
+                    if not lane.decoding.idle:
+                        self._step(lane)
+        finally:
+            self._ended.set()
 
     def _take_in(self) -> bool:
         """Do what was asked for, waiting for it if there is nothing to decode; False at the end."""
