@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from clover.errors import UserError
-from clover.files import output_directory, read_json, write_json, write_text
+from clover.files import output_directory, read_json, work_directory, write_json, write_text
 
 needs_permissions = pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may write anywhere"
@@ -203,3 +203,12 @@ def test_bad_json_is_named(tmp_path: Path, content: str | bytes | None, message:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(UserError, match=message):
         read_json(path)
+
+
+def test_one_process_at_a_time_works_in_a_directory(tmp_path: Path) -> None:
+    work = tmp_path / "deep" / "work"
+    with work_directory(work):
+        with pytest.raises(UserError, match="another process works in"), work_directory(work):
+            raise AssertionError("both have it")
+    with work_directory(work):
+        assert work.is_dir()

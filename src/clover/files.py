@@ -12,6 +12,7 @@ from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
+from filelock import FileLock, Timeout
 from typing_extensions import dataclass_transform
 
 from clover.errors import UserError, one_line
@@ -87,6 +88,24 @@ def check_output_file(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(path.parent, os.W_OK):
         raise UserError(f"cannot write {path}: permission denied")
+
+
+@contextmanager
+def work_directory(path: Path) -> Iterator[None]:
+    """Make a directory that the stages of a run share, and hold it; UserError while another process works in it."""
+    with written(path):
+        path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path / ".lock")
+        try:
+            lock.acquire(blocking=False)
+        except Timeout as error:
+            raise UserError(
+                f"another process works in {path}; wait for it, or choose another --work"
+            ) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextmanager

@@ -172,12 +172,12 @@ def command_line(name: str, options: Any, files: str = "") -> str:
     """The command line that chooses the same options.
 
     Args:
-        name: of the command.
+        name: of the command, in one word or two.
         options: a dataclass whose fields are named as `takes_options` says; those at their defaults are left out.
         files: the field that holds the command's argument or arguments, if it takes any.
     """
     given = getattr(options, files) if files else None
-    words = ["clover", name, *(given if isinstance(given, tuple) else [given] if given else [])]
+    words = ["clover", *name.split(), *(given if isinstance(given, tuple) else [given] if given else [])]
     for field in fields(options):
         value = getattr(options, field.name)
         if field.name == files or value == field.default:

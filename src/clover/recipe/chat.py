@@ -21,7 +21,7 @@ from clover.drafts.loading import trainable_system
 from clover.drafts.vocabulary import default_size
 from clover.errors import UserError
 from clover.features import FeatureStore, StoreConfig, write_features
-from clover.files import output_directory, read_json, write_json, written
+from clover.files import output_directory, read_json, work_directory, write_json
 from clover.options import command_line
 from clover.recipe.card import write_chat_cards
 from clover.recipe.drafts import ChatDraftFacts, finish_training, made_here
@@ -98,9 +98,8 @@ def run_chat_recipe(options: ChatRecipeOptions, console: Console | None = None) 
     plan = plan_trainings(options)
     for one in plan:
         _ = one.hidden_state  # what is wrong is found before the hours
-    with written(options.folder):
-        options.folder.mkdir(parents=True, exist_ok=True)
-    _ChatRecipe(options, console or Console(stderr=True)).run(plan)
+    with work_directory(options.folder):
+        _ChatRecipe(options, console or Console(stderr=True)).run(plan)
 
 
 class _ChatRecipe:

@@ -17,7 +17,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.generation.configuration_utils import GenerationConfig
 
 from clover.data import Sample
-from clover.files import output_directory, read_json, write_json, written
+from clover.files import output_directory, read_json, work_directory, write_json, written
 from clover.recipe.card import write_card
 from clover.recipe.corpus import Source, prompts_from, read_corpus
 from clover.recipe.drafts import SYSTEMS, WINDOW, DraftFacts, keep_draft, made_here, train_draft
@@ -40,9 +40,10 @@ def run_recipe(options: RecipeOptions) -> None:
 
     The output gets `target/`, a directory per draft, `held_out_prompts.json`, `facts.json` and a card, `README.md`.
     """
-    with written(options.folder):
-        options.folder.mkdir(parents=True, exist_ok=True)
-    with output_directory(options.output, overwrite=options.overwrite) as output:
+    with (
+        work_directory(options.folder),
+        output_directory(options.output, overwrite=options.overwrite) as output,
+    ):
         _Recipe(options, output).run()
 
 
