@@ -32,7 +32,7 @@ from clover.target import TargetModel
 
 _MARGIN = 16  # tokens that a text may be longer in the shapes that measure rounding
 _CHAIN = 4
-_DRAWS = 400  # per prompt
+_DRAWS = 1000  # per prompt
 _LOW = (torch.bfloat16, torch.float16)
 
 

@@ -1,0 +1,149 @@
+"""Slips of recursive rejection sampling, planted in drawn trees: the tests of probabilities find each.
+
+Children drawn independently (SpecInfer), of which published code drops duplicates, are not in this project.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import clover.engine.step as step_module
+import clover.verify as verify_module
+from clover.audit.findings import Findings
+from clover.audit.local import PLAIN, LocalAudit, make_modes
+from clover.audit.options import AuditOptions
+from clover.audit.run import _draw
+from clover.audit.trace import TracedTarget
+from clover.engine import Engine
+from clover.sampling import Sampler
+from clover.tree import TokenTree, parse_tree
+from clover.verify import DrawRule, draw_rule, verify_drawn
+from tests.audit.conftest import NEW_TOKENS, LastTokenDraft, prompts_of
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+TREE = "drawn:clover2"
+
+
+def given_to_verify(change: Callable[[TokenTree, Tensor, Tensor], tuple[TokenTree, Tensor, Tensor]]) -> Plant:
+    """Verify another tree, with other probabilities or numbers."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        def wrong(tree: TokenTree, target_probs: Tensor, tests: Tensor, bonus: Tensor) -> Any:
+            return verify_drawn(*change(tree, target_probs, tests), bonus)
+
+        patch.setattr(step_module, "verify_drawn", wrong)
+
+    return plant
+
+
+def chances(tree: TokenTree) -> Tensor:
+    """The draft's probability of each drawn token, float64 [B, N]; 1 for the root."""
+    draws = tree.draws
+    assert draws is not None
+    nodes = draws.children.clamp(min=0)
+    tokens = tree.tokens.gather(1, nodes.flatten(1)).view_as(nodes)
+    found = draws.draft_probs.gather(2, tokens).masked_fill(draws.children < 0, 0)
+    whole = torch.zeros(tree.tokens.shape, dtype=found.dtype)
+    whole = whole.scatter_reduce(1, nodes.flatten(1), found.flatten(1), "amax")
+    return whole.index_fill(1, torch.tensor(0), 1.0)
+
+
+def improbable_siblings_pruned(tree: TokenTree, probs: Tensor, tests: Tensor) -> Any:
+    return tree.without(chances(tree) < 0.05), probs, tests
+
+
+def count_from_the_draws(tree: TokenTree, probs: Tensor, tests: Tensor) -> Any:
+    """As many children are tested as there are probable ones among them."""
+    draws = tree.draws
+    assert draws is not None
+    tokens = tree.tokens.gather(1, draws.children.clamp(min=0).flatten(1)).view_as(draws.children)
+    probable = (draws.draft_probs.gather(2, tokens) > 0.05) & (draws.children >= 0)
+    tested = torch.arange(tokens.shape[2]) < probable.sum(2, keepdim=True)
+    changed = replace(draws, children=draws.children.masked_fill(~tested, -1))
+    return replace(tree, draws=changed), probs, tests
+
+
+def another_temperature(tree: TokenTree, probs: Tensor, tests: Tensor) -> Any:
+    """The test takes the children for draws at half the temperature."""
+    draws = tree.draws
+    assert draws is not None
+    squared = draws.draft_probs.square()
+    changed = replace(draws, draft_probs=squared / squared.sum(2, keepdim=True))
+    return replace(tree, draws=changed), probs, tests
+
+
+def one_number_for_all_tests(tree: TokenTree, probs: Tensor, tests: Tensor) -> Any:
+    return tree, probs, tests[:, :1].expand_as(tests)
+
+
+def residual_kept(patch: pytest.MonkeyPatch) -> None:
+    """The bonus token after refusals comes from the target's whole distribution."""
+
+    def wrong(tree: TokenTree, draws: Any, target_probs: Tensor) -> DrawRule:
+        return DrawRule(draw_rule(tree, draws, target_probs).thresholds, target_probs)
+
+    patch.setattr(verify_module, "draw_rule", wrong)
+
+
+def top_tokens_for_draws(patch: pytest.MonkeyPatch) -> None:
+    def wrong(self: Sampler, probs: Tensor, nodes: Tensor, count: int, d2t: Tensor | None) -> Tensor:
+        return probs.topk(count, dim=2).indices
+
+    patch.setattr(Sampler, "draw", wrong)
+
+
+def raw_bonus(patch: pytest.MonkeyPatch) -> None:
+    """The token after a path that was accepted whole comes from the softmax without the processors."""
+    target_probs = Sampler.target_probs
+
+    def wrong(self: Sampler, logits: Tensor, tree: TokenTree) -> Tensor:
+        probs = target_probs(self, logits, tree)
+        leaf = ~(tree.parents.unsqueeze(1) == torch.arange(tree.tokens.shape[1]).unsqueeze(1)).any(2)
+        raw = logits.double().softmax(-1)
+        return torch.where((leaf & (tree.depths > 0)).unsqueeze(2), raw, probs)
+
+    patch.setattr(Sampler, "target_probs", wrong)
+
+
+PLANTS: dict[str, Plant] = {
+    "improbable siblings pruned": given_to_verify(improbable_siblings_pruned),
+    "number of tests from the draws": given_to_verify(count_from_the_draws),
+    "draft of another temperature": given_to_verify(another_temperature),
+    "one number for all tests": given_to_verify(one_number_for_all_tests),
+    "residual kept": residual_kept,
+    "top tokens for draws": top_tokens_for_draws,
+    "raw bonus": raw_bonus,
+}
+
+
+def drawn_audit(target: TracedTarget) -> Findings:
+    """An audit of drawn trees; the draft sees the last token alone."""
+    draft: Any = LastTokenDraft(target, factor=1.0)
+    engines = {PLAIN: Engine(target), TREE: Engine(target, draft, parse_tree(TREE))}
+    modes = make_modes(prompts_of(target), NEW_TOKENS, 0.8, target.vocab_size)
+    audit = LocalAudit(engines, modes, (3,))
+    found = audit.run()
+    progress: Any = SimpleNamespace(done=0, reach=lambda count, doing: None)
+    _draw(AuditOptions(temperature=0.8), audit, found, progress)
+    return found
+
+
+def test_clean_draws_are_clean(target: TracedTarget) -> None:
+    found = drawn_audit(target)
+    assert (found.defects, found.problems) == (0, [])
+    assert max(way.tau for way in found.ways if way.name.startswith("drawn:")) > 1.3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("plant", PLANTS)
+def test_a_planted_slip_is_found(target: TracedTarget, plant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    PLANTS[plant](monkeypatch)
+    found = drawn_audit(target)
+    assert found.defects > 0 or found.problems
