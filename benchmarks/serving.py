@@ -130,7 +130,7 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
     """Tokens per second of server and engine in turn, on the same requests."""
     import clover
 
-    model, server, found = clover.load(), Server("--max-rows", "64"), {}
+    model, server, found = clover.load(), Server("--max-sequences", "64"), {}
     texts = prompts()
     try:
         for streams in options.streams:
@@ -146,7 +146,7 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
             shares, rates = [], []
             for _ in range(options.rounds):
                 started = time.perf_counter()
-                tokens = sum(len(e.tokens) for e in model.engine.run(requests, max_rows=streams))
+                tokens = sum(len(e.tokens) for e in model.engine.run(requests, max_sequences=streams))
                 own = tokens / (time.perf_counter() - started)
                 started = time.perf_counter()
                 answers = asyncio.run(run_all(server.port, bodies, streams))
@@ -163,7 +163,7 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
 
 def mixed(options: argparse.Namespace) -> dict[str, Any]:
     """64 streams of mixed length for some minutes; every text is compared with that of the request alone."""
-    server, rng, texts = Server("--max-rows", str(options.rows)), random.Random(0), prompts()
+    server, rng, texts = Server("--max-sequences", str(options.rows)), random.Random(0), prompts()
     lengths, sizes = (20, 100, 400, None), (4, 16, 64, 200)
     kinds = [
         {"prompt": text[: rng.choice(lengths)], "max_tokens": rng.choice(sizes), "temperature": 0}
@@ -296,7 +296,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of speed")
     parser.add_argument("--minutes", type=float, default=10.0, help="of mixed")
     parser.add_argument("--kinds", type=int, default=36, help="of mixed: different requests")
-    parser.add_argument("--rows", type=int, default=64, help="of mixed: the server's --max-rows")
+    parser.add_argument("--rows", type=int, default=64, help="of mixed: the server's --max-sequences")
     parser.add_argument("--clients", type=int, default=1000, help="of vanish")
     parser.add_argument("--patience", type=float, default=3.0, help="of vanish: seconds at most")
     options = parser.parse_args()

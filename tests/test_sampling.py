@@ -147,10 +147,10 @@ def test_choices_win_the_race_with_the_numbers_of_their_position():
     choices, probs = sampler.choose(logits, tree), sampler.target_probs(logits, tree)
     for row, params in enumerate(SETTINGS):
         for node in range(26):
-            race = own_gumbels(params, int(counts[row] + tree.depths[row, node]))
+            scores = own_gumbels(params, int(counts[row] + tree.depths[row, node]))
             if params.greedy:
-                race.zero_()
-            assert choices[row, node] == (probs[row, node].log() + race).argmax()
+                scores.zero_()
+            assert choices[row, node] == (probs[row, node].log() + scores).argmax()
 
 
 def test_a_draft_is_told_the_numbers_of_the_targets_choices():

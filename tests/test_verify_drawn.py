@@ -1,4 +1,4 @@
-"""Rule B: against a plain walk, and exactly, with all random numbers integrated out."""
+"""Recursive rejection sampling: against a plain walk, and exactly, with all random numbers integrated out."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def slow_walk(
             break
         path.append(accepted)
         emitted.append(int(tree.tokens[row, accepted]))
-    race = torch.tensor(target, dtype=torch.float64).log() + bonus[row, len(path) - 1]
-    emitted.append(int(race.argmax()))
+    scores = torch.tensor(target, dtype=torch.float64).log() + bonus[row, len(path) - 1]
+    emitted.append(int(scores.argmax()))
     return path, emitted
 
 

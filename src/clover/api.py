@@ -159,7 +159,7 @@ class Clover:
         common = {"max_new_tokens": max_new_tokens, "stop": tuple(stop), "ignore_eos": ignore_eos}
         requests = [self.request(p, sequence=i, **common, **sampling) for i, p in enumerate(listed)]
         finished = {
-            e.index: e.generation for e in self.engine.run(requests, max_rows=batch_size) if e.generation
+            e.index: e.generation for e in self.engine.run(requests, max_sequences=batch_size) if e.generation
         }
         results = [finished[i] for i in range(len(requests))]
         return results[0] if single else results

@@ -106,12 +106,15 @@ class Decoding:
         engine: Engine,
         batch: Sequence[Request],
         synchronize: bool = False,
-        max_rows: int | None = None,
+        max_sequences: int | None = None,
     ):
         self.clock = PhaseClock(synchronize)
         self.seconds, self.tokens = 0.0, 0
         self.pieces: list[str] = []
-        self._device, self._events = engine.target.device, engine.run(batch, self.clock, max_rows=max_rows)
+        self._device, self._events = (
+            engine.target.device,
+            engine.run(batch, self.clock, max_sequences=max_sequences),
+        )
         self._steps: list[list[tuple[int, ...]]] = [[] for _ in batch]
         self._acceptances = [Acceptance() for _ in batch]
 
@@ -142,10 +145,10 @@ class Decoding:
 
 
 def decode(
-    engine: Engine, batch: Sequence[Request], synchronize: bool = False, max_rows: int | None = None
+    engine: Engine, batch: Sequence[Request], synchronize: bool = False, max_sequences: int | None = None
 ) -> Run:
-    """Decode a batch once; `synchronize` waits for a GPU after each phase, see `PhaseClock`, `max_rows` run at once."""
-    run = Decoding(engine, batch, synchronize, max_rows).advance()
+    """Decode a batch once, `max_sequences` at a time; `synchronize`: see `PhaseClock`."""
+    run = Decoding(engine, batch, synchronize, max_sequences).advance()
     assert run is not None, "it has all the time it takes"
     return run
 

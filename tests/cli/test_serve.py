@@ -47,7 +47,7 @@ def test_it_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
         (["--port", "70000"], "--port"),
         (["--host", "not a host"], "cannot listen at not a host"),
         (["--api-key", ""], "API key is empty"),
-        (["--max-rows", "0"], "--max-rows"),
+        (["--max-sequences", "0"], "--max-sequences"),
     ],
 )
 def test_options_that_cannot_be_are_refused(

@@ -61,7 +61,7 @@ def graphs() -> int:
 
 def refilled(engine: Engine, requests: list[Request], rows: int) -> list[tuple[int, ...]]:
     """Tokens of requests of which so many run at once: the others take the places of those that finish."""
-    found = {e.index: e.generation.tokens for e in engine.run(requests, max_rows=rows) if e.generation}
+    found = {e.index: e.generation.tokens for e in engine.run(requests, max_sequences=rows) if e.generation}
     return [found[index] for index in range(len(requests))]
 
 

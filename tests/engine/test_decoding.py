@@ -107,8 +107,8 @@ def test_in_other_families_too(family: str) -> None:
 def test_a_run_refills_the_places_of_rows_that_finish(target: TargetModel, system: str, tree: str) -> None:
     requests, engine = some_requests(2, 9), engine_of(target, system, tree)
     expected = tokens_of(run(engine, requests))
-    for max_rows in (1, 2, 4, 20):
-        events = [*engine.run(requests, max_rows=max_rows)]
+    for max_sequences in (1, 2, 4, 20):
+        events = [*engine.run(requests, max_sequences=max_sequences)]
         found = {event.index: event.generation.tokens for event in events if event.generation}
         assert [found[i] for i in range(len(requests))] == expected
 
@@ -251,7 +251,7 @@ def test_a_batch_goes_on_after_it_was_idle(target: TargetModel) -> None:
         found = {event.index: event.generation.tokens for event in drain(decoding) if event.generation}
         expected = [run(engine, [request])[0].tokens for request in requests]
         assert [found[3 * round_ + i] for i in range(3)] == expected
-    with pytest.raises(UserError, match="max_rows"):
+    with pytest.raises(UserError, match="max_sequences"):
         engine.open(0)
 
 

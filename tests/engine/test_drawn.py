@@ -109,13 +109,13 @@ def p_value(engine: Engine, params: SamplingParams, rows: int, length: int) -> f
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("tree", [DrawnTree(SMALL), SMALL], ids=["rule B", "rule A"])
+@pytest.mark.parametrize("tree", [DrawnTree(SMALL), SMALL], ids=["recursive rejection", "token matching"])
 @pytest.mark.parametrize("factor", [-1.0, 1.0], ids=["bad draft", "draft equal to the target"])
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.5])
 def test_sampled_texts_have_the_target_distribution(
     target: TargetModel, factor: float, temperature: float, tree: Tree
 ) -> None:
-    """Rule A with a draft that knows the random numbers of the target's choices."""
+    """Token matching with a draft that knows the random numbers of the target's choices."""
     params = SamplingParams(temperature=temperature, top_p=0.9, repetition_penalty=1.5)
     engine = engine_of(target, tree, factor)
     assert p_value(engine, params, ROWS, NEW) > FALSE_ALARM_RATE

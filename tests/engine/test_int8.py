@@ -68,7 +68,7 @@ def test_choices_refilled_rows_and_a_reduced_vocabulary(
         )
         engine = Engine(target, draft, policy=policy)
         assert tokens_of(run(engine, requests)) == expected
-        found = {e.index: e.generation.tokens for e in engine.run(requests, max_rows=2) if e.generation}
+        found = {e.index: e.generation.tokens for e in engine.run(requests, max_sequences=2) if e.generation}
         assert [found[index] for index in range(len(requests))] == expected
     assert min(int8_rows) < 3 and max(int8_rows) > 4
 

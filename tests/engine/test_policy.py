@@ -86,7 +86,7 @@ def test_any_choices_give_the_tokens_of_plain_decoding(target: TargetModel, draf
         policy = ScriptedPolicy(random_choices(draft, TREES, seed, WITHOUT_DRAFT))
         engine = Engine(target, draft, prefill_chunk=3, policy=policy)
         assert tokens_of(run(engine, requests)) == expected
-        found = {e.index: e.generation.tokens for e in engine.run(requests, max_rows=2) if e.generation}
+        found = {e.index: e.generation.tokens for e in engine.run(requests, max_sequences=2) if e.generation}
         assert [found[i] for i in range(batch)] == expected
         assert max(outcome.caught_up for outcome in policy.outcomes) > 3, "no catching up in several parts"
 

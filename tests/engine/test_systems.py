@@ -1,7 +1,7 @@
-"""Every draft system with every kind of tree: the tokens of plain decoding wherever rule A verifies them.
+"""Every draft system with every kind of tree: the tokens of plain decoding wherever token matching verifies them.
 
-Trees that are drawn are verified by rule B: greedy rows get the tokens of plain decoding too, sampled ones others of
-the same distribution (`test_drawn.py`), which do not depend on the batch.
+Trees that are drawn are verified by recursive rejection sampling: greedy sequences get the tokens of plain decoding
+too, sampled ones others of the same distribution (`test_drawn.py`), which do not depend on the batch.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def test_the_text_is_that_of_plain_decoding() -> None:
     requests = [Request((5 + i, 9, 33), 8 + 5 * i, one, eos=()) for i, one in enumerate(params)]
 
     def texts(engine: Engine, rows: int) -> dict[int, tuple[int, ...]]:
-        events = engine.run(requests, max_rows=rows)
+        events = engine.run(requests, max_sequences=rows)
         return {event.index: event.generation.tokens for event in events if event.generation}
 
     plain = texts(Engine(target), 1)

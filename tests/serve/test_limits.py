@@ -27,7 +27,7 @@ JSON = {"Content-Type": "application/json"}
 def strict(tiny_model: Clover) -> Iterator[Live]:
     """A server with a key, and small limits."""
     options = ServerOptions(
-        api_key=KEY, max_rows=2, max_waiting=2, max_new_tokens=110, max_body_bytes=2000, read_seconds=0.5
+        api_key=KEY, max_sequences=2, max_waiting=2, max_new_tokens=110, max_body_bytes=2000, read_seconds=0.5
     )
     with serving(tiny_model, options) as server:
         yield server
@@ -161,7 +161,7 @@ def test_clients_that_vanish_leave_nothing_behind(strict: Live) -> None:
 
 
 def test_a_client_that_does_not_read_stalls_nobody_and_is_cut_off(tiny_model: Clover) -> None:
-    options = ServerOptions(read_seconds=0.5, max_rows=4)
+    options = ServerOptions(read_seconds=0.5, max_sequences=4)
     with serving(tiny_model, options) as live:
         deaf = socket.socket()
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)

@@ -44,7 +44,7 @@ class Trace:
 def trace(
     engine: Engine,
     requests: Sequence[Request],
-    max_rows: int,
+    max_sequences: int,
     known: Sequence[tuple[tuple[int, ...], Reading]] = (),
     progress: Callable[[int], None] = lambda tokens: None,
 ) -> Trace:
@@ -58,7 +58,7 @@ def trace(
     target = engine.target
     assert isinstance(target, TracedTarget)
     found = Trace([()] * len(requests), [[] for _ in requests])
-    decoding = engine.open(min(max_rows, len(requests)))
+    decoding = engine.open(min(max_sequences, len(requests)))
     for request in requests:
         decoding.add(request)
     while not decoding.idle:

@@ -255,5 +255,5 @@ class Comparison:
         for i, prompt in enumerate(prompts):
             room = min(options.max_new_tokens, self.target.context_length - len(prompt))
             requests.append(Request(prompt, room, SamplingParams(temperature=float(i % 2), seed=i)))
-        texts = decode(Engine(self.target), requests, max_rows=_WRITTEN_TOGETHER).texts
+        texts = decode(Engine(self.target), requests, max_sequences=_WRITTEN_TOGETHER).texts
         return text_batches(self.target, list(map(as_sample, prompts, texts)))

@@ -44,13 +44,13 @@ class Acceptance:
 
     def observe(self, accepted: Sequence[int], depth: int) -> None:
         """Learn from a step: draft tokens accepted in each sequence, of chains or trees of a depth."""
-        self.fade()
+        self.discount()
         for count in accepted:
             for at in range(min(count + 1, depth)):
                 self._tried[at] += 1
                 self._right[at] += at < count
 
-    def fade(self) -> None:
+    def discount(self) -> None:
         """Let what was seen count a little less; also at steps in which nothing is seen."""
         kept = 1 - 1 / _MEMORY
         self._right = [kept * value for value in self._right]
@@ -75,7 +75,7 @@ class StepSeconds:
 
     def __init__(self, known: Mapping[str, float], weight: int):
         self._steps = {name: deque([value] * weight, maxlen=_KEPT) for name, value in known.items()}
-        self._pace = deque[float](maxlen=_KEPT)  # seconds of late, divided by those of `known`
+        self._time_scale = deque[float](maxlen=_KEPT)  # seconds of late, divided by those of `known`
 
     @property
     def medians(self) -> dict[str, float]:
@@ -83,21 +83,21 @@ class StepSeconds:
         return {name: median_low(steps) for name, steps in self._steps.items()}
 
     @property
-    def pace(self) -> float | None:
+    def time_scale(self) -> float | None:
         """Seconds at present per second of `medians`; None before anything has run."""
-        return median_low(self._pace) if self._pace else None
+        return median_low(self._time_scale) if self._time_scale else None
 
     def observe(self, name: str, seconds: float, new: bool) -> None:
         """Learn from a step what a candidate costs if it is new there, else how fast the machine is."""
-        pace = self.pace
-        if name not in self._steps or (new and pace is not None):
-            self._steps.setdefault(name, deque(maxlen=_KEPT)).append(seconds / (pace or 1.0))
-        if not new or pace is None:
-            self._pace.append(seconds / median_low(self._steps[name]))
+        time_scale = self.time_scale
+        if name not in self._steps or (new and time_scale is not None):
+            self._steps.setdefault(name, deque(maxlen=_KEPT)).append(seconds / (time_scale or 1.0))
+        if not new or time_scale is None:
+            self._time_scale.append(seconds / median_low(self._steps[name]))
 
     def interrupt(self) -> None:
         """The machine's speed of late is not that of the steps to come."""
-        self._pace.clear()
+        self._time_scale.clear()
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class AutoPolicy(Policy):
             return  # nothing was drafted: the context ends, or nothing repeats itself
         if name == PLAIN:
             for one in set(self._acceptance.values()):
-                one.fade()
+                one.discount()
         elif name in self._acceptance:
             depth = min(self._depths[name], outcome.nodes - 1)
             self._acceptance[name].observe([count - 1 for count in outcome.emitted], depth)
@@ -255,7 +255,7 @@ class AutoPolicy(Policy):
         return best if speeds.get(best, 0.0) > _MARGIN * own else size.leader
 
     def _begin_probe(self, size: _Size, costs: Mapping[str, float], batch_size: int) -> None:
-        if self._wait > 0 or size.costs.pace is None:
+        if self._wait > 0 or size.costs.time_scale is None:
             return
         speeds = self._speeds(costs, self._acceptance)
         own = speeds.pop(size.leader)
@@ -281,8 +281,8 @@ class AutoPolicy(Policy):
         if left > 1 and not (useless and name != PLAIN and name in size.costs.medians):
             return
         self._probe = None
-        costs, pace = self._costs(size.costs.medians), size.costs.pace or 1.0
-        instead = pace * self._yielded / self._speeds(costs, [size.leader])[size.leader]
+        costs, time_scale = self._costs(size.costs.medians), size.costs.time_scale or 1.0
+        instead = time_scale * self._yielded / self._speeds(costs, [size.leader])[size.leader]
         self._wait = max(self._spent - instead, outcome.seconds / 4) / _PROBE_SHARE * 2**self._lost
         self._lost = min(self._lost + 1, _MOST_LOST) if self._spent > instead else 0
 

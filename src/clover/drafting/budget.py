@@ -25,8 +25,8 @@ class BudgetDrafter:
     left; among equals those whose parent, then whose own token comes first.
     3. Head level: what was kept leaves the budget.
 
-    Probabilities are the draft's at temperature 1; in sampled rows those after Gumbel coupling
-    (`Sampler.gumbel_scores`). A level has room for all that could be kept in any row, since the host does not know
+    Probabilities are the draft's at temperature 1; in sampled sequences those after Gumbel coupling
+    (`Sampler.gumbel_scores`). A level has room for all that could be kept in any sequence, since the host does not know
     how many are.
     """
 
@@ -61,7 +61,7 @@ class BudgetDrafter:
         return compact(*grown, size=self.max_nodes, max_depth=self.max_depth)
 
     def _spent(self, left: Tensor) -> bool:
-        """Whether no row has budget left, where that can be known without waiting for a device or ending a graph."""
+        """Whether nobody has budget left, where that can be known without waiting for a device or ending a graph."""
         return self._on_cpu and not torch.compiler.is_compiling() and not bool(left.any())
 
     def _candidates(self, scores: Tensor, joint: Tensor, room: int) -> tuple[Tensor, Tensor]:

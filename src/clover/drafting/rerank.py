@@ -17,7 +17,7 @@ class RerankDrafter:
 
     Expansion: at each depth the K best nodes get K children each. Re-ranking: of all children, whatever their depth,
     the best are the tree. No child is better than its parent, and among equals the one found earlier wins: so the
-    best always form a tree. Probabilities are the draft's at temperature 1; in sampled rows those after Gumbel
+    best always form a tree. Probabilities are the draft's at temperature 1; in sampled sequences those after Gumbel
     coupling (`Sampler.gumbel_scores`).
     """
 

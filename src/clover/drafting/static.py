@@ -56,7 +56,7 @@ class Level:
 class StaticDrafter:
     """Fills a fixed tree shape: node i is the `ranks[i]`-th best child of its parent (Clover-2, section 3).
 
-    The best are the most probable ones in greedy rows; in sampled rows those with the highest Gumbel scores
+    The best are the most probable ones in greedy sequences; in sampled ones those with the highest Gumbel scores
     (`Sampler.gumbel_scores`). One call of the draft per depth; only nodes that have children are expanded.
     """
 
@@ -93,11 +93,11 @@ class StaticDrafter:
 
 
 class ConfidentDrafter:
-    """Drafts one token after another until their joint probability, as the mean of the rows, is below the least.
+    """Drafts one token after another until their joint probability, as the mean over sequences, is below the least.
 
     The threshold is that of transformers' `assistant_confidence_threshold` and of SpecDec++ (2405.19715), here on the
-    probability of the whole path: in sampled rows after Gumbel coupling (`Sampler.gumbel_scores`). All sequences get
-    as many tokens. The host waits for the device once per depth.
+    probability of the whole path: in sampled sequences after Gumbel coupling (`Sampler.gumbel_scores`). All sequences
+    get as many tokens. The host waits for the device once per depth.
     """
 
     def __init__(self, draft: DraftModel, tree: ConfidentChain):

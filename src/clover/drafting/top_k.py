@@ -44,7 +44,7 @@ def likeliest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def compact(tokens: Tensor, parents: Tensor, exists: Tensor, size: int, max_depth: int) -> TokenTree:
-    """Build trees of N = `size` nodes from candidates of which each row keeps at most so many.
+    """Build trees of N = `size` nodes from candidates of which each sequence keeps at most so many.
 
     Args:
         tokens, parents: Long [B, C]; candidate 0 is the root, parents are candidates before.

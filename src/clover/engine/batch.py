@@ -17,13 +17,13 @@ from clover.sampling import Sampler
 
 @dataclass
 class Batch:
-    """Rows, in the same order everywhere. Row b's root is its last committed token, which is not cached yet.
+    """Sequences, in the same order everywhere. Each one's root is its last committed token, not cached yet.
 
     Attributes:
         sequences: the host's side.
         cache: the target's keys and values.
         session: the draft's side; None without a draft.
-        sampler: how the rows' tokens are chosen; without rows it means nothing.
+        sampler: how their tokens are chosen; without sequences it means nothing.
         root: Long [B].
         pending: what the draft has not taken in; empty without a draft.
     """
@@ -36,13 +36,13 @@ class Batch:
     pending: Pending
 
     def catch_up(self, most: int) -> tuple[DraftSession, Tensor]:
-        """Let the draft take in what is pending, so many positions per row at once; its state and its logits [B, V]."""
+        """Let the draft take in what is pending, in parts of `most` positions; its state and its logits [B, V]."""
         assert self.session is not None, "only a draft can catch up"
         first, *others = (self.session.commit(*part) for part in self.pending.take(most))
         return self.session, others[-1] if others else first
 
     def drop(self, dropped: Sequence[int]) -> None:
-        """Take rows out; the last row moves into the place of each."""
+        """Take out the sequences at these places; the last one moves into the place of each."""
         if not dropped:
             return
         kept = list(range(len(self.sequences)))
@@ -59,7 +59,7 @@ class Batch:
         self.root = self.root[torch.tensor(kept, dtype=torch.long, device=self.root.device)]
 
     def insert(self, other: Batch) -> None:
-        """Take in the rows of another batch, behind the own ones; what these have is not touched."""
+        """Take in the sequences of another batch, behind the own ones; what these have is not touched."""
         if not other.sequences:
             return
         if not self.sequences:

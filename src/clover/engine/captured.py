@@ -1,8 +1,8 @@
 """Decoding steps as graphs of fixed shape, for `torch.compile` and CUDA graphs (docs/compile.md).
 
 Two graphs make a step: the draft takes in the last step's positions and grows its tree; the target runs the tree and,
-where all rows take the most probable token, verifies it. Rows, nodes, positions and the caches' slots are filled up
-to a few sizes, so that few graphs serve all steps. The lengths of the texts are tensors (`FixedCache`).
+where all sequences take the most probable token, verifies it. Rows, nodes, positions and the caches' slots are filled
+up to a few sizes, so that few graphs serve all steps. The lengths of the texts are tensors (`FixedCache`).
 
 Prompts, most of a long catching up, drawn and confident trees, prompt lookup, drafts without a `FrontierSession`,
 sampling and moving what was accepted run as they do without compilation.

@@ -1,7 +1,7 @@
 """A running batch that requests join and leave at any time.
 
-Rows have different lengths and finish at different times; the place of one that has finished goes to the next request
-while the others run. Prompts are run in chunks between the decoding steps, so that a long one holds up nobody.
+Sequences have different lengths and finish at different times; the place of one that has finished goes to the next
+request while the others run. Prompts are run in chunks between the decoding steps: a long one holds up nobody.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Decoding:
     The text of a request does not depend on which others run beside it, nor on when it was added.
 
     Args:
-        max_rows: requests that run at once; the others wait in the order in which they were added.
+        max_sequences: requests that run at once; the others wait in the order in which they were added.
         clock: adds up where the time goes.
         prefix: earlier turns of the only request that will be added; brought up to date by its end or by `close`.
         store: texts that have ended, whose beginnings need not be run again.
@@ -48,12 +48,12 @@ class Decoding:
     def __init__(
         self,
         engine: Engine,
-        max_rows: int,
+        max_sequences: int,
         clock: PhaseClock,
         prefix: PrefixCache | None = None,
         store: PrefixStore | None = None,
     ):
-        self.max_rows, self.clock, self._store = max_rows, clock, store
+        self.max_sequences, self.clock, self._store = max_sequences, clock, store
         self._engine, self._target, self._prefix = engine, engine.target, prefix
         self._added = 0
         self._waiting: deque[RunningSequence] = deque()
@@ -71,11 +71,11 @@ class Decoding:
 
     def cancel(self, index: int) -> None:
         """Forget a request, whether it waits or runs, and free its place; one that has finished is no more there."""
-        self._waiting = deque(row for row in self._waiting if row.index != index)
+        self._waiting = deque(one for one in self._waiting if one.index != index)
         for batch in (self._batch, self._joining and self._joining.batch):
             if batch is not None:
                 with torch.inference_mode():
-                    self._drop(batch, [at for at, row in enumerate(batch.sequences) if row.index == index])
+                    self._drop(batch, [row for row, one in enumerate(batch.sequences) if one.index == index])
         if self._joining is not None and not self._joining.batch.sequences:
             self._joining = None
         self._free()
@@ -91,11 +91,11 @@ class Decoding:
         return not (self._waiting or self._joining or self.running)
 
     def step(self) -> list[StepEvent]:
-        """Run at most one chunk of prompts, then one decoding step of all running rows; returns every row's share."""
+        """Run at most one chunk of prompts, then one decoding step of all that run; returns each one's share."""
         if self._engine.captured is not None:
             self._engine.captured.begin_step()
         with torch.inference_mode():
-            if self._joining is not None or (self._waiting and self.running < self.max_rows):
+            if self._joining is not None or (self._waiting and self.running < self.max_sequences):
                 with self.clock.phase("prefill"):
                     self._admit()
             return self._decode(self._batch) if self._batch is not None and self._batch.sequences else []
@@ -103,8 +103,8 @@ class Decoding:
     def close(self) -> None:
         """Leave what was decoded so far to the next turn of the conversation."""
         if self._prefix is not None and self._batch is not None and self._batch.sequences:
-            row = self._batch.sequences[0]
-            self._prefix.tokens = [*row.request.prompt, *row.tokens]
+            sequence = self._batch.sequences[0]
+            self._prefix.tokens = [*sequence.request.prompt, *sequence.tokens]
             self._prefix.cache, self._prefix.session = self._batch.cache, self._batch.session
 
     # -- joining ---------------------------------------------------------------------------------------------------
@@ -124,65 +124,69 @@ class Decoding:
 
     def _first_prefill(self) -> Prefill:
         """All that wait, since nobody is held up, in the caches that will be the running batch's own."""
-        rows = [self._waiting.popleft() for _ in range(min(self.max_rows, len(self._waiting)))]
+        sequences = [self._waiting.popleft() for _ in range(min(self.max_sequences, len(self._waiting)))]
         prefix = self._prefix
         if prefix is not None and prefix.cache is not None:
-            rows[0].prefilled = prefix.crop(rows[0].request.prompt)
-            return self._prefill(self._make_batch(rows, prefix.cache, prefix.session))
+            sequences[0].prefilled = prefix.crop(sequences[0].request.prompt)
+            return self._prefill(self._make_batch(sequences, prefix.cache, prefix.session))
         engine, context = self._engine, self._target.context_length
-        every = [row.request for row in (*rows, *self._waiting)]
+        every = [one.request for one in (*sequences, *self._waiting)]
         longest = max(len(request.prompt) + min(request.max_new_tokens, _ROOM) for request in every)
-        room, capacity = self.max_rows, min(longest, context) + engine.policy.max_nodes
+        room, capacity = self.max_sequences, min(longest, context) + engine.policy.max_nodes
         if engine.captured is not None:
-            room, capacity = engine.captured.sizes(room, max(len(row.request.prompt) for row in rows))
-        return self._begin(rows, room, capacity)
+            room, capacity = engine.captured.sizes(room, max(len(one.request.prompt) for one in sequences))
+        return self._begin(sequences, room, capacity)
 
     def _next_prefill(self) -> Prefill:
         """The next prompts, in caches of their own; several if all of them together are one chunk."""
-        rows, longest = [self._waiting.popleft()], 0
-        while self._waiting and self.running + len(rows) < self.max_rows:
-            longest = max(longest, *(len(row.request.prompt) for row in (*rows, self._waiting[0])))
-            if longest * (len(rows) + 1) > self._engine.prefill_chunk:
+        sequences, longest = [self._waiting.popleft()], 0
+        while self._waiting and self.running + len(sequences) < self.max_sequences:
+            longest = max(longest, *(len(one.request.prompt) for one in (*sequences, self._waiting[0])))
+            if longest * (len(sequences) + 1) > self._engine.prefill_chunk:
                 break
-            rows.append(self._waiting.popleft())
-        capacity = max(len(row.request.prompt) for row in rows)
-        return self._begin(rows, len(rows), capacity)
+            sequences.append(self._waiting.popleft())
+        capacity = max(len(one.request.prompt) for one in sequences)
+        return self._begin(sequences, len(sequences), capacity)
 
-    def _begin(self, rows: list[RunningSequence], room: int, capacity: int) -> Prefill:
-        """Begin the prefill of rows, in new caches, after what the store holds of their prompts."""
+    def _begin(self, sequences: list[RunningSequence], room: int, capacity: int) -> Prefill:
+        """Begin the prefill of sequences, in new caches, after what the store holds of their prompts."""
         store = self._store
-        found = [(row, None if store is None else store.find(row.request.prompt)) for row in rows]
-        for row, prefix in found:
-            row.cached_tokens = row.prefilled = 0 if prefix is None else prefix.length
+        found = [(one, None if store is None else store.find(one.request.prompt)) for one in sequences]
+        for one, prefix in found:
+            one.cached_tokens = one.prefilled = 0 if prefix is None else prefix.length
         found.sort(key=lambda pair: pair[0].cached_tokens - len(pair[0].request.prompt))
-        batch = self._new_batch([row for row, _ in found], room, capacity)
-        for at, (_, prefix) in enumerate(found):
+        batch = self._new_batch([one for one, _ in found], room, capacity)
+        for row, (_, prefix) in enumerate(found):
             if prefix is not None:
-                prefix.fill(batch, at)
+                prefix.fill(batch, row)
         return self._prefill(batch)
 
     def _prefill(self, batch: Batch) -> Prefill:
         return Prefill(batch, self._target, self._engine.hidden_state, self._engine.prefill_chunk)
 
-    def _new_batch(self, rows: list[RunningSequence], room: int, capacity: int) -> Batch:
-        """Rows in new caches, which have room for more."""
+    def _new_batch(self, sequences: list[RunningSequence], room: int, capacity: int) -> Batch:
+        """Sequences in new caches, which have room for more."""
         draft = self._engine.draft
         cache = self._target.new_cache(room, capacity)
         session = None if draft is None else draft.new_session(room, capacity)
-        for row in range(room - 1, len(rows) - 1, -1):
+        for row in range(room - 1, len(sequences) - 1, -1):
             cache.drop(row)
             if session is not None:
                 session.drop(row)
-        return self._make_batch(rows, cache, session)
+        return self._make_batch(sequences, cache, session)
 
-    def _make_batch(self, rows: list[RunningSequence], cache: KVCache, session: DraftSession | None) -> Batch:
-        for row in rows:
-            row.start()
-        target, prompts = self._target, [row.request.prompt for row in rows]
-        sampler = Sampler([row.request.params for row in rows], prompts, target.vocab_size, target.device)
+    def _make_batch(
+        self, sequences: list[RunningSequence], cache: KVCache, session: DraftSession | None
+    ) -> Batch:
+        for one in sequences:
+            one.start()
+        target, prompts = self._target, [one.request.prompt for one in sequences]
+        sampler = Sampler(
+            [one.request.params for one in sequences], prompts, target.vocab_size, target.device
+        )
         root = torch.tensor([prompt[-1] for prompt in prompts], device=target.device)
         pending = Pending(root, target.hidden_width(self._engine.hidden_state), target.dtype)
-        return Batch(rows, cache, session, sampler, root, pending)
+        return Batch(sequences, cache, session, sampler, root, pending)
 
     # -- one decoding step -----------------------------------------------------------------------------------------
 
@@ -226,8 +230,8 @@ class Decoding:
         return events
 
     def _leave(self, batch: Batch) -> None:
-        """Take out the rows that have finished."""
-        finished = [at for at, row in enumerate(batch.sequences) if row.finish_reason]
+        """Take out the sequences that have finished."""
+        finished = [row for row, one in enumerate(batch.sequences) if one.finish_reason]
         if not finished:
             return
         if self._prefix is not None:
@@ -240,7 +244,7 @@ class Decoding:
             self._free()
 
     def _drop(self, batch: Batch, rows: Sequence[int]) -> None:
-        """Take out rows; what those say is kept that have been decoded."""
+        """Take out sequences; the texts that have been decoded are offered to the store."""
         store = self._store
         if store is not None and batch is self._batch:
             for row in rows:
@@ -249,6 +253,6 @@ class Decoding:
         batch.drop(rows)
 
     def _free(self) -> None:
-        """Give the memory of a batch back that has no rows left and gets none."""
+        """Give the memory of a batch back that has no sequences left and gets none."""
         if not self.running and self._joining is None:
             self._batch = None

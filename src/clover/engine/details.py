@@ -47,7 +47,7 @@ def _logprobs(logits: Tensor, tokens: Sequence[int], count: int) -> tuple[TokenL
 
 
 def _drafted(tree: TokenTree, row: int, path: Sequence[int], copied: bool) -> Drafted:
-    """The tree of one row without its root and its padding."""
+    """The tree of one sequence without its root and its padding."""
     tokens, parents = tree.tokens[row].tolist(), tree.parents[row].tolist()
     nodes = [node for node, parent in enumerate(parents) if parent >= 0]
     place = {node: at for at, node in enumerate(nodes)} | {0: -1}

@@ -23,7 +23,7 @@ class Engine:
         target: the frozen model whose output is produced.
         draft: proposes tokens; None, or one that is not `usable`, for plain decoding.
         tree: what the draft grows, a static tree or a rule; when left out the tree that its configuration names.
-        prefill_chunk: prompt tokens that are run at once per row, at most.
+        prefill_chunk: prompt tokens that are run at once per sequence, at most.
         policy: decides before each step what drafts, in the place of `tree`.
         compile: let `torch.compile`, or another of its backends, have the steps, in fixed shapes (docs/compile.md).
 
@@ -67,7 +67,7 @@ class Engine:
 
     def open(
         self,
-        max_rows: int,
+        max_sequences: int,
         clock: PhaseClock | None = None,
         prefix: PrefixCache | None = None,
         store: PrefixStore | None = None,
@@ -76,29 +76,29 @@ class Engine:
 
         `store` keeps the texts of requests that say so, and spares others their prefill.
         """
-        if max_rows < 1:
-            raise UserError(f"max_rows is {max_rows}; it must be at least 1")
-        return Decoding(self, max_rows, clock or PhaseClock(), prefix, store)
+        if max_sequences < 1:
+            raise UserError(f"max_sequences is {max_sequences}; it must be at least 1")
+        return Decoding(self, max_sequences, clock or PhaseClock(), prefix, store)
 
     def run(
         self,
         requests: Sequence[Request],
         clock: PhaseClock | None = None,
         prefix: PrefixCache | None = None,
-        max_rows: int | None = None,
+        max_sequences: int | None = None,
     ) -> Generator[StepEvent, None, None]:
-        """Decode `requests`; yields every row's share of every step. UserError as `check`, before anything is
+        """Decode `requests`; yields each request's share of every step. UserError as `check`, before anything is
         generated.
 
         Args:
             clock: adds up where the time goes.
             prefix: a single request's earlier turns, brought up to date at the end, also when the consumer stops early.
-            max_rows: requests that run at once; the others take the places of those that finish. All if None.
+            max_sequences: requests that run at once; the others take the places of those that finish. All if None.
         """
         if not requests:
             return
         assert prefix is None or len(requests) == 1, "a prefix belongs to one request"
-        decoding = self.open(min(max_rows or len(requests), len(requests)), clock, prefix)
+        decoding = self.open(min(max_sequences or len(requests), len(requests)), clock, prefix)
         for request in requests:
             decoding.add(request)
         try:

@@ -1,4 +1,4 @@
-"""Positions that the target has run and the draft has not taken in yet, after steps without it several per row.
+"""Positions that the target has run and the draft has not taken in yet, after steps without it several per sequence.
 
 Shapes: B batch, A positions of one step, W width of the hidden states that the draft reads.
 """
@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 
 class Positions(NamedTuple):
-    """Positions of every row, as a draft takes them in: of row b the first counts[b] are real, the rest is padding.
+    """Positions of every sequence, as a draft takes them in: of number b the first counts[b] are real, others padding.
 
     `hidden` is [B, A, W], `next_tokens` Long [B, A] the token that follows each position.
     """
@@ -24,7 +24,7 @@ class Positions(NamedTuple):
     counts: list[int]
 
     def part(self, starts: Sequence[int], counts: list[int]) -> Positions:
-        """So many positions of each row from its start on."""
+        """So many positions of each sequence from its start on."""
         width = max(1, *counts)
         if not any(starts):
             return Positions(self.hidden[:, :width], self.next_tokens[:, :width], counts)
@@ -32,17 +32,17 @@ class Positions(NamedTuple):
         return self.at(places, counts)
 
     def at(self, places: Sequence[Sequence[int]], counts: list[int]) -> Positions:
-        """The positions of each row that stand at these places."""
+        """The positions of each sequence that stand at these places."""
         index = torch.tensor(places, device=self.hidden.device)
         rows = torch.arange(len(places), device=index.device)[:, None]
         return Positions(self.hidden[rows, index], self.next_tokens[rows, index], counts)
 
 
 class Pending:
-    """A different number of positions in each row, in the order of the text.
+    """A different number of positions in each sequence, in the order of the text.
 
     Args:
-        root: Long [B], each row's last token.
+        root: Long [B], each last token.
         width: W.
         dtype: of the hidden states.
     """
@@ -50,11 +50,11 @@ class Pending:
     def __init__(self, root: Tensor, width: int, dtype: torch.dtype):
         hidden = torch.zeros(len(root), 1, width, dtype=dtype, device=root.device)
         self._steps = [Positions(hidden, root.unsqueeze(1), [0] * len(root))]
-        self._counts, self._latest = [0] * len(root), [0] * len(root)  # of rows: in all, and in the last step
+        self._counts, self._latest = [0] * len(root), [0] * len(root)  # of each: in all, and in the last step
 
     @property
     def behind(self) -> int:
-        """Positions that the draft has to take in beyond those of the last step, in the row that has most."""
+        """Positions that the draft has to take in beyond those of the last step, in the sequence that has most."""
         return max(own - last for own, last in zip(self._counts, self._latest, strict=True))
 
     @property
@@ -63,20 +63,20 @@ class Pending:
         return not self._steps
 
     def put(self, row: int, hidden: Tensor) -> None:
-        """Give a new row the hidden states [W] of the position before its root."""
+        """Give a new sequence the hidden states [W] of the position before its root."""
         self._steps[0].hidden[row, 0] = hidden
         self._steps[0].counts[row] = self._counts[row] = self._latest[row] = 1
 
     def append(self, hidden: Tensor, next_tokens: Tensor, counts: list[int]) -> None:
-        """Add the positions of one step, at least one of each row; see `Positions`."""
+        """Add the positions of one step, at least one of each sequence; see `Positions`."""
         self._steps.append(Positions(hidden, next_tokens, counts))
         self._counts = [old + new for old, new in zip(self._counts, counts, strict=True)]
         self._latest = counts
 
     def take(self, most: int, last: int | None = None) -> Iterator[Positions]:
-        """Hand everything over, in parts of at most `most` positions per row, the last one of at most `last`.
+        """Hand everything over, in parts of at most `most` positions each, the last one of at most `last`.
 
-        Every row that has positions has one in the last part: what a draft says of a row is what it says after that
+        Every sequence that has positions has one in the last part: what a draft says of it is what it says after that
         part.
         """
         whole, last = self._merged(), last or most
@@ -90,14 +90,14 @@ class Pending:
         yield whole.part(done, left)
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keep these rows, in this order."""
+        """Keep these sequences, in this order."""
         hidden, next_tokens, counts = self._merged()
         index = torch.tensor(rows, dtype=torch.long, device=hidden.device)
         self._steps = [Positions(hidden[index], next_tokens[index], [counts[row] for row in rows])]
         self._counts, self._latest = self._steps[0].counts, [self._latest[row] for row in rows]
 
     def insert(self, other: Pending) -> None:
-        """Take in the rows of another batch, behind the own ones."""
+        """Take in those of another batch, behind the own ones."""
         parts = self._merged(), other._merged()
         width = max(part.hidden.shape[1] for part in parts)
         hidden = [pad(part.hidden, (0, 0, 0, width - part.hidden.shape[1])) for part in parts]

@@ -1,6 +1,6 @@
 """Prompts on their way into the running batch, and how many positions are run at once.
 
-Shapes: B batch, R rows that have prompt left, T tokens of a chunk, W width of the hidden states that the draft reads.
+Shapes: B batch, R sequences with prompt left, T tokens of a chunk, W width of the hidden states that the draft reads.
 """
 
 from collections import defaultdict
@@ -13,26 +13,26 @@ from clover.engine.batch import Batch
 from clover.target import TargetModel
 
 _MOST_MASKED = 2**22  # entries of the mask of one chunk: a few MiB, whatever the context
-_MOST_TOKENS = 2048  # of one chunk, all rows together: more give no speed and take memory
-_FEWEST = 16  # tokens of a chunk per row
+_MOST_TOKENS = 2048  # of one chunk, all sequences together: more give no speed and take memory
+_FEWEST = 16  # tokens of a chunk per sequence
 # Positions that a chunk may give up to save a forward: as many as take about as long as one that reads the weights.
 _PADDING = defaultdict(lambda: 256, cpu=64)
 
 
-def chunk_size(chunk: int, rows: int, length: int) -> int:
-    """Positions per row, at most `chunk`; fewer of many rows and after a long text (`length`), which saves memory."""
-    most = min(_MOST_MASKED // (rows * (length + chunk)), _MOST_TOKENS // rows)
+def chunk_size(chunk: int, sequences: int, length: int) -> int:
+    """Positions per sequence, at most `chunk`; fewer of many and after a long text (`length`), which saves memory."""
+    most = min(_MOST_MASKED // (sequences * (length + chunk)), _MOST_TOKENS // sequences)
     return min(chunk, max(most, _FEWEST))
 
 
 def padded_size(left: Sequence[int], most: int, padding: int) -> int:
-    """Positions per row of a chunk of rows of different length, which ends where a row ends unless it has `most`.
+    """Positions per sequence of a chunk, which ends where a prompt ends unless it has `most`.
 
-    A chunk that is longer than the shortest row gives up positions to save a forward.
+    A chunk that is longer than the shortest prompt gives up positions to save a forward.
 
     Args:
-        left: positions of each row, not all of them 0.
-        padding: positions that may be given up, all rows together.
+        left: positions of each sequence, not all of them 0.
+        padding: positions that may be given up, all sequences together.
 
     >>> padded_size([90, 40, 38], 64, padding=4), padded_size([90, 40, 38], 64, padding=0)
     (40, 38)
@@ -45,13 +45,13 @@ def padded_size(left: Sequence[int], most: int, padding: int) -> int:
 class Prefill:
     """Runs all prompts of a batch but for their last tokens, chunk by chunk.
 
-    A row whose prompt has ended has no part in later chunks. The draft takes in all but each prompt's last position,
-    so that every row has exactly one left for it when decoding starts; none if its prompt is a single token.
+    A prompt that has ended has no part in later chunks. The draft takes in all but each prompt's last position, so that
+    every sequence has exactly one left for it when decoding starts; none if its prompt is a single token.
 
     Args:
-        batch: rows that have not run yet; those with most of their prompt left come first.
+        batch: sequences that have not run yet; those with most of their prompt left come first.
         hidden_state: kind of the hidden states that the draft reads.
-        chunk: prompt tokens that are run at once per row, at most (`chunk_size`).
+        chunk: prompt tokens that are run at once per sequence, at most (`chunk_size`).
     """
 
     def __init__(self, batch: Batch, target: TargetModel, hidden_state: str, chunk: int):
@@ -59,22 +59,22 @@ class Prefill:
 
     @property
     def finished(self) -> bool:
-        """Whether the rows can decode."""
+        """Whether the batch can decode."""
         return not any(self._left)
 
     @property
     def _left(self) -> list[int]:
-        """Tokens of each row's prompt that have not run."""
-        return [max(len(row.request.prompt) - 1 - row.prefilled, 0) for row in self.batch.sequences]
+        """Tokens of each prompt that have not run."""
+        return [max(len(one.request.prompt) - 1 - one.prefilled, 0) for one in self.batch.sequences]
 
     def advance(self) -> None:
         """Run one chunk."""
         batch, left = self.batch, self._left
         rows = max(number for number, count in enumerate(left, start=1) if count)
         device = batch.root.device
-        most = chunk_size(self._chunk, rows, max(row.prefilled for row in batch.sequences))
+        most = chunk_size(self._chunk, rows, max(one.prefilled for one in batch.sequences))
         size = padded_size(left, most, _PADDING[device.type])
-        text = [row.request.prompt[row.prefilled : row.prefilled + size + 1] for row in batch.sequences]
+        text = [one.request.prompt[one.prefilled : one.prefilled + size + 1] for one in batch.sequences]
         tokens = torch.tensor([[*part, *[0] * (size + 1 - len(part))] for part in text], device=device)
         with batch.cache.first_rows(rows):
             positions = batch.cache.positions(size)
@@ -83,8 +83,8 @@ class Prefill:
                 tokens[:rows, :-1], positions, batch.cache, None, self._hidden_state
             ).read
             batch.cache.commit([min(count, size) for count in left[:rows]])
-        for row in batch.sequences:
-            row.prefilled += size
+        for one in batch.sequences:
+            one.prefilled += size
         if batch.session is not None:
             for row, count in enumerate(left):
                 if 0 < count <= size:

@@ -19,7 +19,7 @@ class Prefix(NamedTuple):
     length: int
 
     def fill(self, batch: Batch, row: int) -> None:
-        """Put them into an empty row."""
+        """Put them into an empty place."""
         assert self.kept.cache is not None
         batch.cache.fill_row(row, self.kept.cache, self.length)
         if batch.session is not None and self.kept.session is not None:
@@ -29,8 +29,8 @@ class Prefix(NamedTuple):
 class PrefixStore:
     """The turns of conversations that ended last, as many as fit into so many bytes.
 
-    A text is copied when its row leaves the batch, and again when a request takes it up, so that the store shares no
-    memory with what runs. A later turn takes the place of the earlier ones that it begins with.
+    A text is copied when its sequence leaves the batch, and again when a request takes it up, so that the store shares
+    no memory with what runs. A later turn takes the place of the earlier ones that it begins with.
     """
 
     def __init__(self, most_bytes: int):
@@ -50,7 +50,7 @@ class PrefixStore:
         return best
 
     def keep(self, batch: Batch, row: int) -> None:
-        """Copy the text of a row, and forget what has not been used for longest if there is no more room."""
+        """Copy the text at a place, and forget what has not been used for longest if there is no more room."""
         sequence = batch.sequences[row]
         tokens = [*sequence.request.prompt, *sequence.tokens]
         for kept in [kept for kept in self._kept if kept.tokens == tokens[: len(kept.tokens)]]:

@@ -150,7 +150,7 @@ def continue_prompts(
         Request(prompt.tokens, max_new_tokens, SamplingParams(temperature=temperature, seed=seed + i))
         for i, prompt in enumerate(prompts)
     ]
-    decoding = Decoding(engine, requests, max_rows=batch_size)
+    decoding = Decoding(engine, requests, max_sequences=batch_size)
     while (run := decoding.advance(_GLANCE)) is None:
         progress(decoding.tokens / (max_new_tokens * len(prompts)))
     return list(map(Continuation, prompts, run.steps, run.acceptances))

@@ -36,7 +36,7 @@ from clover.target import TargetModel, weights_fingerprint
 _INDEX = "index.json"
 _SHARD_BYTES = 2**28
 _TOGETHER = 64  # texts that are sorted by length, so that little of a batch is padding
-_COUNTED = 512  # texts whose tokens are counted to foretell the size
+_COUNTED = 512  # texts whose tokens are counted to predict the size
 _MARGIN = 1.05  # of the free space that is asked for
 _Count = Annotated[int, Field(ge=0)]
 

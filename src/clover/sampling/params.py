@@ -41,7 +41,7 @@ class SamplingParams:
         process: a function of one's own, applied to the logits after the penalties: of texts Long [P, T], prompt
             included, and the logits [P, V] of what follows them. It must look at nothing else, because drafted tokens
             are texts to it, too.
-        seed: of the row's random numbers, in [0, 2^63); equal prompts with equal seeds get equal texts.
+        seed: of the random numbers, in [0, 2^63); equal prompts with equal seeds get equal texts.
     """
 
     temperature: Annotated[float, Field(ge=0, le=1e5), AfterValidator(_zero_or_large)] = 0.0

@@ -22,7 +22,7 @@ class ServerOptions:
     api_key: Annotated[
         str | None, _server("Key that clients must send.", metavar="KEY", envvar="CLOVER_API_KEY")
     ] = None
-    max_rows: Annotated[int, _limits("Texts that run at once.", metavar="N", min=1)] = 32
+    max_sequences: Annotated[int, _limits("Texts that run at once.", metavar="N", min=1)] = 32
     max_waiting: Annotated[
         int, _limits("Texts that may wait for a place; more requests get 429.", metavar="N", min=0)
     ] = 256

@@ -23,7 +23,7 @@ class Service:
         self.tokenizer = model.target.tokenizer
         self.metrics = Metrics()
         self.worker = Worker(model.engine, settings, self.metrics)
-        most_texts = settings.max_rows + settings.max_waiting
+        most_texts = settings.max_sequences + settings.max_waiting
         self.asking = Asking(model, name, settings.max_new_tokens, most_texts)
         self.card: dict[str, Any] = {
             "id": name,

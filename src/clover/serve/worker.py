@@ -4,7 +4,7 @@ It should be the thread that loaded the model. OpenMP keeps a pool of threads fo
 two pools have more threads than there are cores, all of them sleep between operations: 30 % less speed on two cores.
 
 The engine's thread waits for nobody. What a client has not taken yet waits in its `Stream`, which is bounded; a client
-that falls further behind is cut off, and its rows leave the batch.
+that falls further behind is cut off, and its texts leave the batch.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class _Ticket:
 class _Lane:
     """A running batch: one lane speculates, the other decodes plainly. They take turns."""
 
-    def __init__(self, engine: Engine, max_rows: int, prefix_bytes: int, speculates: bool):
-        self._engine, self._max_rows, self.speculates = engine, max_rows, speculates
+    def __init__(self, engine: Engine, max_sequences: int, prefix_bytes: int, speculates: bool):
+        self._engine, self._max_sequences, self.speculates = engine, max_sequences, speculates
         self._prefix_bytes = prefix_bytes
         self.tickets: dict[int, _Ticket] = {}
         self.open()
@@ -62,7 +62,7 @@ class _Lane:
         """Begin with an empty batch."""
         self.clock = PhaseClock()
         store = PrefixStore(self._prefix_bytes) if self._prefix_bytes else None
-        self.decoding: Decoding = self._engine.open(self._max_rows, self.clock, store=store)
+        self.decoding: Decoding = self._engine.open(self._max_sequences, self.clock, store=store)
         self.tickets.clear()
 
     def add(self, ticket: _Ticket) -> None:
@@ -128,13 +128,13 @@ class Worker:
     """
 
     def __init__(self, engine: Engine, options: ServerOptions, metrics: Metrics):
-        rows, kept = options.max_rows, options.prefix_mib * 2**20
+        most, kept = options.max_sequences, options.prefix_mib * 2**20
         self._lanes = {
-            True: _Lane(engine, rows, kept, True),
-            False: _Lane(Engine(engine.target), rows, 0, False),
+            True: _Lane(engine, most, kept, True),
+            False: _Lane(Engine(engine.target), most, 0, False),
         }
         self._most, self._seconds, self._metrics = (
-            rows + options.max_waiting,
+            most + options.max_waiting,
             options.request_seconds,
             metrics,
         )

@@ -14,7 +14,7 @@ WRITTEN_TOGETHER = 8
 
 def write_texts(engine: Engine, requests: Sequence[Request]) -> tuple[tuple[int, ...], ...]:
     """The new tokens of each request."""
-    return decode(engine, requests, max_rows=WRITTEN_TOGETHER).texts
+    return decode(engine, requests, max_sequences=WRITTEN_TOGETHER).texts
 
 
 def read_requests(
