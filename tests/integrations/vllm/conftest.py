@@ -15,6 +15,7 @@ os.environ.update(
     VLLM_HOST_IP="127.0.0.1",
     VLLM_LOGGING_LEVEL="WARNING",
     VLLM_NO_USAGE_STATS="1",
+    OMP_WAIT_POLICY="PASSIVE",  # threads that spin at barriers take minutes where other processes run beside them
 )
 os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
 

@@ -31,6 +31,9 @@ class Served:
     rounds: list[list[tuple[int, ...]]]
     chains: list[Chain] = field(default_factory=list)
     cached: int = 0  # prompt tokens of the last round found in the prefix cache
+    shapes: frozenset[tuple[int, int, int]] = (
+        frozenset()
+    )  # of the draft's layers: heads, those of keys, their size
 
 
 def serve(
@@ -49,7 +52,8 @@ def serve(
         for _ in range(rounds):
             outputs = _generate(llm, prompts, max_tokens)
             written.append([tuple(output.outputs[0].token_ids) for output in outputs])
-        return Served(written, chains, sum(output.num_cached_tokens or 0 for output in outputs))
+        cached = sum(output.num_cached_tokens or 0 for output in outputs)
+        return Served(written, chains, cached, _shapes(llm))
     finally:
         close(llm)
 
@@ -88,6 +92,12 @@ def _generate(llm: Any, prompts: Sequence[Sequence[int]], max_tokens: int) -> li
 
     greedy = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
     return llm.generate([{"prompt_token_ids": list(prompt)} for prompt in prompts], greedy, use_tqdm=False)
+
+
+def _shapes(llm: Any) -> frozenset[tuple[int, int, int]]:
+    layers = llm.llm_engine.engine_core.engine_core.vllm_config.compilation_config.static_forward_context
+    own = [layer for name, layer in layers.items() if "clover" in name]
+    return frozenset((layer.num_heads, layer.num_kv_heads, layer.head_size) for layer in own)
 
 
 def _record(llm: Any) -> list[Chain]:

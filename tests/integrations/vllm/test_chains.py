@@ -8,7 +8,7 @@ import torch
 from clover import assets
 from clover.drafts import load_draft
 from clover.integrations.export import export
-from tests.integrations.vllm.engine import BLOCK, Chain, own_chains, serve
+from tests.integrations.vllm.engine import BLOCK, SYSTEMS, Chain, own_chains, serve
 
 V2 = os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "1"
 
@@ -21,13 +21,33 @@ def assert_chains_are_own(chains: list[Chain], target, draft, fed=None):
 
 
 @pytest.mark.parametrize(
-    ("system", "drafted"), [("clover2", 5), ("recall", 5), ("clover1", 3), ("recall", 1)]
+    ("system", "drafted", "block"),
+    [
+        *(("clover2", 5, None), ("recall", 5, None), ("clover1", 3, None)),  # at the block size vLLM chooses
+        *(("clover2", 3, BLOCK), ("recall", 1, BLOCK)),
+    ],
 )
-def test_chains_and_texts(system, drafted, drafts, target, prompts, plain):
-    served = serve(prompts, drafts[system], drafted, rounds=2, max_tokens=40)
+def test_chains_and_texts(system, drafted, block, drafts, target, prompts, plain):
+    served = serve(prompts, drafts[system], drafted, rounds=2, max_tokens=40, block_size=block)
     assert served.rounds == plain.rounds * 2
-    assert served.cached >= 3 * BLOCK  # the second round reads its prompts from the prefix cache
+    if block is not None:
+        assert served.cached >= 3 * block  # the second round reads its prompts from the prefix cache
+    # model runner V1 prepares a draft's layers together, by the first: others would overrun its buffers
+    assert len(served.shapes) == 1
     assert {len(chain.drafted) for chain in served.chains} == {drafted}
+    assert_chains_are_own(served.chains, target, load_draft(assets.DRAFTS[system], target))
+
+
+@pytest.mark.skipif(V2, reason="the Triton interpreter is slow, and V2 prepares each layer by itself")
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_long_texts(system, drafts, target, prompts):
+    """The longer a text, the more buffers of the attention backend are used."""
+    long = [(prompts[-1] * 8)[:length] for length in (900, 600, 130)]
+    plain, served = (
+        serve(long, draft, max_tokens=60, block_size=None, max_model_len=1024)
+        for draft in (None, drafts[system])
+    )
+    assert served.rounds == plain.rounds
     assert_chains_are_own(served.chains, target, load_draft(assets.DRAFTS[system], target))
 
 

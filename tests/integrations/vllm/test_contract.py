@@ -7,6 +7,7 @@ import pytest
 
 from clover.integrations.export import export
 from clover.integrations.vllm import TESTED, base, register
+from clover.integrations.vllm.recall import check_backend, padded_size
 from tests.integrations.vllm.engine import SYSTEMS, serve
 
 
@@ -45,6 +46,20 @@ def test_a_version_that_tells_neither_is_refused(passes):
     _, is_first = passes
     with pytest.raises(RuntimeError, match="does not tell a draft which pass it runs"):
         is_first(OWN)
+
+
+def test_a_backend_without_room_for_recalls_heads_is_refused():
+    check_backend("FLASH_ATTN", 128, 64)
+    check_backend("TRITON_ATTN", 128, 96)
+    with pytest.raises(ValueError, match="TRITON_ATTN has no room for Clover-Recall's heads of 128 numbers"):
+        check_backend("TRITON_ATTN", 128, 64)
+
+
+@pytest.mark.parametrize(
+    ("width", "padded"), [(8, 64), (43, 64), (44, 128), (64, 128), (107, 128), (128, 256)]
+)
+def test_a_padded_head_holds_its_own_numbers_a_mark_and_a_position(width, padded):
+    assert padded_size(width) == padded >= width + 1 + 20
 
 
 def test_more_tokens_than_clover_1_has_heads(drafts, prompts):

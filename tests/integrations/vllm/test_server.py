@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -44,6 +45,8 @@ def test_the_http_server_writes_the_same_and_counts(drafts, prompts, plain, tmp_
             == 3 * counted["vllm:spec_decode_num_drafts_total"]
         )
         assert counted["vllm:spec_decode_num_accepted_tokens_total"] > 0
+    except urllib.error.HTTPError as error:
+        raise AssertionError(f"{error}: {log.read_text()[-3000:]}") from error
     finally:
         server.terminate()
         server.wait(timeout=60)

@@ -1,18 +1,24 @@
 """Clover-Recall on vLLM: exact, though the driver knows neither of its two looks at the text.
 
+Both go through one attention layer, each head of which has more entries than the draft needs. vLLM's driver prepares
+the layers of a draft together, by the shape of the first: layers of several shapes would overrun its buffers.
+
 *The look back.* A drafted position must not be looked at, but the driver counts it: a later pass writes keys and values
 for it. One more entry per head makes that harmless. It is `_FAR` in every query, 0 in the key of a verified position,
 and -`_FAR` in that of a drafted one, whose weight so is exactly 0. The next pass 0 overwrites those keys.
 
-*The window.* u_t reads E[x_t] and E[x_{t-1}], which the driver has forgotten by the time of x_{t+1}. A second attention
-layer finds them: the key of position t is its number, one-hot per decimal digit, and its value x_{t+1} in hexadecimal
-digits. The query for a position scores `_SHARP` more there than anywhere else, so the value comes back as it is. This
-needs nothing of the backend, so prefix caching, chunked prefill and CUDA graphs hold for it.
+*The window.* u_t reads E[x_t] and E[x_{t-1}], which the driver has forgotten by the time of x_{t+1}. A first call of
+the layer finds them, in entries where the look back is zero: the key of position t is its number in Gray code, ±1 per
+bit, and its value x_{t+1} in hexadecimal digits, even positions beside odd ones. Codes of neighbours differ in one bit,
+so the sum of two as a query scores both alike, and `_SHARP` above any other: half of each value comes back, exact.
+This needs nothing of the backend, so prefix caching, chunked prefill and CUDA graphs hold for it.
 
 Shapes: R rows, H hidden, d = H / heads, N heads of this rank, S padded size of a head.
 """
 
 # pyright: reportMissingImports=false
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -31,100 +37,130 @@ from clover.integrations.vllm.base import CloverForCausalLM
 
 _FAR = 64.0  # its square, divided by the root of d, is a score no key makes up for
 _SHARP = 32.0  # e to the power of it outweighs any number of positions
-_CODE = 64  # width of keys and values of `TokenMemory`
-_DIGITS = 6  # decimal ones of a position, hexadecimal ones of a token
+_BITS = 20  # of a position
+_DIGITS = 6  # hexadecimal ones of a token
 
 
-class TokenMemory(torch.nn.Module):
-    """Tokens of the text by their position, kept in the paged cache of an attention layer."""
+@dataclass(frozen=True)
+class Beside:
+    """What the keys and values [R, S - d] of every head hold beside the draft's own."""
 
-    tens: Tensor
-    sixteens: Tensor
-
-    def __init__(self, vllm_config: VllmConfig, prefix: str):
-        super().__init__()
-        if vllm_config.model_config.max_model_len > 10**_DIGITS:
-            raise ValueError(
-                f"Clover-Recall reads texts of up to {10**_DIGITS:,} tokens; set --max-model-len"
-            )
-        self.attention = Attention(
-            WindowLinear.earlier,
-            _CODE,
-            1.0,
-            num_kv_heads=1,
-            cache_config=vllm_config.cache_config,
-            prefix=prefix,
-        )
-        exponents = torch.arange(_DIGITS)
-        self.register_buffer("tens", 10**exponents, persistent=False)
-        self.register_buffer("sixteens", 16**exponents, persistent=False)
-
-    def forward(self, tokens: Tensor, positions: Tensor, dtype: torch.dtype) -> Tensor:
-        """Keep tokens Long [R], each of which follows its position Long [R]; returns what followed the two before.
-
-        Long [R, 2], the nearest first; meaningless where there is no such position.
-        """
-        back = torch.arange(1, 1 + WindowLinear.earlier, device=positions.device)
-        query = self._code((positions[:, None] - back).clamp(min=0), dtype) * _SHARP
-        digits = tokens[:, None] // self.sixteens % 16
-        value = F.pad(digits.to(dtype), (0, _CODE - _DIGITS))
-        found = self.attention(query.flatten(1), self._code(positions, dtype), value)
-        found = found.view(len(tokens), -1, _CODE)[..., :_DIGITS]
-        return (found.float().round().long() * self.sixteens).sum(-1)
-
-    def _code(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
-        digits = F.one_hot(positions[..., None] // self.tens % 10, 10).flatten(-2)
-        return F.pad(digits, (0, _CODE - 10 * _DIGITS)).to(dtype)
+    keys: Tensor  # the mark of drafted positions, then the position in Gray code
+    values: Tensor  # the token after the position: digits of even positions, then of odd ones
 
 
 class RecallForCausalLM(CloverForCausalLM):
     """Clover-Recall on vLLM."""
 
     draft_class = RecallDraft
+    bits: Tensor
+    sixteens: Tensor
 
     def add_attention(self, vllm_config: VllmConfig, prefix: str) -> None:
+        if vllm_config.model_config.max_model_len > 2**_BITS:
+            raise ValueError(f"Clover-Recall reads texts of up to {2**_BITS:,} tokens; set --max-model-len")
         layer, ranks = self.draft.layer, get_tensor_model_parallel_world_size()
-        name = maybe_prefix(prefix, "clover.layers.{}.attn")
-        self.memory = TokenMemory(vllm_config, name.format(0))
         self.width = layer.hidden_size // layer.num_heads
         self.sharded = ranks > 1 and layer.num_heads % ranks == 0
         count = layer.num_heads // ranks if self.sharded else layer.num_heads
         first = get_tensor_model_parallel_rank() * count if self.sharded else 0
         self.heads = slice(first, first + count)
-        padded = max(64, 1 << self.width.bit_length())  # above d; sizes that all backends have
+        self.padded = padded_size(self.width)
         self.look = Attention(
-            count, padded, self.width**-0.5, cache_config=vllm_config.cache_config, prefix=name.format(1)
+            count,
+            self.padded,
+            self.width**-0.5,
+            cache_config=vllm_config.cache_config,
+            prefix=maybe_prefix(prefix, "clover.layers.0.attn"),
+        )
+        check_backend(
+            self.look.attn_backend.get_name(), self.padded, vllm_config.model_config.get_head_size()
         )
         layer.attend = self._attend
+        self.register_buffer("bits", torch.arange(_BITS), persistent=False)
+        self.register_buffer("sixteens", 16 ** torch.arange(_DIGITS), persistent=False)
 
     def first(self, states: Tensor, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         draft, following = self.draft, self.draft.embed(tokens).to(states.dtype)
-        earlier = self.memory(tokens, positions, states.dtype).clamp(0, self.vocab_size - 1)
+        beside = self._beside(tokens, positions, states.dtype)
+        earlier = self._earlier(beside, positions).clamp(0, self.vocab_size - 1)
         exists = positions[:, None] > torch.arange(WindowLinear.earlier, device=positions.device)
         window = draft.embed(earlier).to(states.dtype) * exists[..., None]
         folded = draft.fold.norm(draft.fold.linear(torch.cat((states, following, window.flatten(1)), dim=-1)))
-        return self._looked_back(states, tokens, *draft.layer.keys_values(folded[None]))
+        keys, values = draft.layer.keys_values(folded[None])
+        return self._looked_back(states, tokens, keys, values, beside)
 
     def later(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         nothing = states.new_zeros(1, self.draft.layer.num_heads, len(states), self.width)
-        return self._looked_back(states, tokens, nothing, nothing, -_FAR)
+        blank = states.new_zeros(len(states), self.padded - self.width)
+        marked = Beside(F.pad(blank[:, 1:], (1, 0), value=-_FAR), blank)
+        return self._looked_back(states, tokens, nothing, nothing, marked)
 
     def _looked_back(
-        self, states: Tensor, tokens: Tensor, keys: Tensor, values: Tensor, mark: float = 0.0
+        self, states: Tensor, tokens: Tensor, keys: Tensor, values: Tensor, beside: Beside
     ) -> tuple[Tensor, Tensor]:
-        outputs = self.draft.look_back(states[None], tokens[None], keys, values, mark)[0]
+        outputs = self.draft.look_back(states[None], tokens[None], keys, values, beside)[0]
         return outputs, outputs
 
-    def _attend(self, query: Tensor, keys: Tensor, values: Tensor, mark: float, causal: bool) -> Tensor:
+    def _attend(self, query: Tensor, keys: Tensor, values: Tensor, beside: Beside, causal: bool) -> Tensor:
         """Takes the place of `RecurrentLayer.attend`: [1, heads, R, d] to [1, heads, R, d], through the paged cache."""
         query, keys, values = (x[0].transpose(0, 1)[:, self.heads] for x in (query, keys, values))
-        size, rows = self.look.head_size, len(query)
-        marked = ((query, _FAR), (keys, mark), (values, 0.0))
-        padded = [
-            torch.cat((F.pad(x, (0, size - self.width - 1)), x.new_full((*x.shape[:2], 1), entry)), dim=-1)
-            for x, entry in marked
-        ]
-        found = self.look(*(x.flatten(1) for x in padded)).view(rows, -1, size)[..., : self.width]
+        mark = self._room(query.new_full((len(query), 1), _FAR))
+        found = self._call(query, keys, values, mark, beside)[..., : self.width]
         if self.sharded:
             found = tensor_model_parallel_all_gather(found.contiguous(), dim=1)
         return found.transpose(0, 1)[None]
+
+    def _call(self, query: Tensor, keys: Tensor, values: Tensor, asked: Tensor, beside: Beside) -> Tensor:
+        """The layer on [R, N, d] each, with [R, S - d] beside them in every head; [R, N, S]."""
+        pairs = ((query, asked), (keys, beside.keys), (values, beside.values))
+        whole = [torch.cat((x, y[:, None].expand(-1, x.shape[1], -1)), dim=-1).flatten(1) for x, y in pairs]
+        return self.look(*whole).view(len(query), -1, self.padded)
+
+    def _beside(self, tokens: Tensor, positions: Tensor, dtype: torch.dtype) -> Beside:
+        """For positions Long [R] of the text, each of which tokens Long [R] follow."""
+        digits = tokens[:, None] // self.sixteens % 16
+        values = torch.cat([digits * (positions[:, None] % 2 == parity) for parity in (0, 1)], dim=-1)
+        return Beside(self._room(self._code(positions).to(dtype), 1), self._room(values.to(dtype)))
+
+    def _earlier(self, beside: Beside, positions: Tensor) -> Tensor:
+        """Keep what is beside, and return the tokens that followed the two positions before each: Long [R, 2].
+
+        The nearest first; meaningless where there is no such position.
+        """
+        before = positions[:, None] - torch.arange(1, 1 + WindowLinear.earlier, device=positions.device)
+        # a differing bit takes the score down by 4 of these units
+        unit = _SHARP / 4 / self.width**-0.5
+        asked = self._room((self._code(before.clamp(min=0)).sum(1) * unit).to(beside.keys.dtype), 1)
+        nothing = asked.new_zeros(len(asked), self.look.num_heads, self.width)
+        found = self._call(nothing, nothing, nothing, asked, beside)[:, 0, self.width :]
+        # position 1 has one before it, which comes back whole
+        digits = found[:, : 2 * _DIGITS].float() * positions[:, None].clamp(max=2)
+        tokens = (digits.round().long().view(-1, 2, _DIGITS) * self.sixteens).sum(-1)
+        return tokens.gather(1, before % 2)
+
+    def _code(self, positions: Tensor) -> Tensor:
+        """Positions Long [...] in Gray code: [..., bits] of ±1."""
+        return ((positions ^ positions >> 1)[..., None] >> self.bits & 1) * 2 - 1
+
+    def _room(self, entries: Tensor, start: int = 0) -> Tensor:
+        """Entries [R, n] from `start` on in [R, S - d], zeros elsewhere."""
+        return F.pad(entries, (start, self.padded - self.width - start - entries.shape[1]))
+
+
+def padded_size(width: int) -> int:
+    """S: the next power of two that holds a head and what is beside it; such sizes all backends have."""
+    return max(64, 1 << (width + _BITS).bit_length())
+
+
+def check_backend(name: str, padded: int, targets: int) -> None:
+    """Refuse a backend whose buffers are as wide as the target's heads and ours are not.
+
+    Raises:
+        ValueError: it would write past their end.
+    """
+    if name.startswith("TRITON") and padded > 1 << (targets - 1).bit_length():
+        raise ValueError(
+            f"attention backend {name} has no room for Clover-Recall's heads of {padded} numbers (the target's have "
+            f"{targets}); choose another with --attention-backend"
+        )
