@@ -41,6 +41,18 @@ def test_a_clean_audit_writes_its_report(
     assert "Clean: output is unchanged" in page.read_text()
 
 
+def test_sampled_texts_are_held_against_transformers(
+    run_clover: Callable, arguments: list[object], tmp_path: Path
+) -> None:
+    """Some of the 2,000 short texts reach an end-of-sequence token, and go on behind it on both sides."""
+    data = tmp_path / "audit.json"
+    done = run_clover(*arguments, "--against", "transformers", "--json", data)
+    assert done.code == 0, done.out + done.err
+    part = json.loads(data.read_text())["parts"][0]
+    names = [name for name in part["p_values"] if name.startswith("transformers, ")]
+    assert len(names) == 10 and json.loads(data.read_text())["sampled_p_value"] > 1e-4
+
+
 def test_bfloat16_is_repeated_in_float32(
     run_clover: Callable, arguments: list[object], tmp_path: Path
 ) -> None:

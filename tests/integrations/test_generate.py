@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from clover.engine import Engine
+from clover.engine import Engine, Request
 from clover.integrations.generate import TransformersGenerate
 from clover.interleaved import decode, make_batches
 from clover.target import TargetModel
@@ -26,6 +26,17 @@ def test_greedy_texts_are_those_of_plain_decoding(target: TargetModel) -> None:
     assert run.texts == expected(target, batch)  # rows of different length, and rows that end early
     assert run.acceptance.tau == 1.0 and run.acceptance.emitted == run.tokens
     assert run.seconds > 0
+
+
+def test_a_request_says_which_tokens_end_it(target: TargetModel) -> None:
+    texts = expected(target, [Request(prompt, 12, eos=()) for prompt in PROMPTS])
+    assert [len(text) for text in texts] == [12, 12, 12]
+    for eos in ((), (texts[1][4],)):
+        batch = [Request(prompt, 12, eos=eos) for prompt in PROMPTS]
+        for end in (None, texts[0][2]):  # what the model's own configuration says is not asked
+            target.model.generation_config.eos_token_id = end
+            assert TransformersGenerate(target)(batch).texts == expected(target, batch)
+    target.model.generation_config.eos_token_id = None
 
 
 @pytest.mark.parametrize("how", ["lookup", "assistant"])

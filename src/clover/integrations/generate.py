@@ -37,7 +37,7 @@ class TransformersGenerate:
         return self.lookup_tokens is not None or self.assistant is not None
 
     def __call__(self, batch: Sequence[Request]) -> Run:
-        """Decode requests of equal temperature; only temperature, number of tokens and seed are looked at."""
+        """Decode requests of equal temperature and ends; only these, numbers of tokens and the seed are looked at."""
         device = self.target.device
         longest = max(len(request.prompt) for request in batch)
         padding = [[0] * (longest - len(request.prompt)) for request in batch]
@@ -64,7 +64,7 @@ class TransformersGenerate:
 
     def _config(self, batch: Sequence[Request]) -> GenerationConfig:
         temperature = batch[0].params.temperature
-        eos = list(self.target.eos_token_ids) or None
+        eos = self._ends(batch[0])
         sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
         return GenerationConfig(
             max_new_tokens=max(request.max_new_tokens for request in batch),
@@ -80,8 +80,13 @@ class TransformersGenerate:
 
     def _text(self, row: Sequence[int], request: Request) -> tuple[int, ...]:
         """The new tokens of a row, up to where it ends; an end-of-sequence token is the last of them."""
-        ends = [at for at, token in enumerate(row) if token in self.target.eos_token_ids]
+        eos = self._ends(request)
+        ends = [at for at, token in enumerate(row) if token in eos]
         return tuple(row[: min([request.max_new_tokens, *(at + 1 for at in ends[:1])])])
+
+    def _ends(self, request: Request) -> list[int]:
+        """Tokens that end the text; an empty list, and not None, lets transformers not take the model's own."""
+        return list(self.target.eos_token_ids if request.eos is None else request.eos)
 
 
 class _StepCounter(BaseStreamer):
