@@ -127,7 +127,11 @@ def prompts() -> list[str]:
 
 
 def speed(options: argparse.Namespace) -> dict[str, Any]:
-    """Tokens per second of server and engine in turn, on the same requests."""
+    """Tokens per second of server and engine in turn, on the same requests.
+
+    The engine decodes them batch by batch, as `clover bench` does, and once more with all of them in its queue from
+    the start; a server's next request comes only after the answer before it.
+    """
     import clover
 
     model, server, found = clover.load(), Server("--max-sequences", "64"), {}
@@ -143,19 +147,28 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
                 model.request(body["prompt"], max_new_tokens=body["max_tokens"], ignore_eos=True)
                 for body in bodies
             ]
-            shares, rates = [], []
+            shares, of_queue = [], []
             for _ in range(options.rounds):
                 started = time.perf_counter()
-                tokens = sum(len(e.tokens) for e in model.engine.run(requests, max_sequences=streams))
-                own = tokens / (time.perf_counter() - started)
+                batches = [requests[at : at + streams] for at in range(0, count, streams)]
+                own = sum(
+                    len(e.tokens) for batch in batches for e in model.engine.run(batch, max_sequences=streams)
+                )
+                own /= time.perf_counter() - started
+                started = time.perf_counter()
+                queue = sum(len(e.tokens) for e in model.engine.run(requests, max_sequences=streams))
+                queue /= time.perf_counter() - started
                 started = time.perf_counter()
                 answers = asyncio.run(run_all(server.port, bodies, streams))
                 rate = sum(answer.tokens for answer in answers) / (time.perf_counter() - started)
                 assert not any(answer.error for answer in answers), answers[0].error
                 shares.append(rate / own)
-                rates.append((rate, own))
-            found[streams] = {"share": median(shares), "shares": shares, "rates": rates}
-            print(f"{streams} streams: {median(shares):.3f} of the engine's own", rates, flush=True)
+                of_queue.append(rate / queue)
+            found[streams] = {"shares": shares, "shares_of_queue": of_queue}
+            said = (
+                f"{median(shares):.3f} of the engine in batches, {median(of_queue):.3f} with all in its queue"
+            )
+            print(f"{streams} streams: {said}", flush=True)
     finally:
         server.stop()
     return found
