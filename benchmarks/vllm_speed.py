@@ -3,8 +3,11 @@
     .venv-vllm/bin/python benchmarks/vllm_speed.py [--drafted 5] [--prompts 8] [--target T --draft D] [--compiled]
 
 Needs the environment of `make test-vllm`. Printed per draft: the median over prompts of tokens/s divided by vLLM's own
-on that prompt, τ in vLLM, τ of this project's engine with the same chain on the same prompts, and their ratio; the last
-line is JSON. All texts must be equal. The first prompt warms up and is left out.
+on that prompt, τ in vLLM, τ of this project's engine with the same chain on the same prompts and without rounded
+weights, and their ratio; the last line is JSON. All texts must be equal. The first prompt warms up and is left out.
+
+One thread unless OMP_NUM_THREADS says otherwise: where a single query is split over threads, those of vLLM's attention
+spin until all have come, which flatters drafts on a machine that other processes use too.
 """
 
 from __future__ import annotations
@@ -21,13 +24,22 @@ from typing import Any
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import torch
+import vllm
 from vllm import LLM, SamplingParams
 
-import clover
 from clover import assets
+from clover.api import Clover
+from clover.drafts import load_draft
+from clover.engine import Engine
 from clover.evaluate.run import choose_prompts
 from clover.integrations.export import export
+from clover.report.provenance import machine, revision, versions
+from clover.target import TargetModel
+from clover.tree import parse_tree
 
 PLAIN = "plain"
 
@@ -49,8 +61,8 @@ def main() -> None:
             place = Path(folder) / Path(draft).name
             export("vllm", draft, place)
             engines[draft] = _engine(options, place)
-        own = {draft: _own(options, draft) for draft in options.draft}
-        target = own[options.draft[0]].target
+        target = TargetModel.load(options.target, options.dtype)
+        own = {draft: _own(options, draft, target) for draft in options.draft}
         prompts = [list(one.tokens) for one in choose_prompts((), target, options.prompts + 1)]
         rounds = [
             {name: write(llm, prompt, options.new) for name, llm in engines.items()} for prompt in prompts
@@ -61,7 +73,15 @@ def main() -> None:
         }
     for draft, found in results.items():
         print(draft, "  ".join(f"{name} {value:.3f}" for name, value in found.items()))
-    print(json.dumps({"drafted": options.drafted, "compiled": options.compiled, "results": results}))
+    card = {
+        "machine": machine(torch.device("cpu")),
+        "revision": revision(),
+        "versions": versions() | {"vllm": vllm.__version__},
+        "target": Path(options.target).name,
+        "drafted": options.drafted,
+        "compiled": options.compiled,
+    }
+    print(json.dumps(card | {"results": results}))
 
 
 def write(llm: LLM, prompt: list[int], new: int) -> Written:
@@ -78,7 +98,7 @@ def write(llm: LLM, prompt: list[int], new: int) -> Written:
 
 
 def _result(
-    rounds: list[dict[str, Written]], draft: str, own: clover.Clover, prompts: list[list[int]], new: int
+    rounds: list[dict[str, Written]], draft: str, own: Clover, prompts: list[list[int]], new: int
 ) -> dict[str, float]:
     speedup = median(found[PLAIN].seconds / found[draft].seconds for found in rounds)
     speed = {name: sum(f[name].seconds for f in rounds) / len(rounds) / new for name in (PLAIN, draft)}
@@ -115,10 +135,11 @@ def _engine(options: argparse.Namespace, draft: Path | None = None) -> LLM:
     )
 
 
-def _own(options: argparse.Namespace, draft: str) -> clover.Clover:
-    return clover.load(
-        options.target, draft, dtype=options.dtype, method="draft", tree=f"chain:{options.drafted}"
-    )
+def _own(options: argparse.Namespace, draft: str, target: TargetModel) -> Clover:
+    loaded = load_draft(assets.draft_place(draft), target)
+    engine = Engine(target, loaded, parse_tree(f"chain:{options.drafted}"))
+    engine.draft = loaded.for_inference(exact=True)
+    return Clover(engine)
 
 
 def _options() -> argparse.Namespace:
