@@ -1,7 +1,7 @@
 """Several ways to decode the same batches, in turn: what every comparison of speeds is measured with.
 
 In each round every method decodes every batch once; who is first changes from batch to batch, so that whatever else the
-machine does slows all of them alike. The median of the rounds is the figure, the lowest and the highest its spread.
+machine does slows all of them alike. The median of the rounds counts; the lowest and the highest are its spread.
 """
 
 import time
@@ -24,9 +24,9 @@ _WARM_UP_TOKENS = 8
 
 @dataclass(frozen=True)
 class Run:
-    """One batch decoded once: the new tokens of each row, and the seconds that all of it took, prefill included.
+    """One batch decoded once: the new tokens of each text, and the seconds that all of it took, prefill included.
 
-    `acceptances` and `steps` (new tokens of each) are per row; empty where the method does not tell them.
+    `acceptances` and `steps` (new tokens of each) are per text; empty where the method does not tell them.
     """
 
     texts: tuple[tuple[int, ...], ...]
@@ -38,7 +38,7 @@ class Run:
 
     @property
     def tokens(self) -> int:
-        """New tokens of all rows."""
+        """New tokens of all texts."""
         return sum(map(len, self.texts))
 
 
@@ -111,10 +111,8 @@ class Decoding:
         self.clock = PhaseClock(synchronize)
         self.seconds, self.tokens = 0.0, 0
         self.pieces: list[str] = []
-        self._device, self._events = (
-            engine.target.device,
-            engine.run(batch, self.clock, max_sequences=max_sequences),
-        )
+        self._device = engine.target.device
+        self._events = engine.run(batch, self.clock, max_sequences=max_sequences)
         self._steps: list[list[tuple[int, ...]]] = [[] for _ in batch]
         self._acceptances = [Acceptance() for _ in batch]
 

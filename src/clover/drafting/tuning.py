@@ -124,7 +124,11 @@ class TuningFile:
 
 
 def target_fingerprint(config: Any) -> str:
-    """Name the target that an entry belongs to, by a transformers configuration: type, layers, width, vocabulary."""
+    """Name the target that an entry belongs to, by a transformers configuration: type, layers, width, vocabulary.
+
+    Sizes alone, because they decide what a step costs: a fine-tuned target may go on with the tuning of its origin.
+    What depends on the weights asks `clover.target.weights_fingerprint`.
+    """
     sizes = (getattr(config, name, None) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
     return "-".join(map(str, (getattr(config, "model_type", None), *sizes)))
 

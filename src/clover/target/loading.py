@@ -44,6 +44,7 @@ FAILURES = (
     IndexError,
     ImportError,
     AttributeError,
+    ZeroDivisionError,
     SafetensorError,
     struct.error,
     StrictDataclassError,
