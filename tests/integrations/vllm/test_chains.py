@@ -8,6 +8,7 @@ import torch
 from clover import assets
 from clover.drafts import load_draft
 from clover.integrations.export import export
+from clover.target import TargetModel
 from tests.integrations.vllm.engine import BLOCK, SYSTEMS, Chain, own_chains, serve
 
 V2 = os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "1"
@@ -84,7 +85,26 @@ def test_tensor_parallel(system, drafts, target, prompts, plain):
 
 
 @pytest.mark.skipif(V2, reason="model runner V1 is compiled; one compilation is enough")
-def test_a_compiled_target(drafts, target, prompts, plain):
-    served = serve(prompts, drafts["clover2"], enforce_eager=False)
+@pytest.mark.parametrize("system", ["clover2", "recall"])
+def test_a_compiled_target(system, drafts, target, prompts, plain):
+    served = serve(prompts, drafts[system], enforce_eager=False)
     assert served.rounds == plain.rounds
-    assert_chains_are_own(served.chains, target, load_draft(assets.DRAFTS["clover2"], target))
+    assert_chains_are_own(served.chains, target, load_draft(assets.DRAFTS[system], target))
+
+
+@pytest.mark.skipif(V2, reason="a larger target adds nothing to what V2 shows")
+@pytest.mark.parametrize("name", assets.SMOLLM2_DRAFTS)
+def test_smollm2(name, tmp_path):
+    """A real chat model, with three heads of queries to one of keys."""
+    target = TargetModel.load("smollm2", "float32")
+    assert target.tokenizer is not None
+    target.model.save_pretrained(tmp_path / "target")
+    export("vllm", name, tmp_path / "draft")
+    texts = ["Once upon a time there was", "The three primary colours are red, yellow and blue. " * 20]
+    prompts = [target.tokenizer.encode(text) for text in texts]
+    plain, served = (
+        serve(prompts, draft, model=str(tmp_path / "target"), skip_tokenizer_init=True, block_size=None)
+        for draft in (None, tmp_path / "draft")
+    )
+    assert served.rounds == plain.rounds
+    assert_chains_are_own(served.chains, target, load_draft(assets.SMOLLM2_DRAFTS[name], target))
