@@ -40,7 +40,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options(files: Path, output: Path, **more: Any) -> ChatRecipeOptions:
-    small = {"tokens": 300, "texts": 8, "max_length": 48, "batch_size": 4, "dtype": "float32"}
+    small = {"tokens": 300, "texts": 8, "max_length": 48, "batch_size": 4, "dtype": "float32", "own_prompts": 0}
     return ChatRecipeOptions(
         output, prompts=files / "prompts.jsonl", target=str(files / "target"), **small | more
     )
@@ -103,10 +103,18 @@ def test_a_run_that_is_stopped_at_every_stage_goes_on(
     run(chosen)
 
 
+def test_a_target_writes_prompts_beside_those_of_a_file_or_all_of_them(files: Path, tmp_path: Path) -> None:
+    for name, prompts, expected in (("with", files / "prompts.jsonl", 4), ("without", None, 8)):
+        chosen = options(files, tmp_path / name, systems=("medusa",), tokens=40, max_length=127, own_prompts=None)
+        run(ChatRecipeOptions(**vars(chosen) | {"prompts": prompts}))
+        own = (tmp_path / f"{name}.work" / "own_prompts.jsonl").read_text().splitlines()
+        assert len(own) == expected
+        card = (tmp_path / name / "README.md").read_text()
+        assert f"wrote {expected} of the prompts" in card and ("| mine |" in card) == (prompts is not None)
+
+
 def test_prompts_are_needed_once_and_other_options_are_refused(files: Path, tmp_path: Path) -> None:
     chosen = options(files, tmp_path / "out", systems=("medusa",), tokens=40)
-    with pytest.raises(UserError, match="give --prompts FILE"):
-        run(ChatRecipeOptions(tmp_path / "out", target=str(files / "target")))
     run(chosen)
     again = options(files, tmp_path / "out", systems=("medusa:num_heads=2",), tokens=40, seeds=(0, 3))
     assert "draft 2 of 2: medusa-num_heads-2-seed3" in run(

@@ -26,6 +26,7 @@ from clover.options import command_line
 from clover.recipe.card import write_chat_cards
 from clover.recipe.drafts import ChatDraftFacts, finish_training, made_here
 from clover.recipe.options import ChatRecipeOptions
+from clover.recipe.own_prompts import write_own_prompts
 from clover.recipe.prompts import accept_prompts
 from clover.recipe.text import learnt_tokens, write_once
 from clover.regenerate import RegenerateConfig
@@ -134,13 +135,10 @@ class _ChatRecipe:
     def _accept(self) -> list[dict[str, Any]]:
         """Keep the prompts that may be used; returns what the file held, as the card says it."""
         noted = self.work / "sources.json"
-        if self.options.prompts is not None and not noted.exists():
-            found = accept_prompts(self.options.prompts, self.prompts)
-            write_json(noted, {"sources": [asdict(source) for source in found]})
         if not noted.exists():
-            raise UserError(
-                "give --prompts FILE: conversations or prompts as for clover train, each row with a field licence"
-            )
+            file = self.options.prompts
+            found = [] if file is None else accept_prompts(file, self.prompts)
+            write_json(noted, {"sources": [asdict(source) for source in found]})
         return read_json(noted)["sources"]
 
     def _check_work(self) -> None:
@@ -149,8 +147,10 @@ class _ChatRecipe:
         here = {"target": weights_fingerprint(self.target), "texts": options.texts}
         here["max_length"] = options.max_length
         if not noted.exists():
-            write_json(noted, here)
-        for name, value in read_json(noted).items():
+            write_json(noted, here | {"own": options.own})
+        begun = read_json(noted)
+        self.own = begun.pop("own")
+        for name, value in begun.items():
             if here.get(name) != value:
                 raise UserError(
                     f"{self.work} was begun with another {name.replace('_', ' ')} ({value}); go on with the same "
@@ -161,7 +161,7 @@ class _ChatRecipe:
         """Let the target answer, half greedily, half at temperature 1."""
         options, tokenizer = self.options, self.target.tokenizer
         assert tokenizer is not None
-        found = FileTexts([self.prompts], tokenizer, self.target.eos_token_ids, stand_ins=True)
+        found = FileTexts(self._prompt_files(), tokenizer, self.target.eos_token_ids, stand_ins=True)
         config = RegenerateConfig(max_length=options.max_length, batch_size=options.batch_size)
         with Progress(self.console) as progress:
             progress.begin(min(options.texts, len(found)))
@@ -172,6 +172,16 @@ class _ChatRecipe:
             some = islice(found, options.texts)
             self.samples = write_once(self.target, some, config, self.work / "written.jsonl", show)
         self.texts = Texts(self.samples)
+
+    def _prompt_files(self) -> list[Path]:
+        """What the target asks itself, and the rows of the user's file that may be used."""
+        own = self.work / "own_prompts.jsonl"
+        if self.own and not own.exists():
+            self._say(f"    {self.own:,} prompts of its own")
+            with Progress(self.console) as progress:
+                progress.begin(self.own)
+                write_own_prompts(self.target, self.own, self.options.batch_size, own, progress.reach)
+        return [file for file in (own, self.prompts) if file.exists()]
 
     def _store(self, hidden_state: str) -> FeatureStore:
         """The hidden states of a kind; the target is run where they are not there yet."""
@@ -245,6 +255,6 @@ class _ChatRecipe:
             shutil.copytree(trained, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*_log.jsonl"))
         before = read_json(noted)["drafts"] if noted.exists() else []
         drafts = [one for one in before if one["name"] != facts.name] + [asdict(facts)]
-        target = {"name": Path(self.options.target).name, "texts": len(self.samples)}
+        target = {"name": Path(self.options.target).name, "texts": len(self.samples), "own": self.own}
         write_json(noted, {"target": target, "sources": self.sources, "drafts": drafts})
         write_chat_cards(output)

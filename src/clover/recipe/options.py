@@ -61,7 +61,15 @@ class ChatRecipeOptions:
         typer.Option(
             metavar="FILE",
             help="Prompts as for clover train, each row with a licence; rows of other than permissive licence are "
-            "left out. Needed once per work directory.",
+            "left out. Left out: the target writes all prompts itself.",
+        ),
+    ] = None
+    own_prompts: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Prompts that the target writes itself. Left out: half of TEXTS, or all of them without --prompts.",
         ),
     ] = None
     target: Annotated[
@@ -103,6 +111,13 @@ class ChatRecipeOptions:
     ] = ()
     dtype: options.Dtype = "fastest"
     device: options.Device = None
+
+    @property
+    def own(self) -> int:
+        """Prompts that the target writes itself."""
+        if self.own_prompts is not None:
+            return min(self.own_prompts, self.texts)
+        return self.texts if self.prompts is None else self.texts // 2
 
     @property
     def folder(self) -> Path:

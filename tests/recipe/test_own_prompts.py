@@ -1,0 +1,55 @@
+"""Prompts that a target writes itself: how its turn is opened, which texts count, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from clover.data.chat import encode_user_opening
+from clover.errors import UserError
+from clover.recipe.own_prompts import SOURCE, write_own_prompts
+from clover.target import TargetModel
+from tests.data.tokenizers import CHATML, make_tokenizer
+from tests.tiny import save_tiny_pair
+
+
+def test_the_opening_is_what_the_template_writes_before_a_user_speaks() -> None:
+    tokenizer = make_tokenizer(CHATML)
+    whole = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False)
+    opening = tokenizer.decode(encode_user_opening(tokenizer))
+    assert whole.startswith(opening + "hi") and "user" in opening
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [(None, "has no chat template"), ("{{ messages[0]['content'] }}", "writes nothing before")],
+)
+def test_a_template_without_an_opening_is_refused(template: str | None, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        encode_user_opening(make_tokenizer(template))
+
+
+def test_prompts_are_turns_that_end_and_differ_and_come_again_with_the_same_seeds(tmp_path: Path) -> None:
+    target = TargetModel.load(save_tiny_pair(tmp_path)[0])
+    assert target.tokenizer is not None
+    shown: list[int] = []
+    for name in ("a", "b"):
+        write_own_prompts(target, 6, 4, tmp_path / name, shown.append)
+    rows = [json.loads(line) for line in (tmp_path / "a").read_text().splitlines()]
+    texts = [row["messages"][0]["content"] for row in rows]
+    assert len(set(texts)) == 6 and all(texts) and shown[:6] == [1, 2, 3, 4, 5, 6]
+    assert {row["source"] for row in rows} == {SOURCE}
+    assert (tmp_path / "a").read_text() == (tmp_path / "b").read_text()
+    assert not any(target.tokenizer.eos_token in text for text in texts)
+
+
+def test_a_target_whose_turns_never_end_is_refused(tmp_path: Path) -> None:
+    target = TargetModel.load(save_tiny_pair(tmp_path)[0])
+    target.model.generation_config.eos_token_id = None
+    target.config.eos_token_id = None
+    target.__dict__.pop("eos_token_ids", None)
+    with pytest.raises(UserError, match="the target asks nothing"):
+        write_own_prompts(target, 2, 4, tmp_path / "a")
+    assert not (tmp_path / "a").exists()
