@@ -40,7 +40,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options(files: Path, output: Path, **more: Any) -> ChatRecipeOptions:
-    small = {"tokens": 300, "texts": 8, "max_length": 48, "batch_size": 4, "dtype": "float32", "own_prompts": 0}
+    small = {
+        "tokens": 300,
+        "texts": 8,
+        "max_length": 48,
+        "batch_size": 4,
+        "dtype": "float32",
+        "own_prompts": 0,
+    }
     return ChatRecipeOptions(
         output, prompts=files / "prompts.jsonl", target=str(files / "target"), **small | more
     )
@@ -105,7 +112,9 @@ def test_a_run_that_is_stopped_at_every_stage_goes_on(
 
 def test_a_target_writes_prompts_beside_those_of_a_file_or_all_of_them(files: Path, tmp_path: Path) -> None:
     for name, prompts, expected in (("with", files / "prompts.jsonl", 4), ("without", None, 8)):
-        chosen = options(files, tmp_path / name, systems=("medusa",), tokens=40, max_length=127, own_prompts=None)
+        chosen = options(
+            files, tmp_path / name, systems=("medusa",), tokens=40, max_length=127, own_prompts=None
+        )
         run(ChatRecipeOptions(**vars(chosen) | {"prompts": prompts}))
         own = (tmp_path / f"{name}.work" / "own_prompts.jsonl").read_text().splitlines()
         assert len(own) == expected

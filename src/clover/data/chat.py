@@ -143,10 +143,14 @@ def encode_prompt(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBas
 def encode_user_opening(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Token ids of what stands before a user's first words; UserError if there is no chat template that says so."""
     if not tokenizer.chat_template:
-        raise UserError(f"the tokenizer {tokenizer.name_or_path} has no chat template, so the target asks nothing")
+        raise UserError(
+            f"the tokenizer {tokenizer.name_or_path} has no chat template, so the target asks nothing"
+        )
     opening, found, _ = _render(tokenizer, [{"role": "user", "content": _STAND_IN}]).partition(_STAND_IN)
     if not (opening and found):
-        raise UserError(f"the chat template {_describe_template(tokenizer)} writes nothing before a user's words")
+        raise UserError(
+            f"the chat template {_describe_template(tokenizer)} writes nothing before a user's words"
+        )
     encoded: Any = tokenizer(opening, add_special_tokens=False, verbose=False)
     return list(encoded["input_ids"])
 

@@ -1,7 +1,7 @@
 """Prompts that the target writes itself, so that a draft can be made for a model without any data.
 
-A chat model that is given the opening of a user's turn writes what a user might ask (Magpie: Xu and others, 2406.08464).
-So its prompts are of the kinds that it was trained to answer, and nobody's licence is on them.
+A chat model that is given the opening of a user's turn writes what a user might ask (Magpie: Xu and others,
+2406.08464). So its prompts are of the kinds that it was trained to answer, and nobody's licence is on them.
 """
 
 import json
@@ -46,7 +46,9 @@ def write_own_prompts(
         if len(found) == count:
             break
     if not found:
-        raise UserError(f"the target asks nothing: none of {_TRIES * count} user turns ended; give --prompts FILE")
+        raise UserError(
+            f"the target asks nothing: none of {_TRIES * count} user turns ended; give --prompts FILE"
+        )
     rows = [{"messages": [{"role": "user", "content": text}], "source": SOURCE} for text in found]
     write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
@@ -65,7 +67,7 @@ def _write(target: TargetModel, opening: tuple[int, ...], count: int, batch_size
             if (generation := event.generation) is not None:
                 running -= 1
                 if generation.tokens[-1] in target.eos_token_ids:
-                    yield str(_tokenizer(target).decode(generation.tokens[:-1])).strip()
+                    yield str(_tokenizer(target).decode(list(generation.tokens[:-1]))).strip()
 
 
 def _tokenizer(target: TargetModel) -> PreTrainedTokenizerBase:
