@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from clover import options
+from clover.options import option
 
 _money = options.panel("Training and money")
 
@@ -27,19 +28,12 @@ class BenchOptions(options.ModelOptions):
     temperatures: options.Temperatures = (0.0,)
     trees: options.Trees = ()
     assistant: Annotated[
-        str | None,
-        typer.Option(metavar="NAME|DIR", help="Small model for transformers' assisted generation."),
+        str | None, option("Small model for transformers' assisted generation.", metavar="NAME|DIR")
     ] = None
-    rounds: Annotated[
-        int, typer.Option(metavar="N", min=1, help="How often every method decodes all prompts, in turn.")
-    ] = 5
+    rounds: Annotated[int, option("How often every method decodes all prompts, in turn.", min=1)] = 5
     max_new_tokens: options.MaxNewTokens = 128
-    max_prompts: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Most prompts; larger batches take them again.")
-    ] = 8
-    no_reference: Annotated[
-        bool, typer.Option("--no-reference", help="Leave transformers' own `generate` out.")
-    ] = False
+    max_prompts: Annotated[int, option("Most prompts; larger batches take them again.", min=1)] = 8
+    no_reference: Annotated[bool, option("Leave transformers' own `generate` out.")] = False
     compile: options.Compile = False
     json: options.Json = None
     picture: options.Picture = None
@@ -51,25 +45,20 @@ class DemoOptions(options.ModelOptions):
 
     drafts: Annotated[
         tuple[str, ...],
-        typer.Option(
+        option(
+            "Draft trained for the target, or lookup; may be given several times. Left out: the embedded ones.",
             metavar="NAME|DIR",
-            help="Draft trained for the target, or lookup; may be given several times. Left out: the embedded ones.",
         ),
     ] = ()
     tree: options.Tree = None
     prompts: options.Prompts = None
     max_new_tokens: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Left out: 96, of as many prompts as end in time."),
+        int | None, option("Left out: 96, of as many prompts as end in time.", min=1)
     ] = None
-    temperature: Annotated[
-        float, typer.Option(metavar="T", min=0, help="Of the sampled part; 0 leaves it out.")
-    ] = 0.8
-    picture: Annotated[Path, typer.Option(metavar="FILE", help="Picture to draw: .png, .pdf or .svg.")] = (
-        Path("demo.png")
-    )
+    temperature: Annotated[float, option("Of the sampled part; 0 leaves it out.", metavar="T", min=0)] = 0.8
+    picture: Annotated[Path, option("Picture to draw: .png, .pdf or .svg.")] = Path("demo.png")
     json: options.Json = None
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show nothing before the table.")] = False
+    quiet: Annotated[bool, option("Show nothing before the table.")] = False
 
 
 @dataclass(frozen=True)
@@ -89,9 +78,7 @@ class EvaluateOptions(options.ModelOptions):
     temperatures: options.Temperatures = (0.0, 1.0)
     max_new_tokens: options.MaxNewTokens = 128
     max_prompts: options.MaxPrompts = 24
-    batch_size: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Prompts that run together; less takes less memory.")
-    ] = 8
+    batch_size: Annotated[int, option("Prompts that run together; less takes less memory.", min=1)] = 8
     seed: options.Seed = 0
     json: options.Json = None
 
@@ -109,21 +96,16 @@ class TuneOptions(options.ModelOptions):
     max_minutes: options.MaxMinutes = 10.0
     seed: options.Seed = 0
     output: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="File to write. Left out: tuning.json in the draft's directory; for vllm, none.",
-        ),
+        Path | None, option("File to write. Left out: tuning.json in the draft's directory; for vllm, none.")
     ] = None
     json: options.Json = None
-    for_: Annotated[
-        Literal["clover", "vllm"], typer.Option("--for", help="The engine that will run the draft.")
-    ] = "clover"
+    for_: Annotated[Literal["clover", "vllm"], option("The engine that will run the draft.", "--for")] = (
+        "clover"
+    )
     costs: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="For vllm: times of its steps, by python -m clover.integrations.vllm.costs. Left out: measured here.",
+        option(
+            "For vllm: times of its steps, by python -m clover.integrations.vllm.costs. Left out: measured here."
         ),
     ] = None
 
@@ -137,69 +119,58 @@ class CompareOptions(options.ModelOptions):
         typer.Argument(
             help="TOML file, or one of: quick, systems, ablation, tree-size, learning-rate, paper-clover1, "
             "paper-clover2; of trained drafts for SmolLM2: smollm2-clover1, smollm2-clover2, smollm2-tree-size, "
-            "smollm2-ablation.",
+            "smollm2-ablation."
         ),
     ] = "quick"
     target: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Another target than the suite's: directory or hub name."),
+        str | None, option("Another target than the suite's: directory or hub name.", metavar="MODEL")
     ] = None
     data: Annotated[
         tuple[str, ...],
-        typer.Option(
-            metavar="FILE", help="Texts or chats to train on, in place of the suite's; repeat for more."
-        ),
+        option("Texts or chats to train on, in place of the suite's; repeat for more.", metavar="FILE"),
     ] = ()
     tasks: Annotated[
         tuple[str, ...],
-        typer.Option(
+        option(
+            "Prompts to measure on, in place of the suite's tasks; repeat for more.",
             metavar="NAME=FILE[:GROUP]",
-            help="Prompts to measure on, in place of the suite's tasks; repeat for more.",
         ),
     ] = ()
     output: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Results and report. Left out: runs/ and the suite's name."),
+        Path | None, option("Results and report. Left out: runs/ and the suite's name.", metavar="DIR")
     ] = None
     work: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Keep text and drafts here; suites on one target can share it, and train no draft twice. "
+        option(
+            "Keep text and drafts here; suites on one target can share it, and train no draft twice. "
             "Left out: beside the results, DIR.work.",
+            metavar="DIR",
         ),
     ] = None
     drafts: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Where the trained drafts are that the suite names. Left out: beside the suite.",
+        option(
+            "Where the trained drafts are that the suite names. Left out: beside the suite.", metavar="DIR"
         ),
     ] = None
     prompts: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Where the files are that the suite's tasks name. Left out: beside the suite."
-        ),
+        option("Where the files are that the suite's tasks name. Left out: beside the suite.", metavar="DIR"),
     ] = None
     max_prompts: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Prompts of each task, in place of the suite's number."),
+        int | None, option("Prompts of each task, in place of the suite's number.", min=1)
     ] = None
-    max_new_tokens: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="New tokens, in place of the suite's number.")
-    ] = None
+    max_new_tokens: Annotated[int | None, option("New tokens, in place of the suite's number.", min=1)] = None
     publish: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "Also write SUITE.json here, and README.md with the tables of all suites in this directory.",
             metavar="DIR",
-            help="Also write SUITE.json here, and README.md with the tables of all suites in this directory.",
         ),
     ] = None
-    report_only: Annotated[
-        bool,
-        typer.Option("--report-only", help="Write the report of the results that are there; run nothing."),
-    ] = False
+    report_only: Annotated[bool, option("Write the report of the results that are there; run nothing.")] = (
+        False
+    )
 
     @property
     def folder(self) -> Path:
@@ -213,23 +184,17 @@ class CostOptions(options.ModelOptions):
 
     prompts: options.Files = ()
     draft: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="A trained draft, whose sizes are used. Left out: random weights."),
+        str | None, option("A trained draft, whose sizes are used. Left out: random weights.", metavar="DIR")
     ] = None
-    system: Annotated[str, typer.Option(metavar="NAME", help="Draft system, as for `clover train`.")] = (
-        "recall"
-    )
+    system: Annotated[str, option("Draft system, as for `clover train`.", metavar="NAME")] = "recall"
     draft_vocabulary: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="Tokens that the draft will propose from (`clover vocabulary`)."
-        ),
+        int | None, option("Tokens that the draft will propose from (`clover vocabulary`).", min=1)
     ] = None
     trees: options.Trees = ()
     batch_sizes: options.BatchSizes = (1, 4, 16)
     taus: Annotated[
         tuple[float, ...],
-        typer.Option(metavar="T", min=1, help="τ to predict the speed-up at; may be given several times."),
+        option("τ to predict the speed-up at; may be given several times.", metavar="T", min=1),
     ] = ()
     minutes: Annotated[
         float | None, _money("Minutes of the training. Left out: what --draft took.", metavar="M", min=0)

@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Callable, Collection
+from copy import copy
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature
@@ -12,18 +13,19 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 import typer
 
 USER_ERROR, INTERRUPTED = 2, 130  # exit codes
+_SHORT = {int: "N", Path: "FILE"}  # what values are called in the help
 
 
 def panel(name: str | None = None) -> Callable[..., Any]:
     """Return what makes options of a panel of the help: of the help text, names where they differ, and the rest."""
 
-    def option(help_text: str, *names: str, **settings: Any) -> Any:
+    def make(help_text: str, *names: str, **settings: Any) -> Any:
         return typer.Option(*names, help=help_text, rich_help_panel=name, **settings)
 
-    return option
+    return make
 
 
-_other, _models, _decoding, _sampling = panel(), panel("Models"), panel("Decoding"), panel("Sampling")
+option, _models, _decoding, _sampling = panel(), panel("Models"), panel("Decoding"), panel("Sampling")
 
 Target = Annotated[
     str | None,
@@ -70,12 +72,11 @@ Method = Annotated[
         "the same tree, which --tree also asks for; plain decodes with the target alone."
     ),
 ]
-Plain = Annotated[bool, _decoding("Short for --method plain, the baseline.", "--plain")]
+Plain = Annotated[bool, _decoding("Short for --method plain, the baseline.")]
 Compile = Annotated[
     bool,
     _decoding(
-        "Let torch.compile have the decoding steps, on a GPU with CUDA graphs. The first steps then take minutes.",
-        "--compile",
+        "Let torch.compile have the decoding steps, on a GPU with CUDA graphs. The first steps then take minutes."
     ),
 ]
 Trees = Annotated[
@@ -86,9 +87,9 @@ Trees = Annotated[
     ),
 ]
 BatchSizes = Annotated[
-    tuple[int, ...], _decoding("Texts that run together; may be given several times.", metavar="N", min=1)
+    tuple[int, ...], _decoding("Texts that run together; may be given several times.", min=1)
 ]
-MaxNewTokens = Annotated[int, _decoding("Most tokens to generate per prompt.", metavar="N", min=1)]
+MaxNewTokens = Annotated[int, _decoding("Most tokens to generate per prompt.", min=1)]
 Stop = Annotated[
     list[str] | None, _decoding("Stop before this text; may be given several times.", metavar="TEXT")
 ]
@@ -101,9 +102,7 @@ TopK = Annotated[int, _sampling("Sample from the K likeliest tokens; 0 is all.",
 TopP = Annotated[float, _sampling("Sample from the likeliest tokens that sum to P.", metavar="P")]
 MinP = Annotated[float, _sampling("Drop tokens less likely than P times the likeliest one.", metavar="P")]
 RepetitionPenalty = Annotated[float, _sampling("Above 1: seen tokens become less likely.", metavar="R")]
-Seed = Annotated[
-    int, _sampling("The same seed draws the same text.", metavar="N", min=-(2**63), max=2**63 - 1)
-]
+Seed = Annotated[int, _sampling("The same seed draws the same text.", min=-(2**63), max=2**63 - 1)]
 
 Files = Annotated[
     tuple[str, ...],
@@ -112,23 +111,18 @@ Files = Annotated[
     ),
 ]
 Prompts = Annotated[
-    Path | None,
-    _other("Prompts, as `clover evaluate` takes them. Left out: held-out code prompts.", metavar="FILE"),
+    Path | None, option("Prompts, as `clover evaluate` takes them. Left out: held-out code prompts.")
 ]
-MaxPrompts = Annotated[int, _other("Most prompts, spread over their groups.", metavar="N", min=1)]
+MaxPrompts = Annotated[int, option("Most prompts, spread over their groups.", min=1)]
 MaxMinutes = Annotated[
-    float,
-    _other("Most time, shared by the batch sizes; what is begun is finished.", metavar="M", min=0),
+    float, option("Most time, shared by the batch sizes; what is begun is finished.", metavar="M", min=0)
 ]
 Output = Annotated[
-    Path, _other("Directory to write; it appears, whole, when the work is done.", metavar="DIR")
+    Path, option("Directory to write; it appears, whole, when the work is done.", metavar="DIR")
 ]
-Json = Annotated[
-    Path | None,
-    _other("Write the metrics as JSON; - writes them to standard output.", "--json", metavar="FILE"),
-]
-Picture = Annotated[Path | None, _other("Draw what was measured: .png, .pdf or .svg.", metavar="FILE")]
-Overwrite = Annotated[bool, _other("Replace the output directory if it exists.", "--overwrite")]
+Json = Annotated[Path | None, option("Write the metrics as JSON; - writes them to standard output.")]
+Picture = Annotated[Path | None, option("Draw what was measured: .png, .pdf or .svg.")]
+Overwrite = Annotated[bool, option("Replace the output directory if it exists.", "--overwrite")]
 
 
 @dataclass(frozen=True)
@@ -149,8 +143,9 @@ class ModelOptions:
 def takes_options(function: Callable[[Any], None]) -> Callable[..., None]:
     """Make a command of a function that takes a dataclass: each field is declared once, and is an option.
 
-    A field's type is `Annotated[type, typer.Option(…)]`. A field whose default is a tuple may be given several times,
-    by its name without the final "s"; what is given twice counts once.
+    A field's type is `Annotated[type, option(…)]`. A field whose default is a tuple may be given several times, by its
+    name without the final "s"; what is given twice counts once. Numbers are called N in the help and paths FILE where
+    the field does not say otherwise.
     """
     (kind,) = (hint for name, hint in get_type_hints(function).items() if name != "return")
     hints = get_type_hints(kind, include_extras=True)
@@ -194,11 +189,16 @@ def _name(field: Field[Any]) -> str:
 
 def _parameter(field: Field[Any], hint: Any) -> Parameter:
     """The parameter from which typer makes the option; it knows lists, not tuples of any length."""
-    default = Parameter.empty if field.default is MISSING else field.default
+    name, default = _name(field), Parameter.empty if field.default is MISSING else field.default
+    kind, said = get_args(hint)
+    kinds, said = {kind, *get_args(kind)}, copy(said)
     if isinstance(default, tuple):
-        several, option = get_args(hint)
-        hint, default = Annotated[list[get_args(several)[0]], option], list(default) or None
-    return Parameter(_name(field), Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+        kind, default = list[get_args(kind)[0]], list(default) or None
+    if said.metavar is None:
+        said.metavar = next((short for one, short in _SHORT.items() if one in kinds), None)
+    if bool in kinds and said.default is ...:  # no name: without it typer makes a --no-NAME, too
+        said.param_decls = (f"--{name.replace('_', '-')}",)
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, said])
 
 
 def hide_loading_bars() -> None:

@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from clover.cli.texts import TextOptions, write_anew
 from clover.errors import UserError
-from clover.options import takes_options, tell_left_out
+from clover.options import option, takes_options, tell_left_out
 
 if TYPE_CHECKING:
     from clover.data import Texts
@@ -19,14 +17,9 @@ class FeaturesOptions(TextOptions):
     """The options of `clover features`."""
 
     hidden_state: Annotated[
-        str,
-        typer.Option(
-            metavar="KIND", help="What drafts will read: post_norm, pre_norm or low_middle_high (eagle3)."
-        ),
+        str, option("What drafts will read: post_norm, pre_norm or low_middle_high (eagle3).", metavar="KIND")
     ] = "post_norm"
-    batch_tokens: Annotated[
-        int, typer.Option(metavar="N", min=3, help="Tokens that the target runs at once.")
-    ] = 4096
+    batch_tokens: Annotated[int, option("Tokens that the target runs at once.", min=3)] = 4096
 
 
 @takes_options

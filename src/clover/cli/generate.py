@@ -11,7 +11,7 @@ import typer
 
 from clover.cli.generation import GenerationOptions, describe
 from clover.errors import UserError
-from clover.options import takes_options
+from clover.options import option, takes_options
 
 if TYPE_CHECKING:
     from clover.api import Clover
@@ -25,13 +25,9 @@ class GenerateOptions(GenerationOptions):
     prompts: Annotated[
         list[str] | None, typer.Argument(metavar="PROMPT", help="Texts to continue; standard input if none.")
     ] = None
-    prompt_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="One more prompt: the text of this file.")
-    ] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per prompt.")] = False
-    batch_size: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Prompts that run together; less takes less memory.")
-    ] = 8
+    prompt_file: Annotated[Path | None, option("One more prompt: the text of this file.")] = None
+    as_json: Annotated[bool, option("Print one JSON object per prompt.", "--json")] = False
+    batch_size: Annotated[int, option("Prompts that run together; less takes less memory.", min=1)] = 8
 
 
 @takes_options

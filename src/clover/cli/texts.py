@@ -35,19 +35,16 @@ class TextOptions(options.ModelOptions):
     ] = ()
     more_data: Annotated[tuple[str, ...], typer.Argument(metavar="FILE", help="More files of --data.")] = ()
     regenerate: Annotated[
-        bool,
-        _given("First let the target write the answers itself, in place of the data's.", "--regenerate"),
+        bool, _given("First let the target write the answers itself, in place of the data's.")
     ] = False
     regenerate_minutes: Annotated[
-        float | None,
-        _given("Stop writing after this time and take the texts there are.", metavar="M", min=0),
+        float | None, _given("Stop writing after this time and take the texts there are.", metavar="M", min=0)
     ] = None
     batch_size: Annotated[
-        int,
-        _given("Texts that --regenerate writes together; less takes less memory.", metavar="N", min=1),
+        int, _given("Texts that --regenerate writes together; less takes less memory.", min=1)
     ] = 64
-    max_length: Annotated[int, _given("Longest text, in tokens.", metavar="N", min=3)] = 2048
-    resume: Annotated[bool, _given("Go on with what was begun in this output directory.", "--resume")] = False
+    max_length: Annotated[int, _given("Longest text, in tokens.", min=3)] = 2048
+    resume: Annotated[bool, _given("Go on with what was begun in this output directory.")] = False
     dtype: Annotated[
         str | None,
         _models(

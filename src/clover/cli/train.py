@@ -37,7 +37,7 @@ class TrainOptions(TextOptions):
         _given("In place of --data: hidden states that clover features has stored.", metavar="DIR"),
     ] = None
     overwrite: options.Overwrite = False
-    max_steps: Annotated[int | None, _bound("Optimizer steps.", metavar="N")] = None
+    max_steps: Annotated[int | None, _bound("Optimizer steps.")] = None
     max_minutes: Annotated[
         float | None,
         _bound(
@@ -48,16 +48,10 @@ class TrainOptions(TextOptions):
     epochs: Annotated[float, _bound("Passes over the data if neither is given.", metavar="N")] = 4.0
     batch_tokens: Annotated[
         int | None,
-        _training(
-            "Tokens of a forward pass; less takes less memory. Left out: 512 on a CPU, 4096 on a GPU.",
-            metavar="N",
-        ),
+        _training("Tokens of a forward pass; less takes less memory. Left out: 512 on a CPU, 4096 on a GPU."),
     ] = None
     step_tokens: Annotated[
-        int | None,
-        _training(
-            "Tokens of an optimizer step at least. Left out: it grows with what is learnt.", metavar="N"
-        ),
+        int | None, _training("Tokens of an optimizer step at least. Left out: it grows with what is learnt.")
     ] = None
     recipe: Annotated[
         str,
@@ -105,17 +99,13 @@ class TrainOptions(TextOptions):
             metavar="KIND",
         ),
     ] = None
-    heads: Annotated[int | None, _training("Heads of the draft: tokens it looks ahead.", metavar="N")] = None
+    heads: Annotated[int | None, _training("Heads of the draft: tokens it looks ahead.")] = None
     regression_weight: Annotated[
         float | None,
         _training("Weight of the loss that draws hidden states to the target's.", metavar="W", min=0),
     ] = None
     likely_tokens_only: Annotated[
-        bool | None,
-        _training(
-            "Learn only where the text is one that the target itself might have written.",
-            "--likely-tokens-only",
-        ),
+        bool | None, _training("Learn only where the text is one that the target itself might have written.")
     ] = None
 
 
