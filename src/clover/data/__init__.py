@@ -1,20 +1,13 @@
 """Training data: records from files, tokens with a loss mask, deterministic batches."""
 
-from clover.data.batching import Batch, Batches, Position, held_out
-from clover.data.chat import Sample, encode_records
-from clover.data.formats import Record
-from clover.data.texts import FileTexts, Texts, fingerprint, token_counts
-
-__all__ = [
-    "Batch",
-    "Batches",
-    "FileTexts",
-    "Position",
-    "Record",
-    "Sample",
-    "Texts",
-    "encode_records",
-    "fingerprint",
-    "held_out",
-    "token_counts",
-]
+from clover.data.batching import Batch as Batch
+from clover.data.batching import Batches as Batches
+from clover.data.batching import Position as Position
+from clover.data.batching import held_out as held_out
+from clover.data.chat import Sample as Sample
+from clover.data.chat import encode_records as encode_records
+from clover.data.formats import Record as Record
+from clover.data.texts import FileTexts as FileTexts
+from clover.data.texts import Texts as Texts
+from clover.data.texts import fingerprint as fingerprint
+from clover.data.texts import token_counts as token_counts

@@ -1,39 +1,19 @@
 """Growing token trees: one file per way to do it, on the interface of `clover.drafting.base`, and the choice of one."""
 
-from clover.drafting.auto import AutoPolicy, make_policy
-from clover.drafting.base import (
-    PLAIN_DRAFTER,
-    Drafter,
-    DraftInput,
-    FixedPolicy,
-    PlainDrafter,
-    Policy,
-    Running,
-    StepOutcome,
-)
-from clover.drafting.budget import BudgetDrafter
-from clover.drafting.drawn import DrawnDrafter
-from clover.drafting.factory import make_drafter
-from clover.drafting.prompt_lookup import LookupDrafter
-from clover.drafting.rerank import RerankDrafter
-from clover.drafting.static import ConfidentDrafter, StaticDrafter
-
-__all__ = [
-    "PLAIN_DRAFTER",
-    "Drafter",
-    "DraftInput",
-    "PlainDrafter",
-    "StaticDrafter",
-    "BudgetDrafter",
-    "RerankDrafter",
-    "ConfidentDrafter",
-    "DrawnDrafter",
-    "LookupDrafter",
-    "make_drafter",
-    "Policy",
-    "Running",
-    "StepOutcome",
-    "FixedPolicy",
-    "AutoPolicy",
-    "make_policy",
-]
+from clover.drafting.auto import AutoPolicy as AutoPolicy
+from clover.drafting.auto import make_policy as make_policy
+from clover.drafting.base import PLAIN_DRAFTER as PLAIN_DRAFTER
+from clover.drafting.base import Drafter as Drafter
+from clover.drafting.base import DraftInput as DraftInput
+from clover.drafting.base import FixedPolicy as FixedPolicy
+from clover.drafting.base import PlainDrafter as PlainDrafter
+from clover.drafting.base import Policy as Policy
+from clover.drafting.base import Running as Running
+from clover.drafting.base import StepOutcome as StepOutcome
+from clover.drafting.budget import BudgetDrafter as BudgetDrafter
+from clover.drafting.drawn import DrawnDrafter as DrawnDrafter
+from clover.drafting.factory import make_drafter as make_drafter
+from clover.drafting.prompt_lookup import LookupDrafter as LookupDrafter
+from clover.drafting.rerank import RerankDrafter as RerankDrafter
+from clover.drafting.static import ConfidentDrafter as ConfidentDrafter
+from clover.drafting.static import StaticDrafter as StaticDrafter

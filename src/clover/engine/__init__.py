@@ -1,22 +1,13 @@
 """The decoding engine: one generator that everything else consumes."""
 
-from clover.engine.batch import PrefixCache
-from clover.engine.decoding import Decoding
-from clover.engine.engine import Engine
-from clover.engine.prefixes import PrefixStore
-from clover.engine.requests import Drafted, Generation, Request, StepEvent, TokenLogprobs
-from clover.engine.timing import STEP_PHASES, PhaseClock
-
-__all__ = [
-    "STEP_PHASES",
-    "Decoding",
-    "Drafted",
-    "Engine",
-    "Generation",
-    "PhaseClock",
-    "PrefixCache",
-    "PrefixStore",
-    "Request",
-    "StepEvent",
-    "TokenLogprobs",
-]
+from clover.engine.batch import PrefixCache as PrefixCache
+from clover.engine.decoding import Decoding as Decoding
+from clover.engine.engine import Engine as Engine
+from clover.engine.prefixes import PrefixStore as PrefixStore
+from clover.engine.requests import Drafted as Drafted
+from clover.engine.requests import Generation as Generation
+from clover.engine.requests import Request as Request
+from clover.engine.requests import StepEvent as StepEvent
+from clover.engine.requests import TokenLogprobs as TokenLogprobs
+from clover.engine.timing import STEP_PHASES as STEP_PHASES
+from clover.engine.timing import PhaseClock as PhaseClock

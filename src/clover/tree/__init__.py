@@ -6,31 +6,15 @@ a `TokenTree` is one step's tree with its tokens, for a batch. Node 0 is the roo
 node comes after its parent.
 """
 
-from clover.tree.shape import TreeShape
-from clover.tree.spec import (
-    CLOVER2_TREE,
-    MEDUSA_TREE,
-    BudgetTree,
-    ConfidentChain,
-    DrawnTree,
-    RerankTree,
-    Tree,
-    parse_tree,
-    static_spec,
-)
-from clover.tree.tokens import Draws, TokenTree
-
-__all__ = [
-    "Tree",
-    "TreeShape",
-    "BudgetTree",
-    "RerankTree",
-    "ConfidentChain",
-    "DrawnTree",
-    "CLOVER2_TREE",
-    "MEDUSA_TREE",
-    "parse_tree",
-    "static_spec",
-    "TokenTree",
-    "Draws",
-]
+from clover.tree.shape import TreeShape as TreeShape
+from clover.tree.spec import CLOVER2_TREE as CLOVER2_TREE
+from clover.tree.spec import MEDUSA_TREE as MEDUSA_TREE
+from clover.tree.spec import BudgetTree as BudgetTree
+from clover.tree.spec import ConfidentChain as ConfidentChain
+from clover.tree.spec import DrawnTree as DrawnTree
+from clover.tree.spec import RerankTree as RerankTree
+from clover.tree.spec import Tree as Tree
+from clover.tree.spec import parse_tree as parse_tree
+from clover.tree.spec import static_spec as static_spec
+from clover.tree.tokens import Draws as Draws
+from clover.tree.tokens import TokenTree as TokenTree
