@@ -43,7 +43,7 @@ def load(
     trust_remote_code: bool = False,
     compile: bool | str = False,
 ) -> Clover:
-    """Load a target and its draft.
+    """Load a target and its draft; UserError if something cannot be loaded or does not fit together; says what.
 
     Args:
         target: directory, hub name, or a loaded TargetModel; the embedded one when left out.
@@ -59,9 +59,6 @@ def load(
         device: "cpu", "cuda", …; a GPU when there is one.
         compile: let `torch.compile` have the decoding steps, or name another of its backends. The first steps
             then take a minute or more.
-
-    Raises:
-        UserError: something cannot be loaded or does not fit together; says what.
     """
     wanted = what_drafts(PLAIN if plain else method, tree)
     embedded = target is None
@@ -90,8 +87,8 @@ def make_engine(
 ) -> Engine:
     """Make an engine for `wanted`, from `what_drafts`.
 
-    `draft` is a place, None for the embedded one, or a draft that is bound to the target. UserError if it cannot be
-    loaded, its tuning is damaged, or the tree is deeper than it goes.
+    The draft is a place, None for the embedded one, or bound to the target. UserError if it cannot be loaded, its
+    tuning is damaged, or the tree is deeper than it goes.
     """
     if wanted == PLAIN:
         return Engine(target, compile=compile)
@@ -109,10 +106,7 @@ def make_engine(
 
 
 def find_tuning(draft: str | os.PathLike[str], target: TargetModel) -> Tuning | None:
-    """What `clover tune` saved in a draft's directory for this target, its device and dtype; None if nothing.
-
-    UserError if the file there is damaged.
-    """
+    """What `clover tune` saved with a draft for this target, device and dtype, if anything; UserError if damaged."""
     file = Path(draft) / FILE_NAME
     if not file.is_file():
         return None

@@ -70,14 +70,10 @@ class KVCache(Cache):
         self._write_values = self.values.narrow(3, start, num_tokens).unbind(0)
 
     def begin_fixed(self, num_tokens: int, room: int) -> None:
-        """Announce a forward of fixed shape, which a `FixedCache` over `storage` and `row_lengths` runs.
+        """Announce a forward of N tokens, padding included, which a `FixedCache` over `storage` and `row_lengths` runs.
 
-        It writes row b from ``lengths[b]`` on and reads all slots. These grow here, to `fixed_capacity`, never inside
-        the forward.
-
-        Args:
-            num_tokens: N, padding included.
-            room: slots after the longest row that the forward writes, N or more.
+        It writes row b from ``lengths[b]`` on, `room` slots after the longest at most, and reads all slots. These
+        grow here, to `fixed_capacity`, never inside the forward.
         """
         self._fixed = True
         capacity = fixed_capacity(self.length + room)
@@ -110,9 +106,8 @@ class KVCache(Cache):
     def attention_mask(self, ancestor_mask: Tensor) -> Tensor:
         """What each new token sees, its row's text and its own ancestors: Bool [B, 1, N, max(lengths) + columns].
 
-        Args:
-            ancestor_mask: Bool [B, N, N], True where the column is an ancestor of the row, or the row itself.
-                With ``begin(N, after)`` it has ``after`` columns more, at the front.
+        The ancestor mask, Bool [B, N, N], is True where the column is an ancestor of the row, or the row itself. With
+        ``begin(N, after)`` it has ``after`` columns more, at the front.
         """
         if self.uniform:
             return pad(ancestor_mask, (self.length, 0), value=True).unsqueeze(1)
@@ -161,12 +156,9 @@ class KVCache(Cache):
     def keep(self, path: Tensor, counts: Sequence[int]) -> None:
         """Keep the accepted path of each row's tree and forget the other nodes.
 
+        The path, Long [B, A], goes from the root (0) down; what follows a row's count, at most N, is not read.
         Nothing moves when the paths already lie where they belong; on a GPU this is not looked at, since the host
         would wait.
-
-        Args:
-            path: Long [B, A], node indices from the root (0) down; what follows a row's count is not read.
-            counts: nodes to keep of each row, root included, each at most N.
         """
         assert len(counts) == self.batch_size and max(counts) <= self._count
         width = max(counts)

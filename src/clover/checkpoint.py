@@ -39,10 +39,8 @@ def save_checkpoint(
 ) -> None:
     """Write the training state to the file `path`, which holds the old or the whole new state at any time.
 
-    Args:
-        modules: saved by name, their frozen parameters left out; one that a module holds twice is written once.
-        optimizers: saved by name, with their parameter groups; their state must be tensors.
-        state: the caller's own values; anything that JSON can hold.
+    Of the modules frozen parameters are left out, and one that a module holds twice is written once. The state of
+    optimizers must be tensors, the caller's own values anything that JSON can hold.
     """
     if Path(path).is_dir():
         raise UserError(f"{path} is a directory; a checkpoint is one file")

@@ -177,9 +177,7 @@ def read_model(path: str | os.PathLike[str], kind: type[T], max_bytes: int = MAX
 
 
 def parse_json(text: str, source: str) -> Any:
-    """Parse JSON without lone surrogates, nested less than 200 deep; UserError, which names `source`, if it is not
-    such.
-    """
+    """Parse JSON without lone surrogates, nested less than 200 deep; UserError, which names `source`, if it is none."""
     from pydantic_core import from_json
 
     try:

@@ -19,12 +19,10 @@ Counts = Sequence[int] | Tensor  # how many positions of each row are real: on t
 
 
 class FixedCache(KVCache):
-    """The storage of a `KVCache` during one forward of fixed shape.
+    """The storage of a `KVCache`, [L, R, Hkv, S, D], during one forward of fixed shape over its first rows.
 
-    Args:
-        keys, values: [L, R, Hkv, S, Dk] and [L, R, Hkv, S, Dv]; the first B rows are written and read.
-        lengths: Long [B], cached tokens of each row.
-        position_limit: positions are below it: those of padding, which would pass it, are the last one.
+    `lengths` Long [B] are cached tokens of each. Positions of padding, which would pass the limit, are the last below
+    it.
     """
 
     def __init__(self, keys: Tensor, values: Tensor, lengths: Tensor, position_limit: int) -> None:

@@ -164,12 +164,10 @@ def takes_options(function: Callable[[Any], None]) -> Callable[..., None]:
 
 
 def command_line(name: str, options: Any, files: str = "") -> str:
-    """The command line that chooses the same options.
+    """The command line that chooses the same options, of which those at their defaults are left out.
 
-    Args:
-        name: of the command, in one word or two.
-        options: a dataclass whose fields are named as `takes_options` says; those at their defaults are left out.
-        files: the field that holds the command's argument or arguments, if it takes any.
+    The command's name is one word or two. `options` is a dataclass whose fields are named as `takes_options` says,
+    `files` the one that holds the command's arguments, if it takes any.
     """
     given = getattr(options, files) if files else None
     words = ["clover", *name.split(), *(given if isinstance(given, tuple) else [given] if given else [])]

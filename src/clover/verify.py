@@ -54,8 +54,7 @@ def verify(tree: TokenTree, choices: Tensor) -> Verified:
 
 
 def verify_on_host(tree: TokenTree, choices: Tensor) -> Verified:
-    """What `verify` finds, by a loop over the nodes: on a CPU half the time. Paths are as wide as the longest, padded
-    by 0.
+    """What `verify` finds, by a loop over the nodes: on a CPU half the time. Paths are as wide as the longest.
 
     >>> tokens, parents = torch.tensor([[5, 7, 6, 8]]), torch.tensor([[-1, 0, 0, 2]])
     >>> verify_on_host(TokenTree.from_parents(tokens, parents), choices=torch.tensor([[6, 1, 9, 2]]))

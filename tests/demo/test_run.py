@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from clover.demo import run
-from clover.demo.race import Difference
+from clover.demo.rounds import Difference
 from clover.demo.run import run_demo
 from clover.measure_options import DemoOptions
 from clover.options import command_line

@@ -29,14 +29,12 @@ _SMOLLM2_WEIGHTS = "8d33aa952734436cd43c39bf9e82c851"  # `tensors_fingerprint` o
 def draft_place(draft: str | os.PathLike[str] | None, target: TargetModel | None = None) -> str:
     """Where a draft is that a user names: one of this package by its name, or else what was named.
 
-    A directory of that name comes before a draft of the package.
+    A directory of that name comes before a draft of the package. UserError if no draft was named, and the package
+    has none for the target.
 
     Args:
         draft: None for Recall, of the embedded target or of the one that was given.
         target: that the user has given, None for the embedded one.
-
-    Raises:
-        UserError: no draft was named, and the package has none for the target.
     """
     if draft is None:
         found = DRAFTS if target is None else drafts_of(target)

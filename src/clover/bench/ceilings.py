@@ -23,11 +23,7 @@ _SMALLEST_READ = 2**20
 class Limits:
     """The device's ceilings, and what a decoding step of the target cannot avoid.
 
-    Args:
-        weight_bytes: that a step reads once, whatever the batch.
-        flops_per_token: of the matrix products with the weights; attention comes on top.
-        bytes_per_second: read.
-        flops_per_second: of a matrix product in the model's dtype.
+    The weights are read once whatever the batch; `flops_per_token` are of products with them, attention comes on top.
     """
 
     weight_bytes: int

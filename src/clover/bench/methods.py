@@ -20,12 +20,8 @@ _LOOKUP_TOKENS = 10  # the number in transformers' own documentation
 
 @dataclass(frozen=True)
 class Method:
-    """A way to decode.
-
-    Args:
-        name, label: what results call it, and people.
-        engine: ours; None for transformers.
-        tree: the specification of its tree, if it was given one.
+    """A way to decode: what results and people call it, our engine (None for transformers), and the tree it was
+    given.
     """
 
     name: str
@@ -75,16 +71,10 @@ def method_names(trees: Sequence[str], reference: bool, assisted: bool) -> list[
 def make_method(
     name: str, target: TargetModel, draft: str, assistant: Any = None, compile: bool | str = False
 ) -> Method:
-    """Set up one method of the benchmark.
+    """Set up one method of the benchmark, by one of this module's names or a tree's specification.
 
-    Args:
-        name: one of this module's names, or a tree's specification.
-        draft: its name or directory, for all methods that draft.
-        assistant: a model of transformers, for assisted generation.
-        compile: as for `Engine`; transformers' methods run as they are.
-
-    Raises:
-        UserError: the draft cannot be loaded, or the tree is unknown or deeper than the draft goes.
+    `assistant` is a model of transformers, whose methods run without `compile`. UserError if the draft cannot be
+    loaded, or the tree is unknown or deeper than the draft goes.
     """
     if name in (TRANSFORMERS, LOOKUP, ASSISTED):
         lookup = _LOOKUP_TOKENS if name == LOOKUP else None

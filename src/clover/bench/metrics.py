@@ -65,13 +65,7 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Measured:
-    """One method in one setting, as it was run.
-
-    Args:
-        rounds: per round the run of each batch.
-        steps: see `step_seconds`; None where the steps are not ours.
-        peak_memory: bytes; None where it was not measured.
-    """
+    """One method in one setting: per round the run of each batch; `steps` (see `step_seconds`) and memory if known."""
 
     method: Method
     rounds: Sequence[Sequence[Run]]
@@ -127,14 +121,7 @@ def metrics_of(
     requests: Sequence[Request],
     limits: Limits | None = None,
 ) -> list[Metrics]:
-    """The metrics of methods in one setting.
-
-    Args:
-        methods: plain decoding first.
-        runs: by method, per round the run of each batch.
-        requests: one of the batches.
-        limits: of the device, if they were measured.
-    """
+    """The metrics of methods, plain decoding first, in one setting, whose `requests` are one of the batches."""
     measured = [Measured.of(method, runs[method.name], requests) for method in methods]
     size, temperature = len(requests), requests[0].params.temperature
     return [metrics(one, measured[0], size, temperature, limits) for one in measured]

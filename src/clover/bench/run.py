@@ -29,11 +29,7 @@ from clover.target import TargetModel
 def run_bench(options: BenchOptions, console: Console | None = None, errors: Console | None = None) -> Report:
     """Measure, print the tables, and write the JSON lines and the picture.
 
-    Args:
-        console, errors: for the report and for the progress; standard output and error when left out.
-
-    Raises:
-        UserError: an option, a file or a model cannot be used; before anything is measured where possible.
+    UserError if an option, a file or a model cannot be used; before anything is measured where possible.
     """
     check_outputs(options.json, options.picture)
     with Progress(errors) as progress:
@@ -47,15 +43,9 @@ def run_bench(options: BenchOptions, console: Console | None = None, errors: Con
 
 
 class Bench:
-    """The models, methods and prompts that `options` ask for, loaded and checked.
+    """The target, the methods named and the prompts (token ids) that `options` ask for, loaded.
 
-    Attributes:
-        target: of all methods.
-        methods: in the order of `names`.
-        prompts: token ids; of the embedded ones those that are held out.
-
-    Raises:
-        UserError: a model, a tree or the prompts cannot be used.
+    UserError if a model, a tree or the prompts cannot be used.
     """
 
     def __init__(self, options: BenchOptions, names: Sequence[str]):
@@ -78,11 +68,7 @@ class Bench:
 
 
 def load_assistant(name: str, target: TargetModel, trust_remote_code: bool) -> Any:
-    """Load a small model for assisted generation.
-
-    Raises:
-        UserError: it cannot be loaded, or has another vocabulary than the target.
-    """
+    """Load a small model for assisted generation; UserError if it cannot be loaded or has another vocabulary."""
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(
             name, dtype=target.dtype, use_safetensors=True, trust_remote_code=trust_remote_code

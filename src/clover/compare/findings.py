@@ -29,8 +29,7 @@ _SHOWN: dict[str, Callable[[Any], str]] = {
 class Row:
     """One method, with its seed left out, at one temperature and batch size.
 
-    Args:
-        runs: by task and seed, what the method did, and plain decoding in the same cell.
+    By task and seed, `runs` are what the method did, and plain decoding in the same cell.
     """
 
     method: Method
@@ -98,14 +97,9 @@ class Difference:
 
 
 class Findings:
-    """All records of a comparison, sorted by kind.
+    """All records of a comparison, sorted by kind; UserError if there are none.
 
-    Raises:
-        UserError: there are none.
-
-    Attributes:
-        rows: of all tasks together.
-        heads: of each draft, how often each head is right: see HEAD_COUNTS.
+    The rows are of all tasks together; for how often each draft's heads are right see HEAD_COUNTS.
     """
 
     def __init__(self, records: Sequence[Record]):

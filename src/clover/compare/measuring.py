@@ -17,8 +17,7 @@ from clover.tree import parse_tree
 def make_engines(target: TargetModel, drafts: Sequence[tuple[Draft, DraftModel]]) -> dict[Method, Engine]:
     """Plain decoding, and every draft with each of its trees.
 
-    Raises:
-        UserError: a tree is unknown, or deeper than the draft goes; names the system.
+    UserError if a tree is unknown, or deeper than the draft goes; names the system.
     """
     engines = {Method(): Engine(target)}
     for draft, model in drafts:
@@ -36,12 +35,9 @@ def measure(
     rounds: int,
     progress: Callable[[float], None],
 ) -> tuple[Decoded, ...]:
-    """Decode all batches with every method, `rounds` times.
+    """Decode all batches, of equal temperature, with every method, plain decoding first, `rounds` times.
 
-    Args:
-        engines: plain decoding first.
-        batches: of equal temperature.
-        progress: called with the share that is done, 0 … 1.
+    `progress` is called with the share that is done, 0 … 1.
     """
     ways = {method: of_engine(method.system, engine, method.tree) for method, engine in engines.items()}
     runs = interleave({method: way.decode for method, way in ways.items()}, batches, rounds, progress)

@@ -52,11 +52,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Draft:
-    """A system of the suite trained in one way; `loss` is None where there is nothing to train.
-
-    Args:
-        place: directory of a draft that was trained before.
-    """
+    """A system of the suite trained in one way, or before (`place`); no loss where there is nothing to train."""
 
     method: Method
     system: System
@@ -74,9 +70,7 @@ class Draft:
 class Cell:
     """One piece of work with one line of results: a draft to train, or with a task drafts that decode in turn.
 
-    Args:
-        label: what it is called while it runs.
-        config: what decides its result, as JSON values.
+    `label` is what it is called while it runs, `config` what decides its result, as JSON values.
     """
 
     label: str
@@ -88,44 +82,36 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """12 hexadecimal digits that stand for this cell in the results."""
+        """What stands for this cell in the results."""
         return digest(self.config)
 
 
 class Plan:
     """All cells of a suite in the order in which they run: trainings, then measurements.
 
-    Args:
-        suite: what is asked for.
-        place: on what everything runs: target, device, dtype.
-
-    Raises:
-        UserError: the suite names a file that cannot be read.
-
-    Attributes:
-        text: 12 hexadecimal digits that stand for the training text.
-        drafts: all, trained or not.
+    Everything runs on `place`: target, device, dtype. `text` stands for the training text, as `digest` does.
+    UserError if the suite names a file that cannot be read.
     """
 
     def __init__(self, suite: Suite, place: dict[str, str]):
         self.suite, self.place = suite, place
-        self._tasks = {task.name: _task_identity(task) for task in suite.tasks}
+        self._tasks = {
+            task.name: f"file {_file_digest(task.file)} {task.group or ''}" if task.file else "code"
+            for task in suite.tasks
+        }
         self.text = digest([place, suite.text.model_dump(), list(map(_file_digest, suite.text.files))])
         self.drafts = [draft for system in suite.systems for draft in _drafts(suite, system)]
+        judged = suite.measuring.accuracy  # also the heads of drafts that were trained before
         settings = product(
             _groups(self.drafts), suite.tasks, suite.measuring.batch_sizes, suite.measuring.temperatures
         )
         self.cells = [
-            *(self._training_cell(draft) for draft in self.drafts if draft.loss or self._judged(draft)),
+            *(self._training_cell(draft) for draft in self.drafts if draft.loss or (draft.place and judged)),
             *(self._measuring_cell(*setting) for setting in settings),
         ]
 
-    def _judged(self, draft: Draft) -> bool:
-        """Whether the heads of a draft that was trained before are to be measured."""
-        return draft.place is not None and self.suite.measuring.accuracy
-
     def weights(self, draft: Draft) -> str:
-        """12 hexadecimal digits that stand for all that decides a draft's weights; its name does not."""
+        """What stands for all that decides a draft's weights, as in `digest`; its name does not."""
         if draft.place is not None:
             return digest([_file_digest(f"{draft.place}/{name}") for name in _DRAFT_FILES])
         system, how = draft.system.system, draft.method
@@ -141,7 +127,8 @@ class Plan:
 
     def _measuring_cell(self, drafts: tuple[Draft, ...], task: Task, size: int, temperature: float) -> Cell:
         if temperature == 0:  # a draft that is drawn from needs a temperature
-            drafts = tuple(replace(one, trees=tuple(filter(_is_not_drawn, one.trees))) for one in drafts)
+            trees = [tuple(tree for tree in one.trees if not tree.startswith("drawn:")) for one in drafts]
+            drafts = tuple(replace(one, trees=some) for one, some in zip(drafts, trees, strict=True))
         how = {"batch_size": size, "temperature": temperature, "rounds": self.suite.measuring.rounds}
         config = self._config(drafts, [task]) | how | {"trees": [draft.trees for draft in drafts]}
         steps, seed = drafts[0].method.steps, drafts[0].method.seed
@@ -194,14 +181,6 @@ def _groups(drafts: Sequence[Draft]) -> list[tuple[Draft, ...]]:
             groups.setdefault(trained_here, []).append(draft)
     free = groups.pop((None, None), [])
     return [(*group, *free) for group in groups.values() or ([[]] if free else [])]
-
-
-def _is_not_drawn(tree: str) -> bool:
-    return not tree.startswith("drawn:")
-
-
-def _task_identity(task: Task) -> str:
-    return "code" if task.file is None else f"file {_file_digest(task.file)} {task.group or ''}"
 
 
 def _file_digest(name: str) -> str:

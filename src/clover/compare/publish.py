@@ -5,12 +5,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from clover.compare.findings import Findings, Row
+from clover.compare.findings import Difference, Findings, Row
 from clover.compare.results import Record
 from clover.compare.tables import make_tables
 from clover.files import read_json, write_json, write_text
-from clover.report.table import Table
 
+_TABLE = ("title", "note", "columns", "rows", "words")
 _INTRODUCTION = (
     "Written by `clover compare SUITE --publish DIR`; the last table of each suite has the command. What is within two "
     "standard errors is not called found."
@@ -20,29 +20,32 @@ _INTRODUCTION = (
 def publish(name: str, records: Sequence[Record], folder: Path) -> None:
     """Write `NAME.json` into `folder`, and `README.md` from all such files there.
 
-    Raises:
-        UserError: a file cannot be written, or one that is there is no result.
+    UserError if a file cannot be written, or one that is there is no result.
     """
     findings, last = Findings(records), records[-1]
+    rows = [(task, row) for task in findings.tasks for row in findings.rows_of([task])]
+    rows += [("all", row) for row in findings.rows]
     content = {
         "title": last.title,
         "note": last.note,
         "target": last.config["place"]["target"],
         "provenance": asdict(last.origin),
         "seconds": sum(record.seconds for record in records),
-        "decoding": [_decoding(findings, row, task) for task, row in _rows(findings)],
-        "heads": _heads(findings),
-        "differences": _differences(findings),
-        "tables": [_plain(table) for table in make_tables(findings)],
+        "decoding": [_decoding(findings, row, task) for task, row in rows],
+        "heads": [
+            {
+                "method": findings.label(method),
+                "count": name,
+                "heads": [asdict(one.estimate) for one in shares],
+            }
+            for method, kinds in findings.heads.items()
+            for name, shares in kinds.items()
+        ],
+        "differences": [_difference(findings, one) for one in findings.differences()],
+        "tables": [{name: getattr(table, name) for name in _TABLE} for table in make_tables(findings)],
     }
     write_json(folder / f"{name}.json", content)
     write_text(folder / "README.md", _page(folder))
-
-
-def _rows(findings: Findings) -> list[tuple[str, Row]]:
-    """Rows of each task, then of all together."""
-    tasks = [(task, row) for task in findings.tasks for row in findings.rows_of([task])]
-    return tasks + [("all", row) for row in findings.rows]
 
 
 def _decoding(findings: Findings, row: Row, task: str) -> dict[str, Any]:
@@ -63,29 +66,14 @@ def _decoding(findings: Findings, row: Row, task: str) -> dict[str, Any]:
     }
 
 
-def _heads(findings: Findings) -> list[dict[str, Any]]:
-    return [
-        {"method": findings.label(method), "count": name, "heads": [asdict(one.estimate) for one in shares]}
-        for method, kinds in findings.heads.items()
-        for name, shares in kinds.items()
-    ]
-
-
-def _differences(findings: Findings) -> list[dict[str, Any]]:
+def _difference(findings: Findings, one: Difference) -> dict[str, Any]:
     """What a draft gains over another: shares of top-5 accuracy by head, and tokens per step."""
-    return [
-        {
-            "method": findings.label(one.method),
-            "against": findings.label(one.against),
-            "top5": [asdict(value.estimate) for value in one.top5],
-            "tau": None if one.tau is None else asdict(one.tau.estimate),
-        }
-        for one in findings.differences()
-    ]
-
-
-def _plain(table: Table) -> dict[str, Any]:
-    return {name: getattr(table, name) for name in ("title", "note", "columns", "rows", "words")}
+    return {
+        "method": findings.label(one.method),
+        "against": findings.label(one.against),
+        "top5": [asdict(value.estimate) for value in one.top5],
+        "tau": None if one.tau is None else asdict(one.tau.estimate),
+    }
 
 
 def _page(folder: Path) -> str:

@@ -76,13 +76,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Record:
-    """One finished cell.
-
-    Args:
-        key, label, config: of the cell.
-        seconds: that this process worked on it.
-        title, note: the suite's own words.
-    """
+    """One finished cell, `seconds` that this process worked on it, and the suite's own title and note."""
 
     key: str
     label: str
@@ -95,11 +89,7 @@ class Record:
 
 
 def append_record(path: Path, record: Record) -> None:
-    """Add a line to the file, and wait until it is on the disk.
-
-    Raises:
-        UserError: the file cannot be written.
-    """
+    """Add a line to the file, and wait until it is on the disk; UserError if the file cannot be written."""
     line = json.dumps(asdict(record), ensure_ascii=False, separators=(",", ":")) + "\n"
     with written(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,8 +102,7 @@ def append_record(path: Path, record: Record) -> None:
 def read_records(path: Path) -> list[Record]:
     """All records of a file; of two with one key the later. Half a last line, of an interrupted write, is taken off.
 
-    Raises:
-        UserError: the file cannot be read, or a line is not a result; names the line.
+    UserError if the file cannot be read, or a line is not a result; names the line.
     """
     text = read_text(path, _MAX_BYTES)
     whole = text[: text.rfind("\n") + 1]

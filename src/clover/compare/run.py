@@ -49,9 +49,8 @@ _WRITTEN_TOGETHER = 32  # texts that the heads are measured on
 def run_compare(options: CompareOptions, console: Console | None = None) -> None:
     """Run what has no result yet, and write the report.
 
-    Raises:
-        UserError: the suite, a model or a file cannot be used; raised before the first cell where possible.
-        KeyboardInterrupt: Ctrl-C; the report of what is there has been written.
+    UserError if the suite, a model or a file cannot be used, before the first cell where possible. After Ctrl-C the
+    report of what is there has been written.
     """
     console = console or Console(stderr=True)
     results = options.folder / "results.jsonl"
@@ -152,7 +151,10 @@ class Comparison:
                 started = time.monotonic()
                 result = self._train(cell) if cell.task is None else self._measure(cell)
                 seconds = time.monotonic() - started
-                self._keep(cell, result, seconds)
+                title, note = self.suite.title or self.suite.name, self.suite.note
+                origin = Provenance.here(self.command, self.target.device, self.target.dtype)
+                known = (cell.key, cell.label, round(seconds, 3), cell.config)
+                append_record(self.results, Record(*known, result, title, note, origin))
                 progress.reach(number)
                 if not progress.console.is_terminal:
                     progress.log(f"{number}/{len(cells)} {cell.label}: {duration(seconds)}")
@@ -164,12 +166,6 @@ class Comparison:
         largest = max(self.suite.measuring.batch_sizes)
         for task in self.suite.tasks:
             task_prompts(self.target, task, largest, largest)
-
-    def _keep(self, cell: Cell, result: Trained | Measurement, seconds: float) -> None:
-        title, note = self.suite.title or self.suite.name, self.suite.note
-        origin = Provenance.here(self.command, self.target.device, self.target.dtype)
-        record = Record(cell.key, cell.label, round(seconds, 3), cell.config, result, title, note, origin)
-        append_record(self.results, record)
 
     def _train(self, cell: Cell) -> Trained:
         (draft,) = cell.drafts
@@ -240,11 +236,11 @@ class Comparison:
     @cached_property
     def training_text(self) -> list[Sample]:
         """What the drafts learn from; the target writes it, unless it did."""
-        count, path = self.suite.text.texts, self.work / f"text.{self.plan.text}.jsonl"
-        say = self.progress.say
-        return training_text(
-            self.target, self.suite.text, path, lambda texts, _: say(f"training text, {texts} of {count}")
-        )
+
+        def tell(texts: int, _: int) -> None:
+            self.progress.say(f"training text, {texts} of {self.suite.text.texts}")
+
+        return training_text(self.target, self.suite.text, self.work / f"text.{self.plan.text}.jsonl", tell)
 
     @cached_property
     def _written(self) -> list[Batch]:

@@ -110,9 +110,7 @@ class Task(_Table):
     """Prompts to measure on."""
 
     name: Name = "code"
-    file: str | None = (
-        None  # in any format that `clover.data.tasks` reads; source code held out when left out
-    )
+    file: str | None = None  # as `clover.data.tasks` reads them; source code held out when left out
     group: str | None = None  # the prompts of this group only, such as a task of Spec-Bench
 
     @model_validator(mode="after")
@@ -166,10 +164,8 @@ def _check_known(name: str | None, what: str, known: Sequence[str | None]) -> No
 def read_suite(options: CompareOptions) -> Suite:
     """Read a suite file, or one of the package's own by its name; what the options choose comes in place of its own.
 
-    Files and drafts that it names are looked for beside it, or where the options say.
-
-    Raises:
-        UserError: there is no such suite, or it holds something it should not; one line that names the key.
+    Files and drafts that it names are looked for beside it, or where the options say. UserError if there is no such
+    suite, or it holds something it should not; one line that names the key.
     """
     name = options.suite
     path = Path(name)
@@ -194,7 +190,11 @@ def read_suite(options: CompareOptions) -> Suite:
     suite = validated(Suite, table, name)
     beside: dict[str, Any] = {}
     if any(one.drafts for one in suite.systems):
-        beside["systems"] = tuple(_placed(one, options.drafts or path.parent) for one in suite.systems)
+        place = options.drafts or path.parent
+        beside["systems"] = tuple(
+            one.model_copy(update={"drafts": one.drafts and tuple(str(place / name) for name in one.drafts)})
+            for one in suite.systems
+        )
     if not options.data:
         files = tuple(str(path.parent / file) for file in suite.text.files)
         beside["text"] = suite.text.model_copy(update={"files": files})
@@ -205,11 +205,6 @@ def read_suite(options: CompareOptions) -> Suite:
             for one in suite.tasks
         )
     return suite.model_copy(update=beside)
-
-
-def _placed(system: System, folder: Path) -> System:
-    places = system.drafts and tuple(str(folder / one) for one in system.drafts)
-    return system.model_copy(update={"drafts": places})
 
 
 def _read_task(text: str) -> dict[str, Any]:

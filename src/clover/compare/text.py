@@ -45,8 +45,7 @@ def _texts(target: TargetModel, options: TextOptions) -> Iterator[Sample]:
 def task_prompts(target: TargetModel, task: Task, count: int, at_least: int = 1) -> list[tuple[int, ...]]:
     """Different prompts of a task as token ids, at most `count`; those that nearly fill the context are left out.
 
-    Raises:
-        UserError: the task has fewer than `at_least` prompts that can be used.
+    UserError if the task has fewer than `at_least` prompts that can be used.
     """
     assert target.tokenizer is not None
     longest = target.context_length - FEWEST_NEW_TOKENS

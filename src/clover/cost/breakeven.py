@@ -19,12 +19,9 @@ _RECORD = "training_config.json"  # what `clover train` leaves with a draft
 
 @dataclass(frozen=True)
 class Training:
-    """What a training takes and costs.
+    """What a training takes, and money per hour of the machine that trains and of the one that decodes.
 
-    Args:
-        seconds: of training.
-        price, serving_price: money per hour of the machine that trains, and of the one that decodes; without both an
-            hour of either counts alike.
+    Without both an hour of either counts alike.
     """
 
     seconds: float
@@ -64,11 +61,7 @@ class _Record(BaseModel):
 
 
 def recorded_seconds(draft: str) -> float | None:
-    """What a draft's training took, by the record in its directory; None where there is none.
-
-    Raises:
-        UserError: the record is damaged.
-    """
+    """What a draft's training took, by the record in its directory, if any; UserError if that is damaged."""
     path = Path(draft) / _RECORD
     if not path.is_file():
         return None

@@ -31,8 +31,7 @@ _TAUS = (2.0, 3.0, 4.0)  # at which a training pays, if none are given
 def run_cost(options: CostOptions) -> None:
     """Measure, print the tables, and write the JSON file.
 
-    Raises:
-        UserError: an option, a file or a model cannot be used; before anything is measured where possible.
+    UserError if an option, a file or a model cannot be used; before anything is measured where possible.
     """
     shapes = _check(options)
     with Progress() as progress:

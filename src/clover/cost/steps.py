@@ -28,12 +28,8 @@ _LEAST, _MOST = 0.1, 0.95  # chance that a token on the first path is right, dra
 
 @dataclass(frozen=True)
 class PlainCost:
-    """Seconds of plain decoding of one batch.
-
-    Args:
-        new_tokens: per text.
-        prefill: of all prompts.
-        step: of one step, which gives one token of each sequence.
+    """Seconds of plain decoding of one batch: prefill of all prompts, and a step, which gives a token of each
+    sequence.
     """
 
     batch_size: int
@@ -54,14 +50,7 @@ class PlainCost:
 
 @dataclass(frozen=True)
 class TreeCost:
-    """Seconds of decoding one batch with a tree, `fixed + per_token * tau` a step.
-
-    Args:
-        tree: as `parse_tree` reads it.
-        depth: τ is at most one more.
-        prefill: of all prompts, by the target and the draft.
-        steps: that were measured.
-    """
+    """Seconds of decoding one batch with a tree, `fixed + per_token * tau` a step; τ is at most `depth` + 1."""
 
     plain: PlainCost
     tree: str
@@ -101,12 +90,10 @@ def measure_steps(
     enough: Callable[[int], bool],
     seed: int = 0,
 ) -> list[TreeCost]:
-    """Measure plain steps and trees in turn, within one run.
+    """Measure plain steps and trees in turn, within one run; any weights of the draft will do.
 
-    Args:
-        draft: any weights will do.
-        batch: one request per sequence; end-of-sequence tokens are not heeded.
-        enough: says of so many steps of each tree whether they are enough.
+    `batch` has one request per sequence; end-of-sequence tokens are not heeded. `enough` says of so many steps of
+    each tree whether they are enough.
     """
     batch = [replace(one, eos=()) for one in sorted(batch, key=lambda one: -len(one.prompt))]
     written = decode(Engine(target), batch).texts

@@ -71,12 +71,8 @@ class _Block:
 class Batches:
     """The endless sequence of training batches: `next(batches)`; UserError if no window holds a token to learn.
 
-    Args:
-        texts: the training texts, or samples in memory.
-        max_length: longest window in tokens, at least 3.
-        batch_tokens: upper bound of B · T where a batch has more than one window.
-        seed: of the order.
-        side: which of the texts are taken; all by default.
+    Windows are `max_length` tokens at most, at least 3; B · T is at most `batch_tokens` where a batch has more than
+    one. The seed is that of the order, `side` says which of the texts are taken.
     """
 
     def __init__(

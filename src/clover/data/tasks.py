@@ -36,10 +36,7 @@ Window = tuple[int | None, int | None]
 class Task:
     """Something to continue, not yet tokenized: either `messages`, for the chat template, or plain `text`.
 
-    Args:
-        group: what it is counted with.
-        where: the file and the line or record.
-        window: start and end, as of a slice, of those tokens of the text that are the prompt.
+    `where` is the file and the line or record, `window` the slice of the text's tokens that is the prompt.
     """
 
     group: str
@@ -64,13 +61,9 @@ def read_prompts(
     limit: int | None = None,
     prompt_tokens: int = PROMPT_TOKENS,
 ) -> list[TaskPrompt]:
-    """Read files of any kind and tokenize the prompts that are used.
+    """Read files of any kind and tokenize the prompts that are used, at most `limit`, spread over the groups.
 
     UserError if a file cannot be read or understood, holds no prompts, or the chat template refuses one.
-
-    Args:
-        limit: prompts at most, spread over the groups.
-        prompt_tokens: length of a prompt that is cut from a text.
     """
     return [encode_task(task, tokenizer) for task in spread(read_tasks(paths, prompt_tokens), limit)]
 

@@ -43,15 +43,13 @@ class Texts:
 class FileTexts(Texts):
     """The records of files (see `clover.data.formats`) as training texts.
 
-    A thousand records of each file are looked at beforehand. What cannot be used later on, and conversations that the
-    chat template refuses, are left out and kept in `problems`.
+    A thousand records of each file are looked at beforehand. What cannot be used later on, and conversations that
+    the chat template refuses, are left out and kept in `problems`. UserError if a file cannot be read or
+    understood; from `encode`, if none of the first tokens is to be learnt.
 
     Args:
         eos_token_ids: the tokens on which the target stops; the tokenizer's own end-of-text token always counts.
         stand_ins: give each user turn and each prompt without an answer a dummy one, for the target to write anew.
-
-    Raises:
-        UserError: a file cannot be read or understood. From `encode`: none of the first tokens is to be learnt.
     """
 
     def __init__(

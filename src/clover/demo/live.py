@@ -10,7 +10,7 @@ from rich.text import Text
 from typing_extensions import Self
 
 from clover.bench.methods import Method
-from clover.demo.race import Round, totals
+from clover.demo.rounds import Round, totals
 from clover.report.figure import shade, system_colour
 from clover.report.table import facts_grid
 from clover.report.words import mode
@@ -18,7 +18,7 @@ from clover.report.words import mode
 _COLUMNS = 3
 _MIN_WIDTH, _MIN_HEIGHT = 75, 20
 _MAX_LINES = 12
-_TAIL = 3000  # characters of a text that can be on the screen
+_ON_SCREEN = 3000  # characters of a text that can be on the screen
 
 
 class Panels:
@@ -75,7 +75,7 @@ class Panels:
         )
 
     def _text(self, current: Round, method: Method) -> Text:
-        text = Text(_printable(current.prompt[-_TAIL:]), style="dim")
+        text = Text(_printable(current.prompt[-_ON_SCREEN:]), style="dim")
         decoding, run = current.decodings.get(method.name), current.runs.get(method.name)
         pieces = [] if run is None else [self.tokenizer.decode(run.texts[0])]
         for step, piece in enumerate(pieces if decoding is None else decoding.pieces):

@@ -16,7 +16,7 @@ from clover.bench.metrics import metrics_of
 from clover.bench.report import make_report
 from clover.bench.run import Bench
 from clover.demo.live import Panels, describe
-from clover.demo.race import Difference, Round, Show, find_differences, race
+from clover.demo.rounds import Difference, Round, Show, decode_round, find_differences
 from clover.errors import UserError
 from clover.interleaved import warm_up
 from clover.measure_options import BenchOptions, DemoOptions
@@ -34,14 +34,8 @@ def run_demo(
 ) -> tuple[Report, bool]:
     """Measure, show, and write the picture and the JSON file.
 
-    Args:
-        console, errors: for the report and for the progress; standard output and error when left out.
-
-    Returns:
-        the report, and whether a greedy text differs in a way that rounding does not explain.
-
-    Raises:
-        UserError: an option, a file or a model cannot be used; before anything is measured where possible.
+    Returns the report, and whether a greedy text differs in a way that rounding does not explain. UserError if an
+    option, a file or a model cannot be used; before anything is measured where possible.
     """
     _check(options)
     started = time.perf_counter()
@@ -125,7 +119,7 @@ class _Demo:
         (request,) = self.bench.batches(1, temperature)[number]
         assert self.target.tokenizer is not None
         text = str(self.target.tokenizer.decode(list(request.prompt)))
-        return race(Round(number, text, request, self.methods), show or (lambda current: None))
+        return decode_round(Round(number, text, request, self.methods), show or (lambda current: None))
 
     def report(self, rounds: Sequence[Round], differences: Sequence[Difference], seconds: float) -> Report:
         """The report of finished rounds."""

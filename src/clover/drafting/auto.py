@@ -131,11 +131,8 @@ class AutoPolicy(Policy):
     Two mechanisms gain less than 1 % in the mean (docs/auto.md) and stay for the worst case: the wait that doubles
     after lost probes bounds what a poor draft may cost, the margin how often compiled steps change their shape.
 
-    Batch sizes are grouped by powers of two. Acceptance is common to all.
-
-    Args:
-        candidates: by name; "plain" is among them.
-        costs: per batch size, seconds of a step by name, where they are known.
+    Batch sizes are grouped by powers of two. Acceptance is common to all. `costs` are seconds of a step by batch size
+    and candidate, where they are known.
     """
 
     def __init__(
@@ -298,10 +295,8 @@ def size_group(batch_size: int) -> int:
 def make_policy(draft: DraftModel, tuning: Tuning | None = None, compiled: bool = False) -> AutoPolicy:
     """Make what chooses between plain decoding, chains, the draft's own tree and prompt lookup while it runs.
 
-    Args:
-        tuning: what was measured on this machine: chains and each batch size's best tree. Without it chains of a
-            few depths and the draft's own tree are measured in the first steps.
-        compiled: fewer shapes, because each is compiled.
+    The tuning has chains and each batch size's best tree; without one chains of a few depths and the draft's own tree
+    are measured in the first steps. If `compiled` there are fewer shapes, because each is compiled.
     """
     lengths = _COMPILED_LENGTHS if compiled else _LENGTHS
     lookups = {f"lookup:{length}": Candidate("lookup", LookupDrafter(length)) for length in lengths}

@@ -25,8 +25,7 @@ class Level:
         choices: how many tokens of a parent's distribution are looked at.
         expanded: Long [parents], the nodes whose children these are, in the order of the draft's output.
         slots, ranks: Long [nodes], row of the draft's output that a node is a child in, and which of its tokens it is.
-        places: Long [parents], where these are among the nodes of the level above.
-        above: Long [parents], their `slots` there.
+        places, above: Long [parents], where these are among the nodes of the level above, and their `slots` there.
     """
 
     choices: int

@@ -10,8 +10,8 @@ from clover.tree import TokenTree
 
 
 def best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the highest `count` of values [..., C], falling, and where they are Long [..., count]; the first of
-    equals is higher.
+    """The highest `count` of values [..., C], falling, and where they are Long [..., count]; the first of equals is
+    higher.
 
     `topk` leaves open which of equals it returns, and in which order; trees must not depend on that. Those above the
     lowest are the same whichever it takes, and of the equal ones the first are found by their running count. NaN
@@ -46,10 +46,8 @@ def likeliest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def compact(tokens: Tensor, parents: Tensor, exists: Tensor, size: int, max_depth: int) -> TokenTree:
     """Build trees of N = `size` nodes from candidates of which each sequence keeps at most so many.
 
-    Args:
-        tokens, parents: Long [B, C]; candidate 0 is the root, parents are candidates before.
-        exists: Bool [B, C]; a candidate that does has a parent that does.
-        max_depth: a depth that no node exceeds.
+    `tokens` and `parents` are Long [B, C], candidate 0 the root, parents candidates before; of `exists` Bool [B, C] a
+    candidate has a parent that does. No node is deeper than `max_depth`.
     """
     order = (~exists).long().sort(dim=1, stable=True).indices
     parents = order.argsort(1).gather(1, parents.clamp(min=0))

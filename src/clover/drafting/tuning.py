@@ -57,14 +57,7 @@ class VerifyCost:
 
 @dataclass(frozen=True)
 class Choice:
-    """One tree, measured at one batch size.
-
-    Args:
-        tree: a specification for `clover.tree.parse_tree`, or "plain".
-        tau: tokens per step and sequence, the bonus token included.
-        step_seconds: of a whole decoding step.
-        tokens_per_second: of the whole batch, prefill left out.
-    """
+    """One tree (see `parse_tree`, or "plain") at one batch size: τ, seconds of a step and speed without prefill."""
 
     batch_size: Count
     tree: TreeName
@@ -78,13 +71,9 @@ Measured = TypeVar("Measured", VerifyCost, Choice)
 
 @dataclass(frozen=True)
 class Tuning:
-    """One entry: everything that was measured on one device in one dtype.
+    """One entry: everything that was measured on one device in one dtype, where and when as in `Provenance`.
 
-    Args:
-        device, dtype, machine, threads, date, versions: where and when, as in `Provenance`.
-        target: `target_fingerprint` of the target.
-        verify: costs, in any order.
-        choices: all trees that were tried, the best first within each batch size.
+    `target` is its `target_fingerprint`; of the choices, all trees that were tried, the best is first within each size.
     """
 
     device: Text
@@ -134,11 +123,7 @@ def target_fingerprint(config: Any) -> str:
 
 
 def read_tuning(path: str | os.PathLike[str]) -> TuningFile:
-    """Read a file that `write_entry` wrote.
-
-    Raises:
-        UserError: it is missing, or is not such a file; says what is wrong in it.
-    """
+    """Read a file that `write_entry` wrote; UserError if it is missing, or says what is wrong in it."""
     obj = read_json(path)
     if obj.get("format") != _FORMAT:
         raise UserError(
@@ -150,8 +135,7 @@ def read_tuning(path: str | os.PathLike[str]) -> TuningFile:
 def write_entry(path: str | os.PathLike[str], tuning: Tuning) -> None:
     """Put an entry into a file in place of the one of the same device and dtype; the file is whole at any time.
 
-    Raises:
-        UserError: the file exists and is no tuning, or cannot be written.
+    UserError if the file exists and is no tuning, or cannot be written.
     """
     before = read_tuning(path).entries if Path(path).exists() else ()
     others = [one for one in before if (one.device, one.dtype) != (tuning.device, tuning.dtype)]

@@ -181,19 +181,16 @@ class DraftModel(PreTrainedModel):
     def read(self, hidden: Tensor, next_tokens: Tensor, cache: KVCache | None = None) -> Tensor:
         """What runs once per verified position; returns states [B, A, H], from which the first depth starts.
 
-        Args:
-            hidden: [B, A, W] target hidden states of the kind `config.hidden_state` names.
-            next_tokens: Long [B, A], the token after each position.
-            cache: of `new_cache`, after `begin(A)`; None for whole texts.
+        `hidden` is [B, A, W] of the kind `config.hidden_state` names, `next_tokens` Long [B, A] the token after each
+        position, `cache` of `new_cache`, after `begin(A)`; None for whole texts.
         """
         return hidden
 
     def step(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """One depth, from 0; returns the nodes' states and what goes into the lm_head, both [B, P, H].
 
-        Args:
-            states: [B, P, H] of the nodes above; at depth 0 those of `read`.
-            tokens: Long [B, P], the newest token of each path; at depth 0 the one that the target has produced.
+        `states` [B, P, H] are those of the nodes above, at depth 0 those of `read`; `tokens` Long [B, P] the newest
+        token of each path, at depth 0 the one that the target has produced.
         """
         raise AssertionError("every draft system has its own step")
 

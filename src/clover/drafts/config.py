@@ -52,7 +52,7 @@ class PaperRecipe:
 
     Args:
         lr, betas, weight_decay: of AdamW; `lr` is the peak. 0.01 is its own default where a paper names no decay.
-        warm_up_steps: optimizer steps in which the rate rises to its peak, and stays there or falls (`schedule`).
+        warm_up_steps: in which the rate rises to its peak, and stays there or falls (`schedule`).
         clip_value: largest entry of the gradient; None for no clipping.
         options: fields of the configuration that differ from their defaults.
     """

@@ -39,14 +39,9 @@ SYSTEMS: dict[str, type[DraftModel]] = {
 def load_draft(name_or_path: str | os.PathLike[str], target: TargetModel) -> DraftModel:
     """Load a draft in the target's dtype, on its device, and bind it to the target.
 
-    A draft whose weights are not all finite is loaded with a warning, and is not `usable`.
-
-    Args:
-        name_or_path: a directory or a name on the hub; or the name of a system without weights, such as "lookup".
-        target: the model it drafts for.
-
-    Raises:
-        UserError: no draft is there, its files are damaged or incomplete, or it was trained for another target.
+    `name_or_path` is a directory, a name on the hub, or a system without weights, such as "lookup". A draft whose
+    weights are not all finite is loaded with a warning, and is not `usable`. UserError if no draft is there, its
+    files are damaged or incomplete, or it was trained for another target.
     """
     name = os.fspath(name_or_path)
     if name in SYSTEMS and not SYSTEMS[name].trainable and not Path(name).exists():

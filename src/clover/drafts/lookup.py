@@ -67,7 +67,7 @@ class LookupSession:
         config = draft.config
         self.draft = draft
         self.rows = [NgramIndex(config.min_ngram, config.max_ngram) for _ in range(batch_size)]
-        self.tails: list[list[tuple[int, ...]]] = []  # [B][P]
+        self.ends: list[list[tuple[int, ...]]] = []  # [B][P]
 
     @property
     def lengths(self) -> list[int]:
@@ -77,14 +77,14 @@ class LookupSession:
         for row, tokens, count in zip(self.rows, next_tokens.tolist(), counts, strict=True):
             for token in tokens[:count]:
                 row.append(token)
-        self.tails = [[row.tail()] for row in self.rows]
+        self.ends = [[row.end()] for row in self.rows]
         return self._logits(1)[:, 0]
 
     def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
         longest = self.draft.config.max_ngram
-        self.tails = [
-            [(*tails[slot], token)[-longest:] for slot, token in zip(*nodes, strict=True)]
-            for tails, *nodes in zip(self.tails, slots.tolist(), tokens.tolist(), strict=True)
+        self.ends = [
+            [(*ends[slot], token)[-longest:] for slot, token in zip(*nodes, strict=True)]
+            for ends, *nodes in zip(self.ends, slots.tolist(), tokens.tolist(), strict=True)
         ]
         return self._logits(tokens.shape[1])
 
@@ -113,9 +113,9 @@ class LookupSession:
         vocabulary, device = self.draft.target.vocab_size, self.draft.target.device
         logits = torch.zeros(len(self.rows), nodes, vocabulary, device=device)
         places, values = [], []
-        for b, (row, tails) in enumerate(zip(self.rows, self.tails, strict=True)):
-            for node, tail in enumerate(tails):
-                shares, mass = row.log_shares(tail)
+        for b, (row, ends) in enumerate(zip(self.rows, self.ends, strict=True)):
+            for node, end in enumerate(ends):
+                shares, mass = row.log_shares(end)
                 first = (b * nodes + node) * vocabulary
                 places += [first + token for token in shares]
                 values += [share - mass + math.log(vocabulary) for share in shares.values()]

@@ -35,17 +35,17 @@ class NgramIndex:
                 if not followers:
                     del self._places[ngram]
 
-    def tail(self) -> tuple[int, ...]:
+    def end(self) -> tuple[int, ...]:
         """The last tokens of the text, as many as the longest n-gram has."""
         return tuple(self.text[-self.lengths[0] :])
 
     def latest(self) -> int:
         """The last place that followed the longest n-gram at the end of the text; 0 if there is none."""
-        followers = self._places.get(self.tail(), {})
+        followers = self._places.get(self.end(), {})
         return max((at[-1] for at in followers.values()), default=0)
 
-    def log_shares(self, tail: tuple[int, ...]) -> tuple[dict[int, float], float]:
-        """What followed the ends of `tail`, best first.
+    def log_shares(self, end: tuple[int, ...]) -> tuple[dict[int, float], float]:
+        """What followed the ends of `end`, best first.
 
         Returns the logarithm of each such token's share, and of the mass that all others have together; relative, and
         lowered a little from rank to rank, so that the more recent of two equal ones stands above the other.
@@ -53,7 +53,7 @@ class NgramIndex:
         shares: dict[int, float] = {}
         mass = 0.0
         for n in self.lengths:
-            followers = self._places.get(tail[-n:], {}) if n <= len(tail) else {}
+            followers = self._places.get(end[-n:], {}) if n <= len(end) else {}
             new = [(len(at), at[-1], token) for token, at in followers.items() if token not in shares]
             total = sum(count for count, _, _ in new)
             for count, _, token in sorted(new, reverse=True):
@@ -103,8 +103,7 @@ class RepeatingText:
                 self.match = self._matching()
 
     def following(self, count: int) -> list[int]:
-        """The `count` tokens that followed, none where there is no such place; at the text's end they go on with
-        themselves.
+        """The `count` tokens that followed, none if none did; at the text's end they go on with themselves.
 
         >>> RepeatingText([1, 2, 3, 9, 1, 2, 3]).following(6)
         [9, 1, 2, 3, 9, 1]

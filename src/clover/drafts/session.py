@@ -53,9 +53,7 @@ class DraftSession(Protocol):
         ...
 
     def insert(self, other: Self) -> None:
-        """Take in the rows of another session of the same draft behind the own ones, as far as there is room; a
-        commit follows.
-        """
+        """Take in the rows of another session of the same draft behind the own ones; a commit follows."""
         ...
 
     def crop(self, lengths: list[int]) -> None:
@@ -74,9 +72,7 @@ class DraftSession(Protocol):
 class FrontierSession:
     """The session of drafts whose tree needs no more than the states of the nodes that were expanded last.
 
-    Args:
-        draft: its `read` runs over committed positions, its `step` at every depth.
-        cache: what it keeps of committed positions.
+    The draft's `read` runs over committed positions, of which `cache` keeps what it needs, its `step` at every depth.
     """
 
     def __init__(self, draft: Any, cache: KVCache):

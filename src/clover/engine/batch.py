@@ -17,15 +17,10 @@ from clover.sampling import Sampler
 
 @dataclass
 class Batch:
-    """Sequences, in the same order everywhere. Each one's root is its last committed token, not cached yet.
+    """Sequences, in the same order everywhere. Each one's `root` Long [B] is its last committed token, not cached yet.
 
-    Attributes:
-        sequences: the host's side.
-        cache: the target's keys and values.
-        session: the draft's side; None without a draft.
-        sampler: how their tokens are chosen; without sequences it means nothing.
-        root: Long [B].
-        pending: what the draft has not taken in; empty without a draft.
+    `session` is the draft's side, None without one, and `pending` what it has not taken in. Without sequences the
+    `sampler` means nothing.
     """
 
     sequences: list[RunningSequence]
@@ -85,8 +80,8 @@ class PrefixCache:
     def shared_length(self, prompt: Sequence[int]) -> int:
         """Tokens at the start of `prompt` that need no prefill.
 
-        One less than agree, because the draft pairs each position with the token after it; and two less than the
-        prompt has, because its last token is the root and the one before is run for its hidden state.
+        The draft pairs each position with the token after it; of the prompt the last token is the root, and the one
+        before is run for its hidden state.
         """
         agreeing = 0
         for old, new in zip(self.tokens, prompt, strict=False):

@@ -38,10 +38,7 @@ _Storage = tuple[Tensor, Tensor]  # keys and values
 
 
 class _Growing(NamedTuple):
-    """What one step gives the draft's graph: the positions to take in, and what its tree is grown from.
-
-    `hidden` [B', A', W], `next_tokens` Long [B', A'] and `counts`, `root` and `lengths` Long [B']; `noise` of B' rows.
-    """
+    """What one step gives the draft's graph: `Positions`, filled up, to take in, and what its tree grows from."""
 
     hidden: Tensor
     next_tokens: Tensor
@@ -55,12 +52,8 @@ class _Growing(NamedTuple):
 class CapturedSteps:
     """The compiled parts of an engine's steps; UserError if there is no such backend, or the target cannot be compiled.
 
-    Args:
-        target: its forward is compiled.
-        draft: its decoder layers are made ready for tracing.
-        hidden_state: kind of the hidden states that the draft reads.
-        max_depth, max_nodes: of any tree.
-        backend: of `torch.compile`. With "inductor", its own, a GPU replays CUDA graphs.
+    `max_depth` and `max_nodes` are of any tree, `hidden_state` is what the draft reads. With the backend "inductor",
+    `torch.compile`'s own, a GPU replays CUDA graphs.
     """
 
     def __init__(
@@ -87,8 +80,8 @@ class CapturedSteps:
         self._run_draft = self._compiled(self._grow, backend)
 
     def sizes(self, rows: int, length: int) -> tuple[int, int]:
-        """Rows and slots, enough for the first steps, of the caches of a batch of at most so many rows and its
-        longest prompt.
+        """Rows and slots, enough for the first steps, of the caches of a batch, by its rows at most and its longest
+        prompt.
         """
         return power_of_two(rows), fixed_capacity(length + self._width + self._max_nodes)
 

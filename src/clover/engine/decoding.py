@@ -40,7 +40,6 @@ class Decoding:
 
     Args:
         max_sequences: requests that run at once; the others wait in the order in which they were added.
-        clock: adds up where the time goes.
         prefix: earlier turns of the only request that will be added; brought up to date by its end or by `close`.
         store: texts that have ended, whose beginnings need not be run again.
     """

@@ -16,11 +16,9 @@ from clover.tree import Tree
 
 
 class Engine:
-    """Decodes batches with a target and, unless it is None, a draft; UserError if the tree is deeper than the draft
-    goes.
+    """Decodes batches with a target and, if there is one, a draft; UserError if the tree is deeper than the draft goes.
 
     Args:
-        target: the frozen model whose output is produced.
         draft: proposes tokens; None, or one that is not `usable`, for plain decoding.
         tree: what the draft grows, a static tree or a rule; when left out the tree that its configuration names.
         prefill_chunk: prompt tokens that are run at once per sequence, at most.
@@ -91,7 +89,6 @@ class Engine:
         generated.
 
         Args:
-            clock: adds up where the time goes.
             prefix: a single request's earlier turns, brought up to date at the end, also when the consumer stops early.
             max_sequences: requests that run at once; the others take the places of those that finish. All if None.
         """
@@ -108,9 +105,7 @@ class Engine:
             decoding.close()
 
     def check(self, request: Request) -> None:
-        """UserError if the prompt or the run does not fit into the context, or the request asks for what the target
-        lacks.
-        """
+        """UserError if prompt or run do not fit into the context, or the request asks for what the target lacks."""
         target, length, context = self.target, len(request.prompt), self.target.context_length
         if length >= context:
             raise UserError(

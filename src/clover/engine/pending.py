@@ -39,13 +39,7 @@ class Positions(NamedTuple):
 
 
 class Pending:
-    """A different number of positions in each sequence, in the order of the text.
-
-    Args:
-        root: Long [B], each last token.
-        width: W.
-        dtype: of the hidden states.
-    """
+    """Of each sequence a different number of positions, in the order of the text; `root` Long [B] is the last token."""
 
     def __init__(self, root: Tensor, width: int, dtype: torch.dtype):
         hidden = torch.zeros(len(root), 1, width, dtype=dtype, device=root.device)

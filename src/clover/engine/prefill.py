@@ -50,7 +50,6 @@ class Prefill:
 
     Args:
         batch: sequences that have not run yet; those with most of their prompt left come first.
-        hidden_state: kind of the hidden states that the draft reads.
         chunk: prompt tokens that are run at once per sequence, at most (`chunk_size`).
     """
 

@@ -54,13 +54,10 @@ class TokenLogprobs:
 
 @dataclass(frozen=True)
 class Drafted:
-    """The token tree of one sequence in one step, without its root.
+    """The token tree of one sequence in one step, without its root: each node's token, and the node above or -1.
 
-    Attributes:
-        tokens: token id of each node.
-        parents: the node above each; -1 for children of the root.
-        path: accepted nodes from depth 1 down, beyond the text's end, too.
-        copied: whether prompt lookup took them from the text, so that the draft was not asked.
+    `path` are the accepted nodes from depth 1 down, beyond the text's end, too. `copied` says whether prompt lookup
+    took them from the text, so that the draft was not asked.
     """
 
     tokens: tuple[int, ...]
@@ -76,7 +73,6 @@ class Generation:
     Args:
         text: the new text, without special tokens and without the stop string; "" when the target has no tokenizer.
         tokens: the new token ids, an end-of-sequence token that ended the text included.
-        acceptance: of all steps.
         finish_reason: "stop" (end-of-sequence token or stop string), "length" (max_new_tokens) or "context".
         cached_tokens: of the prompt that a `PrefixStore` held, and that were not run.
         first_token_seconds, seconds: from when its prompt began to run to the first and to the last token.

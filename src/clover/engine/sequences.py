@@ -46,10 +46,9 @@ class RunningSequence:
         self._started = time.perf_counter()
 
     def accept(self, tokens: list[int], path: list[int], drafted_depth: int) -> StepEvent:
-        """Take in what one step emitted, up to where the text ends.
+        """Take in the accepted draft tokens and the bonus token of one step, up to where the text ends.
 
-        `tokens` are the accepted draft tokens and the bonus token, `path` the accepted nodes of the step's tree, root
-        included, and `drafted_depth` is its depth, 0 for a plain step.
+        `path` are the accepted nodes of the step's tree, root included; its depth is 0 for a plain step.
         """
         before, text = len(self.tokens), ""
         for part in [[token] for token in tokens] if self.request.stop else [tokens]:

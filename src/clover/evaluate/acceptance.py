@@ -74,12 +74,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Share:
-    """Of the new tokens of a kind those that were accepted draft tokens; bonus tokens are the others.
-
-    Args:
-        emitted: all new tokens of this kind.
-        share: 0 … 1, with its standard error over texts.
-    """
+    """Of the new tokens of a kind those that were accepted draft tokens, 0 … 1; bonus tokens are the others."""
 
     kind: str
     emitted: int
@@ -88,14 +83,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Setting:
-    """One tree at one temperature.
-
-    Args:
-        tree: as the user named it.
-        nodes: draft tokens verified per step at most.
-        groups: in the order of the prompts.
-        kinds: by kind of token.
-    """
+    """One tree, as the user named it, at one temperature, and draft tokens verified per step at most."""
 
     tree: str
     nodes: int
@@ -143,8 +131,7 @@ def continue_prompts(
 ) -> list[Continuation]:
     """Let the engine continue prompts, so many at once; prompt i is sampled with `seed + i`.
 
-    Args:
-        progress: called now and then with the share that is done, 0 … 1.
+    `progress` is called now and then with the share that is done, 0 … 1.
     """
     requests = [
         Request(prompt.tokens, max_new_tokens, SamplingParams(temperature=temperature, seed=seed + i))

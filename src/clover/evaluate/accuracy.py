@@ -94,9 +94,7 @@ def measure_heads(
 ) -> HeadAccuracy:
     """The accuracy of a draft's heads, at most MAX_HEADS, on the tokens that the batches mark as predicted.
 
-    Args:
-        batches: at least one, see `text_batches`.
-        progress: called after each batch with the share that is done, 0 … 1.
+    `progress` is called after each batch, of `text_batches`, with the share that is done, 0 … 1.
     """
     found = HeadAccuracy((), (), ())
     for number, batch in enumerate(batches, 1):

@@ -31,15 +31,7 @@ _FEWEST_NEW_TOKENS = 2
 def run_evaluate(
     options: EvaluateOptions, console: Console | None = None, errors: Console | None = None
 ) -> Report:
-    """Measure, print the tables, and write the JSON file.
-
-    Args:
-        console: for the tables; standard output when left out.
-        errors: for the progress; standard error when left out.
-
-    Raises:
-        UserError: an option, a file or a model cannot be used.
-    """
+    """Measure, print the tables, and write the JSON file; UserError if an option, a file or a model cannot be used."""
     if options.max_new_tokens < _FEWEST_NEW_TOKENS:
         raise UserError(f"max_new_tokens is {options.max_new_tokens}; heads are measured on 2 tokens or more")
     check_outputs(json=options.json)
@@ -101,12 +93,8 @@ def choose_prompts(
 ) -> list[TaskPrompt]:
     """The prompts of files; of SmolLM2 questions of MT-bench; or the embedded ones, which nothing is judged by.
 
-    Args:
-        limit: prompts at most, spread over the groups.
-        embedded: another group of the embedded prompts.
-
-    Raises:
-        UserError: the target has no tokenizer, or a file cannot be used.
+    At most `limit`, spread over the groups; `embedded` is another group of the embedded prompts. UserError if the
+    target has no tokenizer, or a file cannot be used.
     """
     tokenizer: Any = target.tokenizer
     if tokenizer is None:

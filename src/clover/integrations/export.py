@@ -19,16 +19,11 @@ _SPECULATORS = "0.9.0"  # the release of the library whose schema the tests chec
 def export(
     to: str, draft: str, output: Path, target: str | None = None, drafted: int = 5, overwrite: bool = False
 ) -> None:
-    """Write a draft's directory for another engine.
+    """Write a draft's directory for another engine: "vllm", or "speculators", the convention of the library of that
+    name.
 
-    Args:
-        to: "vllm", or "speculators", the convention of the library of that name.
-        draft: a directory or a name on the hub, or the name of an embedded draft.
-        target: its directory or name, which the speculators format records.
-        drafted: tokens per step, which it records too.
-
-    Raises:
-        UserError: the draft cannot be used, or cannot run there; nothing is written then.
+    The draft is a directory, a name on the hub, or an embedded one; `target` and `drafted` tokens per step are for the
+    speculators format. UserError if it cannot be used, or cannot run there; nothing is written then.
     """
     check_output_directory(output, overwrite)
     loaded = load_unbound(assets.draft_place(draft))

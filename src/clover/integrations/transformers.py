@@ -42,9 +42,11 @@ def speculative(
 ) -> Speculative:
     """Make the `custom_generate` argument of `model.generate` that decodes with a draft.
 
-    The model must use SDPA attention and be in evaluation mode; its weights, layers and methods are left alone. What
-    is set up for it is kept as long as the model is. Seeds come from PyTorch's generator, so that `torch.manual_seed`
-    reproduces a sampled run. With `return_dict_in_generate` only sequences are returned.
+    The model must use SDPA attention and be in evaluation mode; its weights, layers and methods are left alone.
+    What is set up for it is kept as long as the model is. Seeds come from PyTorch's generator, so that
+    `torch.manual_seed` reproduces a sampled run. With `return_dict_in_generate` only sequences are returned.
+    UserError if the tree cannot be read; from `generate`, before anything is generated, if a model or draft does
+    not fit or an option cannot be honoured, such as beam search, or returned scores.
 
     Args:
         draft: directory, hub name, or a draft already in the model's dtype and on its device.
@@ -52,10 +54,6 @@ def speculative(
         tokenizer: the model's, needed for `stop_strings` only: transformers does not hand on its own argument.
         processors: classes of logits processors of one's own that look at a text and its scores alone, and keep
             nothing from call to call: drafted tokens are texts to them, too.
-
-    Raises:
-        UserError: the tree cannot be read; from `generate`, before anything is generated, a model or draft does
-            not fit or an option cannot be honoured, such as beam search, or returned scores.
     """
     return Speculative(draft, what_drafts("auto", tree), tokenizer, tuple(processors))
 

@@ -102,11 +102,9 @@ def row_options(
 ) -> list[dict[str, Any]]:
     """Fields of each row's SamplingParams, the seed left out, that do what the processors do.
 
-    Where no fields do, the processors themselves are run at every node of a tree.
-
-    Args:
-        padding: tokens that are the padding of each row's prompt, Long [1, …].
-        own: further classes that may be run so, because they look at nothing but a text and its scores.
+    Where no fields do, the processors themselves are run at every node of a tree: those known here, and the classes
+    `own`, because they look at nothing but a text and its scores. `padding` is that of each row's prompt, Long [1,
+    …].
     """
     options = _fields(processors, [part.shape[1] for part in padding], do_sample)
     if options is not None:

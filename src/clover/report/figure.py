@@ -95,10 +95,8 @@ def inline_svg(draw: Draw) -> str:
 
 
 def new_figure(width: float, height: float, title: str = "", subtitle: str = "", foot: str = "") -> Figure:
-    """An empty figure (inches) whose panels find room between the headline and the foot.
-
-    Args:
-        subtitle, foot: broken into lines where they are longer than the figure is wide.
+    """An empty figure (inches) whose panels find room between the headlines and the foot, which are broken into
+    lines.
     """
     figure = Figure(figsize=(width, height), layout="constrained")
     top, bottom = 0.12, 0.08

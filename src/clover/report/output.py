@@ -84,11 +84,7 @@ def standard_output() -> Console:
 
 
 def check_outputs(json: Path | None = None, picture: Path | None = None) -> None:
-    """Say before the work what `publish` would say after it.
-
-    Raises:
-        UserError: a file cannot be written, or its name has the wrong ending.
-    """
+    """Say before the work what `publish` would say after it; UserError also for a picture's wrong ending."""
     if json is not None and json != _STDOUT:
         check_output_file(json)
     if picture is not None:
@@ -98,14 +94,9 @@ def check_outputs(json: Path | None = None, picture: Path | None = None) -> None
 def publish(
     report: Report, console: Console | None = None, json: Path | None = None, picture: Path | None = None
 ) -> None:
-    """Print a report and write what is asked for, each file whole or not at all.
+    """Print a report and write what is asked for, each file whole or not at all; UserError if one cannot be written.
 
-    Args:
-        console: standard output when left out.
-        json: a file, or "-" to end standard output with the JSON line.
-
-    Raises:
-        UserError: a file cannot be written.
+    The JSON file "-" ends standard output with the JSON line.
     """
     console = console or standard_output()
     report.print(console)

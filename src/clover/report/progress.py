@@ -18,9 +18,6 @@ class Progress:
     """Counts work that is done, of a total; use it as a context manager, which an interrupt leaves cleanly.
 
     Where there is no terminal, a thread prints a line after `first_line` seconds and now and then from there on.
-
-    Args:
-        console: where it is shown; standard error when left out.
     """
 
     def __init__(self, console: Console | None = None, first_line: float = 8.0):

@@ -16,16 +16,10 @@ import transformers
 
 @dataclass(frozen=True)
 class Provenance:
-    """What is needed to find a result again.
+    """What is needed to find a result again: the command that chooses the same options, and where and when it ran.
 
-    Args:
-        command: the command line that chooses the same options.
-        machine: the GPU's name, or the CPU's with the number of threads.
-        device: "cpu" or "cuda".
-        dtype: "float32", "bfloat16", …
-        threads: of PyTorch.
-        versions, revision: see the functions of these names.
-        date: ISO 8601, UTC, to the second.
+    The device is "cpu" or "cuda"; for the rest see the functions of these names. The date is ISO 8601, UTC, to the
+    second.
     """
 
     command: str

@@ -16,15 +16,11 @@ _KEPT_ON = "cpu"  # the type of device on which they are kept
 
 
 class GumbelCache:
-    """Standard Gumbel numbers of some tokens at the next positions of each row; those of greedy rows are 0.
+    """Standard Gumbel numbers of tokens Long [V] at the next positions of each row; those of greedy rows are 0.
 
     On a CPU, where hashing takes long, the numbers of positions that a row has not reached are kept: a tree that is
     deeper than its accepted path costs no more than the path. Elsewhere all are hashed in each step, because the host
     would have to ask how far the rows have come.
-
-    Args:
-        seeds, greedy: Long [B], and of each row whether it is.
-        tokens: Long [V].
     """
 
     def __init__(self, seeds: Tensor, greedy: Sequence[bool], tokens: Tensor):

@@ -18,10 +18,7 @@ _MULTIPLIERS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 def uniforms(seeds: Tensor, *counters: Tensor | int) -> Tensor:
     """Hash seeds and counters to uniform numbers: float64 in (0, 1), of the broadcast shape; odd multiples of 2^-53.
 
-    Args:
-        seeds: Long [...].
-        counters: Long, or integers, which broadcast with the seeds. Numbers of consecutive last counters are a
-            sequence of SplitMix64.
+    Numbers of consecutive last counters, Long or integers, are a sequence of SplitMix64.
 
     >>> import torch
     >>> draws = uniforms(torch.tensor([[1], [2]]), torch.arange(100_000))
@@ -35,8 +32,7 @@ def uniforms(seeds: Tensor, *counters: Tensor | int) -> Tensor:
 
 
 def gumbels(seeds: Tensor, *counters: Tensor | int) -> Tensor:
-    """Hash seeds and counters (see `uniforms`) to standard Gumbel numbers: float32 in -3.7 … 36.8, of the broadcast
-    shape.
+    """Hash seeds and counters (see `uniforms`) to standard Gumbel numbers: float32 in -3.7 … 36.8.
 
     The index at which log-probabilities plus such numbers are highest is a draw from these probabilities. Logarithms
     are taken in float64, which keeps the upper end; they may differ between devices in the last digit of float32.

@@ -20,14 +20,9 @@ from clover.tree import TokenTree
 
 
 class Penalties:
-    """The penalties of a batch; what no row needs is neither kept nor computed.
+    """The penalties of a batch, of rows with these prompts; what no row needs is neither kept nor computed.
 
     The repetition penalty counts the prompt, as in transformers; the other two count new tokens only, as in vLLM.
-
-    Args:
-        params, prompts: one per row.
-        vocab_size: V, the size of the target's logits.
-        device: where the logits will be.
     """
 
     def __init__(

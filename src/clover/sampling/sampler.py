@@ -155,11 +155,8 @@ class Sampler:
         """Turn a draft's logits into scores of which the best are the likeliest choices of the target.
 
         They are log-probabilities at each row's temperature, up to a constant, plus the numbers by which `choose`
-        will choose after these nodes. Greedy rows keep their logits.
-
-        Args:
-            logits: [B, P, V'] for the children of nodes at `depth` (0 for the root), any floating dtype.
-            tokens: Long [V'], which tokens these are; None for the whole vocabulary.
+        will choose after these nodes. Greedy rows keep their logits, [B, P, V'] for the children of nodes at `depth`
+        (0 for the root); `tokens` Long [V'] says which tokens they are of, None for the whole vocabulary.
         """
         numbers = self._gumbels_of(tokens, depth) if self.any_sampled else None
         return GumbelNoise(self._draft_temperatures, numbers).gumbel_scores(logits, 0)
@@ -177,19 +174,17 @@ class Sampler:
         return (logits.double() / self._draft_temperatures).softmax(-1).nan_to_num(0.0)
 
     def draw(self, draft_probs: Tensor, nodes: Tensor, count: int, tokens: Tensor | None = None) -> Tensor:
-        """Draw the children of tree nodes without replacement; greedy rows take the most probable tokens.
+        """Draw K = `count` children of tree nodes without replacement; greedy rows take the most probable tokens.
 
-        Those with the highest probability / -log(u) win, u being uniform: an exponential race. Those with probability
-        0, where fewer than K have any, were not drawn.
+        Those with the highest probability / -log(u) win, u being uniform. Those with probability 0, where fewer than
+        K have any, were not drawn.
 
         Args:
             draft_probs: float64 [B, P, V'].
             nodes: Long [P], which nodes of the tree these are; each draws numbers of its own.
-            count: K, children per node.
             tokens: Long [V'], which tokens the probabilities are of; None for the whole vocabulary.
 
-        Returns:
-            Long [B, P, K], indices into the probabilities, in the order of the draws.
+        Returns Long [B, P, K], indices into the probabilities, in the order of the draws.
         """
         if self.any_sampled:
             places = self._seeds[:, None, None], _DRAW, self._positions[:, None, None], nodes[None, :, None]

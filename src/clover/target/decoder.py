@@ -31,11 +31,8 @@ class DecoderStack(nn.Module):
     """Decoder layers of the target's class and its final norm, with fresh weights and without dropout.
 
     All layers are of the kind of the target's last layer. Learned position tables start at zero: the hidden states of
-    a target have taken positions in already. UserError if the target's class has no such stack.
-
-    Args:
-        target_config: the target's configuration, or its ``to_dict()``.
-        num_layers: at least 1.
+    a target have taken positions in already. UserError if the target's class has no such stack. `target_config` may
+    be its ``to_dict()``.
     """
 
     def __init__(self, target_config: PretrainedConfig | Mapping[str, Any], num_layers: int) -> None:
@@ -87,11 +84,9 @@ class DecoderStack(nn.Module):
     ) -> Tensor:
         """Run the layers and the final norm: [B, N, H] to [B, N, H].
 
-        Args:
-            inputs: the first layer sees them as they are, also where the target scales embeddings.
-            positions: Long [B, N]; those of plain text if None.
-            mask: Bool [B, 1, N, S'] with a cache; None for plain text (padding on the right needs no mask).
-            cache: None for whole texts, as in training; else the caller has called ``cache.begin(N)``.
+        The first layer sees the inputs as they are, also where the target scales embeddings. Without positions, Long
+        [B, N], they are those of plain text. With a cache, on which the caller has called ``begin(N)``, the mask is
+        Bool [B, 1, N, S']; without one, as in training, padding on the right needs no mask.
         """
         rows, added = inputs.shape[:2]
         if self.input_scale != 1.0:

@@ -49,12 +49,9 @@ class TargetOutput:
 class TargetModel:
     """A frozen causal language model and all that the rest of Clover may know of it.
 
-    Args:
-        model: an ``AutoModelForCausalLM`` with SDPA attention; it is set to evaluation and its weights are frozen.
-        tokenizer: its tokenizer, if text is to be used.
-
-    Raises:
-        UserError: the model cannot be run losslessly on token trees, as a probe of a few tokens finds.
+    The model is an ``AutoModelForCausalLM`` with SDPA attention; it is set to evaluation and its weights are frozen.
+    A tokenizer is needed if text is to be used. UserError if the model cannot be run losslessly on token trees, as a
+    probe of a few tokens finds.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
@@ -95,16 +92,15 @@ class TargetModel:
         device: str | torch.device | None = None,
         trust_remote_code: bool = False,
     ) -> TargetModel:
-        """Load a model and, if it has one, its tokenizer.
+        """Load a model and, if it has one, its tokenizer: from a local directory, or by a name on the hub;
+        safetensors only.
+
+        UserError if files are missing or broken, or the model, dtype or device cannot be used.
 
         Args:
-            name_or_path: a local directory or a name on the hub. Weights must be safetensors.
             dtype: such as ``bfloat16``; default float32 on a CPU, bfloat16 on a GPU. ``fastest`` measures the two.
             device: such as ``cuda:0``; default the GPU if there is one.
             trust_remote_code: run Python code that comes with the model.
-
-        Raises:
-            UserError: files missing or broken, model not supported, dtype or device not usable.
         """
         device = loading.resolve_device(device)
         resolved = None if dtype == "fastest" else loading.resolve_dtype(dtype, device)

@@ -28,7 +28,7 @@ _TOLERANCE = {torch.float64: 1e-8, torch.float32: 2e-3, torch.float16: 0.03, tor
 
 @dataclass(frozen=True)
 class PlainRun:
-    """What one plain run of the model shows: nine tokens Long [1, 9], four of text and five of a tree, and its cache.
+    """One plain run: nine tokens Long [1, 9], four of text and five of a tree, and the cache that the model filled.
 
     `hidden` and `logits` are [1, 7, H] and [1, 7, V] of the text and the path 0, 3, 4 through the tree.
     """

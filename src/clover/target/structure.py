@@ -123,14 +123,10 @@ class Taps:
 
 
 def sdpa_mask(mask: Tensor | None, num_tokens: int, cache: KVCache, dtype: torch.dtype) -> Tensor | None:
-    """What SDPA is to add to its scores in every layer: 0 or -inf [B, 1, N, S'] of the scores' dtype, made once for
-    all layers.
+    """What SDPA is to add to its scores in every layer: 0 or -inf [B, 1, N, S'], made once for all layers.
 
-    None where it needs no mask: a lone token that sees all slots, and plain text on an empty cache.
-
-    Args:
-        mask: Bool [B, 1, N, S'], or None for plain text.
-        cache: after ``begin(N)``.
+    None where it needs no mask: a lone token that sees all slots, and plain text on an empty cache. The mask is Bool
+    [B, 1, N, S'], or None for plain text; the cache has had its ``begin(N)``.
     """
     if cache.uniform:
         lone = num_tokens == 1 and (mask is None or mask.shape[-1] == cache.length + 1)

@@ -33,9 +33,8 @@ def check_config(config: PretrainedConfig) -> None:
 
 
 def check_run_length(config: PretrainedConfig, length: int) -> None:
-    """UserError if a run of `length` tokens, new ones included, is longer than the context or the window of some
-    layer, or passes the point at which rotary frequencies switch, because keys before and after it do not fit
-    together.
+    """UserError if a run, new tokens included, is longer than the context or the window of some layer, or passes the
+    point at which rotary frequencies switch, because keys before and after it do not fit together.
     """
     name, limit = model_type(config), context_length(config)
     if length > limit:
@@ -64,9 +63,7 @@ def check_fixed_shapes(config: PretrainedConfig) -> None:
 
 
 def position_limit(config: PretrainedConfig) -> int:
-    """Positions from this one on must not be run, not even for draft tokens: past the context, or past a point at
-    which rotary frequencies switch for everything in the same forward.
-    """
+    """Positions from this one on must not be run: past the context, or where rotary frequencies switch for all."""
     return min([context_length(config), *(switch for _, switch in _rotary_switches(config))])
 
 

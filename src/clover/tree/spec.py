@@ -32,10 +32,7 @@ class BudgetTree:
 class RerankTree:
     """EAGLE-2's dynamic tree (arXiv 2406.16858, section 4): expand a beam, then keep the best of all candidates.
 
-    Attributes:
-        budget: draft tokens per step, root excluded.
-        beam: nodes that are expanded per depth, and children that each of them gets.
-        depth: of the beam; no deeper than the draft goes.
+    `beam` nodes are expanded per depth, each gets as many children; no deeper than the draft goes.
     """
 
     budget: _Count = 60
@@ -47,10 +44,7 @@ class RerankTree:
 class ConfidentChain:
     """A chain that is ended at each step where the draft is no longer confident that it is accepted so far.
 
-    Attributes:
-        depth: of the chain at most; no deeper than the draft goes.
-        least: the joint probability of its tokens, as the mean of a batch's rows, below which no more are
-            drafted; in (0, 1).
+    `least` is the joint probability of its tokens, as the mean over sequences, below which no more are drafted.
     """
 
     depth: _Count

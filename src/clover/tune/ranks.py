@@ -33,15 +33,7 @@ def rank_texts(
     texts: Sequence[tuple[int, ...]],
     max_depth: int = MAX_DEPTH,
 ) -> list[tuple[RankPath, ...]]:
-    """Force the draft along texts.
-
-    Args:
-        texts: the new tokens of each request.
-        max_depth: how deep, if the draft goes so deep.
-
-    Returns:
-        per text, the rank path at each new token.
-    """
+    """Force the draft along the new tokens of each request; returns per text the rank path at each new token."""
     found: dict[int, tuple[RankPath, ...]] = {}
     # Prompts of about one length together: all texts of a batch are forced from where the shortest prompt ends.
     order = sorted(range(len(texts)), key=lambda number: len(requests[number].prompt))

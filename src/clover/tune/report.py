@@ -16,11 +16,7 @@ _COLUMNS = ("batch", "tree", "draft\ntokens", "τ", "step,\nms", "tokens/s", "sp
 
 
 def best_table(sizes: Sequence[Sequence[Timed]]) -> Table:
-    """The fastest trees of each batch size, and plain decoding.
-
-    Args:
-        sizes: per batch size all trees, the fastest first.
-    """
+    """The fastest trees of each batch size, given the fastest first, and plain decoding."""
     rows, sections = list[tuple[str, ...]](), list[int]()
     for timed in sizes:
         sections.append(len(rows))

@@ -34,11 +34,7 @@ _ORIGIN = ("device", "dtype", "machine", "threads", "date", "versions")
 def run_tune(options: TuneOptions, console: Console | None = None, errors: Console | None = None) -> Tuning:
     """Measure, save the tuning, print the table, and write the JSON file.
 
-    Args:
-        console, errors: for the report and for the progress; standard output and error when left out.
-
-    Raises:
-        UserError: an option, a file or a model cannot be used; before anything is measured where possible.
+    UserError if an option, a file or a model cannot be used; before anything is measured where possible.
     """
     file = _check(options)
     with Progress(errors) as progress:

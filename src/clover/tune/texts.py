@@ -25,13 +25,9 @@ def read_requests(
     temperature: float = 0.0,
     seed: int = 0,
 ) -> list[Request]:
-    """Requests of the prompts in files, or of the embedded development prompts; number i has seed `seed + i`.
+    """Requests of at most `limit` prompts of files, or embedded development prompts; number i has seed `seed + i`.
 
-    Args:
-        limit: prompts at most.
-
-    Raises:
-        UserError: a file cannot be used, or no prompt leaves room for the new tokens.
+    UserError if a file cannot be used, or no prompt leaves room for the new tokens.
     """
     prompts = fitting(choose_prompts(files, target, limit), target.context_length, max_new_tokens)
     params = (SamplingParams(temperature=temperature, seed=seed + number) for number in range(len(prompts)))

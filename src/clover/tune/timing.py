@@ -28,13 +28,7 @@ _ROOT = TreeShape()  # the tree of plain decoding
 
 @dataclass(frozen=True)
 class Step:
-    """One decoding step.
-
-    Args:
-        seconds: of all of it.
-        emitted: tokens of each sequence, bonus token included.
-        verify_seconds: of the target's pass; None where a GPU was not waited for.
-    """
+    """One decoding step: all its seconds, tokens of each sequence, and the target's pass; None where a GPU ran on."""
 
     seconds: float
     emitted: tuple[int, ...]
@@ -44,12 +38,8 @@ class Step:
 class RoundRobinPolicy(Policy):
     """Lets drafters take turns, in an order that is drawn anew for each round, and notes their steps.
 
-    Args:
-        on_gpu: whether the device has to be waited for to time the target's pass: done in the last step of a turn.
-
-    Attributes:
-        clock: of the runs that the policy decides in.
-        steps: of each drafter.
+    On a GPU the device is waited for, to time the target's pass, in the last step of a turn. `clock` is for the runs
+    that the policy decides in.
     """
 
     def __init__(self, drafters: Mapping[str, Drafter], on_gpu: bool, seed: int = 0):
@@ -89,10 +79,8 @@ def time_in_turn(
 ) -> dict[str, list[Step]]:
     """Decode batches, again and again, with drafters that take turns from step to step.
 
-    Args:
-        batches: each is decoded until one of its sequences ends, end-of-sequence tokens not counted.
-        enough: asked after each batch with the fewest steps of a drafter; the work ends when it says so.
-        seed: of the order of turns.
+    Each batch is decoded until one of its sequences ends, end-of-sequence tokens not counted. `enough` is asked after
+    each with the fewest steps of a drafter; the work ends when it says so.
     """
     policy = RoundRobinPolicy(drafters, target.device.type == "cuda", seed)
     engine = Engine(target, draft, policy=policy)
@@ -132,14 +120,7 @@ def _long(target: TargetModel, request: Request) -> Request:
 
 @dataclass(frozen=True)
 class Timed:
-    """Steps with one tree at one batch size.
-
-    Args:
-        nodes: of each sequence's tree, root included.
-        verify_seconds: of the target's pass, the median.
-        steps: that were timed.
-        speedup: against plain decoding, prefill left out.
-    """
+    """Steps with one tree (`nodes` with its root) at one batch size; the speed-up leaves the prefill out."""
 
     choice: Choice
     nodes: int

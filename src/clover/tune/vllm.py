@@ -131,10 +131,8 @@ def run_tune_vllm(
 ) -> list[Choice]:
     """Measure acceptance, and vLLM's steps where no file has them; print the table and the configuration for vLLM.
 
-    Returns the best number of drafted tokens per batch size.
-
-    Raises:
-        UserError: an option, a file or a model cannot be used, or vLLM is neither installed nor measured.
+    Returns the best number of drafted tokens per batch size. UserError if an option, a file or a model cannot be
+    used, or vLLM is neither installed nor measured.
     """
     check_outputs(options.json)
     if options.output is not None:

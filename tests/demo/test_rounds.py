@@ -8,9 +8,9 @@ import torch
 from rich.console import Console
 
 from clover.bench.methods import PLAIN, TRANSFORMERS, Method
-from clover.demo import race as racing
+from clover.demo import rounds
 from clover.demo.live import Panels, describe
-from clover.demo.race import Round, find_differences, race, totals
+from clover.demo.rounds import Round, decode_round, find_differences, totals
 from clover.engine import Request
 from clover.interleaved import Run
 from clover.sampling import SamplingParams
@@ -36,7 +36,7 @@ def make(target: TargetModel, methods: list[Method]) -> Make:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_every_method_of_ours_writes_the_same(make: Make, temperature: float) -> None:
-    done = race(make(temperature=temperature), unseen)
+    done = decode_round(make(temperature=temperature), unseen)
     assert set(done.runs) == {PLAIN, TRANSFORMERS, "recall"}
     assert done.runs["recall"].texts == done.runs[PLAIN].texts
     assert temperature or done.runs[TRANSFORMERS].texts == done.runs[PLAIN].texts
@@ -44,17 +44,19 @@ def test_every_method_of_ours_writes_the_same(make: Make, temperature: float) ->
 
 
 def test_methods_take_turns_and_are_shown_between_them(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(racing, "TURN_SECONDS", 1e-9)
+    monkeypatch.setattr(rounds, "TURN_SECONDS", 1e-9)
     for number, expected in ((0, [[1, 0], [1, 1], [2, 1], [2, 2]]), (2, [[1, 0], [1, 1], [2, 1], [2, 2]])):
         seen: list[list[int]] = []
-        race(make(number, 4), lambda r, seen=seen: seen.append([len(d.pieces) for d in r.decodings.values()]))
+        decode_round(
+            make(number, 4), lambda r, seen=seen: seen.append([len(d.pieces) for d in r.decodings.values()])
+        )
         assert seen[:4] == expected
 
 
 def test_generate_comes_first_on_every_other_prompt(make: Make) -> None:
     for number, first in ((0, PLAIN), (1, TRANSFORMERS)):
         shown: list[list[str]] = []
-        race(make(number, 2), lambda r, shown=shown: shown.append(list(r.runs)))
+        decode_round(make(number, 2), lambda r, shown=shown: shown.append(list(r.runs)))
         assert next(names for names in shown if names)[0] == first
 
 
@@ -74,7 +76,7 @@ def _acceptance():
 
 
 def test_a_difference_is_located_and_weighed(make: Make, target: TargetModel) -> None:
-    done = race(make(1, 6), unseen)
+    done = decode_round(make(1, 6), unseen)
     assert list(find_differences(target, [done])) == []
     plain = done.runs[PLAIN].texts[0]
     other = (*plain[:3], (plain[3] + 1) % 257, *plain[4:])
@@ -88,7 +90,7 @@ def test_a_difference_is_located_and_weighed(make: Make, target: TargetModel) ->
 
 
 def test_rounding_explains_differences_of_narrow_dtypes(make: Make, target: TargetModel) -> None:
-    done = race(make(0, 4), unseen)
+    done = decode_round(make(0, 4), unseen)
     done.runs["recall"] = Run(((1, 2, 3, 4),), 1.0, *_acceptance())
     coarse = TargetModel(target.model)
     try:
@@ -110,7 +112,7 @@ def test_panels_fit_the_screen(make: Make, target: TargetModel, width: int, heig
     console = screen(width, height)
     panels = Panels(console, target.tokenizer, 3)
     assert panels.fits and not Panels(screen(width, height, False), None, 3).fits
-    done = race(make(0, 100), unseen)
+    done = decode_round(make(0, 100), unseen)
     done.prompt = "def f(x):\n\treturn x\n" * 30
     panels.rounds = [done]
     shown = console.render_lines(panels.render(done), pad=False)
@@ -131,7 +133,7 @@ def test_panels_show_no_control_characters_and_leave_the_screen_clean(
     make: Make, target: TargetModel
 ) -> None:
     console = screen(80, 24)
-    done = race(make(0, 4), unseen)
+    done = decode_round(make(0, 4), unseen)
     done.decodings[PLAIN].pieces[:] = ["a\x1b[2Jb", "\r\x07c"]
     with Panels(console, target.tokenizer, 1) as panels:
         panels.show(done)
@@ -142,7 +144,7 @@ def test_panels_show_no_control_characters_and_leave_the_screen_clean(
 
 
 def test_a_round_in_one_line(make: Make) -> None:
-    done = race(make(1, 4), unseen)
+    done = decode_round(make(1, 4), unseen)
     assert describe(done).startswith("prompt 2, greedy, tokens/s: plain decoding ")
     done.runs["recall"] = Run(((1, 2, 3, 4),), 1.0, *_acceptance())
     assert describe(done).endswith(", NOT identical)")

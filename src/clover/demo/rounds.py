@@ -22,10 +22,7 @@ _TIE = 1e-3  # logits so near may change places when more tokens run at once
 class Round:
     """One prompt, counted from 0, at one temperature. It can be looked at while it runs.
 
-    Args:
-        methods: plain decoding first.
-        decodings: those of our methods, by name.
-        runs: those that are finished, by name.
+    Plain decoding is the first of the `methods`; `decodings` are ours by name, `runs` those that are finished.
     """
 
     number: int
@@ -44,7 +41,7 @@ class Round:
 Show = Callable[[Round], None]
 
 
-def race(current: Round, show: Show) -> Round:
+def decode_round(current: Round, show: Show) -> Round:
     """Decode the prompt with every method; `show` is called between the turns."""
     engines = {one.name: one.engine for one in current.methods if one.engine is not None}
     current.decodings = {name: Decoding(engine, [current.request]) for name, engine in engines.items()}
