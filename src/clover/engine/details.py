@@ -1,7 +1,5 @@
 """What a request may want to know of each step beside its tokens: log-probabilities, and the tree that was drafted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Texts that have ended, kept with their keys and values for requests that begin with the same tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

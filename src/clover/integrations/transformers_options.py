@@ -5,8 +5,6 @@ The logits processors and stopping criteria are read themselves, not the options
 Shapes: B rows of the batch, T columns of the (left-padded) prompts, P texts of one length, V vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf

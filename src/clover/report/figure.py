@@ -1,7 +1,4 @@
-"""How pictures look, the colours of the systems, and how pictures are saved: whole or not at all.
-
-The palette is that of Okabe and Ito, which colour-blind readers can tell apart, on white.
-"""
+"""How pictures look, and how they are saved: whole or not at all."""
 
 import io
 import re
@@ -18,24 +15,19 @@ from matplotlib.text import Annotation
 
 from clover.errors import UserError
 from clover.files import check_output_file, output_file
-from clover.report.words import shortened
+from clover.report.words import SYSTEMS, shortened
 
 INK, FAINT, GRID = "#1f2933", "#616e7c", "#e4e7eb"
-GREY, BLUE, SKY, GREEN = "#9aa5b1", "#0072b2", "#56b4e9", "#009e73"
-ORANGE, VERMILION, PURPLE, BROWN = "#e69f00", "#d55e00", "#cc79a7", "#7a5c3e"
-COLOURS = (GREEN, BLUE, ORANGE, PURPLE, SKY, VERMILION, BROWN, GREY)
-_SYSTEMS = {
-    "plain": GREY,
-    "transformers": "#cbd2d9",
-    "clover1": SKY,
-    "clover2": BLUE,
-    "recall": GREEN,
-    "medusa": VERMILION,
-    "eagle": ORANGE,
-    "eagle3": PURPLE,
-    "hydra": BROWN,
-    "lookup": "#3e4c59",
-}
+_OTHERS = (
+    "recall",
+    "clover2",
+    "eagle",
+    "eagle3",
+    "clover1",
+    "medusa",
+    "hydra",
+    "plain",
+)  # whose colours they get
 _FORMATS = (".png", ".pdf", ".svg")
 _LINES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 _MARKERS = "osD^vPX*"
@@ -131,7 +123,7 @@ def _set_room(figure: Figure, top: float, bottom: float) -> None:
 
 def system_colour(system: str, number: int = 0) -> str:
     """The colour of a draft system or of another way to decode; of unknown ones the next by number."""
-    return _SYSTEMS.get(system, COLOURS[number % len(COLOURS)])
+    return SYSTEMS[system if system in SYSTEMS else _OTHERS[number % len(_OTHERS)]][1]
 
 
 def line_style(number: int) -> dict[str, Any]:

@@ -1,22 +1,22 @@
 """Numbers, durations and names as people read them."""
 
-SYSTEMS = {
-    "plain": "plain decoding",
-    "transformers": "transformers' generate",
-    "clover1": "Clover-1 (paper)",
-    "clover2": "Clover-2 (paper)",
-    "recall": "Recall (ours)",
-    "medusa": "Medusa",
-    "eagle": "EAGLE-1",
-    "eagle3": "EAGLE-3",
-    "hydra": "Hydra",
-    "lookup": "prompt lookup",
+SYSTEMS = {  # their names and colours: of the palette of Okabe and Ito, which colour-blind readers can tell apart
+    "plain": ("plain decoding", "#9aa5b1"),
+    "transformers": ("transformers' generate", "#cbd2d9"),
+    "clover1": ("Clover-1 (paper)", "#56b4e9"),
+    "clover2": ("Clover-2 (paper)", "#0072b2"),
+    "recall": ("Recall (ours)", "#009e73"),
+    "medusa": ("Medusa", "#d55e00"),
+    "eagle": ("EAGLE-1", "#e69f00"),
+    "eagle3": ("EAGLE-3", "#cc79a7"),
+    "hydra": ("Hydra", "#7a5c3e"),
+    "lookup": ("prompt lookup", "#3e4c59"),
 }
 
 
 def system_name(system: str) -> str:
     """What a draft system, or another way to decode, is called in reports; other names stay as they are."""
-    return SYSTEMS.get(system, system)
+    return SYSTEMS[system][0] if system in SYSTEMS else system
 
 
 def percent(share: float | None) -> str:

@@ -16,10 +16,8 @@ from clover.target.gguf import Source, finish, loading_options
 from clover.target.support import check_config
 
 _MOST = {"layer": 1_000, "head": 100_000, "size": 100_000_000}  # of numbers whose names hold these words
-_DTYPES = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "fp32": torch.float32,
+_DTYPES = {"float64": torch.float64, "float32": torch.float32, "fp32": torch.float32}
+_DTYPES |= {
     "bfloat16": torch.bfloat16,
     "bf16": torch.bfloat16,
     "float16": torch.float16,
@@ -36,18 +34,8 @@ _TIMED_ROWS, _TIMED_RUNS = 512, 7
 # Hidden size below which bfloat16 gained nothing: 1 M parameters of size 128 took 393 steps in the time of 435.
 _SMALL = 256
 FAILURES = (
-    OSError,
-    ValueError,
-    RuntimeError,
-    KeyError,
-    TypeError,
-    IndexError,
-    ImportError,
-    AttributeError,
-    ZeroDivisionError,
-    SafetensorError,
-    struct.error,
-    StrictDataclassError,
+    *(OSError, ValueError, RuntimeError, KeyError, TypeError, IndexError, ImportError, AttributeError),
+    *(ZeroDivisionError, SafetensorError, struct.error, StrictDataclassError),
 )
 
 
