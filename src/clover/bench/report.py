@@ -6,17 +6,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from clover.bench.metrics import Metrics
-from clover.report.figure import (
-    INK,
-    Picture,
-    finish,
-    legend_below,
-    line_style,
-    named_bars,
-    new_figure,
-    note,
-    system_colour,
-)
+from clover.report import figure as art
 from clover.report.output import Report
 from clover.report.provenance import Provenance
 from clover.report.statistics import Estimate
@@ -96,7 +86,7 @@ def make_report(
         meanings.append(("bandwidth", least.format("reading the weights once")))
         meanings.append(("arithmetic", least.format("the matrix products")))
     meanings.append(("identical", "token by token the texts of plain decoding; – where they need not be"))
-    picture = Picture(title, lambda: draw(found, title, f"target {facts[0][1]}; {run}", origin.line))
+    picture = art.Picture(title, lambda: draw(found, title, f"target {facts[0][1]}; {run}", origin.line))
     return Report(title, origin, [*facts, ("run", run)], tables, [picture], data, [*meanings, *notes])
 
 
@@ -110,7 +100,7 @@ def draw(found: Sequence[Metrics], title: str, subtitle: str, foot: str) -> Figu
     columns = min(panels, _PANELS)
     rows = -(-panels // columns)
     height = 1.6 + rows * max(0.42 * len(methods) + 0.9, 2.6)
-    figure = new_figure(2.2 + 3.6 * columns, height, title, subtitle, foot)
+    figure = art.new_figure(2.2 + 3.6 * columns, height, title, subtitle, foot)
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes in grid.flat[panels:]:
         axes.set_visible(False)
@@ -119,11 +109,11 @@ def draw(found: Sequence[Metrics], title: str, subtitle: str, foot: str) -> Figu
         shown = {one.method: one for one in found if (one.batch_size, one.temperature) == setting}
         _draw_setting(axes, methods, shown, most)
         batch = f"batch {setting[0]}, " if len({size for size, _ in settings}) > 1 else ""
-        finish(axes, f"Speed-up, {batch}{mode(setting[1])}", "x", room=1.0)
+        art.finish(axes, f"Speed-up, {batch}{mode(setting[1])}", "x", room=1.0)
         axes.tick_params(axis="y", labelleft=number % columns == 0)
     if drafted:
         _draw_depths(grid.flat[panels - 1], methods, drafted)
-        legend_below(figure, grid.flat[panels - 1])
+        art.legend_below(figure, grid.flat[panels - 1])
     return figure
 
 
@@ -132,21 +122,21 @@ def _draw_setting(axes: Any, methods: list[tuple[str, str]], found: dict[str, Me
     for place, (name, _) in enumerate(methods):
         one = found.get(name)
         if one is None:
-            note(axes, 0, place, "not able", "right")
+            art.note(axes, 0, place, "not able", "right")
             continue
-        colour = system_colour(name, place)
+        colour = art.system_colour(name, place)
         outline: Any = {"facecolor": "none", "edgecolor": colour, "linestyle": (0, (3, 2))}
         if one.ideal_speedup is not None:
             axes.barh(place, one.ideal_speedup, 0.7, **outline)
         axes.barh(place, one.speedup, 0.7, color=colour)
         error = one.speedup_error or 0.0
-        axes.errorbar(one.speedup, place, xerr=error, color=INK, linewidth=1, capsize=2)
+        axes.errorbar(one.speedup, place, xerr=error, color=art.INK, linewidth=1, capsize=2)
         end = max(one.speedup + error, one.ideal_speedup or 0.0)
         tau = f", τ {one.tau:.2f}" if one.acceptance_per_depth else ""
-        note(axes, end, place, f"{one.speedup:.2f}×{tau}\n{one.tokens_per_second:.0f} tokens/s", "right")
-    axes.axvline(1.0, color=INK, linewidth=0.9, linestyle=":")
+        art.note(axes, end, place, f"{one.speedup:.2f}×{tau}\n{one.tokens_per_second:.0f} tokens/s", "right")
+    axes.axvline(1.0, color=art.INK, linewidth=0.9, linestyle=":")
     axes.set_xlim(0, 1.75 * most)
-    named_bars(axes, [label for _, label in methods])
+    art.named_bars(axes, [label for _, label in methods])
     axes.set_xlabel("dashed outline: a draft that costs nothing")
 
 
@@ -156,12 +146,12 @@ def _draw_depths(axes: Any, methods: list[tuple[str, str]], drafted: Sequence[Me
         place = methods.index((one.method, one.label))
         depths = range(1, len(one.acceptance_per_depth) + 1)
         shares = [100 * share for share in one.acceptance_per_depth]
-        style = line_style(place) | {"linestyle": "-", "color": system_colour(one.method, place)}
+        style = art.line_style(place) | {"linestyle": "-", "color": art.system_colour(one.method, place)}
         axes.plot(depths, shares, label=one.label, **style)
     axes.set_xlabel("depth in the token tree, of the steps that got there")
     axes.set_ylim(0, 100)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    finish(axes, f"Accepted, %, {mode(drafted[0].temperature)}", room=1.0)
+    art.finish(axes, f"Accepted, %, {mode(drafted[0].temperature)}", room=1.0)
 
 
 def _draft_share(one: Metrics) -> str:

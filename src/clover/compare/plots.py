@@ -13,23 +13,12 @@ from matplotlib.ticker import NullLocator
 
 from clover.compare.findings import HEAD_COUNTS, Findings, Row
 from clover.compare.plan import Method
-from clover.report.figure import (
-    INK,
-    Picture,
-    finish,
-    legend_below,
-    line_style,
-    named_bars,
-    new_figure,
-    note,
-    shade,
-    system_colour,
-)
+from clover.report import figure as art
 from clover.report.statistics import Estimate
 
 _WIDTH, _BAR_INCHES, _MARGIN_INCHES = 10.0, 0.3, 1.1
 _ROW_LIMIT = 40  # bars of a plot; with more of them none can be read
-_ERROR: Any = {"ecolor": INK, "elinewidth": 0.9, "capsize": 2}
+_ERROR: Any = {"ecolor": art.INK, "elinewidth": 0.9, "capsize": 2}
 _SPEEDUP, _TAU = "Speed-up (geometric mean)", "τ, tokens per step"
 Point = tuple[Method, float, Estimate]  # of a method's line: where, how much
 
@@ -44,7 +33,7 @@ class _Panel:
     percent: bool = False
 
 
-def make_plots(findings: Findings) -> dict[str, Picture]:
+def make_plots(findings: Findings) -> dict[str, art.Picture]:
     """All plots by the name of their file."""
     drafts = [row for row in findings.rows if row.nodes]
     smallest = [row for row in drafts if row.batch_size == findings.batch_sizes[0]]
@@ -57,13 +46,12 @@ def make_plots(findings: Findings) -> dict[str, Picture]:
         "accuracy": ("Accuracy of the heads", _by_head(findings)),
         "tree-size": ("Size of the tree", _against("draft tokens per step at most", both, 3, by_nodes)),
     }
-    plots = {"speed": Picture("Speed-up and τ", partial(_draw_speed, findings, smallest))} if smallest else {}
-    plots |= {
-        name: Picture(caption, partial(_draw_lines, findings, panels))
+    speed = {"speed": art.Picture("Speed-up and τ", partial(_draw_speed, findings, smallest))}
+    return (speed if smallest else {}) | {
+        name: art.Picture(caption, partial(_draw_lines, findings, panels))
         for name, (caption, panels) in lines.items()
         if panels
     }
-    return plots
 
 
 def _against(
@@ -114,30 +102,30 @@ def _draw_speed(findings: Findings, rows: Sequence[Row]) -> Figure:
         list(dict.fromkeys(row.method for row in rows))[:_ROW_LIMIT],
         findings.temperatures,
     )
-    figure = new_figure(_WIDTH, _MARGIN_INCHES + _BAR_INCHES * max(5, len(methods) * len(temperatures)))
+    figure = art.new_figure(_WIDTH, _MARGIN_INCHES + _BAR_INCHES * max(5, len(methods) * len(temperatures)))
     left, right = figure.subplots(1, 2, sharey=True)
     size = 0.8 / len(temperatures)
     for row in (row for row in rows if row.method in methods):
         number = temperatures.index(row.temperature)
         at = methods.index(row.method) + (number - (len(temperatures) - 1) / 2) * size
-        colour = shade(_colour(methods, row.method), number)
+        colour = art.shade(_colour(methods, row.method), number)
         for axes, found, unit in ((left, row.speedup.geometric, "×"), (right, row.tau.estimate, "")):
             error = found.error or 0.0
             axes.barh(at, found.value, size * 0.92, color=colour, xerr=error, error_kw=_ERROR)
-            note(axes, found.value + error, at, f"{found.value:.2f}{unit}", "right")
-    left.axvline(1.0, color=INK, linewidth=0.9, linestyle=":")
-    named_bars(left, [findings.label(method) for method in methods])
+            art.note(axes, found.value + error, at, f"{found.value:.2f}{unit}", "right")
+    left.axvline(1.0, color=art.INK, linewidth=0.9, linestyle=":")
+    art.named_bars(left, [findings.label(method) for method in methods])
     shades = ", ".join(f"temperature {temperature:g}" for temperature in temperatures)
     left.set_xlabel(f"against plain decoding, batch {rows[0].batch_size}; from the top: {shades}", loc="left")
-    finish(left, _SPEEDUP, "x", 1.12)
-    finish(right, _TAU, "x", 1.12)
+    art.finish(left, _SPEEDUP, "x", 1.12)
+    art.finish(right, _TAU, "x", 1.12)
     right.tick_params(axis="y", labelleft=False)
     return figure
 
 
 def _draw_lines(findings: Findings, panels: Sequence[_Panel]) -> Figure:
     """Panels side by side, with one legend."""
-    figure = new_figure(_WIDTH, 4.8)
+    figure = art.new_figure(_WIDTH, 4.8)
     all_axes = figure.subplots(1, len(panels), squeeze=False, sharey=panels[0].percent)[0]
     methods = list(dict.fromkeys(method for panel in panels for method, _, _ in panel.points))
     for axes, panel in zip(all_axes, panels, strict=True):
@@ -150,19 +138,20 @@ def _draw_lines(findings: Findings, panels: Sequence[_Panel]) -> Figure:
         axes.set_xticks(places, [f"{place:g}" for place in places])
         axes.set_ylim(0, 100 if panel.percent else None)
         axes.set_xlabel(panel.against)
-        finish(axes, panel.title, room=1.0)
-    legend_below(figure, all_axes[0])
+        art.finish(axes, panel.title, room=1.0)
+    art.legend_below(figure, all_axes[0])
     return figure
 
 
 def _draw_line(axes: Any, panel: _Panel, method: Method, methods: Sequence[Method], label: str) -> None:
     points = [(place, found.value, found.error or 0) for own, place, found in panel.points if own == method]
     number = [other for other in methods if other.system == method.system].index(method)
-    style = line_style(number) | {"color": _colour(methods, method), "label": label, "capsize": 2}
+    style = art.line_style(number) | {"color": _colour(methods, method), "label": label, "capsize": 2}
     places, values, errors = zip(*points, strict=True) if points else ((), (), ())
     axes.errorbar(places, values, errors, elinewidth=0.8, **style)
 
 
 def _colour(methods: Sequence[Method], method: Method) -> str:
     """That of the system; of a system of one's own the next free one."""
-    return system_colour(method.system, list(dict.fromkeys(m.system for m in methods)).index(method.system))
+    systems = list(dict.fromkeys(one.system for one in methods))
+    return art.system_colour(method.system, systems.index(method.system))

@@ -5,7 +5,7 @@ has a line in `results.jsonl` is not run again; what was interrupted is repeated
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,12 +14,13 @@ import torch
 from rich.console import Console
 
 from clover import assets
+from clover.bench.methods import of_engine
+from clover.bench.metrics import Measured
 from clover.compare.findings import Findings
-from clover.compare.measuring import make_engines, measure
-from clover.compare.plan import Cell, Draft, Plan
+from clover.compare.plan import Cell, Draft, Method, Plan
 from clover.compare.plots import make_plots
 from clover.compare.publish import publish
-from clover.compare.results import Measurement, Record, Trained, append_record, read_records
+from clover.compare.results import Decoded, Measurement, Record, Trained, append_record, read_records
 from clover.compare.suite import EMBEDDED, Suite, read_suite
 from clover.compare.tables import make_tables
 from clover.compare.text import task_prompts, training_text
@@ -30,7 +31,7 @@ from clover.engine import Engine, Request
 from clover.errors import UserError
 from clover.evaluate.accuracy import as_sample, measure_heads, text_batches
 from clover.files import read_json, write_text, written
-from clover.interleaved import decode, make_batches
+from clover.interleaved import decode, interleave, make_batches
 from clover.measure_options import CompareOptions
 from clover.options import command_line
 from clover.recipe.drafts import finish_training
@@ -42,6 +43,7 @@ from clover.report.words import duration
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
 from clover.train import TrainConfig
+from clover.tree import parse_tree
 
 _WRITTEN_TOGETHER = 32  # texts that the heads are measured on
 
@@ -253,3 +255,45 @@ class Comparison:
             requests.append(Request(prompt, room, SamplingParams(temperature=float(i % 2), seed=i)))
         texts = decode(Engine(self.target), requests, max_sequences=_WRITTEN_TOGETHER).texts
         return text_batches(self.target, list(map(as_sample, prompts, texts)))
+
+
+def make_engines(target: TargetModel, drafts: Sequence[tuple[Draft, DraftModel]]) -> dict[Method, Engine]:
+    """Plain decoding, and every draft with each of its trees.
+
+    UserError if a tree is unknown, or deeper than the draft goes; names the system.
+    """
+    engines = {Method(): Engine(target)}
+    for draft, model in drafts:
+        for method in draft.methods:
+            try:
+                engines[method] = Engine(target, model, parse_tree(str(method.tree)))
+            except UserError as error:
+                raise UserError(f"system {method.system!r}: {error}") from error
+    return engines
+
+
+def measure(
+    engines: Mapping[Method, Engine],
+    batches: Sequence[Sequence[Request]],
+    rounds: int,
+    progress: Callable[[float], None],
+) -> tuple[Decoded, ...]:
+    """Decode all batches, of equal temperature, with every method, plain decoding first, `rounds` times.
+
+    `progress` is called with the share that is done, 0 … 1.
+    """
+    ways = {method: of_engine(method.system, engine, method.tree) for method, engine in engines.items()}
+    runs = interleave({method: way.decode for method, way in ways.items()}, batches, rounds, progress)
+    found = {method: Measured.of(way, runs[method], batches[0]) for method, way in ways.items()}
+    return tuple(
+        Decoded(
+            method=method,
+            nodes=engines[method].policy.max_nodes - 1,
+            batches=tuple(one.batches),
+            acceptances=tuple(acceptance for run in one.rounds[0] for acceptance in run.acceptances),
+            step_milliseconds={name: 1e3 * value for name, value in (one.steps or {}).items()},
+            identical=one.identical_texts(found[Method()]),
+            exact=one.method.comparable(batches[0][0].params.temperature),
+        )
+        for method, one in found.items()
+    )

@@ -10,11 +10,12 @@ from clover.data import FileTexts, Sample
 from clover.data.tasks import PROMPT_TOKENS, cut_text, encode_task, read_tasks
 from clover.data.tasks import Task as Prompt
 from clover.errors import UserError
-from clover.recipe.corpus import Corpus, read_corpus
+from clover.recipe.corpus import read_corpus
 from clover.recipe.text import openings, write_once
 from clover.regenerate import RegenerateConfig
 from clover.target import TargetModel
 
+_corpus = cache(read_corpus)
 FEWEST_NEW_TOKENS = 16  # a prompt that leaves less room in the context is left out
 
 
@@ -71,8 +72,3 @@ def _prompts(task: Task) -> Iterator[Prompt]:
     else:
         by_file = [cut_text(one.text, one.name, PROMPT_TOKENS) for one in _corpus().held_out]
         yield from (cut for turn in zip_longest(*by_file) for cut in turn if cut is not None)
-
-
-@cache
-def _corpus() -> Corpus:
-    return read_corpus()

@@ -75,23 +75,19 @@ def trainable_system(name: str) -> type[DraftModel]:
     return SYSTEMS[name]
 
 
-def _described(name: str) -> Mapping[str, Any]:
-    """What config.json says, before anything is built from it."""
+def _checked(name: str) -> tuple[Mapping[str, Any], type[DraftModel]]:
+    """What config.json says, before anything is built from it, and the system it names, whose options it fits."""
     path = Path(name) / "config.json"
     try:
-        if path.is_file():
-            return read_json(path)
-        return PretrainedConfig.get_config_dict(name)[0]
+        described = read_json(path) if path.is_file() else PretrainedConfig.get_config_dict(name)[0]
     except (OSError, ValueError) as error:
         raise UserError(f"no draft at {name}: {one_line(error)}") from error
-
-
-def _checked(name: str) -> tuple[Mapping[str, Any], type[DraftModel]]:
-    """What config.json says, and the system it names, whose options it fits."""
-    described = _described(name)
-    system = _system(name, described)
-    check_options(system.config_class, described, f"{name}: config.json")
-    return described, system
+    kind = described.get("model_type")
+    if not isinstance(kind, str) or kind not in SYSTEMS:
+        known = ", ".join(sorted(SYSTEMS))
+        raise UserError(f"{name} is not a draft: its model_type is {str(kind)[:60]!r}, known are {known}")
+    check_options(SYSTEMS[kind].config_class, described, f"{name}: config.json")
+    return described, SYSTEMS[kind]
 
 
 def _loaded(name: str, system: type[DraftModel], dtype: torch.dtype) -> DraftModel:
@@ -103,14 +99,6 @@ def _loaded(name: str, system: type[DraftModel], dtype: torch.dtype) -> DraftMod
         raise UserError(f"cannot load the draft {name}: {one_line(error)}") from error
     draft.usable = all(bool(torch.isfinite(weight).all()) for weight in draft.parameters())
     return draft
-
-
-def _system(name: str, described: Mapping[str, Any]) -> type[DraftModel]:
-    kind = described.get("model_type")
-    if not isinstance(kind, str) or kind not in SYSTEMS:
-        known = ", ".join(sorted(SYSTEMS))
-        raise UserError(f"{name} is not a draft: its model_type is {str(kind)[:60]!r}, known are {known}")
-    return SYSTEMS[kind]
 
 
 def _built(name: str, system: type[DraftModel], dtype: torch.dtype) -> DraftModel:

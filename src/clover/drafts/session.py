@@ -50,15 +50,12 @@ class DraftSession(Protocol):
 
     def drop(self, row: int) -> None:
         """Forget a row; the last row takes its place."""
-        ...
 
     def insert(self, other: Self) -> None:
         """Take in the rows of another session of the same draft behind the own ones; a commit follows."""
-        ...
 
     def crop(self, lengths: list[int]) -> None:
         """Forget all positions of row b from lengths[b] on, before the next turn of a conversation."""
-        ...
 
     def copy_row(self, row: int) -> Self:
         """What is committed of a row, as a session of its own."""
@@ -66,7 +63,6 @@ class DraftSession(Protocol):
 
     def fill_row(self, row: int, other: Self, length: int) -> None:
         """Take the first committed positions of another session's only row for those of an empty row."""
-        ...
 
 
 class FrontierSession:

@@ -77,19 +77,12 @@ def choices(costs: Sequence[StepCost], taus: Mapping[int, float]) -> list[list[C
             raise UserError(
                 f"the costs of batch size {size} must be above 0 and hold 0 drafted tokens and one more"
             )
-        counts = [count for count in range(max(measured) + 1) if count in taus]
-        some = [
-            Choice(
-                size,
-                count,
-                taus[count],
-                seconds,
-                size * taus[count] / seconds,
-                taus[count] * measured[0] / seconds,
-            )
-            for count in counts
-            for seconds in [_between(measured, count)]
-        ]
+        some = list[Choice]()
+        for count in range(max(measured) + 1):
+            if count in taus:
+                tau, seconds = taus[count], _between(measured, count)
+                speedup = tau * measured[0] / seconds
+                some.append(Choice(size, count, tau, seconds, size * tau / seconds, speedup))
         found.append(sorted(some, key=lambda choice: -choice.tokens_per_second))
     return found
 
