@@ -140,3 +140,23 @@ def test_load_is_the_python_interface() -> None:
     assert clover.load is load
     with pytest.raises(AttributeError, match="no attribute 'lode'"):
         clover.lode  # noqa: B018
+
+
+def test_the_table_of_equations_names_what_is_there() -> None:
+    known = {each.name: each for path in SOURCES for each in syntax(path).body if hasattr(each, "name")}
+    rows = [
+        line.split("|")[-2] for line in (ROOT / "docs/equations.md").read_text().splitlines() if "|" in line
+    ]
+    named = [word for row in rows for word in re.findall(r"`([^`]+)`", row)]
+    assert len(named) > 40
+    for word in named:
+        first, _, part = word.partition(".")
+        if "/" in word:
+            assert (ROOT / word).is_file(), word
+        elif part not in ("py", ""):
+            members = ast.unparse(known[first])
+            assert f"def {part}(" in members or f"{part} = " in members, word
+        else:
+            assert (
+                part or first in known or f"{first} = " in (ROOT / "src/clover/tree/spec.py").read_text()
+            ), word
