@@ -43,7 +43,7 @@ def load(
     trust_remote_code: bool = False,
     compile: bool | str = False,
 ) -> Clover:
-    """Load a target and its draft; UserError if something cannot be loaded or does not fit together; says what.
+    """Load a target and its draft; UserError, which says what, if something cannot be loaded or does not fit together.
 
     Args:
         target: directory, hub name, or a loaded TargetModel; the embedded one when left out.

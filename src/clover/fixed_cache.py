@@ -21,8 +21,7 @@ Counts = Sequence[int] | Tensor  # how many positions of each row are real: on t
 class FixedCache(KVCache):
     """The storage of a `KVCache`, [L, R, Hkv, S, D], during one forward of fixed shape over its first rows.
 
-    `lengths` Long [B] are cached tokens of each. Positions of padding, which would pass the limit, are the last below
-    it.
+    `lengths` Long [B] are cached tokens of each. Positions of padding that would pass the limit are the last below it.
     """
 
     def __init__(self, keys: Tensor, values: Tensor, lengths: Tensor, position_limit: int) -> None:

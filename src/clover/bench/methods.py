@@ -20,9 +20,7 @@ _LOOKUP_TOKENS = 10  # the number in transformers' own documentation
 
 @dataclass(frozen=True)
 class Method:
-    """A way to decode: what results and people call it, our engine (None for transformers), and the tree it was
-    given.
-    """
+    """A way to decode: what results and people call it, our engine (None for transformers), its tree if given."""
 
     name: str
     label: str

@@ -96,7 +96,7 @@ class Plan:
     def __init__(self, suite: Suite, place: dict[str, str]):
         self.suite, self.place = suite, place
         self._tasks = {
-            task.name: f"file {_file_digest(task.file)} {task.group or ''}" if task.file else "code"
+            task.name: "code" if task.file is None else f"file {_file_digest(task.file)} {task.group or ''}"
             for task in suite.tasks
         }
         self.text = digest([place, suite.text.model_dump(), list(map(_file_digest, suite.text.files))])

@@ -28,9 +28,7 @@ _LEAST, _MOST = 0.1, 0.95  # chance that a token on the first path is right, dra
 
 @dataclass(frozen=True)
 class PlainCost:
-    """Seconds of plain decoding of one batch: prefill of all prompts, and a step, which gives a token of each
-    sequence.
-    """
+    """Seconds of plain decoding of one batch: prefill of all prompts, and a step, a token of each sequence."""
 
     batch_size: int
     new_tokens: int

@@ -57,7 +57,7 @@ class VerifyCost:
 
 @dataclass(frozen=True)
 class Choice:
-    """One tree (see `parse_tree`, or "plain") at one batch size: τ, seconds of a step and speed without prefill."""
+    """One tree (see `parse_tree`, or "plain") at one batch size: its τ, seconds of a step, speed of the whole batch."""
 
     batch_size: Count
     tree: TreeName
@@ -123,7 +123,7 @@ def target_fingerprint(config: Any) -> str:
 
 
 def read_tuning(path: str | os.PathLike[str]) -> TuningFile:
-    """Read a file that `write_entry` wrote; UserError if it is missing, or says what is wrong in it."""
+    """Read a file that `write_entry` wrote; UserError if it is missing or is none such, with what is wrong in it."""
     obj = read_json(path)
     if obj.get("format") != _FORMAT:
         raise UserError(

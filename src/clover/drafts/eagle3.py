@@ -132,8 +132,8 @@ def cached_attention(
 class PathAttention:
     """Attention of whole texts, step after step (`Attend`), as the nodes of a tree would have it.
 
-    The first call is that of the text, causal. In call i, position t sees what it saw in the first, and itself in the
-    later ones up to this.
+    The first call is that of the text, causal. In call i, position t sees what it saw in the first, and of each later
+    call up to this one what t itself was there.
     """
 
     def __init__(self) -> None:

@@ -80,9 +80,7 @@ class CapturedSteps:
         self._run_draft = self._compiled(self._grow, backend)
 
     def sizes(self, rows: int, length: int) -> tuple[int, int]:
-        """Rows and slots, enough for the first steps, of the caches of a batch, by its rows at most and its longest
-        prompt.
-        """
+        """Rows and slots for the first steps of a batch's caches, by its rows at most and its longest prompt."""
         return power_of_two(rows), fixed_capacity(length + self._width + self._max_nodes)
 
     def begin_step(self) -> None:

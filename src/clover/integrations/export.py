@@ -19,8 +19,7 @@ _SPECULATORS = "0.9.0"  # the release of the library whose schema the tests chec
 def export(
     to: str, draft: str, output: Path, target: str | None = None, drafted: int = 5, overwrite: bool = False
 ) -> None:
-    """Write a draft's directory for another engine: "vllm", or "speculators", the convention of the library of that
-    name.
+    """Write a draft's directory for another engine: "vllm", or "speculators", the convention of that library.
 
     The draft is a directory, a name on the hub, or an embedded one; `target` and `drafted` tokens per step are for the
     speculators format. UserError if it cannot be used, or cannot run there; nothing is written then.

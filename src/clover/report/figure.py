@@ -87,9 +87,7 @@ def inline_svg(draw: Draw) -> str:
 
 
 def new_figure(width: float, height: float, title: str = "", subtitle: str = "", foot: str = "") -> Figure:
-    """An empty figure (inches) whose panels find room between the headlines and the foot, which are broken into
-    lines.
-    """
+    """An empty figure (inches) whose panels find room between headlines and foot, which are broken into lines."""
     figure = Figure(figsize=(width, height), layout="constrained")
     top, bottom = 0.12, 0.08
     head = [(title, 16, INK)] if title else []

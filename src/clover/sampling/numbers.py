@@ -32,7 +32,7 @@ def uniforms(seeds: Tensor, *counters: Tensor | int) -> Tensor:
 
 
 def gumbels(seeds: Tensor, *counters: Tensor | int) -> Tensor:
-    """Hash seeds and counters (see `uniforms`) to standard Gumbel numbers: float32 in -3.7 … 36.8.
+    """Hash seeds and counters as `uniforms` does, to standard Gumbel numbers: float32 in -3.7 … 36.8.
 
     The index at which log-probabilities plus such numbers are highest is a draw from these probabilities. Logarithms
     are taken in float64, which keeps the upper end; they may differ between devices in the last digit of float32.

@@ -92,8 +92,7 @@ class TargetModel:
         device: str | torch.device | None = None,
         trust_remote_code: bool = False,
     ) -> TargetModel:
-        """Load a model and, if it has one, its tokenizer: from a local directory, or by a name on the hub;
-        safetensors only.
+        """Load a model and, if it has one, its tokenizer: from a directory, or by a name on the hub; safetensors only.
 
         UserError if files are missing or broken, or the model, dtype or device cannot be used.
 

@@ -63,7 +63,9 @@ def check_fixed_shapes(config: PretrainedConfig) -> None:
 
 
 def position_limit(config: PretrainedConfig) -> int:
-    """Positions from this one on must not be run: past the context, or where rotary frequencies switch for all."""
+    """Positions from this one on must not be run, not even for draft tokens: past the context, or past a point at which
+    rotary frequencies switch for everything in the same forward.
+    """
     return min([context_length(config), *(switch for _, switch in _rotary_switches(config))])
 
 

@@ -32,7 +32,8 @@ class BudgetTree:
 class RerankTree:
     """EAGLE-2's dynamic tree (arXiv 2406.16858, section 4): expand a beam, then keep the best of all candidates.
 
-    `beam` nodes are expanded per depth, each gets as many children; no deeper than the draft goes.
+    `budget` draft tokens are kept per step, root excluded. `beam` nodes are expanded per depth, each gets as many
+    children; the beam goes `depth` down, but no deeper than the draft.
     """
 
     budget: _Count = 60
