@@ -2,6 +2,7 @@ import errno
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -111,3 +112,13 @@ def test_a_process_ends_with_the_code() -> None:
     )
     assert done.returncode == 2
     assert done.stderr.startswith("clover: error: No such command")
+
+
+def test_a_warning_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    monkeypatch.setattr(sys, "argv", ["clover", "--version"])
+    with pytest.raises(SystemExit):
+        main.main()
+    assert (
+        warnings.formatwarning("no numbers", UserWarning, "loading.py", 1) == "clover: warning: no numbers\n"
+    )

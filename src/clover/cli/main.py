@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
@@ -54,7 +55,8 @@ def _common(
 
 
 def main() -> NoReturn:
-    """Run the command line of this process and leave with its exit code."""
+    """Run the command line of this process and leave with its exit code; a warning is one line, as an error is."""
+    warnings.formatwarning = lambda message, *_, **__: f"clover: warning: {message}\n"
     sys.exit(run())
 
 
