@@ -127,7 +127,7 @@ def regenerate(
     written of the others is kept as it is: to leave them out would leave out the long ones.
 
     Args:
-        progress: called with (texts, tokens) written so far whenever a text has ended.
+        progress: called with (texts, tokens) written so far, at first and whenever a text has ended.
 
     Returns:
         the written texts, in the order of `samples`.
@@ -137,6 +137,7 @@ def regenerate(
     """
     done = {line.index: line for line in _read(path)} if path.exists() else {}
     tokens = sum(sum(line.loss_mask) for line in done.values())
+    progress(len(done), tokens)
     to_do = ((index, sample) for index, sample in enumerate(samples) if index not in done)
     for texts in _write(target, to_do, config):
         lines = [_Written(text.index, text.tokens, text.loss_mask) for text in texts]

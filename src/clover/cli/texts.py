@@ -128,11 +128,12 @@ def write_anew(
         print(f"goes on from the texts in {path}; delete it to write all anew", file=sys.stderr)
     with Progress() as progress:
         progress.say("the target writes")
-        progress.begin(1.0)
 
         def show(written: int, tokens: int) -> None:
             seconds = time.monotonic() - started
             shares = [written / len(texts), seconds / (60 * rules.max_minutes) if rules.max_minutes else 0.0]
+            if not progress.total:
+                progress.begin(1.0, max(shares))
             progress.reach(max(shares), f"the target writes: {written:,} texts, {tokens:,} tokens")
             write_json(path.with_suffix(_SECONDS), {"seconds": before + seconds})
 

@@ -7,6 +7,7 @@ stopped. Each draft appears in the output directory when it is finished.
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
@@ -164,9 +165,11 @@ class _ChatRecipe:
         found = FileTexts(self._prompt_files(), tokenizer, self.target.eos_token_ids, stand_ins=True)
         config = RegenerateConfig(max_length=options.max_length, batch_size=options.batch_size)
         with Progress(self.console) as progress:
-            progress.begin(min(options.texts, len(found)))
+            count = min(options.texts, len(found))
 
             def show(texts: int, tokens: int) -> None:
+                if not progress.total:
+                    progress.begin(count, texts)
                 progress.reach(texts, f"{texts:,} answers, {tokens:,} tokens")
 
             some = islice(found, options.texts)
@@ -180,7 +183,8 @@ class _ChatRecipe:
             self._say(f"    {self.own:,} prompts of its own")
             with Progress(self.console) as progress:
                 progress.begin(self.own)
-                write_own_prompts(self.target, self.own, self.options.batch_size, own, progress.reach)
+                show = partial(progress.reach, doing="the target asks")
+                write_own_prompts(self.target, self.own, self.options.batch_size, own, show)
         return [file for file in (own, self.prompts) if file.exists()]
 
     def _store(self, hidden_state: str) -> FeatureStore:
