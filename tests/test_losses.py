@@ -104,7 +104,8 @@ def test_a_part_of_the_vocabulary_equals_the_slow_reference(data, config: LossCo
         hidden[:, 1:] + 0.1 * outputs[0, :, :-1]
     )  # right where the target's best token is known
     outputs.requires_grad_()
-    heads = LogitHeads(capped(weight), capped(weight[known]), d2t=torch.tensor(known))
+    logits_fn = capped(weight[known])
+    heads = LogitHeads(capped(weight), lambda o, rows: logits_fn(o), d2t=torch.tensor(known))
     result = head_losses(outputs, hidden, TOKENS, heads, mask, config, SCALE)
     (grad,) = torch.autograd.grad(result.total, outputs)
     expected, metrics = reference(*data, config, known=known)
@@ -172,16 +173,28 @@ def test_gradcheck(data) -> None:
     assert torch.autograd.gradcheck(lambda o: run((o, *data[1:]), LossConfig()).total, outputs)
 
 
-def test_a_lm_head_of_the_draft_itself_gets_its_gradient(data, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("large", [V + 1, 1])
+def test_a_lm_head_of_the_draft_itself_gets_its_gradient(
+    data, large: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the whole of it, and through rows that are drawn, which here are all."""
+    monkeypatch.setattr(losses, "_LARGE", large)
+    monkeypatch.setattr(losses, "_DRAWN", V)
     monkeypatch.setitem(losses._CHUNK_ELEMENTS, "cpu", 7 * V * D)
     outputs, hidden, weight, mask = data
     own = torch.randn(D, V, H, dtype=torch.float64).requires_grad_()
-    heads = LogitHeads(capped(weight), lambda o: torch.einsum("...dh,dvh->...dv", o, own), (own,))  # type: ignore[arg-type]
+    chosen = lambda of, rows, dim: of if rows is None else of.index_select(dim, rows)  # noqa: E731
+    heads = LogitHeads(
+        capped(weight),
+        lambda o, rows: torch.einsum("...dh,dvh->...dv", o, chosen(own, rows, 1)),
+        (own,),
+        rows=lambda rows: capped(chosen(weight, rows, 0)),
+    )
     config = LossConfig(1.0, 0.0, 0.5)
     head_losses(outputs.requires_grad_(), hidden, TOKENS, heads, mask, config, SCALE).total.backward()
     expected = torch.zeros((), dtype=torch.float64)
     for i in range(D):
-        per_head = LogitHeads(capped(weight), lambda o, i=i: o @ own[i].T)
+        per_head = LogitHeads(capped(weight), lambda o, _, i=i: o @ own[i].T)
         counts = count_positions(mask, D)[i : i + 1]
         at, shifted = hidden[:, i:], outputs[i : i + 1, :, : T - i]
         part = _plain_loss(shifted[0], at, per_head, mask[:, i:], TOKENS[:, i:], config)
@@ -199,7 +212,7 @@ def _plain_loss(
     for b in range(len(outputs)):
         for t in range(outputs.shape[1] - 2):
             if mask[b, t + 2]:
-                log_probs = heads.draft(outputs[b, t]).log_softmax(-1)
+                log_probs = heads.draft(outputs[b, t], None).log_softmax(-1)
                 soft = -(heads.target(hidden[b, t + 1]).softmax(-1) * log_probs).sum()
                 total = total + soft - config.label_weight * log_probs[tokens[b, t + 2]]
     return total

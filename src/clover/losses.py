@@ -16,7 +16,7 @@ token) is not in it, there is nothing to learn; the position still counts in the
 (EAGLE-3, 2503.01840).
 
 The vocabulary is large, so logits are made for a few positions at a time, and gradients with them, which alone are
-kept. While learning through a large frozen lm_head, a chunk has logits of some of its rows only: the likeliest tokens
+kept. While learning through a large lm_head, a chunk has logits of some of its rows only: the likeliest tokens
 and labels of all its positions, and a random part of the others, which stands for all of them in the sums of softmax
 (importance sampling: Jean and others, 1412.2007). What is measured without learning has all.
 
@@ -91,14 +91,14 @@ class LogitHeads:
 
     Args:
         target: the target's lm_head with its scale and cap, `TargetModel.logits`. Softmax is done in float32.
-        draft: outputs [..., D, H] to logits [..., D, V], `DraftModel.train_logits`; the target's if None.
+        draft: outputs [..., D, H] and rows to logits [..., D, S], `DraftModel.train_logits`; the target's if None.
         parameters: what `draft` can train.
         d2t: Long [V'], the tokens that the draft's logits [..., D, V'] are of, rising; None for the whole vocabulary.
-        rows: `DraftModel.lm_head_rows` where the lm_head is frozen; None where all of its rows are learnt.
+        rows: `DraftModel.lm_head_rows`, the target's lm_head over what the draft proposes from; None to look at all.
     """
 
     target: LogitsFn
-    draft: LogitsFn | None = None
+    draft: Callable[[Tensor, Tensor | None], Tensor] | None = None
     parameters: tuple[nn.Parameter, ...] = ()
     d2t: Tensor | None = None
     rows: Callable[[Tensor | None], LogitsFn] | None = None
@@ -213,11 +213,11 @@ class _Wanted:
 
 def _wanted(hidden: Tensor, labels: Tensor, heads: LogitHeads, learning: bool) -> _Wanted:
     """From the target's states [r, H] and the tokens of the text, Long [r]."""
-    logits_fn, d2t = heads.draft or heads.target, heads.d2t
+    logits_fn, d2t = _draft_logits(heads, None), heads.d2t
     if learning and heads.rows is not None:
         known = heads.rows(None)(hidden)
         if known.shape[-1] >= _LARGE:
-            return _wanted_of_some(known, labels, heads.rows, d2t)
+            return _wanted_of_some(known, labels, heads)
     whole = _widened(heads.target(hidden))
     best = whole.argmax(-1)
     if d2t is None:
@@ -227,14 +227,12 @@ def _wanted(hidden: Tensor, labels: Tensor, heads: LogitHeads, learning: bool) -
     return _Wanted(whole[:, d2t].softmax(-1) * (best >= 0)[:, None], best, labels, logits_fn)
 
 
-def _wanted_of_some(
-    known: Tensor, labels: Tensor, rows: Callable[[Tensor | None], LogitsFn], d2t: Tensor | None
-) -> _Wanted:
+def _wanted_of_some(known: Tensor, labels: Tensor, heads: LogitHeads) -> _Wanted:
     """The same over a part of the rows, from the target's logits of all that the draft proposes from [r, V'].
 
     The target's best token is the best of these: asking for the whole vocabulary costs more than it is worth.
     """
-    if d2t is not None:
+    if (d2t := heads.d2t) is not None:
         labels = draft_indices(d2t, int(max(d2t.max(), labels.max())) + 1)[labels]
     kept = torch.zeros(known.shape[-1], dtype=torch.bool, device=known.device)
     kept[known.topk(_KEPT_TOP_K, dim=-1).indices.flatten()] = True
@@ -247,7 +245,14 @@ def _wanted_of_some(
     places = draft_indices(chosen, len(kept))
     probs = (_widened(known[:, chosen]) + log_counts).softmax(-1)
     labels = torch.where(labels >= 0, places[labels], -1)
-    return _Wanted(probs, places[known.argmax(-1)], labels, rows(chosen), log_counts)
+    return _Wanted(probs, places[known.argmax(-1)], labels, _draft_logits(heads, chosen), log_counts)
+
+
+def _draft_logits(heads: LogitHeads, rows: Tensor | None) -> LogitsFn:
+    """The draft's logits, of some rows or all; the target's lm_head where the draft has no way of its own."""
+    if (draft := heads.draft) is not None:
+        return lambda outputs: draft(outputs, rows)
+    return heads.target if rows is None or heads.rows is None else heads.rows(rows)
 
 
 def _values(

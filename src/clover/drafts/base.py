@@ -207,9 +207,12 @@ class DraftModel(PreTrainedModel):
             outputs.append(output)
         return torch.stack(outputs)
 
-    def train_logits(self, outputs: Tensor) -> Tensor:
-        """Logits [..., D, V] of outputs [..., D, H], through the target's frozen lm_head or the draft's own."""
-        return self.logits(outputs.to(self.target.dtype))
+    def train_logits(self, outputs: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Logits [..., D, S] of outputs [..., D, H], through the target's frozen lm_head or the draft's own.
+
+        Of its rows Long [S] only; None for all.
+        """
+        return self.lm_head_rows(rows)(outputs)
 
     def lm_head_rows(self, rows: Tensor | None) -> Callable[[Tensor], Tensor]:
         """What turns outputs [..., H] into logits [..., S] of rows Long [S] of the frozen lm_head; None for all."""

@@ -67,12 +67,14 @@ class MedusaDraft(DraftModel):
             return super().logits(outputs)
         return self._scaled(F.linear(outputs, self.lm_heads[depth]))
 
-    def train_logits(self, outputs: Tensor) -> Tensor:
+    def train_logits(self, outputs: Tensor, rows: Tensor | None = None) -> Tensor:
         if self.lm_heads is None:
-            return super().train_logits(outputs)
-        return self._scaled(torch.einsum("...dh,dvh->...dv", outputs, self.lm_heads))
+            return super().train_logits(outputs, rows)
+        heads = self.lm_heads if rows is None else self.lm_heads[:, rows]
+        return self._scaled(torch.einsum("...dh,dvh->...dv", outputs, heads), rows)
 
-    def _scaled(self, logits: Tensor) -> Tensor:
+    def _scaled(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
         """With the bias, the scale and the cap that the target's own lm_head has."""
         bias = self.lm_head.bias
+        bias = bias if bias is None or rows is None else bias[rows]
         return self.target.head.scaled(logits if bias is None else logits + bias.to(logits.dtype))
