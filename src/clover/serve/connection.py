@@ -35,14 +35,23 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state not in _READING and self._reading is not None:
+        self._watch_reading(_READING)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        # A body may have begun behind the request that was answered; for headers there is uvicorn's own deadline.
+        self._watch_reading((h11.SEND_BODY,))
+
+    def _watch_reading(self, states: tuple[type, ...]) -> None:
+        """Set the deadline in these states, unless it is set, and take it back where a request is whole."""
+        if self.conn.their_state in states and self._reading is None:
+            self._reading = self.loop.call_later(self.read_seconds, self._not_read)
+        elif self.conn.their_state not in _READING and self._reading is not None:
             self._reading.cancel()
             self._reading = None
-        elif self.conn.their_state in _READING and self._reading is None:
-            self._reading = self.loop.call_later(self.read_seconds, self._not_read)
 
     def _not_read(self) -> None:
-        if self.cycle is None or not self.cycle.response_started:
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             error = ApiError(408, f"the request did not come whole within {self.read_seconds:g} s", "timeout")
             body = json.dumps(error.to_dict()).encode()
             head = f"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
