@@ -8,17 +8,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-_NOTHING = (None, False, "none", "auto", "default")
+_NOTHING = (None, False, "none", "auto", "default", [], {})  # ways of not asking for something
 
 
 def _refused(what: str) -> Any:
     """A field that clients may name, but not use."""
 
     def refuse(value: Any) -> None:
-        if value not in _NOTHING and value not in ([], {}):
+        if not any(type(value) is type(one) and value == one for one in _NOTHING):
             raise ValueError(f"this server does not support {what}; leave it out")
 
-    return Annotated[None, BeforeValidator(refuse), WithJsonSchema({"type": "null"})]
+    return Annotated[None, BeforeValidator(refuse), WithJsonSchema({"enum": list(_NOTHING)})]
 
 
 class _Body(BaseModel):
