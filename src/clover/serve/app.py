@@ -95,8 +95,9 @@ def _generation(service: Service, kind: type[Body]) -> Callable[[Request], Await
     async def generate(request: Request) -> Response:
         service.worker.check_room()  # before a body is read that nobody has time for
         body = await _read(request, kind)
-        loop = asyncio.get_running_loop()
-        asked = await loop.run_in_executor(service.asking.executor, service.asking.read, body)
+        with service.worker.entering():
+            loop = asyncio.get_running_loop()
+            asked = await loop.run_in_executor(service.asking.executor, service.asking.read, body)
         answer = Answer(asked, service.name, service.tokenizer)
         stream = service.worker.submit(asked.requests, body.speculation)
         if body.stream:

@@ -49,6 +49,9 @@ class Asking:
         self._engine, self._model = model.engine, copy.copy(model)
         self._model.target = copy.copy(model.target)
         self._model.target.tokenizer = copy.deepcopy(model.target.tokenizer)
+        assert self._model.target.tokenizer is not None
+        longest = max(map(len, self._model.target.tokenizer.get_vocab()))
+        self._most_characters = model.target.context_length * longest
         self.executor = ThreadPoolExecutor(1, "clover-tokenizer")
 
     def read(self, body: Body) -> Asked:
@@ -66,10 +69,15 @@ class Asking:
         return Asked(body, tuple(made), sum(map(len, prompts)))
 
     def _encoded(self, prompt: str | Sequence[int] | list[dict[str, str]]) -> Sequence[int]:
+        field, length = _prompt_field(prompt), _characters(prompt)
+        if length > self._most_characters:  # to read them would take seconds
+            context = self._engine.target.context_length
+            message = f"the context is {context} tokens; the {length} characters of the prompt do not fit"
+            raise ApiError(400, message, "context_length_exceeded", field)
         try:
             return self._model.encode(prompt)
         except (TemplateError, TypeError, ValueError) as error:  # of which UserError is one
-            raise ApiError(400, one_line(error), "invalid_value", _prompt_field(prompt)) from error
+            raise ApiError(400, one_line(error), "invalid_value", field) from error
 
     def _request(self, body: Body, prompt: tuple[int, ...], seed: int) -> Request:
         stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
@@ -119,6 +127,14 @@ def _prompts(body: Body) -> Sequence[str | Sequence[int] | list[dict[str, str]]]
 def _role(role: str) -> str:
     """Templates know "system", which "developer" is another word for."""
     return "system" if role == "developer" else role
+
+
+def _characters(prompt: str | Sequence[int] | list[dict[str, str]]) -> int:
+    """Of the text; 0 for tokens."""
+    texts = (
+        [prompt] if isinstance(prompt, str) else [one["content"] for one in prompt if isinstance(one, dict)]
+    )
+    return sum(map(len, texts))
 
 
 def _prompt_field(prompt: object) -> str:

@@ -139,10 +139,11 @@ class Worker:
             metrics,
         )
         self._held: dict[_Ticket, None] = {}  # all that were submitted and have not ended, in their order
+        self._entering = 0  # requests whose prompt is being read
         self._inbox = SimpleQueue[Callable[[], None] | None]()
         self._ended = Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        metrics.watch(lambda: len(self._held), lambda: self.running)
+        metrics.watch(lambda: self.held, lambda: self.running)
 
     @property
     def running(self) -> int:
@@ -156,8 +157,8 @@ class Worker:
 
     @property
     def held(self) -> int:
-        """Texts that run or wait."""
-        return len(self._held)
+        """Texts that run or wait, and requests whose prompt is being read."""
+        return len(self._held) + self._entering
 
     def start(self) -> None:
         """Deliver steps on the running event loop."""
@@ -183,13 +184,23 @@ class Worker:
 
     def check_room(self, count: int = 1) -> None:
         """ApiError 429 if too many wait for so many more."""
-        if len(self._held) + count <= self._most:
+        if self.held + count <= self._most:
             return
         self._metrics.refused.inc()
         waiting = [ticket.submitted for ticket in self._held if ticket.last is None]
         seconds = time.perf_counter() - min(waiting, default=time.perf_counter())
         retry = {"Retry-After": str(min(max(round(seconds), 1), 60))}
         raise ApiError(429, "too many requests are waiting; try again later", "queue_full", headers=retry)
+
+    @contextmanager
+    def entering(self) -> Iterator[None]:
+        """Count a request among those that wait while its prompt is read; ApiError as `check_room`."""
+        self.check_room()
+        self._entering += 1
+        try:
+            yield
+        finally:
+            self._entering -= 1
 
     def release(self, tickets: Sequence[_Ticket]) -> None:
         """Forget texts, and cancel those that have not ended."""
