@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import hypothesis
@@ -11,6 +14,7 @@ import schemathesis
 from hypothesis import HealthCheck, strategies
 from schemathesis.generation import GenerationMode
 
+from clover.api import Clover
 from tests.serve.live import Live
 
 PATHS = ("/v1/completions", "/v1/chat/completions")
@@ -25,13 +29,18 @@ def check_answer(status: int, content: bytes) -> None:
         assert error["message"] and isinstance(error["message"], str)
 
 
-def fuzz(live: Live, examples: int) -> None:
-    """Send requests that the description allows, and that it does not, to every path of it."""
+def fuzz(
+    live: Live, examples: int, modes: Iterable[GenerationMode] = GenerationMode
+) -> Counter[tuple[str, int]]:
+    """Send requests that the description allows, and that it does not, to every path of it; how many of either kind
+    got which status.
+    """
     schema = schemathesis.openapi.from_url(f"{live.url}/openapi.json")
     operations = [found.ok() for found in schema.get_all_operations()]
     assert {operation.path for operation in operations} >= {*PATHS, "/v1/models", "/health", "/metrics"}
-    cases = [o.as_strategy(mode) for o in operations for mode in GenerationMode if o.path in PATHS]
-    cases += [o.as_strategy() for o in operations if o.path not in PATHS]
+    cases = [o.as_strategy(mode) for o in operations for mode in modes if o.path in PATHS]
+    cases += [o.as_strategy() for o in operations if o.path not in PATHS and GenerationMode.POSITIVE in modes]
+    found = Counter[tuple[str, int]]()
 
     @hypothesis.settings(
         max_examples=examples,
@@ -44,9 +53,13 @@ def fuzz(live: Live, examples: int) -> None:
     def send(case: Any) -> None:
         answer = case.call(base_url=live.url, timeout=60)
         check_answer(answer.status_code, answer.content)
+        malformed = case.meta.generation.mode is GenerationMode.NEGATIVE
+        found["malformed" if malformed else "sound", answer.status_code] += 1
+        assert not malformed or 400 <= answer.status_code < 500, case.as_curl_command()
 
     send()
     live.until_idle()
+    return found
 
 
 def test_what_the_description_allows_and_what_not(live: Live) -> None:
@@ -54,8 +67,16 @@ def test_what_the_description_allows_and_what_not(live: Live) -> None:
 
 
 @pytest.mark.long
-def test_a_thousand_of_them(live: Live) -> None:
-    fuzz(live, 1500)
+def test_a_thousand_malformed_requests_are_refused(live: Live) -> None:
+    found = fuzz(live, 1100, [GenerationMode.NEGATIVE])
+    assert sum(found.values()) >= 1000 and {kind for kind, _ in found} == {"malformed"}
+    assert live.post(PATHS[0], {"prompt": "a", "max_tokens": 1})[0] == 200
+
+
+@pytest.mark.long
+def test_five_hundred_of_both_kinds(live: Live) -> None:
+    found = fuzz(live, 500)
+    assert found["sound", 200] > 50
 
 
 MALFORMED = {
@@ -83,6 +104,7 @@ MALFORMED = {
     "a bias that is no token": b'{"prompt": "a", "logit_bias": {"x": 1}}',
     "a negative token": b'{"prompt": "a", "logit_bias": {"-1": 1}}',
     "n of nothing": b'{"prompt": "a", "n": 0}',
+    "a prompt that is nearly too long": json.dumps({"prompt": "a" * 200}).encode(),
     "a long prompt": json.dumps({"prompt": "a" * 100_000}).encode(),
     "too many prompts": json.dumps({"prompt": ["a"] * 128, "n": 128}).encode(),
     "an unknown field": b'{"prompt": "a", "x": 1}',
@@ -93,6 +115,7 @@ MALFORMED = {
 @pytest.mark.parametrize("path", PATHS)
 def test_malformed_bodies_are_refused(live: Live, body: bytes, path: str) -> None:
     if path == PATHS[1]:
+        body = body.replace(b'"prompt": "a"', b'"messages": [{"role": "user", "content": "a"}]')
         body = body.replace(b'"prompt"', b'"messages"')
     status, _, answer = live.send("POST", path, body, {"Content-Type": "application/json"})
     check_answer(status, answer)
@@ -108,6 +131,32 @@ def test_bodies_must_say_that_they_are_json(live: Live, said: str) -> None:
     )
     check_answer(status, answer)
     assert status == (200 if said.startswith("application/json;") else 415)
+
+
+def test_a_compressed_body_is_refused(live: Live) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    status, _, answer = live.send("POST", PATHS[0], gzip.compress(b'{"prompt": "a"}'), headers)
+    check_answer(status, answer)
+    assert status == 415 and b"compressed" in answer
+
+
+@pytest.mark.parametrize(("path", "field"), [(PATHS[0], "prompt"), (PATHS[1], "messages")])
+def test_a_prompt_that_no_context_holds_is_not_even_tokenized(
+    live: Live, path: str, field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Clover, "encode", lambda *_: pytest.fail("it was tokenized"))
+    text = "a" * 100_000
+    status, answer = live.post(
+        path, {field: text if field == "prompt" else [{"role": "user", "content": text}]}
+    )
+    assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+    assert "the context is 128 tokens; the 100000 characters" in answer["error"]["message"]
+    assert answer["error"]["param"] == field
+
+
+def test_who_asks_at_the_wrong_place_is_told_the_right_one(live: Live) -> None:
+    status, answer = live.post("/chat/completions", {"messages": []})
+    assert status == 405 and "the API is at /v1/completions and /v1/chat" in answer["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -42,15 +43,26 @@ def post(live: Live, body: dict[str, Any], path: str = "/v1/completions") -> tup
     return status, headers, json.loads(answer)
 
 
+def written(body: dict[str, Any]) -> bytes:
+    """A request as it goes over the wire."""
+    said = json.dumps(body).encode()
+    headers = "".join(f"{name}: {value}\r\n" for name, value in allowed().items())
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{headers}Content-Length: {len(said)}\r\n\r\n"
+    return head.encode("latin-1") + said
+
+
 def streaming(live: Live, body: dict[str, Any]) -> socket.socket:
     """A stream that has begun."""
     connection = live.connect()
-    said = json.dumps(body | {"stream": True}).encode()
-    headers = "".join(f"{name}: {value}\r\n" for name, value in allowed().items())
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{headers}Content-Length: {len(said)}\r\n\r\n"
-    connection.sendall(head.encode("latin-1") + said)
+    connection.sendall(written(body | {"stream": True}))
     assert b" 200 " in connection.recv(300)
     return connection
+
+
+def refused(live: Live) -> float:
+    metrics = live.send("GET", "/metrics", headers=allowed())[2].decode()
+    [line] = [line for line in metrics.splitlines() if line.startswith("clover_requests_refused_total ")]
+    return float(line.split()[1])
 
 
 def read_all(connection: socket.socket) -> bytes:
@@ -125,8 +137,49 @@ def test_a_body_that_drips_is_not_waited_for(strict: Live) -> None:
         assert time.monotonic() - started < 30
 
 
+def test_a_body_that_stops_behind_another_request_is_not_waited_for(strict: Live) -> None:
+    with strict.connect() as connection:
+        connection.sendall(written(BODY) + written(BODY)[:-3])
+        answers = read_all(connection)
+    assert answers.startswith(b"HTTP/1.1 200") and b"HTTP/1.1 408" in answers
+
+
+def test_requests_in_one_packet_are_answered_one_after_the_other(strict: Live) -> None:
+    with strict.connect() as connection:
+        connection.sendall(
+            written(BODY) * 3 + b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        )
+        answers = read_all(connection)
+    assert answers.count(b"HTTP/1.1 200 OK") == 4 and answers.endswith(b'{"status":"ok"}')
+
+
+def test_clients_that_leave_in_the_middle_of_a_body_are_no_error(
+    strict: Live, caplog: pytest.LogCaptureFixture
+) -> None:
+    for sent in (written(BODY)[:-3], written(BODY) + written(BODY)[:-3]):
+        with strict.connect() as connection:
+            connection.sendall(sent)
+            time.sleep(0.1)
+    wait_for(lambda: not strict.server.server_state.connections)
+    wait_for(lambda: not strict.server.server_state.tasks)
+    assert not [record.message for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_prompts_that_are_being_read_count_as_waiting(strict: Live) -> None:
+    hold = threading.Event()
+    strict.service.asking.executor.submit(hold.wait, 60)
+    with ThreadPoolExecutor(4) as pool:
+        found = [pool.submit(post, strict, BODY) for _ in range(4)]
+        try:
+            wait_for(lambda: strict.service.worker.held == 4)
+            assert post(strict, BODY)[0] == 429
+        finally:
+            hold.set()
+        assert [one.result()[0] for one in found] == [200] * 4
+
+
 def test_a_full_queue_is_429_and_others_go_on(strict: Live) -> None:
-    streams = [streaming(strict, LONG) for _ in range(4)]
+    before, streams = refused(strict), [streaming(strict, LONG) for _ in range(4)]
     status, headers, answer = post(strict, BODY)
     assert status == 429 and 1 <= int(headers["retry-after"]) <= 60
     assert answer["error"]["type"] == "rate_limit_error"
@@ -135,7 +188,7 @@ def test_a_full_queue_is_429_and_others_go_on(strict: Live) -> None:
         read_until_done(stream)
         stream.close()
     assert post(strict, BODY)[0] == 200
-    assert b"clover_requests_refused_total 1.0" in strict.send("GET", "/metrics", headers=allowed())[2]
+    assert refused(strict) == before + 1
 
 
 def test_limits_of_one_request(strict: Live) -> None:
@@ -150,10 +203,7 @@ def test_clients_that_vanish_leave_nothing_behind(strict: Live) -> None:
             stream.close()
         strict.until_idle()
     with strict.connect() as connection:  # one that does not stream, and goes
-        said = json.dumps(LONG).encode()
-        headers = "".join(f"{name}: {value}\r\n" for name, value in allowed().items())
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{headers}Content-Length: {len(said)}\r\n\r\n"
-        connection.sendall(head.encode("latin-1") + said)
+        connection.sendall(written(LONG))
         wait_for(lambda: strict.service.worker.held == 1)
     strict.until_idle()
     metrics = strict.send("GET", "/metrics", headers=allowed())[2]

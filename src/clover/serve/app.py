@@ -13,6 +13,7 @@ from fastapi import FastAPI, Request
 from pydantic import ValidationError
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
@@ -20,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from clover import __version__
 from clover.serve.answers import Answer
 from clover.serve.bodies import Body, ChatBody, CompletionBody
-from clover.serve.errors import ApiError, unreadable
+from clover.serve.errors import ApiError, printable, unreadable
 from clover.serve.guard import Guard
 from clover.serve.service import Service
 from clover.serve.worker import Step, Stream
@@ -62,7 +63,15 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
-        return ApiError(error.status_code, error.detail, headers=error.headers).response()
+        message = error.detail
+        if error.status_code in (404, 405):
+            asked = printable(f"{request.method} {request.scope['path']}", 100)
+            message = f"there is no {asked} here; the API is at {' and '.join(_BODIES)}"
+        return ApiError(error.status_code, message, headers=error.headers).response()
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(request: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=499)  # nobody reads it
 
     @app.exception_handler(Exception)
     async def defect(request: Request, error: Exception) -> Response:
@@ -114,6 +123,10 @@ async def _read(request: Request, kind: type[Body]) -> Body:
     if content != "application/json":
         raise ApiError(
             415, "the body must be JSON; send Content-Type: application/json", "invalid_content_type"
+        )
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise ApiError(
+            415, "compressed bodies are not read; leave out Content-Encoding", "invalid_content_type"
         )
     try:
         return kind.model_validate_json(await request.body())

@@ -52,9 +52,9 @@ def unreadable(error: ValidationError) -> ApiError:
         return ApiError(400, one_line(ValueError(problem)), "invalid_json")
     param = str(first["loc"][0]) if first["loc"] else None
     message = one_line(ValueError(f"{place}: {problem}" if place else problem))
-    return ApiError(400, _printable(message), "invalid_value", None if param is None else _printable(param))
+    return ApiError(400, printable(message), "invalid_value", None if param is None else printable(param))
 
 
-def _printable(text: str) -> str:
-    """What can be sent: names of unknown fields are the client's own, and may be half a character."""
-    return text[:300].encode("utf-8", "replace").decode()
+def printable(text: str, most: int = 300) -> str:
+    """What can be sent of what the client itself said, which may be long, or half a character."""
+    return text[:most].encode("utf-8", "replace").decode()
