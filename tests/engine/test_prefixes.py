@@ -74,18 +74,24 @@ def test_what_is_kept_is_not_run_again(target: TargetModel, monkeypatch: pytest.
     assert cached == 0
 
 
-def test_a_cancelled_text_is_kept_and_a_changed_prompt_shares_its_beginning(target: TargetModel) -> None:
+def test_a_changed_prompt_shares_its_beginning(target: TargetModel) -> None:
     engine, talk = engine_of(target, "clover2", "chain:2"), text(2, 60)
     decoding = engine.open(2, store=PrefixStore(2**24))
-    number = decoding.add(Request(talk, 50, eos=(), keep=True))
-    for _ in range(20):
-        decoding.step()
-    decoding.cancel(number)
-    assert decoding.idle
+    finished(decoding, [Request(talk, 20, eos=(), keep=True)])
     changed = Request((*talk[:40], *text(3, 20)), 8, eos=())
     [(tokens, cached)] = finished(decoding, [changed])
     assert 30 <= cached <= 40
     assert tokens == run(engine, [changed])[0].tokens
+
+
+def test_a_cancelled_text_leaves_nothing_in_the_store(target: TargetModel) -> None:
+    store = PrefixStore(2**24)
+    decoding = engine_of(target, "clover2", "chain:2").open(2, store=store)
+    number = decoding.add(Request(text(2, 60), 50, eos=(), keep=True))
+    for _ in range(20):
+        decoding.step()
+    decoding.cancel(number)
+    assert decoding.idle and len(store) == store.bytes == 0
 
 
 def test_prompts_that_are_cancelled_on_their_way_disturb_nobody(target: TargetModel) -> None:

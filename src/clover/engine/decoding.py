@@ -69,12 +69,15 @@ class Decoding:
         return self._added - 1
 
     def cancel(self, index: int) -> None:
-        """Forget a request, whether it waits or runs, and free its place; one that has finished is no more there."""
+        """Forget a request, whether it waits or runs, and free its place; one that has finished is no more there.
+
+        Nothing of it is offered to the store: who breaks off at random is not to push out what others go on from.
+        """
         self._waiting = deque(one for one in self._waiting if one.index != index)
         for batch in (self._batch, self._joining and self._joining.batch):
             if batch is not None:
                 with torch.inference_mode():
-                    self._drop(batch, [row for row, one in enumerate(batch.sequences) if one.index == index])
+                    batch.drop([row for row, one in enumerate(batch.sequences) if one.index == index])
         if self._joining is not None and not self._joining.batch.sequences:
             self._joining = None
         self._free()
@@ -243,12 +246,10 @@ class Decoding:
             self._free()
 
     def _drop(self, batch: Batch, rows: Sequence[int]) -> None:
-        """Take out sequences; the texts that have been decoded are offered to the store."""
-        store = self._store
-        if store is not None and batch is self._batch:
-            for row in rows:
-                if batch.sequences[row].request.keep:
-                    store.keep(batch, row)
+        """Take out sequences that have finished; their texts are offered to the store."""
+        for row in rows:
+            if self._store is not None and batch.sequences[row].request.keep:
+                self._store.keep(batch, row)
         batch.drop(rows)
 
     def _free(self) -> None:
