@@ -11,10 +11,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 
 from tests.conftest import Finished
+from tests.tiny import save_tiny_pair
 
 
 @pytest.mark.long
@@ -39,6 +41,44 @@ def test_it_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
             assert process.stderr.read() == ""
         finally:
             process.kill()
+
+
+@pytest.mark.long
+def test_kill_9_in_the_middle_of_work_damages_nothing(tmp_path: Path) -> None:
+    target, draft = save_tiny_pair(tmp_path)
+    models = ["--target", str(target), "--draft", str(draft), "--name", "small"]
+    command = [sys.executable, "-m", "clover", "serve", *models, "--port"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    before, port, texts = contents(tmp_path), "0", []
+    for last in (False, True):
+        with subprocess.Popen(
+            [*command, port], stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+        ) as process:
+            try:
+                assert process.stderr is not None
+                found = re.search(r"(http://127\.0\.0\.1:(\d+)/v1)", process.stderr.readline())
+                assert found
+                port = found[2]  # the new server takes the address of the killed one
+                client = openai.OpenAI(base_url=found[1], api_key="none", max_retries=0)
+                asked = {"model": "small", "prompt": "abc", "temperature": 0, "max_tokens": 90}
+                texts.append(client.completions.create(**asked).choices[0].text)  # type: ignore[call-overload]
+                streams = [client.completions.create(**asked, stream=True) for _ in range(4)]  # type: ignore[call-overload]
+                next(streams[0])
+                process.send_signal(signal.SIGTERM if last else signal.SIGKILL)
+                if last:
+                    assert "".join(chunk.choices[0].text for chunk in streams[1]) == texts[0]
+                else:
+                    with pytest.raises((openai.APIError, httpx.TransportError)):
+                        [list(stream) for stream in streams]
+                assert process.wait(30) == (0 if last else -signal.SIGKILL)
+            finally:
+                process.kill()
+    assert texts[0] == texts[1] != "" and contents(tmp_path) == before
+
+
+def contents(place: Path) -> dict[Path, bytes]:
+    """All files below."""
+    return {file: file.read_bytes() for file in place.rglob("*") if file.is_file()}
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,27 @@ vanish.
 
 from __future__ import annotations
 
+import gc
 import json
+import resource
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from random import Random
 from typing import Any
 
 import pytest
 
 from clover.api import Clover
+from clover.cache import KVCache
+from clover.engine.batch import Batch, PrefixCache
+from clover.engine.sequences import RunningSequence
+from clover.serve.answers import Answer
 from clover.serve.options import ServerOptions
+from clover.serve.worker import Stream
 from tests.serve.live import Live, serving, wait_for
 
 KEY = "sésame"
@@ -43,11 +52,11 @@ def post(live: Live, body: dict[str, Any], path: str = "/v1/completions") -> tup
     return status, headers, json.loads(answer)
 
 
-def written(body: dict[str, Any]) -> bytes:
+def written(body: dict[str, Any], path: str = "/v1/completions") -> bytes:
     """A request as it goes over the wire."""
     said = json.dumps(body).encode()
     headers = "".join(f"{name}: {value}\r\n" for name, value in allowed().items())
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{headers}Content-Length: {len(said)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\n{headers}Content-Length: {len(said)}\r\n\r\n"
     return head.encode("latin-1") + said
 
 
@@ -208,6 +217,44 @@ def test_clients_that_vanish_leave_nothing_behind(strict: Live) -> None:
     strict.until_idle()
     metrics = strict.send("GET", "/metrics", headers=allowed())[2]
     assert b"clover_num_requests_running 0.0" in metrics and b"clover_num_requests_waiting 0.0" in metrics
+
+
+@pytest.mark.long
+def test_a_thousand_clients_that_vanish_leave_no_work_memory_or_cache_behind(tiny_model: Clover) -> None:
+    rng, asked = Random(0), ("/v1/completions", "/v1/chat/completions")
+    with serving(tiny_model, ServerOptions(max_sequences=8, max_waiting=300)) as live:
+
+        def vanish(number: int) -> None:
+            path, body = asked[number % 2], LONG | {"stream": number % 3 > 0, "speculation": number % 5 > 0}
+            if number % 2:
+                body = {name: value for name, value in body.items() if name != "prompt"}
+                body |= {"messages": [{"role": "user", "content": "abc"}]}
+            with live.connect() as connection:
+                whole = written(body, path)
+                connection.sendall(whole[: len(whole) - (number % 7 == 0) * 9])
+                time.sleep(rng.random() * 0.3)
+
+        def left() -> dict[str, int]:
+            wait_for(lambda: not live.server.server_state.connections)
+            live.until_idle()
+            gc.collect()
+            kinds = (Stream, Answer, KVCache, Batch, RunningSequence, PrefixCache)
+            return dict(Counter(type(one).__name__ for one in gc.get_objects() if type(one) in kinds))
+
+        before = left()
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(vanish, range(200)))
+            settled = memory_mib()
+            list(pool.map(vanish, range(200, 1000)))
+        assert left() == before
+        assert memory_mib() - settled < 64
+        assert live.post("/v1/completions", BODY)[0] == 200
+
+
+def memory_mib() -> float:
+    """What this process holds."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() / 2**20
 
 
 def test_a_client_that_does_not_read_stalls_nobody_and_is_cut_off(tiny_model: Clover) -> None:
