@@ -54,6 +54,13 @@ class Server:
         with open(f"/proc/{self.process.pid}/status") as file:
             return int(re.search(r"VmRSS:\s+(\d+)", file.read())[1]) / 1024  # type: ignore[index]
 
+    @property
+    def cpu_seconds(self) -> float:
+        """Of all its threads so far."""
+        with open(f"/proc/{self.process.pid}/stat") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(60)
@@ -130,7 +137,8 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
     """Tokens per second of server and engine in turn, on the same requests.
 
     The engine decodes them batch by batch, as `clover bench` does, and once more with all of them in its queue from
-    the start; a server's next request comes only after the answer before it.
+    the start; a server's next request comes only after the answer before it. CPU time leaves out what other work
+    takes of a busy core.
     """
     import clover
 
@@ -147,28 +155,32 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
                 model.request(body["prompt"], max_new_tokens=body["max_tokens"], ignore_eos=True)
                 for body in bodies
             ]
-            shares, of_queue = [], []
+            shares, of_queue, of_cpu = [], [], []
             for _ in range(options.rounds):
-                started = time.perf_counter()
+                started, cpu = time.perf_counter(), time.process_time()
                 batches = [requests[at : at + streams] for at in range(0, count, streams)]
-                own = sum(
+                own = tokens = sum(
                     len(e.tokens) for batch in batches for e in model.engine.run(batch, max_sequences=streams)
                 )
                 own /= time.perf_counter() - started
+                own_cpu = (time.process_time() - cpu) / tokens
                 started = time.perf_counter()
                 queue = sum(len(e.tokens) for e in model.engine.run(requests, max_sequences=streams))
                 queue /= time.perf_counter() - started
-                started = time.perf_counter()
+                started, cpu = time.perf_counter(), server.cpu_seconds
                 answers = asyncio.run(run_all(server.port, bodies, streams))
-                rate = sum(answer.tokens for answer in answers) / (time.perf_counter() - started)
+                tokens = sum(answer.tokens for answer in answers)
+                rate = tokens / (time.perf_counter() - started)
                 assert not any(answer.error for answer in answers), answers[0].error
                 shares.append(rate / own)
                 of_queue.append(rate / queue)
-            found[streams] = {"shares": shares, "shares_of_queue": of_queue}
-            said = (
-                f"{median(shares):.3f} of the engine in batches, {median(of_queue):.3f} with all in its queue"
+                of_cpu.append(own_cpu * tokens / (server.cpu_seconds - cpu))
+            found[streams] = {"shares": shares, "shares_of_queue": of_queue, "shares_by_cpu_time": of_cpu}
+            print(
+                f"{streams} streams: {median(shares):.3f} of the engine in batches, {median(of_queue):.3f} with all in "
+                f"its queue; by CPU time {median(of_cpu):.3f} of the engine in batches",
+                flush=True,
             )
-            print(f"{streams} streams: {said}", flush=True)
     finally:
         server.stop()
     return found
