@@ -1,6 +1,7 @@
 """Slips of recursive rejection sampling, planted in drawn trees: the tests of probabilities find each.
 
-Children drawn independently (SpecInfer), of which published code drops duplicates, are not in this project.
+Two of them need other trees than this project draws, which are clean without the slip: children drawn independently
+(SpecInfer), of which published code drops duplicates, and a draft whose distribution has fewer tokens than children.
 """
 
 from __future__ import annotations
@@ -112,7 +113,94 @@ def raw_bonus(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sampler, "target_probs", wrong)
 
 
+def own_rule(replaced: bool = False, impossible: float = 0.0) -> Callable[[TokenTree, Any, Tensor], DrawRule]:
+    """`draw_rule` for children drawn with or without replacement, those with probability 0 accepted so often."""
+
+    def rule(tree: TokenTree, draws: Any, target_probs: Tensor) -> DrawRule:
+        target, draft, thresholds = target_probs, draws.draft_probs, []
+        for child in draws.children.unbind(2):
+            node = child.clamp(min=0)
+            exists = ((child >= 0) & (tree.parents.gather(1, node) >= 0)).unsqueeze(2)
+            token = tree.tokens.gather(1, node).unsqueeze(2)
+            own, drawn = target.gather(2, token), draft.gather(2, token)
+            ratio = torch.where(drawn > 0, own / drawn, impossible * (own > 0))
+            thresholds.append(torch.where(exists, ratio, 0.0).clamp(max=1.0).squeeze(2))
+            tested = exists & (drawn > 0)
+            rest = (target - draft).clamp(min=0)
+            total = rest.sum(2, keepdim=True)
+            target = torch.where(tested & (total > 0), rest / total, target)
+            if not replaced:
+                rest = draft.scatter(2, token, 0.0)
+                draft = torch.where(tested, rest / rest.sum(2, keepdim=True).clamp(min=1e-300), draft)
+        return DrawRule(torch.stack(thresholds, dim=2), target)
+
+    return rule
+
+
+def duplicates(tree: TokenTree, probs: Tensor, tests: Tensor) -> Any:
+    """Children with the token of an earlier one are dropped untested."""
+    draws = tree.draws
+    assert draws is not None
+    tokens = tree.tokens.gather(1, draws.children.clamp(min=0).flatten(1)).view_as(draws.children)
+    same = (tokens.unsqueeze(3) == tokens.unsqueeze(2)) & (draws.children >= 0).unsqueeze(2)
+    again = same.tril(-1).any(3)
+    return replace(tree, draws=replace(draws, children=draws.children.masked_fill(again, -1))), probs, tests
+
+
+def independent_draws(dropped: bool) -> Plant:
+    """Children drawn with replacement, and tested so; with duplicates or without."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        best, generator = Sampler.draw, torch.Generator().manual_seed(0)
+
+        def drawn(
+            self: Sampler, probs: Tensor, nodes: Tensor, count: int, d2t: Tensor | None = None
+        ) -> Tensor:
+            found = torch.multinomial(probs.flatten(0, 1), count, replacement=True, generator=generator)
+            greedy = best(self, probs, nodes, count, d2t)
+            return torch.where(self._greedy.view(-1, 1, 1), greedy, found.view_as(greedy))
+
+        draft_probs = Sampler.draft_probs
+
+        def uneven(self: Sampler, logits: Tensor) -> Tensor:
+            """One improbable token most of the time, which is then drawn again, else one of the more probable half."""
+            probs = draft_probs(self, logits)
+            ranked = probs.sort(2, descending=True)
+            below = 0.8 * ranked.values * (ranked.values.cumsum(2) <= 0.5)
+            below[..., -1] = 1 - below[..., :-1].sum(2)
+            return torch.zeros_like(probs).scatter(2, ranked.indices, below)
+
+        patch.setattr(Sampler, "draft_probs", uneven)
+        patch.setattr(Sampler, "draw", drawn)
+        patch.setattr(verify_module, "draw_rule", own_rule(replaced=True))
+        if dropped:
+            given_to_verify(duplicates)(patch)
+
+    return plant
+
+
+def few_tokens(accepted: bool) -> Plant:
+    """The draft says two tokens at each node, fewer than there are children; the others count as drawn, or not."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        draft_probs = Sampler.draft_probs
+
+        def two(self: Sampler, logits: Tensor) -> Tensor:
+            probs = draft_probs(self, logits)
+            probs = probs.masked_fill(probs < probs.topk(2, dim=2).values[..., -1:], 0.0)
+            return probs / probs.sum(2, keepdim=True)
+
+        patch.setattr(Sampler, "draft_probs", two)
+        if accepted:
+            patch.setattr(verify_module, "draw_rule", own_rule(impossible=1.0))
+            patch.setattr(TokenTree, "without", lambda self, nodes: self)
+
+    return plant
+
+
 PLANTS: dict[str, Plant] = {
+    "independent draws without their duplicates": independent_draws(dropped=True),
+    "more children than tokens": few_tokens(accepted=True),
     "improbable siblings pruned": given_to_verify(improbable_siblings_pruned),
     "number of tests from the draws": given_to_verify(count_from_the_draws),
     "draft of another temperature": given_to_verify(another_temperature),
@@ -139,6 +227,16 @@ def test_clean_draws_are_clean(target: TracedTarget) -> None:
     found = drawn_audit(target)
     assert (found.defects, found.problems) == (0, [])
     assert max(way.tau for way in found.ways if way.name.startswith("drawn:")) > 1.3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("other", [independent_draws(dropped=False), few_tokens(accepted=False)])
+def test_other_draws_are_clean_without_their_slip(
+    target: TracedTarget, other: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other(monkeypatch)
+    found = drawn_audit(target)
+    assert (found.defects, found.problems) == (0, [])
 
 
 @pytest.mark.long
