@@ -212,3 +212,12 @@ def test_one_process_at_a_time_works_in_a_directory(tmp_path: Path) -> None:
             raise AssertionError("both have it")
     with work_directory(work):
         assert work.is_dir()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are those of POSIX")
+def test_the_files_of_a_directory_can_be_read_by_those_who_may_read_it(tmp_path: Path) -> None:
+    with output_directory(tmp_path / "out") as folder:
+        (folder / "model.safetensors").touch(mode=0o600)
+    (tmp_path / "other").touch()
+    made = tmp_path / "out" / "model.safetensors"
+    assert made.stat().st_mode == (tmp_path / "other").stat().st_mode

@@ -46,9 +46,18 @@ def output_directory(path: str | os.PathLike[str], overwrite: bool = False) -> I
             yield temporary
         with written(final):
             check_output_directory(final, overwrite)
+            _share(temporary)
             _replace_directory(temporary, final)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _share(folder: Path) -> None:
+    """Let others read what the umask lets them read: safetensors 0.8 writes files for their owner alone."""
+    mode = folder.stat().st_mode & 0o666
+    for file in folder.rglob("*"):
+        if file.is_file():
+            file.chmod(mode)
 
 
 @contextmanager
