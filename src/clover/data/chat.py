@@ -135,9 +135,7 @@ def encode_prompt(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBas
 
     TemplateRefused if the chat template does not take the conversation.
     """
-    text = _render(tokenizer, list(messages), add_generation_prompt=True)
-    encoded: Any = tokenizer(text, add_special_tokens=False, verbose=False)
-    return list(encoded["input_ids"])
+    return _encode(tokenizer, _render(tokenizer, list(messages), add_generation_prompt=True))
 
 
 def encode_user_opening(tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -151,8 +149,7 @@ def encode_user_opening(tokenizer: PreTrainedTokenizerBase) -> list[int]:
         raise UserError(
             f"the chat template {_describe_template(tokenizer)} writes nothing before a user's words"
         )
-    encoded: Any = tokenizer(opening, add_special_tokens=False, verbose=False)
-    return list(encoded["input_ids"])
+    return _encode(tokenizer, opening)
 
 
 def with_stand_ins(record: Record) -> Record:
@@ -165,6 +162,12 @@ def with_stand_ins(record: Record) -> Record:
         if message["role"] == "user" and (after is None or after["role"] == "user"):
             messages.append({"role": "assistant", "content": _STAND_IN})
     return replace(record, messages=tuple(messages))
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Token ids of what a chat template wrote, which has its special tokens already."""
+    encoded: Any = tokenizer(text, add_special_tokens=False, verbose=False)
+    return list(encoded["input_ids"])
 
 
 def _render_record(record: Record, tokenizer: PreTrainedTokenizerBase) -> list[_Text]:

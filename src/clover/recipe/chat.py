@@ -150,7 +150,7 @@ class _ChatRecipe:
         if not noted.exists():
             write_json(noted, here | {"own": options.own})
         begun = read_json(noted)
-        self.own = begun.pop("own")
+        self.own = begun.pop("own", 0)  # work that an earlier version began has none
         for name, value in begun.items():
             if here.get(name) != value:
                 raise UserError(

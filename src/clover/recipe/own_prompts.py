@@ -29,7 +29,7 @@ def write_own_prompts(
     path: Path,
     progress: Callable[[int], None] = lambda prompts: None,
 ) -> None:
-    """Write `count` different prompts into `path`, as rows that `accept_prompts` would keep; fewer if no more come.
+    """Write `count` different prompts into `path`, as rows of conversations; fewer if no more come.
 
     Args:
         progress: called with the number of prompts so far.
