@@ -13,7 +13,9 @@ from clover.target.fast_linear import (
     Int8Linear,
     PackedLinear,
     can_have_int8,
+    can_pack,
     can_speed_up,
+    int8_rows,
     linear_of,
     shared_copy,
     speed_up,
@@ -51,7 +53,7 @@ def test_packed_weights_give_what_the_layers_give(
 ) -> None:
     model = layers(dtype)
     fast = made_fast(model)
-    assert kinds(fast) == [True, False, True, False]
+    assert kinds(fast) == [can_pack(dtype), False, can_pack(dtype), False]
     for shape in ((rows, WIDE), (2, rows, WIDE)):
         inputs = torch.randn(shape, dtype=dtype)
         with torch.inference_mode():
@@ -124,6 +126,14 @@ def test_no_copy_where_nothing_can_be_gained(monkeypatch: pytest.MonkeyPatch) ->
     assert kinds(made_fast(layers())) == [False] * 4
 
 
+def test_a_processor_without_bfloat16_runs_such_weights_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_linear, "can_pack", lambda dtype: dtype == torch.float32)
+    assert kinds(made_fast(layers(torch.bfloat16))) == [False] * 4
+    draft, inputs = made_fast(layers(torch.bfloat16), int8=True), torch.randn(33, WIDE, dtype=torch.bfloat16)
+    with torch.inference_mode():
+        torch.testing.assert_close(draft(inputs), layers(torch.bfloat16)(inputs))
+
+
 @needs_int8
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("bias", [True, False])
@@ -154,7 +164,7 @@ def test_few_rows_take_int8_weights_and_many_packed_ones(monkeypatch: pytest.Mon
         monkeypatch.setattr(kind, "__call__", lambda s, x, k=kind, r=run: used.append(k.__name__) or r(s, x))
     fast = made_fast(layers(), int8=True)
     with torch.inference_mode():
-        for rows in (1, INT8_ROWS, INT8_ROWS + 1):
+        for rows in (1, int8_rows(packed=True), int8_rows(packed=True) + 1):
             fast(torch.randn(rows, WIDE))
     assert used == ["Int8Linear"] * 4 + ["PackedLinear"] * 2
 

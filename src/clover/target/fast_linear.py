@@ -24,7 +24,8 @@ from torch import Tensor, nn
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 MAX_BYTES = 2**30  # a packed weight is a second copy: large models keep their memory
 MAX_INT8_BYTES = 2**28
-INT8_ROWS = 32  # at most: with more the operator for packed weights is as fast
+INT8_ROWS = 32  # at most: with more the plain product is as fast
+_INT8_ROWS_BESIDE_PACKED = {"AVX512": 32, "AVX2": 8}  # at most: with more, packed weights are as fast
 PACKED_ROWS = 256  # at most: prompts and training texts gain nothing
 _MIN_ELEMENTS = 2**16  # of a weight: below it the call itself takes longer than the product
 _MIN_ELEMENTS_OF_ONE_ROW = 2**18  # below it a packed product of one row gains nothing
@@ -73,7 +74,8 @@ class _Product:
     def __init__(self, layers: Sequence[Any], packed: bool, int8: bool):
         self.weights, self.biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
         self.sizes, self.width = [len(weight) for weight in self.weights], self.weights[0].shape[1]
-        self.packed, self.int8 = packed, int8
+        self.packed = packed
+        self.int8_rows = int8_rows(packed) if int8 else 0
         self.least = 1 if max(weight.numel() for weight in self.weights) < _MIN_ELEMENTS_OF_ONE_ROW else 0
         self.made: dict[str, Int8Linear | PackedLinear] = {}
         self.inputs: Tensor | None = None  # of the last product, until the last layer has its share of it
@@ -82,7 +84,7 @@ class _Product:
     def __call__(self, inputs: Tensor, index: int) -> Tensor | None:
         """The outputs of one layer; None where it is better run as it is."""
         rows = inputs.numel() // self.width
-        if self.int8 and 0 < rows <= INT8_ROWS:
+        if 0 < rows <= self.int8_rows:
             run = self._make("int8")
         elif self.packed and self.least < rows <= PACKED_ROWS:
             run = self._make("packed")
@@ -105,7 +107,7 @@ class _Product:
             if kind == "int8":
                 self.made[kind] = Int8Linear(weight, bias)
             else:
-                narrow = self.int8 and torch.cpu._is_avx512_bf16_supported()
+                narrow = self.int8_rows > 0 and torch.cpu._is_avx512_bf16_supported()
                 self.made[kind] = PackedLinear(weight.to(torch.bfloat16) if narrow else weight, bias)
         return self.made[kind]
 
@@ -174,16 +176,28 @@ def speed_up(module: nn.Module, int8: bool) -> None:
                 setattr(part, name, fast)
 
 
+def int8_rows(packed: bool) -> int:
+    """Rows up to which weights of 8 bits are the fastest here, where they have packed ones beside them or not."""
+    return _INT8_ROWS_BESIDE_PACKED[torch.backends.cpu.get_cpu_capability()] if packed else INT8_ROWS
+
+
+def can_pack(dtype: torch.dtype) -> bool:
+    """Whether oneDNN packs weights of this dtype here; those in bfloat16 need a processor that computes with it."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    return dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def can_have_int8(*weights: Tensor) -> bool:
     """Whether this processor has a product for these weights [O, I] rounded to 8 bits."""
-    operator = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    operator = torch.backends.cpu.get_cpu_capability() in _INT8_ROWS_BESIDE_PACKED
     return operator and all(map(_may_replace, weights)) and weights[0].shape[1] % _INT8_MULTIPLE == 0
 
 
 def _fast(layers: Sequence[nn.Linear], packed: bool, int8: bool) -> Sequence[nn.Linear]:
     weights = [layer.weight for layer in layers]
     suits = sum(weight.numel() for weight in weights) >= _MIN_ELEMENTS and all(map(_may_replace, weights))
-    packed = packed and torch.backends.mkldnn.is_available()
+    packed = packed and can_pack(weights[0].dtype)
     int8 = int8 and can_have_int8(*weights)
     if not suits or not (packed or int8):
         return layers
