@@ -98,10 +98,17 @@ def write_report(records: Sequence[Record], folder: Path) -> Path:
 
 
 def _nameless(options: CompareOptions) -> CompareOptions:
-    """The options with directories of this machine by their last names, as others repeat the command."""
+    """The options with files and directories of this machine by their last names, as others repeat the command."""
     names = ("drafts", "prompts", "output", "work", "publish")
     given = {name: place for name in names if (place := getattr(options, name)) is not None}
-    return replace(options, **{name: Path(place.name) for name, place in given.items()})
+    tasks = [task.partition("=") for task in options.tasks]
+    return replace(
+        options,
+        suite=Path(options.suite).name,
+        data=tuple(Path(file).name for file in options.data),
+        tasks=tuple(f"{name}={Path(where).name}" for name, _, where in tasks),
+        **{name: Path(place.name) for name, place in given.items()},
+    )
 
 
 class Comparison:
