@@ -16,12 +16,7 @@ _money = options.panel("Training and money")
 class BenchOptions(options.ModelOptions):
     """The options of `clover bench`; every method runs at each pair of batch size and temperature."""
 
-    target: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="TARGET", help="Target: a directory or a name on the hub. Left out: the embedded one."
-        ),
-    ] = None
+    model: Annotated[str | None, typer.Argument(metavar="TARGET", help="The same as --target.")] = None
     draft: options.Draft = None
     prompts: options.Prompts = None
     batch_sizes: options.BatchSizes = (1,)

@@ -35,7 +35,7 @@ def test_bench_passes_its_options(run_clover: Callable, monkeypatch: pytest.Monk
     ]
     flags += ["--device", "cpu", "--trust-remote-code", "--json", "x.jsonl", "--picture", "x.svg"]
     assert run_clover("bench", "t", *flags).code == 0
-    assert run_clover("bench").code == 0
+    assert run_clover("bench", "--target", "t").code == 0
     assert seen == [
         BenchOptions(
             target="t", draft="d", prompts=Path("p.txt"), batch_sizes=(1, 4), temperatures=(0.5,),
@@ -43,7 +43,7 @@ def test_bench_passes_its_options(run_clover: Callable, monkeypatch: pytest.Monk
             no_reference=True, dtype="bf16", device="cpu", trust_remote_code=True,
             json=Path("x.jsonl"), picture=Path("x.svg"),
         ),
-        BenchOptions(),
+        BenchOptions(target="t"),
     ]  # fmt: skip
 
 
@@ -60,6 +60,7 @@ def test_the_embedded_pair(run_clover: Callable, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["no-such-directory/target"], "no-such-directory/target cannot be loaded"),
+        (["a", "--target", "b"], "the target is named twice"),
         (["--batch-size", "0"], "--batch-size"),
         (["--temperature", "-1"], "--temperature"),
         (["--rounds", "0"], "--rounds"),

@@ -108,7 +108,7 @@ def _report(bench: Bench, found: list[Metrics], limits: Limits) -> Report:
     ]
     return make_report(
         "Speed-up against plain decoding",
-        Provenance.here(command_line("bench", options, "target"), bench.target.device, bench.target.dtype),
+        Provenance.here(command_line("bench", options), bench.target.device, bench.target.dtype),
         [*models.items(), limits.fact],
         f"{len(bench.prompts)} prompts, {options.max_new_tokens} new tokens each at most, {options.rounds} rounds "
         "in turn after a warm-up",

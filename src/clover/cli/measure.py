@@ -1,7 +1,10 @@
 """The commands that measure: ``clover bench``, ``demo``, ``evaluate``, ``tune``, ``compare`` and ``cost``."""
 
+from dataclasses import replace
+
 import typer
 
+from clover.errors import UserError
 from clover.measure_options import (
     BenchOptions,
     CompareOptions,
@@ -18,6 +21,10 @@ def bench(options: BenchOptions) -> None:
     """Measure plain decoding, the draft, and transformers' own ways to decode, in turn on the same prompts."""
     from clover.bench.run import run_bench
 
+    if options.model is not None:
+        if options.target is not None:
+            raise UserError("the target is named twice, by itself and by --target; leave one out")
+        options = replace(options, target=options.model, model=None)
     run_bench(options)
 
 
