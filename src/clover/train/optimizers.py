@@ -1,7 +1,6 @@
 """The optimizers of a draft: Muon for the matrices inside it, AdamW for all else.
 
-Muon (Jordan and others, 2024; https://kellerjordan.github.io/posts/muon/) makes the update of a matrix orthogonal. Here
-its updates are scaled to the size of AdamW's, so that one learning rate serves both (Moonshot AI, 2502.16982).
+Updates of Muon are scaled to the size of AdamW's, so that one learning rate serves both.
 """
 
 import torch
@@ -9,6 +8,7 @@ from torch.optim import Optimizer
 
 from clover.drafts import DraftModel
 from clover.train.config import TrainConfig
+from clover.train.muon import Muon
 
 
 def make_optimizers(draft: DraftModel, config: TrainConfig) -> dict[str, Optimizer]:
@@ -23,9 +23,7 @@ def make_optimizers(draft: DraftModel, config: TrainConfig) -> dict[str, Optimiz
     others = [p for p in trained if id(p) not in inside]
     found: dict[str, Optimizer] = {}
     if matrices:
-        found["muon"] = torch.optim.Muon(
-            matrices, lr=config.lr, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw"
-        )
+        found["muon"] = Muon(matrices, config.lr, weight_decay=config.weight_decay)
     if others:
         found["adamw"] = torch.optim.AdamW(
             others,

@@ -1,0 +1,68 @@
+"""Muon (Jordan and others, 2024; https://kellerjordan.github.io/posts/muon/) that is fast on every processor.
+
+PyTorch's own computes in bfloat16. A processor without instructions for it multiplies such matrices several times
+more slowly than those of float32, and most of a training's time was the optimizer's.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the Newton-Schulz iteration, from the source above
+_ITERATIONS, _LEAST = 5, 1e-7
+_RMS = 0.2  # of AdamW's updates, which these are scaled to (Moonshot AI, 2502.16982, §2.2)
+
+
+class Muon(Optimizer):
+    """Makes the momentum of each matrix nearly orthogonal before it is added.
+
+    Args:
+        params: matrices [O, I].
+        lr: learning rate, of the same size as AdamW's.
+        momentum: share of the momentum that is kept; Nesterov's look ahead is taken.
+        weight_decay: decoupled, as in AdamW.
+    """
+
+    def __init__(
+        self, params: Iterable[nn.Parameter], lr: float, momentum: float = 0.95, weight_decay: float = 0.0
+    ):
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Update all matrices that have a gradient."""
+        assert closure is None, "the loss is not evaluated again"
+        for group in self.param_groups:
+            lr, momentum = group["lr"], group["momentum"]
+            for weight in group["params"]:
+                if weight.grad is None:
+                    continue
+                state = self.state[weight]
+                kept = state.setdefault("momentum_buffer", torch.zeros_like(weight))
+                kept.lerp_(weight.grad, 1 - momentum)
+                update = orthogonal(weight.grad.lerp(kept, momentum))
+                weight.mul_(1 - lr * group["weight_decay"])
+                weight.add_(update, alpha=-lr * _RMS * max(weight.shape) ** 0.5)
+
+
+def orthogonal(matrix: Tensor) -> Tensor:
+    """A matrix [O, I] with the same singular vectors and singular values near 1, by five Newton-Schulz iterations."""
+    a, b, c = _COEFFICIENTS
+    wide = matrix.to(_product_dtype(matrix))
+    tall = len(wide) > wide.shape[1]
+    wide = wide.T if tall else wide
+    wide = wide / wide.norm().clamp(min=_LEAST)
+    for _ in range(_ITERATIONS):
+        gram = wide @ wide.T
+        wide = torch.addmm(wide, torch.addmm(gram, gram, gram, beta=b, alpha=c), wide, beta=a)
+    return (wide.T if tall else wide).to(matrix.dtype)
+
+
+def _product_dtype(matrix: Tensor) -> torch.dtype:
+    """What the processor says, not the clock: a training that is resumed must compute as it began."""
+    if matrix.device.type == "cpu" and not torch.cpu._is_avx512_bf16_supported():
+        return torch.float32
+    return torch.bfloat16

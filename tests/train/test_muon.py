@@ -1,0 +1,41 @@
+"""Muon takes the steps of PyTorch's own, in the dtype that the processor multiplies in."""
+
+import pytest
+import torch
+from torch import nn
+
+from clover.train import muon
+from clover.train.muon import Muon, orthogonal
+
+
+def trained(kind: type[torch.optim.Optimizer], **options: object) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    weights = [nn.Parameter(torch.randn(shape)) for shape in ((8, 24), (24, 8), (5, 5))]
+    without = nn.Parameter(torch.ones(2, 2))
+    optimizer = kind([*weights, without], lr=0.1, weight_decay=0.01, **options)
+    for _ in range(3):
+        for weight in weights:
+            weight.grad = weight.detach().sin() + torch.randn_like(weight)
+        optimizer.step()
+    assert without.equal(torch.ones(2, 2))
+    return [weight.detach() for weight in weights]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_steps_are_those_of_pytorch(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(muon, "_product_dtype", lambda _: dtype)
+    found, expected = trained(Muon), trained(torch.optim.Muon, adjust_lr_fn="match_rms_adamw")
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0.02, atol=0.02)  # theirs is in bfloat16
+        assert ((ours - theirs).abs().max() > 0) == (dtype == torch.float32)
+
+
+def test_singular_values_become_nearly_one_and_vectors_stay() -> None:
+    torch.manual_seed(0)
+    matrix = torch.randn(6, 20, dtype=torch.float64)
+    found = orthogonal(matrix)
+    left, _, right = torch.linalg.svd(matrix, full_matrices=False)
+    inside = left.T @ found @ right.T
+    assert found.dtype == matrix.dtype
+    assert ((inside.diagonal() > 0.6) & (inside.diagonal() < 1.3)).all()
+    assert (inside - inside.diagonal().diag()).abs().max() < 0.05
