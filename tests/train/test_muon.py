@@ -30,7 +30,11 @@ def test_steps_are_those_of_pytorch(dtype: torch.dtype, monkeypatch: pytest.Monk
         assert ((ours - theirs).abs().max() > 0) == (dtype == torch.float32)
 
 
-def test_singular_values_become_nearly_one_and_vectors_stay() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_singular_values_become_nearly_one_and_vectors_stay(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(muon, "_product_dtype", lambda _: dtype)
     torch.manual_seed(0)
     matrix = torch.randn(6, 20, dtype=torch.float64)
     found = orthogonal(matrix)

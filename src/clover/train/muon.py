@@ -41,7 +41,9 @@ class Muon(Optimizer):
                 if weight.grad is None:
                     continue
                 state = self.state[weight]
-                kept = state.setdefault("momentum_buffer", torch.zeros_like(weight))
+                if not state:
+                    state["momentum_buffer"] = torch.zeros_like(weight)
+                kept = state["momentum_buffer"]
                 kept.lerp_(weight.grad, 1 - momentum)
                 update = orthogonal(weight.grad.lerp(kept, momentum))
                 weight.mul_(1 - lr * group["weight_decay"])
