@@ -122,3 +122,21 @@ def test_a_warning_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (
         warnings.formatwarning("no numbers", UserWarning, "loading.py", 1) == "clover: warning: no numbers\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("cores", "given", "expected"), [(2, None, "PASSIVE"), (64, None, None), (2, "ACTIVE", "ACTIVE")]
+)
+def test_threads_sleep_while_they_wait_where_cores_are_few(
+    cores: int,
+    given: str | None,
+    expected: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    run_clover: Callable,
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setenv("OMP_WAIT_POLICY", given or "")
+    if given is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    assert run_clover("cost", "--help")[0] == 0
+    assert os.environ.get("OMP_WAIT_POLICY") == expected

@@ -25,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+_FEW_CORES = 4
 _COMMANDS = (
     *(generate.generate, chat.chat, serve.serve, audit.audit, export.export, train.train),
     *(features.features, vocabulary.vocabulary, measure.demo, measure.evaluate, measure.tune),
@@ -52,6 +53,10 @@ def _common(
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # said, it needs no warning where a process forks
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    # On few cores a thread that spins while it waits takes them from all other work: two processes on two cores decoded
+    # a fifth as fast as they do with threads that sleep, and one alone no faster (docs/log.md). Read as PyTorch loads.
+    if (os.cpu_count() or 1) <= _FEW_CORES:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def main() -> NoReturn:
