@@ -127,11 +127,11 @@ def _learn(model: PreTrainedModel, stream: Tensor, seconds: float) -> None:
         model.parameters(), lr=4e-3, betas=(0.9, 0.95), weight_decay=0.02, fused=True
     )
     generator = torch.Generator().manual_seed(0)
-    started, step = time.process_time(), 0
+    started, step, fast = time.process_time(), 0, torch.cpu._is_avx512_bf16_supported()
     while (share := (time.process_time() - started) / seconds) < 1:
         starts = torch.randint(len(stream) - WINDOW - 1, (BATCH_TOKENS // WINDOW,), generator=generator)
         batch = stream[starts[:, None] + torch.arange(WINDOW + 1)].long()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=fast):
             logits = model(input_ids=batch[:, :-1], use_cache=False).logits
         loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
         loss.backward()
