@@ -13,7 +13,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from clover.data import Batches, Sample
-from clover.drafts import Clover2Draft, load_draft
+from clover.drafts import Clover2Draft, DraftModel, RecallDraft, load_draft
 from clover.drafts.medusa import MedusaDraft
 from clover.errors import UserError
 from clover.losses import LossConfig
@@ -115,6 +115,19 @@ def test_the_draft_learns_and_is_written_with_its_record(config, target, samples
     batches = list(Batches(samples, 24, 120, seed=5).epoch())
     before, after = (learner.summary(learner.measure(batches)) for learner in (start, trained))
     assert after["loss"] < 0.97 * before["loss"]
+
+
+def test_a_step_that_is_repeated_is_learnt_at_its_first_depths_before_all(config, target, samples) -> None:
+    def heads(draft: DraftModel, **options: Any) -> list[int]:
+        run(replace(config, save_every_minutes=0.0, **options), target, samples, draft=draft, overwrite=True)
+        log = (Path(config.output) / "training_log.jsonl").read_text().splitlines()
+        return [len(entry["accuracy"]) for entry in map(json.loads, log) if "accuracy" in entry]
+
+    few: dict[str, Any] = {"few_depths": 0.5, "max_minutes": 1e9}  # so the steps say what is spent
+    assert heads(RecallDraft.from_target(target, num_heads=3), **few) == [2] * 4 + [3] * 4
+    assert heads(RecallDraft.from_target(target, num_heads=3), few_depths=0.5) == [3] * 8
+    assert heads(RecallDraft.from_target(target, num_heads=1), **few) == [1] * 8
+    assert heads(make_draft(target), **few) == [3] * 8
 
 
 @pytest.mark.parametrize("step_tokens", [None, 200])

@@ -61,7 +61,7 @@ _NAMES = ("distillation", "regression", "label", "accuracy")
 
 @dataclass(frozen=True)
 class HeadMetrics:
-    """What was measured; `a + b` merges two batches.
+    """What was measured; `a + b` merges two batches, of which one may have learnt fewer depths.
 
     `sums` [5, D] over positions: distillation, regression, label, agreement of the best tokens, number of positions.
     """
@@ -69,7 +69,8 @@ class HeadMetrics:
     sums: Tensor
 
     def __add__(self, other: HeadMetrics) -> HeadMetrics:
-        return HeadMetrics(self.sums + other.sums)
+        deep, shallow = sorted((self.sums, other.sums), key=lambda sums: -sums.shape[1])
+        return HeadMetrics(deep + F.pad(shallow, (0, deep.shape[1] - shallow.shape[1])))
 
     def means(self) -> dict[str, list[float]]:
         """Per head: `distillation`, `label` (nats), `regression` (relative difference), `accuracy` (0 … 1)."""

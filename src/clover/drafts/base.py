@@ -49,6 +49,7 @@ class DraftModel(PreTrainedModel):
     paper_loss = LossConfig()  # that of the system's own paper, as far as it is known
     paper_recipe: PaperRecipe | None = None  # how the paper's authors train it, as far as it is known
     trainable = True  # False for systems without weights
+    few_depths_first = False  # True where training does better with few depths at first (docs/log.md)
     repeats_step = False  # True where all depths, or all after the first, are one step that can be repeated
     hears_tokens = True  # False where `step` passes drafted tokens over, so that all nodes of a depth are one
 
@@ -82,7 +83,7 @@ class DraftModel(PreTrainedModel):
 
     @property
     def trained_depths(self) -> int:
-        """D, the depths that `train_outputs` runs; 1 for systems that learn one step and repeat it."""
+        """Depths that are learnt by `train_outputs`; 1 for systems that learn one step and repeat it."""
         return self.config.num_heads
 
     def bind(self, target: TargetModel) -> Self:
@@ -194,15 +195,16 @@ class DraftModel(PreTrainedModel):
         """
         raise AssertionError("every draft system has its own step")
 
-    def train_outputs(self, hidden: Tensor, tokens: Tensor) -> Tensor:
-        """Run all depths over whole texts, forced with the tokens of the text, Long [B, T], right-padded.
+    def train_outputs(self, hidden: Tensor, tokens: Tensor, depths: int | None = None) -> Tensor:
+        """Run the first `depths` (D; all that are learnt) over whole texts, forced with their tokens.
 
-        `hidden` is [B, T, W], of the kind `config.hidden_state` names. Returns [D, B, T, H]: `out[i, :, t]` is
-        compared with the target's post-norm state at t + 1 + i, and through `train_logits` predicts token t + 2 + i.
+        `tokens` is Long [B, T], right-padded; `hidden` [B, T, W], of the kind `config.hidden_state` names. Returns
+        [D, B, T, H]: `out[i, :, t]` is compared with the target's post-norm state at t + 1 + i, and through
+        `train_logits` predicts token t + 2 + i.
         Where the text ends before that, values are meaningless.
         """
         states, outputs = self.read(hidden, shifted(tokens, 1)), []
-        for depth in range(self.trained_depths):
+        for depth in range(depths or self.trained_depths):
             states, output = self.step(depth, states, shifted(tokens, 1 + depth))
             outputs.append(output)
         return torch.stack(outputs)

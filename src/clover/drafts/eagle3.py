@@ -184,10 +184,10 @@ class Eagle3Draft(DraftModel):
         cache = KVCache.new((1, groups, width, width), batch_size, capacity, like)
         return TreeSession(self, cache)
 
-    def train_outputs(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+    def train_outputs(self, hidden: Tensor, tokens: Tensor, depths: int | None = None) -> Tensor:
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         attend, states, outputs = PathAttention(), self._fused(hidden), []
-        for depth in range(self.trained_depths):
+        for depth in range(depths or self.trained_depths):
             embedding = self._embedding(shifted(tokens, 1 + depth), states)
             states = self.layer(states, embedding, positions + depth, attend)
             outputs.append(self.output_norm(states))

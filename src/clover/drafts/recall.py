@@ -128,6 +128,7 @@ class RecallDraft(DraftModel):
     config: RecallConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     config_class = RecallConfig
     repeats_step = True
+    few_depths_first = True  # all depths are one step, so the first two teach the others too
     paper_loss = default_loss = LossConfig(distillation_weight=0.1, regression_weight=1.0)
 
     def __init__(self, config: RecallConfig):
@@ -152,12 +153,12 @@ class RecallDraft(DraftModel):
         width = len(weight) // heads
         return RecallSession(self, KVCache.new((2, heads, width, width), batch_size, capacity, weight))
 
-    def train_outputs(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+    def train_outputs(self, hidden: Tensor, tokens: Tensor, depths: int | None = None) -> Tensor:
         following = self.embed(shifted(tokens, 1)).to(hidden.dtype)
         nothing = following.new_zeros(len(following), WindowLinear.earlier, following.shape[-1])
         text = self.layer.keys_values(self.fold(hidden, following, nothing))
         states, outputs = hidden, []
-        for depth in range(self.trained_depths):
+        for depth in range(depths or self.trained_depths):
             states = self.look_back(states, shifted(tokens, 1 + depth), *text, causal=True)
             outputs.append(states)
         return torch.stack(outputs)

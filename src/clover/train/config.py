@@ -41,6 +41,7 @@ class TrainConfig:
         warm_up: share of the run in which the rate rises to its peak; `warm_up_steps` gives it in steps instead.
         clip: largest norm of the gradient, None for any; `clip_value` bounds each value of it instead.
         dtype: "bf16" (autocast; weights stay float32) or "fp32"; by default bf16 for a target in bfloat16.
+        few_depths: share of `max_minutes` in which a draft with `few_depths_first` learns its first two depths alone.
         validation_share: share of the texts that is held out and only measured.
         save_every_minutes: time between checkpoints.
         writing_seconds: what the target took to write the texts before the training, kept for the record.
@@ -65,6 +66,7 @@ class TrainConfig:
     warm_up: Share = 0.02
     warm_up_steps: Count | None = None
     decay: Share = 0.3
+    few_depths: Share = 0.6
     clip: Positive | None = 1.0
     clip_value: Positive | None = None
     dtype: Literal["bf16", "fp32"] | None = None

@@ -53,9 +53,13 @@ class Learner:
             parameter.data = parameter.data.float()
         self.optimizers = make_optimizers(draft, config)
 
-    def step(self, batches: Sequence[Batch], rate: float) -> HeadMetrics:
-        """One optimizer step on all `batches` together, at `rate` times the peak learning rate."""
-        divisors = sum((self._counts(batch) for batch in batches), torch.zeros(self.draft.trained_depths)).to(
+    def step(self, batches: Sequence[Batch], rate: float, depths: int | None = None) -> HeadMetrics:
+        """One optimizer step on all `batches` together, at `rate` times the peak learning rate.
+
+        With `depths`, the draft's first ones alone are learnt and measured.
+        """
+        depths = depths or self.draft.trained_depths
+        divisors = sum((self._counts(batch, depths) for batch in batches), torch.zeros(depths)).to(
             self.device
         )
         metrics = None
@@ -78,7 +82,8 @@ class Learner:
     @torch.no_grad()
     def measure(self, batches: Sequence[Batch]) -> HeadMetrics:
         """The metrics of all `batches`; nothing is learnt."""
-        parts = [self._losses(batch, self._counts(batch)).metrics for batch in batches]
+        every = self.draft.trained_depths
+        parts = [self._losses(batch, self._counts(batch, every)).metrics for batch in batches]
         return sum(parts[1:], parts[0])
 
     def summary(self, metrics: HeadMetrics) -> dict[str, Any]:
@@ -90,14 +95,16 @@ class Learner:
         ]
         return {"loss": sum(loss.decay**head * value for head, value in enumerate(mixed)), **means}
 
-    def _counts(self, batch: Batch) -> Tensor:
-        return count_positions(batch.predicted_mask, self.draft.trained_depths)
+    def _counts(self, batch: Batch, depths: int) -> Tensor:
+        return count_positions(batch.predicted_mask, depths)
 
     def _losses(self, batch: Batch, divisors: Tensor) -> HeadLosses:
+        """The loss of the first depths, as many as there are divisors."""
         batch = batch.to(self.device)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16):
             features = self.features(batch)
-            outputs = self.draft.train_outputs(self._noisy(features.hidden_input.float()), batch.tokens)
+            hidden = self._noisy(features.hidden_input.float())
+            outputs = self.draft.train_outputs(hidden, batch.tokens, len(divisors))
             likely = None
             if self.config.loss.likely_tokens_only:
                 likely = likely_tokens(features.hidden_target, batch.tokens, self._logits)

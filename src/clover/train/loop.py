@@ -38,6 +38,7 @@ _FIRST_LINE_SECONDS = 3.0  # where there is no terminal
 _SCALE_BATCHES, _SCALE_TOKENS = 8, 64  # tokens of each
 _COUNTED_TOKENS = 2**18  # of which the most frequent are found, for a draft that proposes from a part of all
 _VALIDATION_TOKENS = 2**15
+_FEW_DEPTHS = 2
 _BATCH_TOKENS = {"cpu": 512}  # of a forward pass, by kind of device; 4,096 on others
 
 
@@ -266,7 +267,7 @@ class _Run:
         batches, wanted = [self._next_batch()], step_tokens(self.config, self.tokens)
         while sum(int(batch.lengths.sum()) for batch in batches) < wanted:
             batches.append(self._next_batch())
-        metrics = self.learner.step(batches, self._rate())
+        metrics = self.learner.step(batches, self._rate(), self._depths())
         self.step += 1
         self.tokens += sum(int(batch.lengths.sum()) for batch in batches)
         self.pending: HeadMetrics | None = metrics if self.pending is None else self.pending + metrics
@@ -308,6 +309,12 @@ class _Run:
 
     def _finished(self) -> bool:
         return self._spent() >= 1
+
+    def _depths(self) -> int:
+        """Few depths take less time, so they make more steps of a budget of minutes, and of no other."""
+        depths, config = self.draft.trained_depths, self.config
+        few = self.draft.few_depths_first and config.max_minutes and self._spent() < config.few_depths
+        return min(_FEW_DEPTHS, depths) if few else depths
 
     def _rate(self) -> float:
         return rate(self.config, self._spent(), self.step)
