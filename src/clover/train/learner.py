@@ -59,9 +59,9 @@ class Learner:
         With `depths`, the draft's first ones alone are learnt and measured.
         """
         depths = depths or self.draft.trained_depths
-        divisors = sum((self._counts(batch, depths) for batch in batches), torch.zeros(depths)).to(
-            self.device
-        )
+        divisors = sum(
+            (count_positions(batch.predicted_mask, depths) for batch in batches), torch.zeros(depths)
+        ).to(self.device)
         metrics = None
         for batch in batches:
             losses = self._losses(batch, divisors)
@@ -83,7 +83,9 @@ class Learner:
     def measure(self, batches: Sequence[Batch]) -> HeadMetrics:
         """The metrics of all `batches`; nothing is learnt."""
         every = self.draft.trained_depths
-        parts = [self._losses(batch, self._counts(batch, every)).metrics for batch in batches]
+        parts = [
+            self._losses(batch, count_positions(batch.predicted_mask, every)).metrics for batch in batches
+        ]
         return sum(parts[1:], parts[0])
 
     def summary(self, metrics: HeadMetrics) -> dict[str, Any]:
@@ -94,9 +96,6 @@ class Learner:
             for d, r, h in zip(means["distillation"], means["regression"], means["label"], strict=True)
         ]
         return {"loss": sum(loss.decay**head * value for head, value in enumerate(mixed)), **means}
-
-    def _counts(self, batch: Batch, depths: int) -> Tensor:
-        return count_positions(batch.predicted_mask, depths)
 
     def _losses(self, batch: Batch, divisors: Tensor) -> HeadLosses:
         """The loss of the first depths, as many as there are divisors."""
