@@ -246,7 +246,7 @@ def test_a_thousand_clients_that_vanish_leave_no_work_memory_or_cache_behind(tin
             list(pool.map(vanish, range(200)))
             settled = memory_mib()
             list(pool.map(vanish, range(200, 1000)))
-        assert left() == before
+        wait_for(lambda: left() == before)  # a thread may be just leaving the function that held the last one
         assert memory_mib() - settled < 64
         assert live.post("/v1/completions", BODY)[0] == 200
 
