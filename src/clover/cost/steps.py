@@ -77,7 +77,7 @@ class TreeCost:
         tokens = self.plain.new_tokens
         left = self.plain.seconds / speedup - self.prefill - tokens * self.per_token
         needed = tokens * self.fixed / left if left > 0 else self.depth + 2
-        return needed if needed <= self.depth + 1 else None
+        return max(needed, 1.0) if needed <= self.depth + 1 else None
 
 
 def measure_steps(
@@ -108,11 +108,20 @@ def measure_steps(
 def _tree_cost(
     plain: PlainCost, name: str, drafter: StaticDrafter, prefill: float, steps: Sequence[Step]
 ) -> TreeCost:
-    emitted, seconds = [fmean(step.emitted) for step in steps], [step.seconds for step in steps]
-    slope = _median_slope(np.asarray(emitted), np.asarray(seconds))
-    fixed = median(took - slope * tokens for took, tokens in zip(seconds, emitted, strict=True))
+    fixed, slope = fitted_line([fmean(step.emitted) for step in steps], [step.seconds for step in steps])
     nodes, depth = drafter.max_nodes - 1, drafter.max_depth
     return TreeCost(plain, name, nodes, depth, prefill, fixed, slope, len(steps))
+
+
+def fitted_line(emitted: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
+    """Seconds of a step that emits nothing, and per token: the Theil-Sen line, through the origin if it passes below.
+
+    Few or noisy steps make it too steep; no step takes less than nothing.
+    """
+    x, y = np.asarray(emitted), np.asarray(seconds)
+    slope = _median_slope(x, y)
+    fixed = float(np.median(y - slope * x))
+    return (fixed, slope) if fixed >= 0 else (0.0, float(np.median(y / x)))
 
 
 def _median_slope(x: np.ndarray, y: np.ndarray) -> float:
