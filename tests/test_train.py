@@ -4,7 +4,9 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from io import StringIO
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -206,10 +208,12 @@ def test_bad_runs_write_nothing(config, target, samples, tmp_path) -> None:
         run(config, target, samples)
 
 
-def test_minutes_bound_a_run(config, target, samples) -> None:
-    result = run(replace(config, max_steps=None, max_minutes=0.5 / 60), target, samples)
+def test_minutes_bound_a_run(config, target, samples, monkeypatch) -> None:
+    looks = count()  # at a clock that moves by a second at each
+    monkeypatch.setattr("clover.train.loop.time", SimpleNamespace(monotonic=lambda: float(next(looks))))
+    result = run(replace(config, max_steps=None, max_minutes=1.0), target, samples)
     assert result.finished
-    assert 0.5 <= result.seconds < 5
+    assert 60 <= result.seconds < 75 and 0 < result.steps < 60
 
 
 def test_likely_tokens_only_and_pre_norm_states(config, target, samples) -> None:

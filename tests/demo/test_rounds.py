@@ -53,7 +53,8 @@ def test_methods_take_turns_and_are_shown_between_them(make: Make, monkeypatch: 
         assert seen[:4] == expected
 
 
-def test_generate_comes_first_on_every_other_prompt(make: Make) -> None:
+def test_generate_comes_first_on_every_other_prompt(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "TURN_SECONDS", float("inf"))
     for number, first in ((0, PLAIN), (1, TRANSFORMERS)):
         shown: list[list[str]] = []
         decode_round(make(number, 2), lambda r, shown=shown: shown.append(list(r.runs)))

@@ -19,7 +19,7 @@ def written(shown: Console) -> str:
 
 
 def wait_for_line(shown: Console) -> list[str]:
-    for _ in range(500):
+    for _ in range(6000):
         if "\n" in written(shown):
             break
         time.sleep(0.01)
@@ -35,10 +35,11 @@ def test_a_line_comes_while_the_work_is_silent() -> None:
 
 def test_lines_tell_share_and_time_left() -> None:
     shown = console(terminal=False)
-    with Progress(shown, first_line=0.05) as progress:
-        progress.begin(8, done=4)
-        progress.reach(6)
-        progress.say("batch size 4")
+    progress = Progress(shown, first_line=0.01)
+    progress.begin(8, done=4)
+    progress.reach(6)
+    progress.say("batch size 4")
+    with progress:
         line = wait_for_line(shown)[0]
     assert line.startswith(" 75%  batch size 4, ") and line.endswith(" left")
 

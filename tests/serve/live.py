@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from http.client import HTTPConnection
 from typing import Any
 
+import pytest
+
 from clover.api import Clover
+from clover.engine import Decoding, StepEvent
 from clover.serve.options import ServerOptions
 from clover.serve.run import listen, make_server, run_server
 from clover.serve.service import Service
@@ -70,11 +73,29 @@ class Live:
         wait_for(lambda: self.service.worker.held == 0 and self.service.worker.idle)
 
 
-def wait_for(condition: Any, seconds: float = 30.0) -> None:
+def wait_for(condition: Any, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it never came"
         time.sleep(0.01)
+
+
+@contextmanager
+def engines_held() -> Iterator[None]:
+    """While the block runs engines stand still at the end of a step: no long text ends before a test has looked."""
+    go, step = threading.Event(), Decoding.step
+
+    def held(self: Decoding) -> list[StepEvent]:
+        events = step(self)
+        go.wait(120)
+        return events
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Decoding, "step", held)
+        try:
+            yield
+        finally:
+            go.set()
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from clover.engine.sequences import RunningSequence
 from clover.serve.answers import Answer
 from clover.serve.options import ServerOptions
 from clover.serve.worker import Stream
-from tests.serve.live import Live, serving, wait_for
+from tests.serve.live import Live, engines_held, serving, wait_for
 
 KEY = "sésame"
 BODY = {"prompt": "abc", "max_tokens": 5, "temperature": 0, "ignore_eos": True}
@@ -188,8 +188,10 @@ def test_prompts_that_are_being_read_count_as_waiting(strict: Live) -> None:
 
 
 def test_a_full_queue_is_429_and_others_go_on(strict: Live) -> None:
-    before, streams = refused(strict), [streaming(strict, LONG) for _ in range(4)]
-    status, headers, answer = post(strict, BODY)
+    before = refused(strict)
+    with engines_held():
+        streams = [streaming(strict, LONG) for _ in range(4)]
+        status, headers, answer = post(strict, BODY)
     assert status == 429 and 1 <= int(headers["retry-after"]) <= 60
     assert answer["error"]["type"] == "rate_limit_error"
     for stream in streams:
@@ -211,7 +213,7 @@ def test_clients_that_vanish_leave_nothing_behind(strict: Live) -> None:
         for stream in streams:
             stream.close()
         strict.until_idle()
-    with strict.connect() as connection:  # one that does not stream, and goes
+    with engines_held(), strict.connect() as connection:  # one that does not stream, and goes
         connection.sendall(written(LONG))
         wait_for(lambda: strict.service.worker.held == 1)
     strict.until_idle()
@@ -289,9 +291,10 @@ def test_a_stop_lets_running_requests_end_and_takes_no_new_ones(tiny_model: Clov
     with serving(tiny_model) as live:
         found: list[Any] = []
         running = threading.Thread(target=lambda: found.append(live.events("/v1/completions", LONG)))
-        running.start()
-        wait_for(lambda: live.service.worker.running == 1)
-        live.server.should_exit = True
+        with engines_held():
+            running.start()
+            wait_for(lambda: live.service.worker.running == 1)
+            live.server.should_exit = True
         running.join(60)
         [events] = found
         assert events[-1]["choices"][0]["finish_reason"] == "length"
