@@ -24,7 +24,7 @@ from clover.train import TrainConfig, TrainResult, train
 from clover.train.learner import Learner
 from clover.train.optimizers import make_optimizers
 from clover.train.progress import Log, describe, stop_requests
-from clover.train.schedule import rate, spent
+from clover.train.schedule import peak_rate, rate, spent
 from tests.families import VOCAB, tiny_model
 
 
@@ -238,7 +238,7 @@ def test_accumulated_batches_give_the_gradient_of_one_large_batch(config, target
 
 def test_muon_takes_the_matrices_inside_the_draft_and_adamw_the_rest(config, target) -> None:
     draft = MedusaDraft.from_target(target, num_heads=2)  # with lm_heads of its own
-    found = make_optimizers(draft, config)
+    found = make_optimizers(draft, config, 3e-3)
     names = {
         kind: {
             n for n, p in draft.named_parameters() for g in o.param_groups if any(p is q for q in g["params"])
@@ -249,7 +249,7 @@ def test_muon_takes_the_matrices_inside_the_draft_and_adamw_the_rest(config, tar
     assert names["muon"] | names["adamw"] == {n for n, p in draft.named_parameters() if p.requires_grad}
     sizes = dict(draft.named_parameters())
     assert all(sizes[n].ndim == 2 and target.vocab_size not in sizes[n].shape for n in names["muon"])
-    assert list(make_optimizers(draft, replace(config, optimizer="adamw"))) == ["adamw"]
+    assert list(make_optimizers(draft, replace(config, optimizer="adamw"), 3e-3)) == ["adamw"]
 
 
 @pytest.mark.parametrize(
@@ -278,6 +278,16 @@ def test_the_bound_that_is_nearer_counts() -> None:
     assert spent(config, 10, 90.0, 0.1) == 1.0
     assert spent(replace(config, max_steps=None), 1000, 30.0, 9.0) == 0.5
     assert spent(replace(config, max_steps=None, max_minutes=None), 1000, 999.0, 1.0) == 0.4
+
+
+def test_the_rate_follows_from_the_width_unless_given(config, target, samples) -> None:
+    derived = replace(config, lr=None, max_steps=1)
+    assert peak_rate(derived, 256) == pytest.approx(4e-3)
+    assert peak_rate(derived, 4096) == pytest.approx(peak_rate(derived, 64) / 8)
+    assert peak_rate(config, 4096) == 3e-3
+    run(derived, target, samples)
+    record = json.loads((Path(derived.output) / "training_config.json").read_text())
+    assert record["config"]["lr"] == peak_rate(derived, target.hidden_size)
 
 
 def test_epochs_bound_a_run(config, target, samples) -> None:

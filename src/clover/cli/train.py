@@ -70,7 +70,10 @@ class TrainOptions(TextOptions):
         ),
     ] = None
     lr: Annotated[
-        float | None, _training("Peak learning rate. Left out: the recipe's, 0.004 by default.")
+        float | None,
+        _training(
+            "Peak learning rate. Left out: the recipe's, or 0.064 divided by the root of the hidden size."
+        ),
     ] = None
     system: Annotated[
         str,

@@ -35,6 +35,7 @@ from clover.report.progress import Progress
 from clover.target import TargetModel, weights_fingerprint
 from clover.train import TrainConfig, draft_fields, named_recipe
 from clover.train.recipes import DEFAULT, PAPER
+from clover.train.schedule import peak_rate
 
 SYSTEMS = ("recall", "clover2", "clover1", "medusa", "eagle", "eagle3")
 PAPERS = ("clover1", "clover2", "eagle")
@@ -227,7 +228,7 @@ class _ChatRecipe:
             name=training.name,
             recipe=training.recipe,
             seed=training.seed,
-            lr=config.lr,
+            lr=peak_rate(config, self.target.hidden_size),
             made=made_here(self.target.device, self.target.dtype),
             command=self._command,
         )

@@ -22,7 +22,7 @@ _MAY_CHANGE = (
 
 @checked
 class TrainConfig:
-    """Options of a training run, most by default as in the Clover-2 paper; UserError names one that is impossible.
+    """Options of a training run, by default what drafts learn best by here; UserError names one that is impossible.
 
     Args:
         output: directory of the finished draft; `<output>.training` holds the log and the checkpoint meanwhile.
@@ -36,7 +36,8 @@ class TrainConfig:
         max_steps, max_minutes: the run ends at whichever comes first, and the learning rate is planned for it.
         epochs: passes over the data when neither of the two is given.
         optimizer: "muon" (for matrices; AdamW for the rest), or "adamw" for all, as in the paper.
-        lr, betas, weight_decay: of the optimizers. lr is the peak.
+        lr: peak learning rate; None for one that follows from the target's width (`schedule.peak_rate`).
+        betas, weight_decay: of the optimizers.
         schedule: "trapezoid" (constant, then linear to zero over the last `decay` of the run), "cosine" or "constant".
         warm_up: share of the run in which the rate rises to its peak; `warm_up_steps` gives it in steps instead.
         clip: largest norm of the gradient, None for any; `clip_value` bounds each value of it instead.
@@ -59,7 +60,7 @@ class TrainConfig:
     max_minutes: Positive | None = None
     epochs: Positive = 4.0
     optimizer: Literal["muon", "adamw"] = "muon"
-    lr: Positive = 4e-3
+    lr: Positive | None = None
     betas: tuple[Share, Share] = (0.9, 0.95)
     weight_decay: NotNegative = 0.0
     schedule: Literal["trapezoid", "cosine", "constant"] = "trapezoid"

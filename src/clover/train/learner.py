@@ -17,6 +17,7 @@ from clover.losses import HeadLosses, HeadMetrics, LogitHeads, count_positions, 
 from clover.target import TargetModel
 from clover.train.config import TrainConfig
 from clover.train.optimizers import make_optimizers
+from clover.train.schedule import peak_rate
 
 # Under autocast the states are bfloat16 and the weights of norms float32, on purpose.
 warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
@@ -31,6 +32,7 @@ class Learner:
         stored: gives the target's hidden states of a batch; the target is run where it is None.
 
     Attributes:
+        lr: peak learning rate.
         scale: standard deviation of the target's hidden states, the unit of the regression loss.
     """
 
@@ -51,7 +53,8 @@ class Learner:
         self.parameters = [p for p in draft.parameters() if p.requires_grad]
         for parameter in self.parameters:
             parameter.data = parameter.data.float()
-        self.optimizers = make_optimizers(draft, config)
+        self.lr = peak_rate(config, target.hidden_size)
+        self.optimizers = make_optimizers(draft, config, self.lr)
 
     def step(self, batches: Sequence[Batch], rate: float, depths: int | None = None) -> HeadMetrics:
         """One optimizer step on all `batches` together, at `rate` times the peak learning rate.
@@ -74,7 +77,7 @@ class Learner:
             nn.utils.clip_grad_norm_(self.parameters, self.config.clip)
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
-                group["lr"] = self.config.lr * rate
+                group["lr"] = self.lr * rate
             optimizer.step()
             optimizer.zero_grad()
         return metrics

@@ -239,8 +239,8 @@ class _Run:
             "peak_memory_bytes": _peak_memory(self.target.device),
             "checkpoint_bytes": checkpoint_path(self.config).stat().st_size,
         }
-        record = {"config": self.config.to_dict(), "result": asdict(result), "versions": versions}
-        record["resources"] = resources
+        config = self.config.to_dict() | {"lr": self.learner.lr}
+        record = {"config": config, "result": asdict(result), "versions": versions, "resources": resources}
         write_json(folder / "training_config.json", record)
         shutil.copyfile(self.log.path, folder / "training_log.jsonl")
 
@@ -279,12 +279,12 @@ class _Run:
         summary = self.learner.summary(self.pending)
         if not math.isfinite(loss := summary["loss"]):
             raise UserError(
-                f"the loss is {loss} at step {self.step}; lower the learning rate ({self.config.lr})"
+                f"the loss is {loss} at step {self.step}; lower the learning rate ({self.learner.lr:.2g})"
             )
         now = time.monotonic()
         speed = (self.tokens - self.logged_tokens) / max(now - self.logged, 1e-9)
         place = {"step": self.step, "tokens": self.tokens, "seconds": round(self._elapsed(), 3)}
-        pace = {"lr": self.config.lr * self._rate(), "tokens_per_second": round(speed, 1)}
+        pace = {"lr": self.learner.lr * self._rate(), "tokens_per_second": round(speed, 1)}
         self.entry = {**place, **pace, **summary}
         self.log.write(self.entry)
         self.progress.reach(self._spent(), describe(self.entry))

@@ -11,7 +11,7 @@ from clover.train.config import TrainConfig
 from clover.train.muon import Muon
 
 
-def make_optimizers(draft: DraftModel, config: TrainConfig) -> dict[str, Optimizer]:
+def make_optimizers(draft: DraftModel, config: TrainConfig, lr: float) -> dict[str, Optimizer]:
     """Optimizers by name; each parameter that is trained belongs to one of them.
 
     An own lm_head is no matrix inside the draft: its rows stand for tokens, each with a gradient of its own.
@@ -23,11 +23,11 @@ def make_optimizers(draft: DraftModel, config: TrainConfig) -> dict[str, Optimiz
     others = [p for p in trained if id(p) not in inside]
     found: dict[str, Optimizer] = {}
     if matrices:
-        found["muon"] = Muon(matrices, config.lr, weight_decay=config.weight_decay)
+        found["muon"] = Muon(matrices, lr, weight_decay=config.weight_decay)
     if others:
         found["adamw"] = torch.optim.AdamW(
             others,
-            lr=config.lr,
+            lr=lr,
             betas=config.betas,
             weight_decay=config.weight_decay,
             fused=others[0].device.type in ("cpu", "cuda"),

@@ -4,6 +4,7 @@ import math
 
 from clover.train.config import TrainConfig
 
+_RATE, _RATE_WIDTH = 4e-3, 256  # the peak rate, and the hidden size at which it was found
 _STEP_GROWTH = 0.5  # tokens of a step per root of the tokens learnt
 _START = 1e-3  # share at which the warm-up is taken to begin, so that the first step is not wasted
 
@@ -15,6 +16,15 @@ def step_tokens(config: TrainConfig, tokens: int) -> float:
     the model (2410.21676, §4); so a short run takes many small steps, and a long one ends with large ones.
     """
     return config.step_tokens or _STEP_GROWTH * math.sqrt(tokens)
+
+
+def peak_rate(config: TrainConfig, hidden_size: int) -> float:
+    """The peak learning rate: what is given, or one that falls with the root of the target's width.
+
+    A step of Muon moves an output of a matrix by the rate times √width, relative to its input, because the update is
+    an orthogonal matrix of AdamW's size (`Muon`); so the root keeps what one step changes.
+    """
+    return config.lr or _RATE * math.sqrt(_RATE_WIDTH / hidden_size)
 
 
 def spent(config: TrainConfig, step: int, seconds: float, epochs: float) -> float:
