@@ -21,10 +21,10 @@ from clover.drafting.prompt_lookup import LOOKUP, LOOKUP_LENGTH
 from clover.drafting.tuning import FILE_NAME, PLAIN, Tuning, read_tuning, target_fingerprint
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Generation, PrefixCache, Request
-from clover.errors import UserError
+from clover.errors import UserError, one_line
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
-from clover.tree import Tree, parse_tree
+from clover.tree import CHOICES, Tree, parse_tree
 
 Message = Mapping[str, str]
 Prompt = str | Sequence[int] | Sequence[Message]
@@ -74,8 +74,11 @@ def what_drafts(method: str, tree: str | Tree | None) -> str | Tree:
     """What is asked for: one of METHODS, "lookup", or the tree that is always grown; UserError if there is none."""
     if method not in METHODS:
         raise UserError(f"there is no method {method!r}; give {', '.join(METHODS)}")
-    if isinstance(tree, str) and tree not in (PLAIN, LOOKUP, "auto"):
-        tree = parse_tree(tree)
+    if isinstance(tree, str) and tree not in CHOICES:
+        try:
+            tree = parse_tree(tree)
+        except UserError as error:
+            raise UserError(f"{one_line(error)}; or {', '.join(CHOICES)}") from error
     return method if method == PLAIN or tree is None else tree
 
 

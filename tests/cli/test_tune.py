@@ -31,7 +31,7 @@ def test_tune_passes_its_options(run_clover: Callable, monkeypatch: pytest.Monke
         (["missing.jsonl"], "cannot read missing.jsonl"),
         (["--batch-size", "0"], "--batch-size"),
         (["--max-minutes", "-1"], "max-minutes"),
-        (["--target", "t"], "give its draft"),
+        (["--target", "t"], "target model t cannot be loaded"),
         (["--draft", "lookup"], "--output FILE"),
     ],
 )

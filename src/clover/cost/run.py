@@ -9,7 +9,7 @@ from clover import assets
 from clover.cost.breakeven import Training, recorded_seconds
 from clover.cost.report import as_data, break_even_table, tau_table
 from clover.cost.steps import TreeCost, measure_steps
-from clover.drafts import DraftModel, load_draft
+from clover.drafts import DraftModel, load_usable
 from clover.drafts.loading import trainable_system
 from clover.errors import UserError
 from clover.measure_options import CostOptions
@@ -69,7 +69,7 @@ def _check(options: CostOptions) -> list[TreeShape]:
 def _draft(options: CostOptions, target: TargetModel) -> DraftModel:
     """The draft that was named, or a new one with random weights: steps take as long with any."""
     if options.draft is not None:
-        return load_draft(options.draft, target)
+        return load_usable(options.draft, target)
     torch.manual_seed(options.seed)
     draft: Any = trainable_system(options.system).from_target(target)
     if options.draft_vocabulary is not None:

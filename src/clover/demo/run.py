@@ -17,6 +17,7 @@ from clover.bench.report import make_report
 from clover.bench.run import Bench
 from clover.demo.live import Panels, describe
 from clover.demo.rounds import Difference, Round, Show, decode_round, find_differences
+from clover.drafting.prompt_lookup import LOOKUP
 from clover.errors import UserError
 from clover.interleaved import warm_up
 from clover.measure_options import BenchOptions, DemoOptions
@@ -60,6 +61,8 @@ def _check(options: DemoOptions) -> None:
             "sampled text from a drawn tree has the distribution of plain decoding, not its tokens, and the demo "
             "compares tokens; give another tree or --temperature 0"
         )
+    if options.tree in (PLAIN, LOOKUP):
+        raise UserError(f"--tree {options.tree} shows no draft; leave it out, plain decoding is always shown")
     check_outputs(options.json, options.picture)
 
 
@@ -86,6 +89,10 @@ class _Demo:
             places = tuple(map(str, own.values()))
         engines = [load(self.target, place, method="draft", tree=tree).engine for place in places]
         systems = [str(engine.draft.config.model_type) for engine in engines if engine.draft is not None]
+        if len(systems) < len(engines):
+            raise UserError(
+                "a draft of which the weights are no finite numbers cannot be shown; train it again"
+            )
         several = Counter(systems)
         for place, system, engine in zip(places, systems, engines, strict=True):
             yield of_engine(Path(place).name if several[system] > 1 else system, engine, tree)

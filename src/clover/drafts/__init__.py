@@ -10,6 +10,7 @@ from clover.drafts.eagle3 import Eagle3Draft as Eagle3Draft
 from clover.drafts.hydra import HydraDraft as HydraDraft
 from clover.drafts.loading import load_draft as load_draft
 from clover.drafts.loading import load_unbound as load_unbound
+from clover.drafts.loading import load_usable as load_usable
 from clover.drafts.lookup import LookupDraft as LookupDraft
 from clover.drafts.medusa import MedusaDraft as MedusaDraft
 from clover.drafts.recall import RecallDraft as RecallDraft

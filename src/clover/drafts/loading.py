@@ -43,18 +43,20 @@ def load_draft(name_or_path: str | os.PathLike[str], target: TargetModel) -> Dra
     weights are not all finite is loaded with a warning, and is not `usable`. UserError if no draft is there, its
     files are damaged or incomplete, or it was trained for another target.
     """
-    name = os.fspath(name_or_path)
-    if name in SYSTEMS and not SYSTEMS[name].trainable and not Path(name).exists():
-        return SYSTEMS[name].from_target(target).eval()
-    described, system = _checked(name)
-    check_target(described.get("target_config") or {}, target)
-    draft = _loaded(name, system, target.dtype)
-    draft = cast(Any, draft).to(target.device).eval().bind(target)
+    draft = _bound(os.fspath(name_or_path), target)
     if not draft.usable:
         warnings.warn(
-            f"the draft {name} has weights that are no finite numbers: decoding is plain; train it again",
+            f"the draft {name_or_path} has weights that are no finite numbers: decoding is plain; train it again",
             stacklevel=2,
         )
+    return draft
+
+
+def load_usable(name_or_path: str | os.PathLike[str], target: TargetModel) -> DraftModel:
+    """`load_draft`, where there is nothing to do without the draft: UserError for weights that are not all finite."""
+    draft = _bound(os.fspath(name_or_path), target)
+    if not draft.usable:
+        raise UserError(f"{name_or_path} has weights that are no finite numbers; train it again")
     return draft
 
 
@@ -88,6 +90,15 @@ def _checked(name: str) -> tuple[Mapping[str, Any], type[DraftModel]]:
         raise UserError(f"{name} is not a draft: its model_type is {str(kind)[:60]!r}, known are {known}")
     check_options(SYSTEMS[kind].config_class, described, f"{name}: config.json")
     return described, SYSTEMS[kind]
+
+
+def _bound(name: str, target: TargetModel) -> DraftModel:
+    if name in SYSTEMS and not SYSTEMS[name].trainable and not Path(name).exists():
+        return SYSTEMS[name].from_target(target).eval()
+    described, system = _checked(name)
+    check_target(described.get("target_config") or {}, target)
+    draft = _loaded(name, system, target.dtype)
+    return cast(Any, draft).to(target.device).eval().bind(target)
 
 
 def _loaded(name: str, system: type[DraftModel], dtype: torch.dtype) -> DraftModel:

@@ -47,7 +47,8 @@ def run_evaluate(
 def _evaluate(options: EvaluateOptions, progress: Progress) -> Report:
     model = load(options.target, options.draft, method="draft", **options.loading)
     target, draft = model.target, model.engine.draft
-    assert draft is not None
+    if draft is None:
+        raise UserError(f"{options.draft} has weights that are no finite numbers; train it again")
     engines = {tree: Engine(target, draft, parse_tree(tree)) for tree in options.trees}
     engines = engines or {_OWN_TREE: model.engine}
     chosen = choose_prompts(options.files, target, options.max_prompts)

@@ -7,6 +7,7 @@ node comes after its parent.
 """
 
 from clover.tree.shape import TreeShape as TreeShape
+from clover.tree.spec import CHOICES as CHOICES
 from clover.tree.spec import CLOVER2_TREE as CLOVER2_TREE
 from clover.tree.spec import MEDUSA_TREE as MEDUSA_TREE
 from clover.tree.spec import BudgetTree as BudgetTree

@@ -87,8 +87,9 @@ MEDUSA_TREE = _shape(
 )
 
 _NAMED = {"clover2": CLOVER2_TREE, "medusa": MEDUSA_TREE}
+CHOICES = ("auto", "plain", "lookup")  # of what drafts; where they are accepted, they do not come here
 _WANTED = (
-    "give auto, plain, lookup, clover2, medusa, chain:5, chain:10:0.1, budget:4, eagle2:60, drawn:clover2, or a JSON "
+    "give clover2, medusa, chain:5, chain:10:0.1, budget:4, eagle2:60, drawn:clover2, or a JSON "
     "file with a list of rank paths such as [[0], [1], [0, 0]]"
 )
 
@@ -114,6 +115,8 @@ def parse_tree(text: str) -> Tree:
     """
     if text in _NAMED:
         return _NAMED[text]
+    if text in CHOICES:
+        raise UserError(f"{text} chooses what drafts, but here a tree is needed; {_WANTED}")
     try:
         return _parsed(text)
     except UserError as error:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from clover import assets
 from clover.drafting.tuning import FILE_NAME, Tuning, read_tuning, target_fingerprint, write_entry
-from clover.drafts import load_draft
+from clover.drafts import load_usable
 from clover.engine import Engine
 from clover.errors import UserError
 from clover.files import check_output_file
@@ -40,6 +40,7 @@ def run_tune(options: TuneOptions, console: Console | None = None, errors: Conso
     with Progress(errors) as progress:
         progress.say("loading target and draft")
         tuner = Tuner(options)
+        file = file or _beside(tuner.place)
         sizes = tuner.measure(progress)
     tuning = tuner.tuning(sizes)
     write_entry(file, tuning)
@@ -49,23 +50,32 @@ def run_tune(options: TuneOptions, console: Console | None = None, errors: Conso
     return tuning
 
 
-def _check(options: TuneOptions) -> Path:
-    """The file to write; raises a UserError, before any time is spent, for what would fail at the end."""
-    if options.target is not None and options.draft is None:
-        raise UserError("a target was given but no draft; give its draft")
-    file = options.output
-    if file is None:
-        file = Path(assets.draft_place(options.draft)) / FILE_NAME
-        if not file.parent.is_dir():
-            raise UserError(
-                f"the draft {options.draft} is not a directory to save the tuning in; give --output FILE"
-            )
-        if not os.access(file.parent, os.W_OK):
-            raise UserError(f"{file.parent} cannot be written; give --output FILE")
+def _check(options: TuneOptions) -> Path | None:
+    """The file to write, None where the target tells which draft it lies with.
+
+    Raises a UserError, before any time is spent, for what would fail at the end.
+    """
+    check_outputs(options.json)
+    if options.output is not None:
+        return _writable(options.output)
+    told_by_target = options.target is not None and options.draft is None
+    return None if told_by_target else _beside(assets.draft_place(options.draft))
+
+
+def _beside(place: str) -> Path:
+    """The file to write in the draft's directory."""
+    folder = Path(place)
+    if not folder.is_dir():
+        raise UserError(f"the draft {place} is not a directory to save the tuning in; give --output FILE")
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"{folder} cannot be written; give --output FILE")
+    return _writable(folder / FILE_NAME)
+
+
+def _writable(file: Path) -> Path:
     check_output_file(file)
     if file.exists():
         read_tuning(file)  # its other entries are kept
-    check_outputs(options.json)
     return file
 
 
@@ -75,7 +85,8 @@ class Tuner:
     def __init__(self, options: TuneOptions):
         self.options, self.started = options, time.monotonic()
         self.target = TargetModel.load(options.target or assets.TARGET, **options.loading)
-        self.draft = load_draft(assets.draft_place(options.draft), self.target)
+        self.place = assets.draft_place(options.draft, None if options.target is None else self.target)
+        self.draft = load_usable(self.place, self.target)
         command = command_line("tune", options, "files")
         self.origin = Provenance.here(command, self.target.device, self.target.dtype)
         chosen = (options.max_prompts, options.max_new_tokens, options.temperature, options.seed)
@@ -118,7 +129,8 @@ class Tuner:
         system = system_name(str(self.draft.config.model_type))
         best = [f"{times(one.speedup)} at batch {one.choice.batch_size}" for one, *_ in sizes[:3]]
         title = f"{system}, tuned: {', '.join(best)}"
-        draft = f"{options.draft or 'embedded'} ({system})"
+        own = {str(place): name for name, place in assets.SMOLLM2_DRAFTS.items()}
+        draft = f"{options.draft or own.get(self.place, 'embedded')} ({system})"
         texts = f"{len(self.requests)} prompts, {options.max_new_tokens} new tokens each at most"
         texts += f", {mode(options.temperature)}"
         facts = [("target", options.target or "embedded"), ("draft", draft), ("acceptance on", texts)]

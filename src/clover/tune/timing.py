@@ -82,6 +82,7 @@ def time_in_turn(
     Each batch is decoded until one of its sequences ends, end-of-sequence tokens not counted. `enough` is asked after
     each with the fewest steps of a drafter; the work ends when it says so.
     """
+    assert draft.usable, "its engine would decode plainly for ever"
     policy = RoundRobinPolicy(drafters, target.device.type == "cuda", seed)
     engine = Engine(target, draft, policy=policy)
     for batch in cycle(batches):
