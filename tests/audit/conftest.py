@@ -62,7 +62,7 @@ def audit_of(
 ) -> LocalAudit:
     draft: Any = LastTokenDraft(target)
     engines = {PLAIN: Engine(target)} | {tree: Engine(target, draft, parse_tree(tree)) for tree in trees}
-    modes = make_modes(prompts_of(target, seed), NEW_TOKENS, temperature, target.vocab_size)
+    modes = make_modes(prompts_of(target, seed), NEW_TOKENS, temperature, target.vocab_size, max(sizes))
     return LocalAudit(engines, modes, sizes)
 
 

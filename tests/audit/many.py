@@ -29,7 +29,7 @@ def embedded_audit(dtype: torch.dtype, number: int) -> LocalAudit:
     prompts = read_prompts([assets.HELD_OUT_PROMPTS], target.tokenizer)  # type: ignore[arg-type]
     chosen = [one.tokens[-24:] for one in Random(number).sample(prompts, 4)]
     engines = {name: api.make_engine(target, None, name) for name in (PLAIN, "auto", "draft")}
-    return LocalAudit(engines, make_modes(chosen, NEW_TOKENS, 0.8, target.vocab_size), (3,))
+    return LocalAudit(engines, make_modes(chosen, NEW_TOKENS, 0.8, target.vocab_size, 3), (3,))
 
 
 def stories_audit(place: Path, dtype: torch.dtype, number: int) -> LocalAudit:

@@ -215,7 +215,7 @@ def drawn_audit(target: TracedTarget) -> Findings:
     """An audit of drawn trees; the draft sees the last token alone."""
     draft: Any = LastTokenDraft(target, factor=1.0)
     engines = {PLAIN: Engine(target), TREE: Engine(target, draft, parse_tree(TREE))}
-    modes = make_modes(prompts_of(target), NEW_TOKENS, 0.8, target.vocab_size)
+    modes = make_modes(prompts_of(target), NEW_TOKENS, 0.8, target.vocab_size, 3)
     audit = LocalAudit(engines, modes, (3,))
     found = audit.run()
     progress: Any = SimpleNamespace(done=0, reach=lambda count, doing: None)

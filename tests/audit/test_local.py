@@ -11,13 +11,19 @@ import torch
 from torch import Tensor
 
 import clover.engine.step as step_module
+from clover.audit.distribution import ALARM
+from clover.audit.findings import Findings
+from clover.audit.judge import Noise
+from clover.audit.local import PLAIN, LocalAudit, make_modes, mixed_params
+from clover.audit.repeat import repeat
 from clover.audit.trace import TracedTarget
 from clover.cache import KVCache
+from clover.engine import Engine
 from clover.sampling import Sampler
 from clover.target import TargetModel
 from clover.tree import TokenTree
 from clover.verify import Verified, verify_on_host
-from tests.audit.conftest import audit_of
+from tests.audit.conftest import NEW_TOKENS, audit_of, prompts_of
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -29,6 +35,53 @@ def test_a_clean_engine_is_clean(target: TracedTarget) -> None:
     drafted = [way for way in found.ways if not way.name.startswith("plain")]
     assert min(way.tau for way in drafted) > 1.1 and max(way.tau for way in drafted) > 1.5
     assert 0 < max(way.worst for way in found.ways) < found.noise.most / 2
+
+
+def test_one_prompt_fills_every_batch_and_tests_every_processor(target: TracedTarget) -> None:
+    (prompt,) = prompts_of(target, count=1)
+    modes = make_modes([prompt], NEW_TOKENS, 0.8, target.vocab_size, batch_size=8)
+    for mode in modes:
+        assert [one.prompt for one in mode.requests] == [prompt] * 8
+    sampled = [one.params for one in modes[1].requests]
+    assert {params.seed for params in sampled} == set(range(8))
+    for own in mixed_params(0.8, target.vocab_size):
+        assert any(dataclasses.replace(params, seed=own.seed) == own for params in sampled)
+    greedy, mixed = make_modes([prompt], NEW_TOKENS, 0.8, target.vocab_size, batch_size=1)
+    assert (len(greedy.requests), len(mixed.requests)) == (1, len(mixed_params(0.8, target.vocab_size)))
+
+
+def test_one_prompt_runs_in_a_real_batch(target: TracedTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, open_batch = list[int](), Engine.open
+
+    def remembered(self: Engine, rows: int) -> Any:
+        opened.append(rows)
+        return open_batch(self, rows)
+
+    monkeypatch.setattr(Engine, "open", remembered)
+    modes = make_modes(prompts_of(target, count=1), NEW_TOKENS, 0.8, target.vocab_size, batch_size=8)
+    found = LocalAudit({PLAIN: Engine(target)}, modes, (8,)).run()
+    assert opened == [1] * (1 + 8) + [8, 8]  # the reference writes equal requests once
+    assert [way.tokens for way in found.ways] == [8 * NEW_TOKENS] * 2 and found.defects == 0
+
+
+def test_a_repeated_prompt_keeps_its_number(target: TracedTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_verified(accepts_too_much)(monkeypatch)
+    found = audit_of(target, sizes=(7,)).run()
+    assert {one.prompt for one in found.differences} == {1, 2, 3, 4, 5}
+
+
+def test_the_repetition_fills_its_batches(target: TracedTarget) -> None:
+    audit = audit_of(target, sizes=(8,))
+    again = repeat(audit, audit.findings, lambda: audit.engines, lambda tokens, doing: None)
+    assert min(way.tokens for way in again.ways) > 7 * 16
+
+
+def test_two_parts_share_the_chance_of_an_alarm() -> None:
+    """Each part has half of the chance, so that an audit of two alarms no more often than one of one."""
+    p_values = {"a test": 0.4 * ALARM, "another": 1.0}
+    alone, half = (Findings("float32", Noise(), p_values=p_values, parts=parts) for parts in (1, 2))
+    assert (alone.defects, half.defects) == (1, 0)
+    assert alone.p_value == pytest.approx(0.8 * ALARM) and half.p_value == pytest.approx(1.6 * ALARM)
 
 
 def positions_one_too_far(patch: pytest.MonkeyPatch) -> None:

@@ -22,15 +22,17 @@ Change = Callable[[dict[str, Any], list[str]], list[str]]
 
 
 def words_of(body: dict[str, Any], noise: float = 0.0) -> tuple[list[str], list[dict[str, float]]]:
-    """A small language model: what follows depends on the text so far and, when sampled, on the seed."""
+    """A small language model: what follows depends on the text so far and, when sampled, on the seed.
+
+    `noise` moves its logits as rounding does: otherwise with speculation, and where the text so far is the prompt.
+    """
     text, tokens, tops = body["prompt"], [], []
     for at in range(body["max_tokens"]):
-        rng = Random(text)
-        logits = [rng.gauss(0, 2) for _ in WORDS]
+        rng, jitter = Random(text), Random(f"{speculative(body)} {body['prompt']} {text}")
+        logits = [rng.gauss(0, 2) + jitter.gauss(0, noise) for _ in WORDS]
         draw = Random(f"{body.get('seed')} {at}" if "seed" in body else None)
         shift = [draw.expovariate(1) and body["temperature"] * -_log(draw.expovariate(1)) for _ in WORDS]
-        jitter = Random(f"{text} {noise}")
-        scores = [own + extra + jitter.gauss(0, noise) for own, extra in zip(logits, shift)]
+        scores = [own + extra for own, extra in zip(logits, shift)]
         best = max(range(len(WORDS)), key=scores.__getitem__)
         total = _log(sum(2.718281828**one for one in logits))
         ranked = sorted(range(len(WORDS)), key=lambda word: -logits[word])[:8]
@@ -47,7 +49,9 @@ def _log(value: float) -> float:
 
 
 @contextmanager
-def fake(change: Change = lambda body, tokens: tokens, speculates: bool = True) -> Iterator[str]:
+def fake(
+    change: Change = lambda body, tokens: tokens, speculates: bool = True, noise: float = 0.0
+) -> Iterator[str]:
     """A server that writes `change` of what its model says; the URL."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -58,7 +62,7 @@ def fake(change: Change = lambda body, tokens: tokens, speculates: bool = True) 
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             if self.headers.get("Authorization") == "Bearer wrong":
                 return self.answer(401, {"error": "wrong key"})
-            tokens, tops = words_of(body)
+            tokens, tops = words_of(body, noise)
             tokens = change(body, tokens)
             own = [top.get(token, -20.0) for token, top in zip(tokens, tops)]
             logprobs = {"tokens": tokens, "token_logprobs": own, "top_logprobs": tops}
@@ -107,11 +111,56 @@ def test_a_server_that_changes_nothing_is_clean(run_clover: Callable, prompts: P
     with fake() as url:
         code, found, _ = audit(run_clover, prompts, url)
         assert (code, found["verdict"], found["differences"]) == (0, "clean", 0)
-        assert found["tokens"] == 2 * 2 * 3 * 12
+        assert found["tokens"] == 2 * 2 * 4 * 12
     with fake(speculates=False) as url, fake(speculates=False) as other:
         code, found, _ = audit(run_clover, prompts, url, "--plain-server", other)
         assert (code, found["verdict"]) == (0, "clean")
         assert 1e-4 < found["sampled_p_value"] <= 1
+
+
+def test_one_prompt_fills_every_batch_and_tests_every_processor(run_clover: Callable, prompts: Path) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def remember(body: dict[str, Any], tokens: list[str]) -> list[str]:
+        seen.extend([body] if speculative(body) else [])
+        return tokens
+
+    with fake(remember) as url:
+        few = (url, "--max-prompts", 1, "--batch-size")
+        assert audit(run_clover, prompts, *few, 2)[1]["tokens"] == (2 + 3) * 12
+        assert {name for body in seen for name in body} >= {"top_p", "frequency_penalty"}
+        seen.clear()
+        code, found, said = audit(run_clover, prompts, *few, 8)
+    assert (code, found["tokens"]) == (0, 2 * 8 * 12) and "1 prompt," in said
+    assert [body["prompt"] for body in seen] == ["Once there was"] * 16
+    assert {body["seed"] for body in seen if body["temperature"]} == set(range(8))
+
+
+def test_swapped_near_ties_are_clean(run_clover: Callable, prompts: Path) -> None:
+    """Rounding moves logits by 0.1 here, and some are nearer to each other than that."""
+    with fake(noise=0.1) as url:
+        code, found, _ = audit(run_clover, prompts, url, "--temperature", 0)
+    assert (code, found["verdict"], found["defects"]) == (0, "clean", 0)
+    assert found["near_ties"] > 0
+    differences = [one for way in found["parts"][0]["ways"] for one in way["differences"]]
+    assert all(0 < one["gap"] < 1 for one in differences) and any(one["noise"] > 0 for one in differences)
+
+
+def second_best(body: dict[str, Any], tokens: list[str]) -> list[str]:
+    """Its second-best word, where that is behind by more than rounding and by less than what is never a tie."""
+    for at, top in enumerate(words_of(body)[1] if speculative(body) else ()):
+        best, second = sorted(top, key=top.__getitem__, reverse=True)[:2]
+        if 0.2 < top[best] - top[second] < 0.9:
+            return [*tokens[:at], second, *tokens[at + 1 :]]
+    return tokens
+
+
+def test_a_gap_beyond_the_rounding_is_a_defect(run_clover: Callable, prompts: Path) -> None:
+    with fake(second_best, noise=0.001) as url:
+        code, found, _ = audit(run_clover, prompts, url, "--temperature", 0)
+    differences = [one for way in found["parts"][0]["ways"] for one in way["differences"]]
+    assert code == 1 and found["near_ties"] == 0 and found["defects"] == len(differences) > 0
+    assert all(0.15 < one["gap"] < 0.95 and 0 <= one["noise"] < 0.01 for one in differences)
 
 
 def wrong_word(body: dict[str, Any], tokens: list[str]) -> list[str]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import clover.engine.step as step_module
+from clover import assets
+from clover.target import TargetModel, tensors_fingerprint
 from clover.verify import verify_on_host
 from tests.tiny import save_tiny_pair
 
@@ -57,9 +61,12 @@ def test_bfloat16_is_repeated_in_float32(
     run_clover: Callable, arguments: list[object], tmp_path: Path
 ) -> None:
     data = tmp_path / "audit.json"
-    done = run_clover(*arguments, "--dtype", "bfloat16", "--temperature", 0, "--json", data)
+    done = run_clover(*arguments, "--dtype", "bfloat16", "--json", data)
     assert done.code == 0, done.out + done.err
-    assert [part["dtype"] for part in json.loads(data.read_text())["parts"]] == ["bfloat16", "float32"]
+    found = json.loads(data.read_text())
+    assert [part["dtype"] for part in found["parts"]] == ["bfloat16", "float32"]
+    tests = [list(part["p_values"].values()) for part in found["parts"]]
+    assert found["sampled_p_value"] == min([1.0, *(2 * len(own) * min(own) for own in tests)])
 
 
 def test_a_defect_is_an_exit_code(
@@ -83,15 +90,55 @@ def test_a_defect_is_an_exit_code(
     first = next(one for way in found["parts"][0]["ways"] for one in way["differences"] if one["defect"])
     assert {"prompt", "position", "expected", "token", "gap", "noise"} <= set(first)
     assert "Defect: output is changed" in done.out
+    assert re.search(r"compared +prompt +position +expected", done.out)
     assert "very-secret" not in done.out + data.read_text()
+
+
+def facts(arguments: list[object], run_clover: Callable, where: Path) -> tuple[str, dict[str, Any]]:
+    """What an audit without --draft prints, and its JSON."""
+    data, at = where / "audit.json", arguments.index("--draft")
+    more = ("--temperature", 0, "--max-prompts", 1, "--json", data)
+    done = run_clover(*arguments[:at], *arguments[at + 2 :], *more)
+    assert done.code == 0, done.out + done.err
+    return done.out, json.loads(data.read_text())
+
+
+def test_the_draft_of_smollm2_is_found_by_its_target(
+    run_clover: Callable, arguments: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A tiny target that the package takes for SmolLM2; its draft counts as the package's own."""
+    target, draft = (Path(str(arguments[arguments.index(name) + 1])) for name in ("--target", "--draft"))
+    monkeypatch.setattr(assets, "_SMOLLM2_WEIGHTS", tensors_fingerprint(TargetModel.load(target)))
+    monkeypatch.setattr(assets, "SMOLLM2_DRAFTS", {"smollm2/recall": draft})
+    said, found = facts(arguments, run_clover, tmp_path)
+    assert found["draft"] == "smollm2/recall" and "1 prompt," in said
+    assert any(way["name"].startswith("clover2, ") for way in found["parts"][0]["ways"])
+
+
+def test_only_trees_of_a_draft_need_one(
+    run_clover: Callable, arguments: list[object], tmp_path: Path
+) -> None:
+    at = arguments.index("--draft")
+    done = run_clover(*arguments[:at], *arguments[at + 2 :])
+    assert done.code == 2 and "a target was given but no draft" in done.err and done.err.count("\n") == 1
+    with_lookup = [*arguments[: arguments.index("--tree")], "--tree", "lookup"]
+    assert facts(with_lookup, run_clover, tmp_path)[1]["draft"] == "lookup"
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--target", "x"], "no draft"),
-        (["--plain-server", "http://x"], "--server"),
-        (["--server", "http://x", "--draft", "y"], "leave out"),
+        (
+            ["--plain-server", "http://x"],
+            "without --server, nothing is asked of one; leave out --plain-server",
+        ),
+        (["--model", "x"], "leave out --model"),
+        (["--server", "http://x", "--target", "x", "--draft", "y"], "leave out --target, --draft\n"),
+        (["--server", "http://x", "--tree", "lookup"], "leave out --tree\n"),
+        (["--server", "http://x", "--against", "transformers"], "leave out --against\n"),
+        (["--server", "http://x", "--dtype", "float32", "--device", "cpu"], "leave out --dtype, --device\n"),
+        (["--server", "http://x", "--trust-remote-code"], "leave out --trust-remote-code\n"),
+        (["--server", "http://x", "--compile", "--no-float32"], "leave out --compile, --no-float32\n"),
         (["--tree", "hedge"], "hedge"),
         (["--prompts", "missing.json"], "missing.json"),
         (["--html", "."], "directory"),

@@ -74,6 +74,7 @@ class Findings:
     Args:
         p_values: of the tests of sampled tokens.
         other: defects that belong to no way, in words.
+        parts: of the audit, which share its chance of a false alarm.
     """
 
     dtype: str
@@ -81,6 +82,7 @@ class Findings:
     ways: list[Way] = field(default_factory=list)
     p_values: dict[str, float] = field(default_factory=dict)
     other: list[str] = field(default_factory=list)
+    parts: int = 1
 
     @property
     def tokens(self) -> int:
@@ -99,8 +101,8 @@ class Findings:
 
     @property
     def p_value(self) -> float | None:
-        """The smallest of all tests, corrected for their number; None without tests."""
-        return holm(list(self.p_values.values())) if self.p_values else None
+        """The smallest of all tests, corrected for their number and for that of the parts; None without tests."""
+        return min(1.0, self.parts * holm(list(self.p_values.values()))) if self.p_values else None
 
     @property
     def problems(self) -> list[str]:
@@ -134,6 +136,7 @@ def compare(
     """
     way = Way(name, sum(map(len, traced.texts)), traced.acceptance.tau)
     changed, scaled = 0, []
+    prompts = list(dict.fromkeys(request.prompt for request in requests))  # some are there more than once
     for number, (request, old, new) in enumerate(zip(requests, reference, traced.texts, strict=True)):
         if not same_text[number]:
             continue
@@ -142,7 +145,9 @@ def compare(
         scaled += [error / unit for error, unit in zip(traced.errors[number], scale, strict=False)]
         reading = known if new == old else judge.read(request, new)
         changed += len(reading.flips)
-        way.differences += _differences(judge, name, number + 1, request, (old, known), (new, reading))
+        way.differences += _differences(
+            judge, name, prompts.index(request.prompt) + 1, request, (old, known), (new, reading)
+        )
     if scaled:
         way.worst, way.median = max(scaled), median(scaled)
     way.problems += _problems(way, judge.noise, changed)

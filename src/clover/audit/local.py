@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
+from typing import TypeVar
 
 from clover.audit.distribution import from_probs
 from clover.audit.findings import Findings, compare
@@ -15,6 +17,7 @@ from clover.sampling import SamplingParams
 
 PLAIN = "plain"
 Told = Callable[[int, str], None]  # tokens that were written, and by what
+_Prompt = TypeVar("_Prompt")
 
 
 @dataclass(frozen=True)
@@ -26,19 +29,31 @@ class Mode:
 
 
 def make_modes(
-    prompts: Sequence[tuple[int, ...]], new_tokens: int, temperature: float, vocab_size: int
+    prompts: Sequence[tuple[int, ...]], new_tokens: int, temperature: float, vocab_size: int, batch_size: int
 ) -> list[Mode]:
-    """All prompts decoded greedily; then with other parameters in every row, greedy ones among them."""
-    greedy = tuple(Request(prompt, new_tokens) for prompt in prompts)
+    """All prompts decoded greedily; then with other parameters in every row, greedy ones among them.
+
+    Few prompts are taken again: `batch_size` rows do run together, and no parameters are left out.
+    """
+    greedy = tuple(Request(prompt, new_tokens) for prompt in at_least(batch_size, prompts))
     modes = [Mode("greedy", greedy)]
     if temperature:
         mixed = mixed_params(temperature, vocab_size)
-        rows = zip(
-            prompts, (mixed[at % len(mixed)] for at in range(len(prompts))), range(len(prompts)), strict=True
+        rows = enumerate(at_least(max(batch_size, len(mixed)), prompts))
+        sampled = (
+            Request(prompt, new_tokens, replace(mixed[seed % len(mixed)], seed=seed)) for seed, prompt in rows
         )
-        sampled = (Request(prompt, new_tokens, replace(own, seed=seed)) for prompt, own, seed in rows)
         modes.append(Mode(f"mixed, T = {temperature:g}", tuple(sampled)))
     return modes
+
+
+def at_least(count: int, prompts: Sequence[_Prompt]) -> list[_Prompt]:
+    """All prompts, and again from the start where they are fewer.
+
+    >>> at_least(5, "abc"), at_least(2, "abc")
+    (['a', 'b', 'c', 'a', 'b'], ['a', 'b', 'c'])
+    """
+    return list(islice(cycle(prompts), max(count, len(prompts))))
 
 
 def mixed_params(temperature: float, vocab_size: int) -> list[SamplingParams]:
@@ -97,15 +112,15 @@ class LocalAudit:
         return self.findings
 
     def _reference(self, mode: Mode, told: Told) -> list[tuple[int, ...]]:
-        """Texts that the others are compared with, one after the other."""
-        found = []
-        for request in mode.requests:
+        """Texts that the others are compared with, one after the other; equal requests have equal ones."""
+        found = dict[Request, tuple[int, ...]]()
+        for request in dict.fromkeys(mode.requests):
             if self.reference is None or request.params != SamplingParams():
-                found += trace(self.engines[PLAIN], [request], 1).texts
+                (found[request],) = trace(self.engines[PLAIN], [request], 1).texts
             else:
-                found += self.reference([request]).texts
-            told(len(found[-1]), f"the reference, {mode.name}")
-        return found
+                (found[request],) = self.reference([request]).texts
+            told(len(found[request]), f"the reference, {mode.name}")
+        return [found[request] for request in mode.requests]
 
     def _way(
         self,

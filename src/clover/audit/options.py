@@ -49,7 +49,8 @@ class AuditOptions(options.ModelOptions):
     plain_server: Annotated[
         str | None,
         _server(
-            'The same without speculation. Left out: the first one, asked with "speculation": false.',
+            "A server of the same model without speculation. Left out: the first one, asked with "
+            '"speculation": false.',
             metavar="URL",
         ),
     ] = None

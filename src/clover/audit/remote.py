@@ -18,6 +18,7 @@ from clover.audit.distribution import two_samples
 from clover.audit.endpoint import Answer, Endpoint
 from clover.audit.findings import ENDED, Difference, Findings, Way
 from clover.audit.judge import SAFETY, Noise
+from clover.audit.local import at_least
 from clover.errors import UserError
 
 _NO_TIE = 1.0  # a gap of log-probabilities above it is none, whatever other shapes say
@@ -26,6 +27,7 @@ _LEAST_ERROR = 0.01  # of log-probabilities; below SAFETY times it nothing is a 
 _RARE = 1e-3  # chance of so many differences of sampled texts
 _UNKNOWN = "\ufffd"  # half a character: tokens of other ids have this name, too
 _ASKED_AGAIN = 4  # positions per prompt
+_MIXED: list[dict[str, Any]] = [{}, {"top_p": 0.9}, {"frequency_penalty": 0.5}]  # of sampled texts, in turn
 _DRAWS, _DRAWN_TOKENS, _DRAWN_PROMPTS = 200, 6, 4
 Told = Callable[[int, str], None]
 
@@ -53,21 +55,22 @@ class RemoteAudit:
     @property
     def work(self) -> int:
         """Requests that will be sent, about."""
-        sampled = 0 if not self.temperature else 1 if self.coupled else 0
-        draws = (
-            0 if self.coupled or not self.temperature else 2 * _DRAWS * min(len(self.prompts), _DRAWN_PROMPTS)
-        )
-        return len(self.prompts) * ((2 + len(self.sizes)) * (1 + sampled) + _ASKED_AGAIN) + draws
+        sampled, few = bool(self.temperature), len(self.prompts)
+        rows = max(few, *self.sizes)
+        if sampled and self.coupled:
+            rows += max(rows, len(_MIXED))
+        draws = 2 * _DRAWS * min(few, _DRAWN_PROMPTS) if sampled and not self.coupled else 0
+        return rows * (2 + len(self.sizes)) + few * _ASKED_AGAIN + draws
 
     def run(self, told: Told = lambda count, doing: None) -> Findings:
         """Do it all; UserError if a server cannot be used, or does not say that it drafts where it has to."""
         self.drafting, self.plain = self.drafting.named(), self.plain.named()
-        self._mode("greedy", [self._request(prompt, 0.0) for prompt in self.prompts], told)
+        rows = at_least(max(self.sizes), self.prompts)
+        self._mode("greedy", [self._request(prompt, 0.0) for prompt in rows], told)
         if self.temperature and self.coupled:
-            more: list[dict[str, Any]] = [{}, {"top_p": 0.9}, {"frequency_penalty": 0.5}]
             requests = [
-                self._request(prompt, self.temperature) | {"seed": seed} | more[seed % len(more)]
-                for seed, prompt in enumerate(self.prompts)
+                self._request(prompt, self.temperature) | {"seed": seed} | _MIXED[seed % len(_MIXED)]
+                for seed, prompt in enumerate(at_least(len(_MIXED), rows))
             ]
             self._mode(f"T = {self.temperature:g}", requests, told)
         elif self.temperature:
@@ -81,9 +84,9 @@ class RemoteAudit:
         alone = self._ask(self.plain, requests, 1, told, f"plain, one by one, {name}")
         beside = self._ask(self.plain, requests, max(4, *self.sizes), told, f"plain, together, {name}")
         if name == "greedy":
-            self.findings.noise = _noise(
-                self._measure(alone, beside), self._measure_again(requests, alone, told)
-            )
+            few = len(self.prompts)  # those after them are the same ones
+            again = self._measure_again(requests[:few], alone[:few], told)
+            self.findings.noise = _noise(self._measure(alone, beside), again)
         greedy = name == "greedy"
         for size in self.sizes:
             way = Way(f"server, {size} at a time, {name}", 0, 0.0)
@@ -108,7 +111,7 @@ class RemoteAudit:
     ) -> list[float]:  # fmt: skip
         """Note the first difference of each text; returns errors of log-probabilities where texts agree."""
         errors: list[float] = []
-        for number, (request, before, after) in enumerate(zip(requests, old, new, strict=True), start=1):
+        for request, before, after in zip(requests, old, new, strict=True):
             first = _first_difference(before.tokens, after.tokens)
             errors += _moved(before, after, first)
             if first is None:
@@ -119,9 +122,9 @@ class RemoteAudit:
                 gap, noise = self._gap(request, before, first, pair, told)
             tie = gap <= SAFETY * max(noise, self.findings.noise.pair) and gap <= _NO_TIE
             expected, token = (ENDED if one is None else one for one in pair)
-            defect = greedy and not tie
+            defect, prompt = greedy and not tie, self.prompts.index(request["prompt"]) + 1
             way.differences.append(
-                Difference(way.name, number, first + 1, expected, token, gap, noise, defect)
+                Difference(way.name, prompt, first + 1, expected, token, gap, noise, defect)
             )
         if not greedy and way.differences:
             likely = 2 * way.tokens * self.findings.noise.pair / self.temperature

@@ -15,7 +15,10 @@ from clover.audit.rules import Rules
 from clover.engine import Engine
 from clover.target import TargetModel
 
-_TEXTS, _TOKENS = 4, 16  # texts that are decoded again, and new tokens of each
+_TEXTS, _TOKENS = (
+    5,
+    16,
+)  # texts that are decoded again, so many as there are mixed parameters; new tokens of each
 
 
 def repeat(audit: LocalAudit, found: Findings, make: Callable[[], dict[str, Engine]], told: Told) -> Findings:
@@ -38,8 +41,8 @@ def repeat(audit: LocalAudit, found: Findings, make: Callable[[], dict[str, Engi
 
 
 def _modes(audit: LocalAudit, differences: list[Difference]) -> list[Mode]:
-    """Texts from where they differed, then those of the audit while there are few."""
-    modes = []
+    """Texts from where they differed, then those of the audit while there are few; enough for the largest batch."""
+    modes, count = [], max(_TEXTS, *audit.batch_sizes)
     for mode in audit.modes:
         own = set(mode.requests)
         again = [
@@ -47,7 +50,7 @@ def _modes(audit: LocalAudit, differences: list[Difference]) -> list[Mode]:
             for one in differences
             if one.request in own
         ]
-        chosen = list(dict.fromkeys([*again[:_TEXTS], *mode.requests]))[:_TEXTS]
+        chosen = [*list(dict.fromkeys(again))[:_TEXTS], *mode.requests][:count]
         modes.append(Mode(mode.name, tuple(replace(one, max_new_tokens=_TOKENS) for one in chosen)))
     return modes
 

@@ -98,7 +98,7 @@ def _places(part: Findings, name: Name) -> Table:
     ]
     left = len(ordered) - len(rows)
     note = f"{left} more are in the JSON file" if left else ""
-    columns = ("compared", "prompt", "token", "expected", "found", "gap", "noise", "is")
+    columns = ("compared", "prompt", "position", "expected", "found", "gap", "noise", "is")
     return Table(f"Differences in {part.dtype}", columns, rows, note)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from clover.audit.repeat import repeat
 from clover.audit.report import CLEAN, make_report
 from clover.audit.trace import TracedTarget, trace
 from clover.data.tasks import fitting, read_tasks, spread
+from clover.drafting.prompt_lookup import LOOKUP
 from clover.engine import Engine
 from clover.errors import UserError
 from clover.evaluate.run import choose_prompts
@@ -34,6 +36,11 @@ _MARGIN = 16  # tokens that a text may be longer in the shapes that measure roun
 _CHAIN = 4
 _DRAWS = 1000  # per prompt
 _LOW = (torch.bfloat16, torch.float16)
+_HERE = (  # options of an audit in this process, and of one of a server
+    *("target", "draft", "trees", "against", "dtype", "device"),
+    *("trust_remote_code", "compile", "no_float32"),
+)
+_THERE = ("plain_server", "model")
 
 
 def run_audit(options: AuditOptions, console: Console | None = None, errors: Console | None = None) -> bool:
@@ -62,12 +69,10 @@ def run_audit(options: AuditOptions, console: Console | None = None, errors: Con
 
 def _check(options: AuditOptions) -> None:
     if options.server is None:
-        if options.plain_server is not None:
-            raise UserError("--plain-server is for --server, which is missing")
-        if options.target is not None and options.draft is None:
-            raise UserError("a target was given but no draft; give its draft, or --draft lookup")
-    elif options.target or options.draft or options.trees or options.against != "plain":
-        raise UserError("--server is audited as it runs; leave out --target, --draft, --tree and --against")
+        if given := _given(options, _THERE):
+            raise UserError(f"without --server, nothing is asked of one; leave out {given}")
+    elif given := _given(options, _HERE):
+        raise UserError(f"--server is audited as it runs; leave out {given}")
     for tree in options.trees:
         api.what_drafts(*_how(tree))
     if options.prompts is not None:
@@ -75,6 +80,13 @@ def _check(options: AuditOptions) -> None:
     check_outputs(options.json)
     if options.html is not None:
         check_output_file(options.html)
+
+
+def _given(options: AuditOptions, names: Sequence[str]) -> str:
+    """Those of the options that are not at their defaults, as they are written; empty if none."""
+    default = AuditOptions()
+    given = [name for name in names if getattr(options, name) != getattr(default, name)]
+    return ", ".join("--" + name.removesuffix("s").replace("_", "-") for name in given)
 
 
 def _how(tree: str) -> tuple[str, str | None]:
@@ -113,10 +125,10 @@ def _remote(options: AuditOptions, progress: Progress) -> Report:
 
 def _local(options: AuditOptions, progress: Progress) -> Report:
     target = _load(options, options.dtype)
-    engines = _engines(options, target)
-    modes = local.make_modes(
-        _prompts(options, target), options.max_new_tokens, options.temperature, target.vocab_size
-    )
+    draft, prompts = _draft(options, target), _prompts(options, target)
+    engines = _engines(options, target, draft)
+    length, size = options.max_new_tokens, max(options.batch_sizes)
+    modes = local.make_modes(prompts, length, options.temperature, target.vocab_size, size)
     reference = TransformersGenerate(target) if options.against == "transformers" else None
     audit = local.LocalAudit(engines, modes, options.batch_sizes, reference)
     repeats = target.dtype in _LOW and not options.no_float32
@@ -126,16 +138,18 @@ def _local(options: AuditOptions, progress: Progress) -> Report:
         _draw(options, audit, found[0], progress)
     if repeats:
         try:
-            found.append(repeat(audit, found[0], lambda: _exact(options), _told(progress)))
+            found.append(repeat(audit, found[0], lambda: _exact(options, draft), _told(progress)))
         except torch.OutOfMemoryError:
             notes.append(("float32", "not repeated: there is no memory for the weights in float32"))
     facts = {
         "target": options.target or "embedded",
-        "draft": options.draft or "embedded",
+        "draft": _draft_name(options, draft),
         "against": options.against,
     }
     origin = _provenance(options, target.device, target.dtype)
-    shown = [*facts.items(), _run_fact(options, len(modes[0].requests))]
+    shown = [*facts.items(), _run_fact(options, len(prompts))]
+    for part in found:
+        part.parts = len(found)
     return make_report(found, origin, shown, lambda token: _token_name(target, token), notes)
 
 
@@ -144,17 +158,34 @@ def _load(options: AuditOptions, dtype: str | None) -> TracedTarget:
     return TracedTarget(TargetModel.load(name, dtype, options.device, options.trust_remote_code))
 
 
-def _exact(options: AuditOptions) -> dict[str, Engine]:
+def _exact(options: AuditOptions, draft: str | None) -> dict[str, Engine]:
     """The engines in float32."""
-    return _engines(options, _load(options, "float32"))
+    return _engines(options, _load(options, "float32"), draft)
 
 
-def _engines(options: AuditOptions, target: TracedTarget) -> dict[str, Engine]:
+def _trees(options: AuditOptions) -> tuple[str, ...]:
+    return options.trees or ((LOOKUP,) if options.draft == LOOKUP else ("auto", "draft", LOOKUP))
+
+
+def _draft(options: AuditOptions, target: TargetModel) -> str | None:
+    """Where the draft is; None if no tree needs one."""
+    if {local.PLAIN, LOOKUP}.issuperset(_trees(options)):
+        return None
+    return assets.draft_place(options.draft, None if options.target is None else target)
+
+
+def _draft_name(options: AuditOptions, place: str | None) -> str:
+    if place is None:
+        return LOOKUP if LOOKUP in _trees(options) else "none"
+    own = {str(place): name for name, place in assets.SMOLLM2_DRAFTS.items()}
+    return options.draft or own.get(place, "embedded")
+
+
+def _engines(options: AuditOptions, target: TracedTarget, place: str | None) -> dict[str, Engine]:
     def make(tree: str) -> Engine:
-        return api.make_engine(target, options.draft, api.what_drafts(*_how(tree)), options.compile)
+        return api.make_engine(target, place, api.what_drafts(*_how(tree)), options.compile)
 
-    names = options.trees or (("lookup",) if options.draft == "lookup" else ("auto", "draft", "lookup"))
-    engines = {local.PLAIN: make(local.PLAIN)} | {name: make(name) for name in names}
+    engines = {local.PLAIN: make(local.PLAIN)} | {name: make(name) for name in _trees(options)}
     draft = engines["draft"].draft if "draft" in engines else None
     if not options.trees and draft is not None:
         name = f"chain:{min(_CHAIN, draft.max_depth)}"
@@ -207,8 +238,8 @@ def _provenance(options: AuditOptions, device: torch.device, dtype: torch.dtype)
 def _run_fact(options: AuditOptions, prompts: int) -> tuple[str, str]:
     sizes = ", ".join(map(str, options.batch_sizes))
     sampled = f" and sampled at T = {options.temperature:g}" if options.temperature else ""
-    text = f"{prompts} prompts, {options.max_new_tokens} new tokens each at most, batches of {sizes}, greedy{sampled}"
-    return "run", text
+    text = f"{prompts} prompt{'s' if prompts > 1 else ''}, {options.max_new_tokens} new tokens each at most"
+    return "run", f"{text}, batches of {sizes}, greedy{sampled}"
 
 
 def _token_name(target: TargetModel, token: int | str) -> str:
