@@ -16,6 +16,7 @@ import openai
 import pytest
 
 from tests.conftest import Finished
+from tests.serve.live import wait_for
 from tests.tiny import save_tiny_pair
 
 
@@ -78,9 +79,42 @@ def test_kill_9_in_the_middle_of_work_damages_nothing(tmp_path: Path) -> None:
     assert texts[0] == texts[1] != "" and contents(tmp_path) == before
 
 
+def closed(port: int) -> bool:
+    """Whether nobody listens there."""
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) != 0
+
+
 def contents(place: Path) -> dict[Path, bytes]:
     """All files below."""
     return {file: file.read_bytes() for file in place.rglob("*") if file.is_file()}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_what_runs(tmp_path: Path, number: signal.Signals) -> None:
+    target, draft = save_tiny_pair(tmp_path, context=4096)
+    models = ["--target", str(target), "--draft", str(draft), "--name", "small"]
+    command = [sys.executable, "-m", "clover", "serve", *models, "--port", "0"]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    ) as process:
+        try:
+            assert process.stderr is not None
+            found = re.search(r"(http://127\.0\.0\.1:(\d+)/v1)", process.stderr.readline())
+            assert found
+            client = openai.OpenAI(base_url=found[1], api_key="none", max_retries=0)
+            asked = {"model": "small", "prompt": "abc", "max_tokens": 4000, "temperature": 1.5}
+            stream = client.completions.create(**asked, stream=True, extra_body={"ignore_eos": True})  # type: ignore[call-overload]
+            next(stream)
+            process.send_signal(number)
+            wait_for(lambda: closed(int(found[2])))  # signals that come at once are one
+            process.send_signal(number)
+            with pytest.raises(openai.APIError, match="the server is stopping"):
+                list(stream)
+            assert process.wait(30) == 0 and process.stderr.read() == ""
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize(
@@ -97,6 +131,26 @@ def test_options_that_cannot_be_are_refused(
 ) -> None:
     code, _, err = run_clover("serve", *options)
     assert code == 2 and said in err
+
+
+@pytest.mark.parametrize(("said", "place"), [(".", "mine"), ("..", "mine/inner"), ("mine", ".")])
+def test_a_directory_has_a_name_however_it_is_said(
+    run_clover: Callable[..., Finished],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    said: str,
+    place: str,
+) -> None:
+    import clover.serve.run
+
+    names: list[str] = []
+    monkeypatch.setattr(clover.serve.run, "run", lambda model, name, *_: names.append(name))
+    target, _ = save_tiny_pair(tmp_path)
+    target.rename(tmp_path / "mine")
+    (tmp_path / "mine" / "inner").mkdir()
+    monkeypatch.chdir(tmp_path / place)
+    code, _, err = run_clover("serve", "--port", 0, "--target", said, "--draft", "lookup")
+    assert (code, names) == (0, ["mine"]), err
 
 
 def test_a_port_that_is_taken_is_an_error(run_clover: Callable[..., Finished]) -> None:

@@ -2,19 +2,16 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import clover
+from clover.serve.guard import POLICY
 
 PAGE = Path(clover.__file__).parent / "serve" / "page"
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
@@ -34,8 +31,16 @@ class Step:
             {"text": self.nodes[node], "source": self.source, "depth": depth}
             for depth, node in enumerate(self.accepted, start=1)
         ]
-        own = {"text": self.own, "source": "target", "depth": len(taken) + 1}
+        own = {"text": self.own, "source": "target", "depth": 0}
         return [*taken, own] if self.own else taken
+
+    @property
+    def deepest(self) -> int:
+        """Depth of the tree."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 if parent < 0 else depths[parent] + 1)
+        return max(depths, default=0)
 
 
 def chain(*tokens: str, accepted: int, own: str, source: str = "draft") -> Step:
@@ -76,8 +81,9 @@ class Script:
             speculation |= {"accepted": step.accepted, "tokens": tokens}
             yield {"choices": [{"index": 0, **choice, "finish_reason": None}], "speculation": speculation}
         reason = {"delta": {}} if "chat" in path else {"text": ""}
-        yield {"choices": [{"index": 0, **reason, "finish_reason": "stop"}]}
-        yield {"choices": [], "usage": {"completion_tokens": sum(len(step.tokens()) for step in steps)}}
+        yield {"choices": [{"index": 0, **reason, "finish_reason": "stop"}]} | _acceptance(steps)
+        usage = {"completion_tokens": sum(len(step.tokens()) for step in steps)}
+        yield {"choices": [], "usage": usage} | _acceptance(steps)
 
     def _plain(self) -> list[Step]:
         whole = self.plain_text
@@ -85,6 +91,17 @@ class Script:
             [token["text"] for step in self.steps for token in step.tokens()] if whole is None else [whole]
         )
         return [Step(own=text) for text in texts]
+
+
+def _acceptance(steps: Sequence[Step]) -> dict[str, Any]:
+    """As the server tells it at the end of an answer."""
+    counts, depths = [len(step.accepted) for step in steps], sum(step.deepest for step in steps)
+    told = {
+        "mean_acceptance_length": 1 + sum(counts) / len(counts),
+        "draft_acceptance_rate": sum(counts) / depths if depths else None,
+        "acceptance_histogram": [counts.count(n) for n in range(max(counts) + 1)],
+    }
+    return {"speculative_decoding": told}
 
 
 class _Handler(BaseHTTPRequestHandler):

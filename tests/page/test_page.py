@@ -100,12 +100,22 @@ def test_numbers_and_histogram_follow_from_the_steps(page: Page) -> None:
     answered(page)
     expect(page.locator("#speed")).to_have_text("250")  # 10 tokens in 4 steps of 10 ms
     expect(page.locator("#tau")).to_have_text("2.50")
-    expect(page.locator("#accepted")).to_have_text("75 %")  # 6 of 8
+    expect(page.locator("#accepted")).to_have_text("86 %")  # 6 of 7 depths
     picture = page.locator(".histogram")
     expect(picture).to_have_attribute(
         "aria-label", "Of 4 steps, 0 accepted: 1, 1 accepted: 1, 2 accepted: 1, 3 accepted: 1"
     )
     expect(page.locator("#status")).to_have_text("Answer finished: 10 tokens, 2.5 per step.")
+
+
+def test_what_is_accepted_means_the_same_before_the_end(page: Page, script: Script) -> None:
+    script.hold = threading.Event()
+    ask(page)
+    expect(page.locator("#step-name")).to_contain_text("step 3 of 3")
+    expect(page.locator("#accepted")).to_have_text("80 %")  # 4 of 5 depths, of which one has two candidates
+    expect(page.locator("#tau")).to_have_text("2.33")
+    script.hold.set()
+    answered(page)
 
 
 def test_the_slider_goes_back_through_the_steps_by_keyboard(page: Page) -> None:

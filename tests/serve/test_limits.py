@@ -285,19 +285,3 @@ def test_a_request_that_takes_too_long_is_ended(tiny_model: Clover) -> None:
         *_, last = live.events("/v1/completions", LONG)
         assert last["error"]["code"] == "timeout"
         live.until_idle()
-
-
-def test_a_stop_lets_running_requests_end_and_takes_no_new_ones(tiny_model: Clover) -> None:
-    with serving(tiny_model) as live:
-        found: list[Any] = []
-        running = threading.Thread(target=lambda: found.append(live.events("/v1/completions", LONG)))
-        with engines_held():
-            running.start()
-            wait_for(lambda: live.service.worker.running == 1)
-            live.server.should_exit = True
-        running.join(60)
-        [events] = found
-        assert events[-1]["choices"][0]["finish_reason"] == "length"
-        live.thread.join(30)
-        with pytest.raises(ConnectionRefusedError):
-            live.connect()

@@ -7,8 +7,10 @@ from typing import Any
 import openai
 import pytest
 
+from clover.api import Clover
 from tests.serve.live import NAME, Live
 
+TEXTS, CHATS = "/v1/completions", "/v1/chat/completions"
 TEXT = {"model": NAME, "prompt": "abc abc abc", "max_tokens": 10, "temperature": 0}
 CHAT = {
     "model": NAME,
@@ -196,6 +198,74 @@ def test_limits_of_new_tokens(client: openai.OpenAI) -> None:
 def test_what_cannot_be_done_is_refused_clearly(client: openai.OpenAI, options: Any, said: str) -> None:
     with pytest.raises(openai.BadRequestError, match=said):
         client.chat.completions.create(**CHAT | options)
+
+
+SHORT, FULL = {"role": "user", "content": "a"}, [5] * 128
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code", "param", "said"),
+    [
+        (
+            TEXTS,
+            {"prompt": FULL},
+            "context_length_exceeded",
+            "prompt",
+            "the 128 tokens of the prompt do not fit",
+        ),
+        (TEXTS, {"prompt": FULL, "max_tokens": 1}, "context_length_exceeded", "prompt", "the 128 tokens"),
+        (
+            CHATS,
+            {"messages": [SHORT] * 30},
+            "context_length_exceeded",
+            "messages",
+            "tokens of the prompt do not",
+        ),
+        (TEXTS, {"prompt": "a", "max_tokens": 999}, "context_length_exceeded", "max_tokens", "999 new ones"),
+        (
+            CHATS,
+            {"messages": [SHORT], "max_completion_tokens": 999, "max_tokens": 3},
+            "context_length_exceeded",
+            "max_completion_tokens",
+            "999 new ones",
+        ),
+        (TEXTS, {"prompt": "a", "logit_bias": {"99999": 1}}, "invalid_value", "logit_bias", "vocabulary"),
+        (TEXTS, {"prompt": "a", "temperature": 1e-9}, "invalid_value", "temperature", "at least 1e-5"),
+        (TEXTS, {"prompt": [99999]}, "invalid_value", "prompt", "outside the vocabulary"),
+        (TEXTS, {"prompt": []}, "invalid_value", "prompt", "prompt: it must not be empty"),
+        (TEXTS, {"prompt": "a", "stop": ""}, "invalid_value", "stop", "stop: it must not be empty"),
+        (TEXTS, {"prompt": 5}, "invalid_value", "prompt", "it must be a valid string"),
+        (TEXTS, {"prompt": "a", "best_of": 2}, "invalid_value", "best_of", "does not support"),
+        (TEXTS, {"prompt": "a", "stream_options": {}}, "invalid_value", "stream_options", "needs stream"),
+        (
+            CHATS,
+            {"messages": [SHORT], "stream": False, "stream_options": {"include_usage": True}},
+            "invalid_value",
+            "stream_options",
+            "needs stream",
+        ),
+    ],
+)
+def test_errors_name_the_field(
+    live: Live, path: str, body: dict[str, Any], code: str, param: str, said: str
+) -> None:
+    status, answer = live.post(path, body)
+    error = answer["error"]
+    assert (status, error["code"], error["param"]) == (400, code, param) and said in error["message"]
+
+
+def test_an_empty_prompt_is_named_too(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Clover, "encode", lambda *_: [])  # as tokenizers do that put nothing before a text
+    status, answer = live.post(TEXTS, {"prompt": ""})
+    assert (status, answer["error"]["param"]) == (400, "prompt") and "is empty" in answer["error"]["message"]
+
+
+def test_what_asks_for_nothing_is_accepted(live: Live) -> None:
+    body = {"prompt": "a", "max_tokens": 1, "best_of": 1, "suffix": "", "stream_options": None}
+    assert live.post(TEXTS, body | {"user": "x", "metadata": {"a": "b"}, "service_tier": "auto"})[0] == 200
+    chat = {"messages": [SHORT | {"name": "x"}], "max_tokens": 1, "parallel_tool_calls": True}
+    chat |= {"modalities": ["text"], "safety_identifier": "x", "prompt_cache_key": "x"}
+    assert live.post(CHATS, chat)[0] == 200
 
 
 def test_another_model_is_not_found(client: openai.OpenAI) -> None:

@@ -31,8 +31,8 @@ def serve(options: ServeOptions) -> None:
     taken = listen(options.host, options.port)
     model = options.load()
     drafts = model.engine.draft
-    draft = None if drafts is None else Path(options.draft or drafts.config.model_type).name
-    name = options.name or Path(options.target or "clover-embedded").name
+    draft = None if drafts is None else _last_name(options.draft or drafts.config.model_type)
+    name = options.name or _last_name(options.target or "clover-embedded")
     if options.api_key is None and options.host not in _LOCAL:
         print("clover serve: no API key: whoever reaches this address can use it", file=sys.stderr)
 
@@ -40,3 +40,9 @@ def serve(options: ServeOptions) -> None:
         print(f"{name} is served at {address}/v1 · page at {address}/", file=sys.stderr, flush=True)
 
     run(model, name, draft, options, taken, tell)
+
+
+def _last_name(said: str) -> str:
+    """The last part of a hub's name or of a path, which `.` and `..` have only once they are resolved."""
+    name = Path(said).name
+    return Path(said).resolve().name if name in ("", "..") else name

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from jinja2 import TemplateError
@@ -63,17 +64,15 @@ class Asking:
         if len(given) * texts > self._most_texts:
             message = f"{len(given) * texts} texts are asked for at once; the most is {self._most_texts}"
             raise ApiError(400, message, "invalid_value", "n")
-        prompts = [tuple(self._encoded(prompt)) for prompt in given]
+        prompts = [tuple(self._encoded(prompt, _prompt_field(body))) for prompt in given]
         seed = secrets.randbits(63) if body.seed is None else body.seed
         made = [self._request(body, prompt, seed + i) for prompt in prompts for i in range(texts)]
         return Asked(body, tuple(made), sum(map(len, prompts)))
 
-    def _encoded(self, prompt: str | Sequence[int] | list[dict[str, str]]) -> Sequence[int]:
-        field, length = _prompt_field(prompt), _characters(prompt)
+    def _encoded(self, prompt: str | Sequence[int] | list[dict[str, str]], field: str) -> Sequence[int]:
+        length = _characters(prompt)
         if length > self._most_characters:  # to read them would take seconds
-            context = self._engine.target.context_length
-            message = f"the context is {context} tokens; the {length} characters of the prompt do not fit"
-            raise ApiError(400, message, "context_length_exceeded", field)
+            raise self._too_long(f"{length} characters", field)
         try:
             return self._model.encode(prompt)
         except (TemplateError, TypeError, ValueError) as error:  # of which UserError is one
@@ -82,11 +81,15 @@ class Asking:
     def _request(self, body: Body, prompt: tuple[int, ...], seed: int) -> Request:
         stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
         options = body.stream_options
-        try:
+        with _blaming("temperature"):  # the body has bounds for all others
+            params = _params(body, seed)
+        with _blaming("logit_bias"):
+            params.check_vocabulary(self._engine.target.vocab_size)
+        with _blaming(_prompt_field(body)):
             request = Request(
                 prompt,
                 self._new_tokens(body, len(prompt)),
-                _params(body, seed),
+                params,
                 stop,
                 eos=() if body.ignore_eos else None,
                 logprobs=_logprobs(body),
@@ -94,26 +97,42 @@ class Asking:
                 show_trees=bool(body.stream and options and options.include_speculation),
             )
             self._engine.check(request)
-        except UserError as error:
-            raise ApiError(400, one_line(error), "invalid_value") from error
         return request
 
+    def _too_long(self, length: str, field: str) -> ApiError:
+        context = self._engine.target.context_length
+        message = f"the context is {context} tokens; the {length} of the prompt do not fit"
+        return ApiError(400, message, "context_length_exceeded", field)
+
     def _new_tokens(self, body: Body, prompt_tokens: int) -> int:
-        asked, default = body.max_tokens, _COMPLETION_TOKENS
+        asked, field, default = body.max_tokens, "max_tokens", _COMPLETION_TOKENS
         if isinstance(body, ChatBody):
-            asked, default = body.max_completion_tokens or asked, None
+            default = None
+            if body.max_completion_tokens is not None:
+                asked, field = body.max_completion_tokens, "max_completion_tokens"
         context = self._engine.target.context_length
         room = context - prompt_tokens
+        if room < 1:
+            raise self._too_long(f"{prompt_tokens} tokens", _prompt_field(body))
         if asked is None:
             bounds = [bound for bound in (room, self._most_tokens, default) if bound is not None]
-            return max(min(bounds), 1)
+            return min(bounds)
         if asked > room:
             message = f"the context is {context} tokens: {prompt_tokens} of the prompt and {asked} new ones do not fit"
-            raise ApiError(400, message, "context_length_exceeded", "max_tokens")
+            raise ApiError(400, message, "context_length_exceeded", field)
         if self._most_tokens is not None and asked > self._most_tokens:
             message = f"this server writes at most {self._most_tokens} tokens per text; {asked} are asked for"
-            raise ApiError(400, message, "invalid_value", "max_tokens")
+            raise ApiError(400, message, "invalid_value", field)
         return asked
+
+
+@contextmanager
+def _blaming(field: str) -> Iterator[None]:
+    """What a user would be told becomes an error that names the field."""
+    try:
+        yield
+    except UserError as error:
+        raise ApiError(400, one_line(error), "invalid_value", field) from error
 
 
 def _prompts(body: Body) -> Sequence[str | Sequence[int] | list[dict[str, str]]]:
@@ -137,9 +156,8 @@ def _characters(prompt: str | Sequence[int] | list[dict[str, str]]) -> int:
     return sum(map(len, texts))
 
 
-def _prompt_field(prompt: object) -> str:
-    chat = isinstance(prompt, list) and prompt and isinstance(prompt[0], dict)
-    return "messages" if chat else "prompt"
+def _prompt_field(body: Body) -> str:
+    return "messages" if isinstance(body, ChatBody) else "prompt"
 
 
 def _params(body: Body, seed: int) -> SamplingParams:

@@ -6,19 +6,28 @@ Field names are OpenAI's; `top_k`, `min_p`, `repetition_penalty` and `ignore_eos
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
 
 _NOTHING = (None, False, "none", "auto", "default", [], {})  # ways of not asking for something
 
 
-def _refused(what: str) -> Any:
-    """A field that clients may name, but not use."""
+def _refused(what: str, *also: Any) -> Any:
+    """A field that clients may name, but not use; `also` asks for nothing in this one."""
+    nothing = (*_NOTHING, *also)
 
     def refuse(value: Any) -> None:
-        if not any(type(value) is type(one) and value == one for one in _NOTHING):
+        if not any(type(value) is type(one) and value == one for one in nothing):
             raise ValueError(f"this server does not support {what}; leave it out")
 
-    return Annotated[None, BeforeValidator(refuse), WithJsonSchema({"enum": list(_NOTHING)})]
+    return Annotated[None, BeforeValidator(refuse), WithJsonSchema({"enum": list(nothing)})]
 
 
 class _Body(BaseModel):
@@ -110,6 +119,13 @@ class GenerationBody(_Body):
     service_tier: str | None = None
     store: _refused("stored completions") = None  # type: ignore[valid-type]
 
+    @field_validator("stream_options")
+    @classmethod
+    def _needs_stream(cls, options: StreamOptions | None, info: ValidationInfo) -> StreamOptions | None:
+        if options is not None and not info.data.get("stream", True):  # missing: it has an error of its own
+            raise ValueError("it needs stream to be true")
+        return options
+
 
 class CompletionBody(GenerationBody):
     """The body of POST /v1/completions."""
@@ -126,8 +142,8 @@ class CompletionBody(GenerationBody):
     ]
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: _refused("echo") = None  # type: ignore[valid-type]
-    suffix: _refused("suffix") = None  # type: ignore[valid-type]
-    best_of: _refused("best_of") = None  # type: ignore[valid-type]
+    suffix: _refused("suffix", "") = None  # type: ignore[valid-type]
+    best_of: _refused("best_of", 1) = None  # type: ignore[valid-type]
 
 
 class ChatBody(GenerationBody):

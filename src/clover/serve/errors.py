@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from starlette.responses import JSONResponse
 
 from clover.errors import one_line
@@ -43,16 +44,24 @@ class ApiError(Exception):
 def unreadable(error: ValidationError) -> ApiError:
     """What is wrong with a body: a refusal if there is one, else of a field that may be several things the closest."""
     found = error.errors(include_url=False, include_input=False)
-    first = max(found, key=lambda one: (one["type"] == "value_error", len(one["loc"])))
+    first = max(found, key=_closeness)
     place = ".".join(str(part) for part in first["loc"] if not _BRANCH.fullmatch(str(part)))
     problem = first["msg"].removeprefix("Value error, ").replace("Input should be", "it must be")
     if first["type"] == "extra_forbidden":
         problem = "this server does not know the field; leave it out"
+    if first["type"] in ("too_short", "string_too_short"):
+        problem = "it must not be empty"
     if first["type"] == "json_invalid":
         return ApiError(400, one_line(ValueError(problem)), "invalid_json")
     param = str(first["loc"][0]) if first["loc"] else None
     message = one_line(ValueError(f"{place}: {problem}" if place else problem))
     return ApiError(400, printable(message), "invalid_value", None if param is None else printable(param))
+
+
+def _closeness(error: ErrorDetails) -> tuple[bool, int, bool]:
+    """Higher is nearer to what was meant: a refusal, then what was read furthest, then a value of the right type."""
+    wrong_type = error["type"] in ("string_type", "list_type")
+    return error["type"] == "value_error", len(error["loc"]), not wrong_type
 
 
 def printable(text: str, most: int = 300) -> str:

@@ -33,15 +33,31 @@ class ServerOptions:
     prefix_mib: Annotated[
         int,
         _limits(
-            "For keys and values of chats that have ended, kept for their next turn.", metavar="N", min=0
+            "MiB of memory for keys and values of ended chats that later requests may reuse; 0 keeps none.",
+            metavar="N",
+            min=0,
         ),
     ] = 256
-    max_body_bytes: Annotated[int, _limits("Of a request.", metavar="N", min=1024)] = 4 * 2**20
-    max_connections: Annotated[int, _limits("Open at once; more get 503.", metavar="N", min=1)] = 1024
-    request_seconds: Annotated[float, _limits("For a request, waiting included.", metavar="S", min=1)] = 600.0
+    max_body_bytes: Annotated[
+        int, _limits("Largest request body; a larger one gets 413.", metavar="N", min=1024)
+    ] = 4 * 2**20
+    max_connections: Annotated[
+        int, _limits("Connections that are open at once; more get 503.", metavar="N", min=1)
+    ] = 1024
+    request_seconds: Annotated[
+        float, _limits("Longest time of a request, waiting included; then 408.", metavar="S", min=1)
+    ] = 600.0
     read_seconds: Annotated[
-        float, _limits("For a request to come whole, and for a client to read on.", metavar="S", min=0.1)
+        float,
+        _limits(
+            "Longest time for a request to arrive, and for a client to take nothing of its answer.",
+            metavar="S",
+            min=0.1,
+        ),
     ] = 30.0
     stop_seconds: Annotated[
-        int, _limits("For running requests to end when the server is stopped.", metavar="S", min=0)
+        int,
+        _limits(
+            "Longest time for running requests when the server is stopped; then 503.", metavar="S", min=0
+        ),
     ] = 600

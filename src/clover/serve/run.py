@@ -1,14 +1,16 @@
-"""Listen, serve, and stop when asked to: on SIGINT or SIGTERM running requests are finished first.
+"""Listen, serve, and stop when asked to: on SIGINT or SIGTERM running requests are finished first, for a while.
 
 The engine runs in the calling thread, which loaded the model; the event loop has a thread of its own.
 """
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 from collections.abc import Callable
 from threading import Thread
+from types import FrameType
 
 import uvicorn
 
@@ -18,6 +20,8 @@ from clover.serve.app import make_app
 from clover.serve.connection import Connection
 from clover.serve.options import ServerOptions
 from clover.serve.service import Service
+
+_FAREWELL_SECONDS = 1.0  # for clients to take their last answer
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -32,7 +36,40 @@ def listen(host: str, port: int) -> socket.socket:
     return taken
 
 
-def make_server(service: Service) -> uvicorn.Server:
+class Server(uvicorn.Server):
+    """uvicorn's, but that requests it does not wait for are answered. It would cancel them, with a traceback for each.
+
+    Attributes:
+        impatient: whether running requests are not waited for.
+    """
+
+    def __init__(self, config: uvicorn.Config, service: Service):
+        super().__init__(config)
+        self._service, self.impatient = service, False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop; the second signal, of either kind, does not wait."""
+        self.impatient = self.should_exit
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more requests, and return when there are none."""
+        ending = asyncio.create_task(self._end_requests())
+        await super().shutdown(sockets)
+        ending.cancel()
+
+    async def _end_requests(self) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._service.settings.stop_seconds
+        while not self.impatient and loop.time() < end:
+            await asyncio.sleep(0.05)
+        self._service.worker.refuse_all()
+        await asyncio.sleep(_FAREWELL_SECONDS)
+        for connection in list(self.server_state.connections):  # of clients that do not send, or do not read
+            connection.transport.abort()
+
+
+def make_server(service: Service) -> Server:
     """The server of a service, for `run_server`."""
     settings = service.settings
 
@@ -50,9 +87,8 @@ def make_server(service: Service) -> uvicorn.Server:
         access_log=False,
         server_header=False,
         limit_concurrency=settings.max_connections,
-        timeout_graceful_shutdown=settings.stop_seconds,
     )
-    return uvicorn.Server(config)
+    return Server(config, service)
 
 
 def run_server(server: uvicorn.Server, service: Service, taken: socket.socket) -> None:
@@ -81,7 +117,7 @@ def run(
     taken: socket.socket,
     ready: Callable[[str], None],
 ) -> None:
-    """Serve a model until SIGINT or SIGTERM; a second one ends it at once.
+    """Serve a model until SIGINT or SIGTERM; a second one ends running requests, too.
 
     Args:
         name, draft: what clients call the target and the draft; None for no draft.

@@ -140,6 +140,7 @@ class Worker:
         )
         self._held: dict[_Ticket, None] = {}  # all that were submitted and have not ended, in their order
         self._entering = 0  # requests whose prompt is being read
+        self._refuses = False
         self._inbox = SimpleQueue[Callable[[], None] | None]()
         self._ended = Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -182,8 +183,16 @@ class Worker:
             self._inbox.put(lambda ticket=ticket: ticket.lane.add(ticket))
         return stream
 
+    def refuse_all(self) -> None:
+        """End all requests with an error, and those that would still come."""
+        self._refuses = True
+        for stream in {ticket.stream for ticket in self._held}:
+            stream.fail(_stopping())
+
     def check_room(self, count: int = 1) -> None:
-        """ApiError 429 if too many wait for so many more."""
+        """ApiError 429 if too many wait for so many more, 503 after `refuse_all`."""
+        if self._refuses:
+            raise _stopping()
         if self.held + count <= self._most:
             return
         self._metrics.refused.inc()
@@ -278,3 +287,7 @@ class Worker:
         assert self._loop is not None
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function)
+
+
+def _stopping() -> ApiError:
+    return ApiError(503, "the server is stopping", "stopping")

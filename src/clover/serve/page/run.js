@@ -52,9 +52,9 @@ export class Run {
     return steps.length ? 1 + steps.reduce((sum, step) => sum + step.accepted.length, 0) / steps.length : null;
   }
 
-  /** The share of the drafted tokens that were accepted. */
+  /** The share of the drafted depths that were accepted; several candidates at one depth count once, as in the server's rate. */
   get draftAcceptanceRate() {
-    const drafted = this.steps.reduce((sum, step) => sum + step.drafted, 0);
+    const drafted = this.steps.reduce((sum, step) => sum + deepest(step.parents), 0);
     if (this.measured) return this.measured.draft_acceptance_rate;
     return drafted ? this.steps.reduce((sum, step) => sum + step.accepted.length, 0) / drafted : null;
   }
@@ -86,6 +86,13 @@ function stepOf(speculation, text, run) {
     tokens: whole ? tokens : [{ text, source: null, depth: null }],
     start: run.text.length,
   };
+}
+
+/** The deepest level of a tree in which parents come before their children; 0 without nodes. */
+function deepest(parents) {
+  const depths = [];
+  for (const parent of parents) depths.push(parent < 0 ? 1 : depths[parent] + 1);
+  return Math.max(0, ...depths);
 }
 
 /** The token that the model itself added to what the step accepted; null where it is held back, or cut off by the end. */
