@@ -7,9 +7,10 @@ import torch
 from safetensors.torch import load_file
 
 from clover import assets
-from clover.drafts import Clover1Draft, Clover2Draft, MedusaDraft, load_draft
+from clover.drafts import Clover1Draft, Clover2Draft, MedusaDraft, RecallDraft, load_draft
 from clover.integrations.vllm import ARCHITECTURES
 from clover.target import TargetModel
+from tests.families import tiny_model
 from tests.tiny import save_tiny_pair
 
 
@@ -50,6 +51,12 @@ def test_the_printed_command_names_the_directory(tmp_path, run_clover):
     done = run_clover("export", "--to", "vllm", "clover2", tmp_path / "out", "--draft-tokens", 3)
     described = json.loads(done.out[done.out.index("{") : done.out.rindex("}") + 1])
     assert described == {"method": "eagle", "model": str(tmp_path / "out"), "num_speculative_tokens": 3}
+    assert "vllm serve TARGET --speculative-config '{" in done.out
+
+
+def test_the_printed_command_serves_the_given_target(tmp_path, run_clover):
+    done = run_clover("export", "--to", "vllm", "clover2", tmp_path / "out", "--target", "my models/one")
+    assert "vllm serve 'my models/one' --speculative-config '{" in done.out
 
 
 def test_a_reduced_vocabulary_goes_along(pair, tmp_path, run_clover):
@@ -70,6 +77,25 @@ def test_the_speculators_file_names_method_and_verifier(tmp_path, run_clover):
     described = config["speculators_config"]
     assert described["verifier"] == {"name_or_path": "some/target", "architectures": ["LlamaForCausalLM"]}
     assert described["proposal_methods"] == [{"proposal_type": "greedy", "speculative_tokens": 5}]
+
+
+def test_without_a_target_the_speculators_file_names_none_as_the_help_says(tmp_path, run_clover):
+    assert run_clover("export", "--to", "speculators", "recall", tmp_path / "out").code == 0
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert config["speculators_config"]["verifier"]["name_or_path"] is None
+    shown = " ".join(run_clover("export", "--help").out.replace("│", " ").split())
+    assert "Left out: none." in shown and "the embedded one" not in shown
+
+
+@pytest.mark.parametrize("family", ["gemma", "gemma3_text", "granite"])
+@pytest.mark.parametrize("kind", [Clover1Draft, Clover2Draft])
+def test_layers_of_a_target_that_scales_its_embeddings_are_refused(family, kind, tmp_path, run_clover):
+    target = TargetModel(tiny_model(family, torch.float32))
+    kind.from_target(target).save_pretrained(tmp_path / "draft")
+    done = run_clover("export", "--to", "vllm", tmp_path / "draft", tmp_path / "out")
+    assert (done.code, f"{family}, which scales its embeddings" in done.err) == (2, True), done.err
+    RecallDraft.from_target(target).save_pretrained(tmp_path / "recall")
+    assert run_clover("export", "--to", "vllm", tmp_path / "recall", tmp_path / "out").code == 0
 
 
 @pytest.mark.parametrize(

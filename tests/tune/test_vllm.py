@@ -2,14 +2,19 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from clover.drafts import Clover1Draft
 from clover.errors import UserError
 from clover.measure_options import TuneOptions
-from clover.tune.vllm import StepCost, chain_taus, choices, run_tune_vllm, speculative_config
+from clover.target import TargetModel
+from clover.target.gguf import Source
+from clover.tune.run import Tuner
+from clover.tune.vllm import StepCost, _measured, chain_taus, choices, run_tune_vllm, speculative_config
 from tests.tiny import save_tiny_pair
 
 TAUS = {0: 1.0, 1: 1.6, 2: 2.0, 3: 2.2, 4: 2.3}
@@ -88,6 +93,68 @@ def test_without_vllm_and_without_a_file_it_says_what_to_do(run_clover, monkeypa
     monkeypatch.setattr("clover.tune.vllm.find_spec", lambda name: None)
     done = run_clover("tune", "--for", "vllm")
     assert (done.code, "give its file with --costs" in done.err) == (2, True), done.err
+
+
+def test_vllm_is_timed_with_the_same_draft_and_as_many_tokens_as_it_has_heads(options, tmp_path, monkeypatch):
+    Clover1Draft.from_target(TargetModel.load(options.target)).save_pretrained(tmp_path / "draft")
+    asked = []
+
+    def measure(target, draft, sizes, drafted, settings):
+        system = json.loads((Path(draft) / "config.json").read_text())["clover"]["model_type"]
+        asked.append((target, system, sizes, drafted, settings))
+        return {
+            "vllm": "0.32.0",
+            "steps": [{"batch_size": 2, "drafted": k, "seconds": 0.01} for k in drafted],
+        }
+
+    monkeypatch.setattr("clover.tune.vllm.find_spec", lambda name: True)
+    monkeypatch.setattr("clover.tune.vllm.measure_costs", measure)
+    told = replace(
+        options,
+        draft=str(tmp_path / "draft"),
+        costs=None,
+        batch_sizes=(2,),
+        trust_remote_code=True,
+        dtype="fastest",
+    )
+    quiet = Console(file=io.StringIO())
+    run_tune_vllm(told, quiet, quiet)
+    settings = {"dtype": asked[0][-1]["dtype"], "trust_remote_code": True}
+    assert asked == [(options.target, "clover1", (2,), [0, 1, 3], settings)]
+    assert settings["dtype"] in ("float32", "bfloat16")  # what the fastest was
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_a_target_without_a_draft_does_not_get_the_embedded_ones(options, measured, monkeypatch):
+    monkeypatch.setattr("clover.tune.vllm.find_spec", lambda name: True)
+    quiet = Console(file=io.StringIO())
+    with pytest.raises(UserError, match="a target was given but no draft"):
+        run_tune_vllm(replace(options, draft=None, costs=None if measured else options.costs), quiet, quiet)
+
+
+def test_a_draft_that_was_not_named_is_timed_on_vllm_too(options, monkeypatch):
+    asked = []
+    monkeypatch.setattr("clover.tune.vllm.export", lambda to, draft, output: asked.append(draft))
+    monkeypatch.setattr("clover.tune.vllm.measure_costs", lambda *args: {"vllm": "0.32.0", "steps": []})
+    tuner = Tuner(options)
+    tuner.options, tuner.place = replace(options, draft=None), "where smollm2's is"
+    _measured(tuner)
+    assert asked == ["where smollm2's is"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--batch-size", 4, "--costs", "costs.json"), "leave --batch-size out"),
+        (("--device", "cpu"), "leave --device out"),
+        (("--target", "FILE.gguf"), "vLLM does not read the GGUF file of"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(run_clover, arguments, message, tmp_path, monkeypatch):
+    monkeypatch.setattr("clover.tune.vllm.find_spec", lambda name: True)
+    monkeypatch.setattr("clover.tune.vllm.find_source", lambda name: Source(name, ".", name))
+    done = run_clover("tune", "--for", "vllm", *arguments)
+    assert (done.code, done.err.count("\n"), message in done.err) == (2, 1, True), done.err
 
 
 def test_a_hostile_costs_file_is_one_line(run_clover, tmp_path):

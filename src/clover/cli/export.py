@@ -1,6 +1,8 @@
 """``clover export``: write a draft as other engines load it."""
 
+import json
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Literal
 
 import typer
@@ -24,7 +26,21 @@ Folder = Annotated[
     Path, typer.Argument(metavar="DIR", help="Directory to write; it appears when it is whole.")
 ]
 DraftTokens = Annotated[
-    int, typer.Option(metavar="K", min=1, max=64, help="Tokens per step that the speculators file names.")
+    int,
+    typer.Option(
+        metavar="K",
+        min=1,
+        max=64,
+        help="Tokens per step that the speculators file and the printed command name.",
+    ),
+]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|DIR",
+        help="Target that the speculators file names as verifier, and the printed command as the model to serve. "
+        "Left out: none.",
+    ),
 ]
 
 
@@ -32,7 +48,7 @@ def export(
     draft: Draft,
     directory: Folder,
     to: To,
-    target: options.Target = None,
+    target: Target = None,
     draft_tokens: DraftTokens = 5,
     overwrite: options.Overwrite = False,
 ) -> None:
@@ -43,7 +59,5 @@ def export(
     write(to, draft, directory, target, draft_tokens, overwrite)
     print(f"wrote {directory}")
     if to == "vllm":
-        print(
-            f"vllm serve TARGET --speculative-config "
-            f'\'{{"method": "eagle", "model": "{directory}", "num_speculative_tokens": {draft_tokens}}}\''
-        )
+        config = {"method": "eagle", "model": str(directory), "num_speculative_tokens": draft_tokens}
+        print(f"vllm serve {quote(target or 'TARGET')} --speculative-config {quote(json.dumps(config))}")

@@ -11,6 +11,7 @@ from clover.drafts import DraftModel, load_unbound
 from clover.errors import UserError
 from clover.files import check_output_directory, output_directory, read_json, write_json
 from clover.integrations.vllm import ARCHITECTURES
+from clover.target.decoder import DecoderStack
 
 _KEPT = ("dtype", "transformers_version")
 _SPECULATORS = "0.9.0"  # the release of the library whose schema the tests check against
@@ -21,8 +22,9 @@ def export(
 ) -> None:
     """Write a draft's directory for another engine: "vllm", or "speculators", the convention of that library.
 
-    The draft is a directory, a name on the hub, or an embedded one; `target` and `drafted` tokens per step are for the
-    speculators format. UserError if it cannot be used, or cannot run there; nothing is written then.
+    The draft is a directory, a name on the hub, or an embedded one; the speculators format names `target`, None
+    for none, and `drafted` tokens per step. UserError if it cannot be used, or cannot run there; nothing is written
+    then.
     """
     check_output_directory(output, overwrite)
     loaded = load_unbound(assets.draft_place(draft))
@@ -51,6 +53,12 @@ def _check(draft: DraftModel, name: str) -> None:
     paper: Any = config
     if system == "clover1" and (paper.augmenting, paper.connection) != ("block", "attention"):
         raise UserError(f"{name} is an ablation of Clover-1, which no other engine runs")
+    kind, layers = config.target_shape.model_type, getattr(draft, "augment", None)
+    if isinstance(layers, DecoderStack) and (kind.startswith("gemma") or layers.input_scale != 1.0):
+        raise UserError(
+            f"{name} has layers of the target's kind, {kind}, which scales its embeddings: vLLM's might scale the "
+            "draft's states too; train a draft with --system recall"
+        )
 
 
 def _vllm(draft: DraftModel, stored: dict[str, Any]) -> dict[str, Any]:

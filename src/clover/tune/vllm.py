@@ -19,17 +19,19 @@ from clover import assets
 from clover.errors import UserError
 from clover.files import check_output_file, checked, read_model, validated, write_json
 from clover.integrations.export import export
-from clover.integrations.vllm.costs import measure_costs
+from clover.integrations.vllm.costs import measure_costs, numbers_to_time
 from clover.measure_options import TuneOptions
 from clover.report.output import Report, check_outputs, publish, say, standard_output
 from clover.report.progress import Progress
 from clover.report.table import Table
 from clover.report.words import mode, times
+from clover.target.gguf import find_source
 from clover.tune.ranks import RankPath
 from clover.tune.run import Tuner
 from clover.tune.shapes import exact_tau
 
 _SHOWN = 3  # numbers per batch size in the table, besides none
+_ELSEWHERE = "run python -m clover.integrations.vllm.costs, and give its file with --costs"
 _COLUMNS = ("batch", "draft\ntokens", "τ", "step,\nms", "tokens/s", "speed-up")
 
 
@@ -130,18 +132,14 @@ def run_tune_vllm(
     check_outputs(options.json)
     if options.output is not None:
         check_output_file(options.output)
+    _check(options)
     costs = read_model(options.costs, StepCosts) if options.costs else None
-    if costs is None and find_spec("vllm") is None:
-        raise UserError(
-            "vLLM is not installed here; where it is, run python -m clover.integrations.vllm.costs, and give its file "
-            "with --costs"
-        )
     with Progress(errors) as progress:
         progress.say("loading target and draft")
         tuner = Tuner(options)
         if costs is None:
             progress.say("timing vLLM's steps")
-            costs = _measured(options)
+            costs = _measured(tuner)
         depth = min(tuner.draft.max_depth, max((cost.drafted for cost in costs.steps), default=0))
         taus = chain_taus(tuner.rank_paths(progress, depth), depth)
     sizes = choices(costs.steps, taus)
@@ -160,13 +158,36 @@ def run_tune_vllm(
     return best
 
 
-def _measured(options: TuneOptions) -> StepCosts:
+def _check(options: TuneOptions) -> None:
+    """Raise UserError, before models are loaded, for what would be ignored or fail later."""
+    if options.costs is not None:
+        if options.batch_sizes != TuneOptions.batch_sizes:
+            raise UserError("the batch sizes are those of the file of --costs; leave --batch-size out")
+        return
+    if find_spec("vllm") is None:
+        raise UserError(f"vLLM is not installed here; where it is, {_ELSEWHERE}")
+    if options.device is not None:
+        raise UserError(f"vLLM runs on the device it was built for; leave --device out, or {_ELSEWHERE}")
+    if options.target is not None and find_source(options.target).gguf_file is not None:
+        raise UserError(
+            f"vLLM does not read the GGUF file of {options.target}; docs/vllm.md says how to write a directory for it"
+        )
+
+
+def _measured(tuner: Tuner) -> StepCosts:
+    options = tuner.options
     with TemporaryDirectory() as folder:
         draft = Path(folder) / "draft"
-        export("vllm", options.draft or "recall", draft)
-        settings = {"dtype": options.dtype or "auto"}
+        export("vllm", tuner.place, draft)
         found = measure_costs(
-            str(options.target or assets.TARGET), str(draft), options.batch_sizes, settings=settings
+            str(options.target or assets.TARGET),
+            str(draft),
+            options.batch_sizes,
+            numbers_to_time(tuner.draft.max_depth),
+            {
+                "dtype": "auto" if options.dtype is None else str(tuner.target.dtype).removeprefix("torch."),
+                "trust_remote_code": options.trust_remote_code,
+            },
         )
     return validated(StepCosts, found, "vLLM's steps")
 
@@ -187,7 +208,7 @@ def _report(tuner: Tuner, costs: StepCosts, sizes: Sequence[Sequence[Choice]]) -
     texts = f"{len(tuner.requests)} prompts, {options.max_new_tokens} new tokens each at most"
     facts = [
         ("target", options.target or "embedded"),
-        ("draft", options.draft or "embedded"),
+        ("draft", options.draft or str(tuner.draft.config.model_type)),
         ("acceptance on", f"{texts}, {mode(options.temperature)}"),
         ("vLLM", costs.vllm),
     ]

@@ -52,7 +52,7 @@ def test_long_texts(system, drafts, target, prompts):
     assert_chains_are_own(served.chains, target, load_draft(assets.DRAFTS[system], target))
 
 
-@pytest.mark.parametrize("system", ["clover2", "recall"])
+@pytest.mark.parametrize("system", SYSTEMS)
 def test_a_prompt_read_in_chunks(system, drafts, target, prompts, plain):
     chunk = 40
     served = [serve([prompt], drafts[system], max_num_batched_tokens=chunk) for prompt in prompts[-2:]]
@@ -65,19 +65,20 @@ def test_a_prompt_read_in_chunks(system, drafts, target, prompts, plain):
         assert_chains_are_own(one.chains, target, draft, {} if V2 else ends)
 
 
-def test_a_reduced_vocabulary(tmp_path, target, prompts, plain):
+@pytest.mark.parametrize("ranks", [1] if V2 else [1, 2])  # the Triton interpreter does not cross processes
+def test_a_reduced_vocabulary(ranks, tmp_path, target, prompts, plain):
     draft = load_draft(assets.DRAFTS["clover2"], target)
     draft.reduce_vocabulary(torch.arange(0, target.vocab_size, 3))
     draft.save_pretrained(tmp_path / "draft")
     export("vllm", str(tmp_path / "draft"), tmp_path / "exported")
-    served = serve(prompts, tmp_path / "exported")
+    served = serve(prompts, tmp_path / "exported", tensor_parallel_size=ranks)
     assert served.rounds == plain.rounds
     assert all(token % 3 == 0 for chain in served.chains for token in chain.drafted)
     assert_chains_are_own(served.chains, target, draft)
 
 
 @pytest.mark.skipif(V2, reason="the Triton interpreter does not cross processes")
-@pytest.mark.parametrize("system", ["clover2", "recall"])
+@pytest.mark.parametrize("system", SYSTEMS)
 def test_tensor_parallel(system, drafts, target, prompts, plain):
     served = serve(prompts, drafts[system], tensor_parallel_size=2)
     assert served.rounds == plain.rounds
@@ -85,7 +86,7 @@ def test_tensor_parallel(system, drafts, target, prompts, plain):
 
 
 @pytest.mark.skipif(V2, reason="model runner V1 is compiled; one compilation is enough")
-@pytest.mark.parametrize("system", ["clover2", "recall"])
+@pytest.mark.parametrize("system", SYSTEMS)
 def test_a_compiled_target(system, drafts, target, prompts, plain):
     served = serve(prompts, drafts[system], enforce_eager=False)
     assert served.rounds == plain.rounds

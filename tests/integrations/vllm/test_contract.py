@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from clover.integrations.export import export
-from clover.integrations.vllm import TESTED, base, register
+from clover.integrations.vllm import MADE_FOR, TESTED, base, register
 from clover.integrations.vllm.recall import check_backend, padded_size
 from tests.integrations.vllm.engine import SYSTEMS, serve
 
@@ -77,13 +77,23 @@ def test_a_draft_of_another_target(tmp_path, prompts):
         serve(prompts[:1], tmp_path / "draft")
 
 
-def test_the_tested_range_holds_this_version_and_registering_twice_does_no_harm():
+def test_this_version_is_the_tested_one_and_registering_twice_does_no_harm():
     import vllm
 
     register()
     register()
-    first, end = TESTED
+    first, end = MADE_FOR
     assert first <= vllm.__version_tuple__[:2] < end
+    assert vllm.__version__.startswith(f"{TESTED}.")
+
+
+def test_another_version_is_warned_of(monkeypatch):
+    said = []
+    monkeypatch.setattr(base.vllm, "__version_tuple__", (0, 34, 1))
+    monkeypatch.setattr(base._log, "warning", lambda text, *values: said.append(text % values))
+    base.register_models({})
+    (line,) = said
+    assert "made for vLLM 0.29 to before 0.34 and tested with 0.32; this is 0.3" in line
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

@@ -1,4 +1,4 @@
-"""The real HTTP server with a draft: the same texts, and the metrics that docs/vllm.md names."""
+"""The real HTTP server with a draft: the same texts, and three of the metrics that docs/vllm.md names."""
 
 import json
 import os

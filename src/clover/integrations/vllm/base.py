@@ -35,17 +35,19 @@ from vllm.model_executor.models import ModelRegistry
 
 from clover.drafts.config import check_options
 from clover.drafts.vocabulary import check_map
-from clover.integrations.vllm import TESTED
+from clover.integrations.vllm import MADE_FOR, TESTED
 
 _log = init_logger(f"vllm.{__name__}")
 
 
 def register_models(places: Mapping[str, str]) -> None:
-    """Register architectures by the places of their classes, "module:class"; warns on a vLLM that was not tested."""
-    first, end = TESTED
+    """Register architectures by the places of their classes, "module:class"; warns on a vLLM they were not made for."""
+    first, end = MADE_FOR
     if not first <= tuple(vllm.__version_tuple__[:2]) < end:
-        tested = f"{first[0]}.{first[1]} to before {end[0]}.{end[1]}"
-        _log.warning("Clover's drafts were tested with vLLM %s; this is %s", tested, vllm.__version__)
+        _log.warning(
+            "Clover's drafts are made for vLLM %d.%d to before %d.%d and tested with %s; this is %s",
+            *(*first, *end, TESTED, vllm.__version__),
+        )
     for name, place in places.items():
         ModelRegistry.register_model(name, place)
 
@@ -84,7 +86,7 @@ class Passes(nn.Module):
         elif not self._seen:
             raise RuntimeError(
                 f"vLLM {vllm.__version__} does not tell a draft which pass it runs, so Clover's drafts cannot run on "
-                "it; use a tested version (docs/vllm.md)"
+                f"it; use {TESTED} (docs/vllm.md)"
             )
         return first
 

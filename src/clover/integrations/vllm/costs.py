@@ -22,10 +22,18 @@ from pathlib import Path
 from typing import Any
 
 from clover.errors import UserError
-from clover.files import write_json
+from clover.files import read_json, write_json
+from clover.integrations.vllm import ARCHITECTURES
+from clover.options import USER_ERROR
 
 DRAFTED = (0, 1, 3, 5, 8)
+_NAME = "clover.integrations.vllm.costs"  # __name__ is "__main__" where this runs as a command
 _WARM_UP, _TIMED, _PROMPT = 4, 24, 64  # steps, and tokens of a prompt
+
+
+def numbers_to_time(most: int) -> list[int]:
+    """Numbers of drafted tokens to time for a draft that drafts at most so many, that number among them."""
+    return sorted({min(count, most) for count in DRAFTED})
 
 
 def measure_costs(
@@ -53,7 +61,7 @@ def measure_costs(
     found: dict[str, Any] = {"steps": []}
     for count in drafted:
         task = json.dumps([target, draft, list(batch_sizes), count, dict(settings or {})])
-        command = [sys.executable, "-m", __name__, "--one", task]
+        command = [sys.executable, "-m", _NAME, "--one", task]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode:
             raise UserError(f"vLLM did not run with {count} drafted tokens; see its own message above")
@@ -105,7 +113,24 @@ def _step_seconds(llm: Any, batch_size: int) -> float:
     return statistics.median(seconds)
 
 
-def _main() -> None:
+def _drafted(draft: str, asked: Sequence[int] | None) -> list[int]:
+    """Numbers of drafted tokens to time: those asked for, or as many as the exported draft can do.
+
+    UserError for a directory that is no exported draft, and for more tokens than a Clover-1 draft has heads.
+    """
+    config = read_json(Path(draft) / "config.json")
+    fields = config.get("clover")
+    if not isinstance(fields, dict):
+        raise UserError(f"{draft} was not written by clover export --to vllm")
+    most = max([*DRAFTED, *(asked or ())])
+    if config.get("architectures") == [ARCHITECTURES["clover1"]]:
+        most = fields.get("num_heads", most)
+    if asked and max(asked) > most:
+        raise UserError(f"this Clover-1 draft has {most} heads: it cannot draft {max(asked)} tokens")
+    return list(asked or numbers_to_time(most))
+
+
+def _main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("target")
     parser.add_argument("draft", help="a directory that `clover export --to vllm` wrote")
@@ -114,12 +139,18 @@ def _main() -> None:
     parser.add_argument("--drafted", type=int, action="append", help="may be given several times")
     parser.add_argument("--settings", type=json.loads, default={}, help="JSON: arguments of vllm.LLM")
     given = parser.parse_args()
-    sizes, drafted = given.batch_size or [1, 4, 16, 64], given.drafted or DRAFTED
-    write_json(given.output, measure_costs(given.target, given.draft, sizes, drafted, given.settings))
+    try:
+        drafted = _drafted(given.draft, given.drafted)
+        sizes = given.batch_size or [1, 4, 16, 64]
+        write_json(given.output, measure_costs(given.target, given.draft, sizes, drafted, given.settings))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USER_ERROR
+    return 0
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
         print(json.dumps(_measure_one(*json.loads(sys.argv[2]))))
     else:
-        _main()
+        sys.exit(_main())
