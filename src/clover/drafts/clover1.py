@@ -9,10 +9,12 @@ tokens after it:
     o_i = Norm(s_i + SiLU(Linear_i(s_i)))          `heads`    logits = lm_head(o_i), for token x_{t+1+i}
 
 e(x), the regressive connection, is the token's row of the target's lm_head scaled to one length, which the paper calls
-normalised. The lm_head is shared with the target and frozen. Start values: Aug a copy of the target's last layer,
-Wq = Wk = I plus small noise, Wv = Linear_i = 0, Norm the target's final norm: the decoder starts as the exact identity.
+normalised. The lm_head is shared with the target and frozen. Start values: Aug fresh, or a copy of the
+target's last layer (`start=last_layer`, the paper's), Wq = Wk = I plus small noise, Wv = Linear_i = 0, Norm that of the
+target: the decoder starts as the exact identity.
 
-Loss: cross-entropy with the data's tokens; the decay per head, which the paper leaves open, is that of Medusa.
+The paper's loss (`--loss paper`; the default is distillation): cross-entropy with the data's tokens. The decay per
+head, which the paper leaves open, is that of Medusa.
 
 Shapes: H hidden.
 """

@@ -14,7 +14,8 @@ A2, FC2 and Norm2 are the same in all heads, so a tree may be deeper than the dr
 target's lm_head, without the gradient. Start values: Wq = Wk = FC1 = I, FC2 = [I | 0], Wv = 0, all plus small
 zero-mean noise (the authors' has a mean of 0.005, which adds a matrix of rank one); biases 0.
 
-Loss (`clover.losses`): Σ_i 0.7^i · (10 · SmoothL1(o_i, f) + softCE(softmax(W f), W o_i)), f the target's state there.
+The paper's loss (`--loss paper`; the default is its second term alone), with f the target's state there:
+Σ_i 0.7^i · (10 · SmoothL1(o_i, f) + softCE(softmax(W f), W o_i)).
 
 Shapes: H hidden, V vocabulary.
 """
