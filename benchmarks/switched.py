@@ -4,10 +4,10 @@
 
 One run is a number of prompts of the known kind, decoded greedily, and then as many of random tokens, continued at
 temperature 1. (A higher one is easier again: then the random numbers, which the draft shares, choose the tokens.) Plain
-decoding, the draft's own tree and auto decode the same run in turn, one row at a time; auto begins every run with what
-`tuning.json` says, if there is one, and keeps what it learns until the run ends. Printed are medians of the tokens per
-second of both halves and of the run. The loss of auto is that against the better of the two others in each half, and
-over the run against a choice that is right in both halves.
+decoding, the draft's own tree and auto decode the same run in turn, one sequence at a time. Auto begins every run with
+what `tuning.json` says, if there is one, and keeps what it learns until the run ends. Printed are medians of the
+tokens per second of both halves and of the run. The loss of auto is that against the better of the two others in each
+half, and over the run against a choice that is right in both halves.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Stages `shapes` and `replay`: what steps of large models cost, and whether that is what the hardware costs.
 
 The weights are random, so the draft is never right. `replay` takes the acceptance that the trained systems had (stage
-`compare`) and says what it would give on these shapes: *simulated* speed-ups, τ times the plain step over the
-speculative step. Where a model does not fit, fewer layers are run, and the time of the rest is added layer by layer;
+`compare`) and says what it would give on these shapes: *simulated* speed-ups, τ times the plain step divided by
+the speculative step. Where a model does not fit, fewer layers are run. The time of the rest is added layer by layer;
 such lines say so.
 """
 

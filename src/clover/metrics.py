@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 @dataclass
 class Acceptance:
-    """Acceptance counts of any number of decoding steps; ``+`` merges those of rows, runs or machines.
+    """Acceptance counts of any number of decoding steps; ``+`` merges those of sequences, runs or machines.
 
     Attributes:
         histogram: ``histogram[n]`` steps accepted n draft tokens.

@@ -124,8 +124,8 @@ def draw_rule(tree: TokenTree, draws: Draws, target_probs: Tensor) -> DrawRule:
 def verify_drawn(tree: TokenTree, target_probs: Tensor, tests: Tensor, bonus: Tensor) -> Verified:
     """Verify children that were drawn from the draft without replacement.
 
-    Exact when the three kinds of random numbers (draws, tests, bonus token) are independent. Greedy rows, whose
-    target distribution is all on one token, accept this token and no other. Nothing here waits for the device.
+    Exact when the three kinds of random numbers (draws, tests, bonus token) are independent. A greedy sequence has
+    its target distribution all on one token; it accepts this token and no other. Nothing here waits for the device.
 
     Args:
         tree: the candidates, with `draws`.

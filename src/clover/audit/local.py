@@ -31,9 +31,9 @@ class Mode:
 def make_modes(
     prompts: Sequence[tuple[int, ...]], new_tokens: int, temperature: float, vocab_size: int, batch_size: int
 ) -> list[Mode]:
-    """All prompts decoded greedily; then with other parameters in every row, greedy ones among them.
+    """All prompts decoded greedily; then with other parameters for every sequence, greedy ones among them.
 
-    Few prompts are taken again: `batch_size` rows do run together, and no parameters are left out.
+    Few prompts are taken again: `batch_size` sequences do run together, and no parameters are left out.
     """
     greedy = tuple(Request(prompt, new_tokens) for prompt in at_least(batch_size, prompts))
     modes = [Mode("greedy", greedy)]

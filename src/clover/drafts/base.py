@@ -110,7 +110,8 @@ class DraftModel(PreTrainedModel):
     def for_inference(self, exact: bool = False) -> Self:
         """This draft over the same weights, as sessions run it fastest here; made once per weights.
 
-        With `exact` no weights are rounded, so that the output is the same for every number of rows.
+        With `exact` it has no int8 weights and rounds none to bfloat16. The output is then the same for every number
+        of input rows.
         """
         versions = [(w.data_ptr(), 0 if w.is_inference() else w._version) for w in self.parameters()]
         if exact not in self._fast or self._fast[exact][0] != versions:
@@ -176,7 +177,7 @@ class DraftModel(PreTrainedModel):
         return KVCache.new((0, 1, 1, 1), batch_size, 1, weight)
 
     def new_session(self, batch_size: int, capacity: int) -> DraftSession:
-        """A session for `batch_size` rows with room for `capacity` positions each (it grows when they outgrow it)."""
+        """A session for `batch_size` sequences with room for `capacity` positions each; it grows if they need more."""
         return FrontierSession(self, self.new_cache(batch_size, capacity))
 
     def read(self, hidden: Tensor, next_tokens: Tensor, cache: KVCache | None = None) -> Tensor:
@@ -212,7 +213,7 @@ class DraftModel(PreTrainedModel):
     def train_logits(self, outputs: Tensor, rows: Tensor | None = None) -> Tensor:
         """Logits [..., D, S] of outputs [..., D, H], through the target's frozen lm_head or the draft's own.
 
-        Of its rows Long [S] only; None for all.
+        Of the lm_head's rows Long [S] only; None for all.
         """
         return self.lm_head_rows(rows)(outputs)
 

@@ -1,4 +1,4 @@
-"""Prompt lookup: what followed the last tokens when they stood in the text before. No training, no weights.
+"""N-gram lookup: what followed the last tokens when they stood in the text before. No training, no weights.
 
 The last n tokens of a path, n from `max_ngram` down to `min_ngram`, are looked up in an index of the committed text;
 what followed them there is proposed: by how often it did, then by how recently. All that followed a longer n-gram
@@ -24,7 +24,7 @@ from clover.errors import UserError
 
 
 class LookupConfig(DraftConfig):
-    """Configuration of prompt lookup: runs of `min_ngram` to `max_ngram` tokens are looked up."""
+    """Configuration of n-gram lookup: runs of `min_ngram` to `max_ngram` tokens are looked up."""
 
     model_type = "lookup"
     hidden_state: Literal["post_norm"] = "post_norm"  # of which it reads nothing
@@ -41,7 +41,7 @@ class LookupConfig(DraftConfig):
 
 
 class LookupDraft(DraftModel):
-    """Prompt lookup as a draft model that has no weights."""
+    """N-gram lookup as a draft model that has no weights."""
 
     config: LookupConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     config_class = LookupConfig
@@ -61,7 +61,7 @@ class LookupDraft(DraftModel):
 
 
 class LookupSession:
-    """Prompt lookup in one running batch: an index per row, and the last tokens of each path of the frontier."""
+    """N-gram lookup in one running batch: an index per sequence, and the last tokens of each path of the frontier."""
 
     def __init__(self, draft: LookupDraft, batch_size: int):
         config = draft.config

@@ -23,7 +23,7 @@ class DraftSession(Protocol):
 
     @property
     def lengths(self) -> list[int]:
-        """Committed positions of each row."""
+        """Committed positions of each sequence."""
         ...
 
     def commit(self, hidden: Tensor, next_tokens: Tensor, counts: list[int]) -> Tensor:
@@ -32,7 +32,7 @@ class DraftSession(Protocol):
         Args:
             hidden: [B, A, W] the target's hidden states there, of the kind `config.hidden_state` names.
             next_tokens: Long [B, A] the token that follows each of them.
-            counts: how many of the A positions of each row are real; the rest is padding at the end.
+            counts: how many of the A positions of each sequence are real; the rest is padding at the end.
 
         Returns:
             logits [B, V], of the tokens in `d2t`, after the last committed pair: the first depth of the tree.
@@ -43,26 +43,26 @@ class DraftSession(Protocol):
         """Go one depth down; returns logits [B, P, V] for the children of these nodes, the frontier of the next call.
 
         Args:
-            slots: Long [B, P] row of the frontier before (0 on the first call after `commit`) that a node continues.
+            slots: Long [B, P] which node of the frontier before each continues (0 on the first call after `commit`).
             tokens: Long [B, P] the nodes' tokens, in the target's numbering.
         """
         ...
 
     def drop(self, row: int) -> None:
-        """Forget a row; the last row takes its place."""
+        """Forget a sequence; the last one takes its place."""
 
     def insert(self, other: Self) -> None:
-        """Take in the rows of another session of the same draft behind the own ones; a commit follows."""
+        """Take in the sequences of another session of the same draft behind the own ones; a commit follows."""
 
     def crop(self, lengths: list[int]) -> None:
-        """Forget all positions of row b from lengths[b] on, before the next turn of a conversation."""
+        """Forget all positions of sequence b from lengths[b] on, before the next turn of a conversation."""
 
     def copy_row(self, row: int) -> Self:
-        """What is committed of a row, as a session of its own."""
+        """What is committed of a sequence, as a session of its own."""
         ...
 
     def fill_row(self, row: int, other: Self, length: int) -> None:
-        """Take the first committed positions of another session's only row for those of an empty row."""
+        """Take the first committed positions of another session's only sequence for those of an empty one."""
 
 
 class FrontierSession:
@@ -81,7 +81,7 @@ class FrontierSession:
         return self.cache.lengths
 
     def on(self, cache: KVCache) -> Self:
-        """The same session over another cache: of fixed shape (`clover.fixed_cache`), or of other rows."""
+        """The same session over another cache: of fixed shape (`clover.fixed_cache`), or of other sequences."""
         session = copy.copy(self)
         session.cache = cache
         return session
@@ -121,7 +121,7 @@ class FrontierSession:
         self.cache.fill_row(row, other.cache, length)
 
     def _logits(self, parents: Tensor, tokens: Tensor) -> Tensor:
-        """[B, P, V] after tokens Long [B, P]; of drafts that do not hear them one row serves all nodes."""
+        """[B, P, V] after tokens Long [B, P]; of drafts that do not hear them, one row of logits serves all nodes."""
         self.states, outputs = self.step(parents, tokens)
         return self.draft.logits(outputs, self.depth).expand(-1, tokens.shape[1], -1)
 
@@ -160,7 +160,7 @@ class TreeSession(FrontierSession):
 
 
 def last_position(values: Tensor, counts: Counts) -> Tensor:
-    """The last real position of each row: [B, A, …] to [B, 1, …]."""
+    """The last real position of each sequence: [B, A, …] to [B, 1, …]."""
     if not isinstance(counts, Tensor):
         if min(counts) == max(counts) >= 1:
             return values[:, counts[0] - 1 : counts[0]]

@@ -1,6 +1,6 @@
-"""The random numbers by which rows choose their next tokens.
+"""The random numbers by which sequences choose their next tokens.
 
-Shapes: B batch, N tree nodes, V tokens, R positions that a row has numbers of.
+Shapes: B batch, N tree nodes, V tokens, R positions that a sequence has numbers of.
 """
 
 from collections.abc import Sequence
@@ -11,25 +11,25 @@ from torch.nn.functional import pad
 
 from clover.sampling.numbers import gumbels
 
-CHOICE = 2  # what these numbers are for, among all that are hashed from a row's seed
+CHOICE = 2  # what these numbers are for, among all that are hashed from a sequence's seed
 _KEPT_ON = "cpu"  # the type of device on which they are kept
 
 
 class GumbelCache:
-    """Standard Gumbel numbers of tokens Long [V] at the next positions of each row; those of greedy rows are 0.
+    """Standard Gumbel numbers of tokens Long [V] at the next positions of each sequence; 0 for greedy sequences.
 
-    On a CPU, where hashing takes long, the numbers of positions that a row has not reached are kept: a tree that is
-    deeper than its accepted path costs no more than the path. Elsewhere all are hashed in each step, because the host
-    would have to ask how far the rows have come.
+    Hashing takes long on a CPU. So there the numbers of positions that a sequence has not reached are kept: a tree
+    that is deeper than its accepted path costs no more than the path. Elsewhere all are hashed in each step, because
+    the host would have to ask how far the sequences have come.
     """
 
     def __init__(self, seeds: Tensor, greedy: Sequence[bool], tokens: Tensor):
         self._tokens, self._keeps = tokens, tokens.device.type == _KEPT_ON
         self._set_rows(seeds, greedy)
-        self._ends = [0] * len(greedy)  # the first position of each row that is not hashed, if they are kept
+        self._ends = [0] * len(greedy)  # per sequence: its first position not hashed, if kept
         self._numbers = torch.zeros(len(seeds), 0, len(tokens), device=tokens.device)  # [B, R, V]
         self._slots = torch.zeros_like(seeds)  # where those of depth 0 are
-        self._together: int | None = 0  # the same, if it is one place for all rows
+        self._together: int | None = 0  # the same, if it is one place for all sequences
         self.ready = 0  # depths whose numbers are there in this step
 
     def _set_rows(self, seeds: Tensor, greedy: Sequence[bool]) -> None:
@@ -41,7 +41,7 @@ class GumbelCache:
         self.ready = 0
 
     def prepare(self, positions: Tensor, depths: int) -> None:
-        """Hash what is not there yet of so many depths, from the next token of each row on, at `positions` Long [B]."""
+        """Hash what is missing of so many depths, from each sequence's next token on, at `positions` Long [B]."""
         if depths <= self.ready:
             return
         if self._keeps:
@@ -91,14 +91,14 @@ class GumbelCache:
         return self._numbers[rows.unsqueeze(2), slots.unsqueeze(2), index]
 
     def select(self, rows: Sequence[int], seeds: Tensor, greedy: Sequence[bool]) -> None:
-        """Keep these rows, in this order, whose seeds and greediness are given anew."""
+        """Keep these sequences, in this order; their seeds and greediness are given anew."""
         self.ready = 0
         self._numbers = self._numbers[torch.tensor(rows, dtype=torch.long, device=seeds.device)]
         self._ends = [self._ends[row] for row in rows]
         self._set_rows(seeds, greedy)
 
     def insert(self, seeds: Tensor, greedy: Sequence[bool]) -> None:
-        """Go on with more rows behind the own ones; seeds and greediness are those of all."""
+        """Go on with more sequences behind the own ones; seeds and greediness are those of all."""
         self.ready, more = 0, len(seeds) - len(self._ends)
         self._numbers = pad(self._numbers, (0, 0, 0, 0, 0, more))
         self._ends += [0] * more

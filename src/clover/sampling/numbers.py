@@ -1,7 +1,7 @@
 """Random numbers without a state.
 
-Each number is the hash of a row's seed and of counters that name its one use: no number serves two purposes, none
-depends on which others were asked for, and all are the same in every batch and on every device.
+Each number is the hash of a sequence's seed and of counters that name its one use. No number serves two purposes.
+None depends on which others were asked for. All are the same in every batch and on every device.
 """
 
 import torch
@@ -18,7 +18,7 @@ _MULTIPLIERS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 def uniforms(seeds: Tensor, *counters: Tensor | int) -> Tensor:
     """Hash seeds and counters to uniform numbers: float64 in (0, 1), of the broadcast shape; odd multiples of 2^-53.
 
-    Numbers of consecutive last counters, Long or integers, are a sequence of SplitMix64.
+    Numbers of consecutive last counters, Long or integers, are successive outputs of SplitMix64.
 
     >>> import torch
     >>> draws = uniforms(torch.tensor([[1], [2]]), torch.arange(100_000))

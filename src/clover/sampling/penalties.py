@@ -20,7 +20,7 @@ from clover.tree import TokenTree
 
 
 class Penalties:
-    """The penalties of a batch, of rows with these prompts; what no row needs is neither kept nor computed.
+    """The penalties of a batch of sequences with these prompts; what none of them needs is neither kept nor computed.
 
     The repetition penalty counts the prompt, as in transformers; the other two count new tokens only, as in vLLM.
     """
@@ -55,7 +55,7 @@ class Penalties:
 
     @property
     def active(self) -> bool:
-        """Whether any row has one."""
+        """Whether any sequence has one."""
         return self._repetition is not None or self._counting
 
     def apply(self, scores: Tensor, tree: TokenTree) -> Tensor:
@@ -86,7 +86,7 @@ class Penalties:
         return counts.scatter_add(2, tree.tokens[:, None, 1:].expand(drafted.shape), drafted)
 
     def commit(self, tokens: Tensor, counts: Tensor) -> None:
-        """Append the first counts[b], Long [B], of new tokens Long [B, A] to the text of each row."""
+        """Append the first counts[b], Long [B], of new tokens Long [B, A] to the text of each sequence."""
         if not self.active:
             return
         padding = torch.arange(tokens.shape[1], device=tokens.device) >= counts.unsqueeze(1)
@@ -97,12 +97,12 @@ class Penalties:
             self._counts = self._counts.scatter_add(1, tokens, torch.ones_like(tokens, dtype=torch.float32))
 
     def select(self, rows: Tensor, params: Sequence[SamplingParams]) -> None:
-        """Keep these rows, Long [B], in this order, whose parameters are given anew."""
+        """Keep these sequences, Long [B], in this order; their parameters are given anew."""
         self._configure(params)
         self._seen, self._counts = self._seen[rows], self._counts[rows]
 
     def insert(self, other: Penalties, params: Sequence[SamplingParams]) -> None:
-        """Take in the rows of another batch behind the own ones; the parameters are those of all."""
+        """Take in the sequences of another batch behind the own ones; the parameters are those of all."""
         self._configure(params)
         self._seen = _joined(self._seen, other._seen)
         self._counts = _joined(self._counts, other._counts)

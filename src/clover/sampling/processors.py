@@ -15,9 +15,9 @@ from clover.tree import TokenTree
 
 
 class Processors:
-    """Runs `SamplingParams.process` of each row that has one, at every node on the text that leads to it.
+    """Runs `SamplingParams.process` of each sequence that has one, at every node on the text that leads to it.
 
-    The host keeps the texts of these rows, and waits for the device once per step to read what was committed.
+    The host keeps the texts of these sequences. It waits for the device once per step to read what was committed.
     """
 
     def __init__(self, params: Sequence[SamplingParams], prompts: Sequence[Sequence[int]]) -> None:
@@ -47,17 +47,17 @@ class Processors:
         return scores
 
     def commit(self, tokens: Tensor, counts: Tensor) -> None:
-        """Append the first counts[b], Long [B], of new tokens Long [B, A] to the text of each row."""
+        """Append the first counts[b], Long [B], of new tokens Long [B, A] to the text of each sequence."""
         if self.active:
             for text, new, count in zip(self._texts, tokens.tolist(), counts.tolist(), strict=True):
                 text += new[:count]
 
     def select(self, rows: Sequence[int], params: Sequence[SamplingParams]) -> None:
-        """Keep these rows, in this order, whose parameters are given anew."""
+        """Keep these sequences, in this order; their parameters are given anew."""
         self._configure(params)
         self._texts = [self._texts[row] for row in rows]
 
     def insert(self, other: Processors, params: Sequence[SamplingParams]) -> None:
-        """Take in the rows of another batch behind the own ones; the parameters are those of all."""
+        """Take in the sequences of another batch behind the own ones; the parameters are those of all."""
         self._configure(params)
         self._texts += other._texts

@@ -1,8 +1,8 @@
-"""What the target model itself says next: logits processors and random numbers of the rows of a batch.
+"""What the target model itself says next: logits processors and random numbers of the sequences of a batch.
 
 The processors are those of transformers, in the same order: logit bias, repetition penalty, banned tokens; then, for
-rows that sample, temperature, top-k, top-p and min-p. Frequency and presence penalties, which transformers lacks, come
-after the repetition penalty. Penalties look at the text and at the node's own path.
+sequences that sample, temperature, top-k, top-p and min-p. Frequency and presence penalties, which transformers lacks,
+come after the repetition penalty. Penalties look at the text and at the node's own path.
 
 Shapes: B batch, N tree nodes, D depth of the tree, V vocabulary, A tokens committed in one step, P nodes whose
 children are ranked or drawn, K children, V' tokens that a draft proposes from, W tokens that filters look at.
@@ -46,12 +46,13 @@ class GumbelNoise:
 
 
 class Sampler:
-    """The processors of a batch as per-row tensors, and the random numbers of its rows.
+    """The processors of a batch, as tensors with an entry per sequence, and the random numbers of its sequences.
 
-    Row b chooses its t-th new token by the Gumbel-max trick: the token v with the highest ``log p(v) + g[b, t, v]``,
-    where the g are standard Gumbel numbers, hashed from the row's seed, t and v and from nothing else. At a tree node
-    of depth d, t is the number of new tokens committed so far plus d. So the sampled text is a function of model,
-    prompt and parameters: the same with and without a draft, for every tree, batch and order of rows.
+    Sequence b chooses its t-th new token by the Gumbel-max trick: the token v with the highest
+    ``log p(v) + g[b, t, v]``. The g are standard Gumbel numbers, hashed from the sequence's seed, t and v and from
+    nothing else. At a tree node of depth d, t is the number of new tokens committed so far plus d. So the sampled text
+    is a function of model, prompt and parameters: the same with and without a draft, for every tree, batch and order
+    of sequences.
 
     A draft may look at the same numbers (`gumbel_scores`), and guesses better for it. The target's choice does not
     depend on what is proposed, so this changes no text (drafter-invariant speculative decoding: Daliri, Musco and
@@ -59,7 +60,7 @@ class Sampler:
     hashed from the seed, the number of new tokens committed so far, the node and the token.
 
     Args:
-        params, prompts: one per row; UserError for params that do not fit the vocabulary.
+        params, prompts: one per sequence; UserError for params that do not fit the vocabulary.
         vocab_size: V, the size of the target's logits.
         device: where the logits will be.
     """
@@ -85,7 +86,7 @@ class Sampler:
         self._depths = 1  # how many depths are hashed at once
 
     def _configure(self, params: Sequence[SamplingParams]) -> None:
-        """Set what depends on the parameters alone; None stands for a processor that no row needs."""
+        """Set what depends on the parameters alone; None stands for a processor that no sequence needs."""
         self._params = tuple(params)
         self._rows_greedy = greedy = [row.greedy for row in params]
         self._any_greedy, self.any_sampled = any(greedy), not all(greedy)
@@ -109,13 +110,13 @@ class Sampler:
     def choose(self, logits: Tensor, tree: TokenTree) -> Tensor:
         """Choose the token that the target itself says after each node, Long [B, N].
 
-        Waits for the device only if a row filters by top-k, top-p or min-p.
+        Waits for the device only if a sequence filters by top-k, top-p or min-p.
 
         Args:
             logits: [B, N, V], any floating dtype; computed with in float32, or float64 if they are that.
             tree: the tokens the logits belong to; `TokenTree.root_only` in plain decoding.
 
-        Below, the second row samples at a low temperature with token 1 banned.
+        Below, the second sequence samples at a low temperature with token 1 banned.
 
         >>> rows = [SamplingParams(), SamplingParams(temperature=0.1, banned_tokens=(1,))]
         >>> sampler = Sampler(rows, prompts=[[0], [0]], vocab_size=3, device="cpu")
@@ -137,12 +138,12 @@ class Sampler:
 
     @property
     def takes_most_probable(self) -> bool:
-        """Whether `choose` is no more than `most_probable`: all rows are greedy and none has a processor."""
+        """Whether `choose` is no more than `most_probable`: all sequences are greedy and none has a processor."""
         processed = self._bias is not None or self._penalties.active or self._processors.active
         return not (self.any_sampled or processed)
 
     def target_probs(self, logits: Tensor, tree: TokenTree) -> Tensor:
-        """The distribution that `choose` draws from, [B, N, V] in float32 or float64; one-hot for greedy rows."""
+        """The distribution that `choose` draws from, [B, N, V] in float32 or float64; one-hot for greedy sequences."""
         scores = self._scores(logits, tree)
         warped, tokens = self._warpers.warp(scores)
         if tokens is not None:
@@ -154,9 +155,10 @@ class Sampler:
     def gumbel_scores(self, logits: Tensor, depth: int, tokens: Tensor | None = None) -> Tensor:
         """Turn a draft's logits into scores of which the best are the likeliest choices of the target.
 
-        They are log-probabilities at each row's temperature, up to a constant, plus the numbers by which `choose`
-        will choose after these nodes. Greedy rows keep their logits, [B, P, V'] for the children of nodes at `depth`
-        (0 for the root); `tokens` Long [V'] says which tokens they are of, None for the whole vocabulary.
+        They are log-probabilities at each sequence's temperature, up to a constant, plus the numbers by which
+        `choose` will choose after these nodes. Greedy sequences keep their logits. Both are [B, P, V'], for the
+        children of nodes at `depth` (0 for the root). `tokens` Long [V'] says which tokens they are of; None for the
+        whole vocabulary.
         """
         numbers = self._gumbels_of(tokens, depth) if self.any_sampled else None
         return GumbelNoise(self._draft_temperatures, numbers).gumbel_scores(logits, 0)
@@ -174,10 +176,10 @@ class Sampler:
         return (logits.double() / self._draft_temperatures).softmax(-1).nan_to_num(0.0)
 
     def draw(self, draft_probs: Tensor, nodes: Tensor, count: int, tokens: Tensor | None = None) -> Tensor:
-        """Draw K = `count` children of tree nodes without replacement; greedy rows take the most probable tokens.
+        """Draw K = `count` children of tree nodes without replacement.
 
-        Those with the highest probability / -log(u) win, u being uniform. Those with probability 0, where fewer than
-        K have any, were not drawn.
+        Greedy sequences take the most probable tokens. Otherwise those with the highest probability / -log(u) win, u
+        being uniform. Those with probability 0, where fewer than K have any, were not drawn.
 
         Args:
             draft_probs: float64 [B, P, V'].
@@ -204,7 +206,7 @@ class Sampler:
         self._depths = max_depth + 1
 
     def gumbels(self, max_depth: int) -> Tensor:
-        """Return what chooses the tokens after nodes of depths 0 to D, float32 [B, D + 1, V]; 0 in greedy rows."""
+        """What chooses the tokens after nodes of depths 0 to D, float32 [B, D + 1, V]; 0 for greedy sequences."""
         depths = torch.arange(max_depth + 1, device=self._device).unsqueeze(0)
         return self._prepared(max_depth).of_nodes(depths)
 
@@ -230,14 +232,14 @@ class Sampler:
         return gumbels(self._seeds[:, None, None], CHOICE, positions, tokens)
 
     def commit(self, tokens: Tensor, counts: Tensor) -> None:
-        """Append the first counts[b], Long [B], of new tokens Long [B, A] to the text of each row."""
+        """Append the first counts[b], Long [B], of new tokens Long [B, A] to the text of each sequence."""
         self._positions = self._positions + counts
         self._numbers.advance()
         self._penalties.commit(tokens, counts)
         self._processors.commit(tokens, counts)
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keep these rows, in this order."""
+        """Keep these sequences, in this order."""
         self._configure([self._params[row] for row in rows])
         index = torch.tensor(rows, dtype=torch.long, device=self._device)
         self._positions = self._positions[index]
@@ -246,7 +248,7 @@ class Sampler:
         self._numbers.select(rows, self._seeds, self._rows_greedy)
 
     def insert(self, other: Sampler) -> None:
-        """Take in the rows of another sampler of the same vocabulary and device, behind the own ones."""
+        """Take in the sequences of another sampler of the same vocabulary and device, behind the own ones."""
         self._configure([*self._params, *other._params])
         self._positions = torch.cat((self._positions, other._positions))
         self._penalties.insert(other._penalties, self._params)
@@ -254,7 +256,7 @@ class Sampler:
         self._numbers.insert(self._seeds, self._rows_greedy)
 
     def _scores(self, logits: Tensor, tree: TokenTree) -> Tensor:
-        """Apply what greedy rows need too: bias, bans, penalties, and processors of the caller's own."""
+        """Apply what greedy sequences need too: bias, bans, penalties, and processors of the caller's own."""
         scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if self._bias is not None:
             scores = scores + self._bias.to(scores.dtype)

@@ -15,11 +15,11 @@ _FIRST_WIDTH = 64
 
 
 class Warpers:
-    """Temperature, top-k, top-p and min-p of a batch: tensors [B, 1, 1], None for what no row needs."""
+    """Temperature, top-k, top-p and min-p of a batch: tensors [B, 1, 1], None for what no sequence needs."""
 
     def __init__(self, params: Sequence[SamplingParams], vocab_size: int, device: torch.device) -> None:
         self._vocab_size = vocab_size
-        # The draws of a greedy row are not used: let it cause no work.
+        # The draws of a greedy sequence are not used: let it cause no work.
         rows = [SamplingParams(temperature=1.0) if row.greedy else row for row in params]
         top_k = [row.top_k if row.top_k < vocab_size else 0 for row in rows]
         filtered = [bool(k) or row.top_p < 1 or row.min_p > 0 for k, row in zip(top_k, rows, strict=True)]
@@ -53,7 +53,7 @@ class Warpers:
         """Find the probability below which each node's tokens are dropped: the highest of what the filters say.
 
         Returns the highest probabilities and their tokens, both [B, N, W], as many as hold all that is kept; and the
-        lowest probability that is kept [B, N, 1], 0 for rows without a filter.
+        lowest probability that is kept [B, N, 1], 0 for sequences without a filter.
         """
         width = min(self._first_width, self._vocab_size)
         while True:
@@ -89,7 +89,7 @@ class Warpers:
 
 
 def column(values: Sequence[float], off: float, device: torch.device) -> Tensor | None:
-    """Return one value per row, [B, 1, 1], or None if the processor is off in all rows."""
+    """Return one value per sequence, [B, 1, 1], or None if the processor is off for all."""
     if all(value == off for value in values):
         return None
     dtype = torch.long if isinstance(off, int) else torch.float64

@@ -1,15 +1,15 @@
-"""Linear layers that are fast with few rows on a CPU: by packed weights, and in drafts by weights of 8 bits.
+"""Linear layers that are fast with few rows on a CPU: by packed weights, and in drafts by int8 weights.
 
 Verifying a tree multiplies two to thirty rows with every weight matrix. From a weight packed for oneDNN that takes
 half the time or less of the general product, and so a tree costs little more than a single token. Layers that read
 one input (query, key and value; gate and up) run as one product.
 
-Nothing of the text depends on a draft's weights, so there they are rounded to 8 bits for few rows, a quarter of what
-float32 reads; many rows take packed weights of bfloat16. A target's weights are never rounded.
+Nothing of the text depends on a draft's weights. So there few rows take int8 weights, with a scale per output: a
+quarter of what float32 reads. Many rows take packed weights of bfloat16. A target's weights are never rounded.
 
 `shared_copy` copies a model's structure over the same weights, and `speed_up` puts these layers into the copy.
-Gradients and compilers get the plain product. Weights are packed or rounded when a layer first has few rows, and
-once: they must not change after that.
+Gradients and compilers get the plain product. Packed and int8 weights are made once, when a layer first has few
+rows: its weights must not change after that.
 
 Shapes: O outputs, I inputs, both of one layer.
 """
@@ -35,7 +35,7 @@ _TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # names 
 
 
 class Int8Linear:
-    """`x Wᵀ + b` for a few rows x on a CPU, in bfloat16, W [O, 64 n] rounded to 8 bits with a scale per output."""
+    """`x Wᵀ + b` for a few rows x on a CPU, in bfloat16, W [O, 64 n] as int8 weights, with a scale per output."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         exact = weight.detach().to(torch.float32)
@@ -177,7 +177,7 @@ def speed_up(module: nn.Module, int8: bool) -> None:
 
 
 def int8_rows(packed: bool) -> int:
-    """Rows up to which weights of 8 bits are the fastest here, where they have packed ones beside them or not."""
+    """Rows up to which int8 weights are the fastest here, where they have packed ones beside them or not."""
     return _INT8_ROWS_BESIDE_PACKED[torch.backends.cpu.get_cpu_capability()] if packed else INT8_ROWS
 
 
@@ -189,7 +189,7 @@ def can_pack(dtype: torch.dtype) -> bool:
 
 
 def can_have_int8(*weights: Tensor) -> bool:
-    """Whether this processor has a product for these weights [O, I] rounded to 8 bits."""
+    """Whether this processor has a product for these weights [O, I] as int8."""
     operator = torch.backends.cpu.get_cpu_capability() in _INT8_ROWS_BESIDE_PACKED
     return operator and all(map(_may_replace, weights)) and weights[0].shape[1] % _INT8_MULTIPLE == 0
 
