@@ -8,7 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -20,62 +21,58 @@ from tests.serve.live import wait_for
 from tests.tiny import save_tiny_pair
 
 
-@pytest.mark.long
-def test_it_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "clover", "serve", "--port", "0", "--name", "small"]
-    environment = os.environ | {"CLOVER_API_KEY": "key", "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
-    ) as process:
+@contextmanager
+def served(
+    place: Path, models: list[str], port: str, **environment: str
+) -> Iterator[tuple[subprocess.Popen[str], str, openai.OpenAI]]:
+    """`clover serve` in a process of its own, its port, and a client; the process is killed at the end."""
+    command = [sys.executable, "-m", "clover", "serve", *models, "--name", "small", "--port", port]
+    variables = os.environ | {"OMP_NUM_THREADS": "1"} | environment
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=place, env=variables) as process:
         try:
             assert process.stderr is not None
-            found = re.search(r"small is served at (http://127\.0\.0\.1:\d+/v1)", process.stderr.readline())
+            found = re.search(r"small is served at (http://127\.0\.0\.1:(\d+)/v1)", process.stderr.readline())
             assert found
-            client = openai.OpenAI(base_url=found[1], api_key="key", max_retries=0)
-            [model] = client.models.list().data
-            assert (model.id, model.to_dict()["draft"]) == ("small", "recall")
-            chunks = client.completions.create(model="small", prompt="def f(", max_tokens=40, stream=True)
-            assert next(chunks).choices[0].text
-            process.send_signal(signal.SIGTERM)
-            assert [chunk.choices[0].finish_reason for chunk in chunks][-1] == "length"
-            assert process.wait(30) == 0
-            assert process.stderr.read() == ""
+            key = environment.get("CLOVER_API_KEY", "none")
+            yield process, found[2], openai.OpenAI(base_url=found[1], api_key=key, max_retries=0)
         finally:
             process.kill()
 
 
 @pytest.mark.long
+def test_it_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    with served(tmp_path, [], "0", CLOVER_API_KEY="key") as (process, _, client):
+        [model] = client.models.list().data
+        assert (model.id, model.to_dict()["draft"]) == ("small", "recall")
+        chunks = client.completions.create(model="small", prompt="def f(", max_tokens=40, stream=True)
+        assert next(chunks).choices[0].text
+        process.send_signal(signal.SIGTERM)
+        assert [chunk.choices[0].finish_reason for chunk in chunks][-1] == "length"
+        assert process.wait(30) == 0
+        assert process.stderr is not None and process.stderr.read() == ""
+
+
+@pytest.mark.long
 def test_kill_9_in_the_middle_of_work_damages_nothing(tmp_path: Path) -> None:
     target, draft = save_tiny_pair(tmp_path, context=4096)
-    models = ["--target", str(target), "--draft", str(draft), "--name", "small"]
-    command = [sys.executable, "-m", "clover", "serve", *models, "--port"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    models = ["--target", str(target), "--draft", str(draft)]
     before, port, texts = contents(tmp_path), "0", []
     for last in (False, True):
-        with subprocess.Popen(
-            [*command, port], stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
-        ) as process:
-            try:
-                assert process.stderr is not None
-                found = re.search(r"(http://127\.0\.0\.1:(\d+)/v1)", process.stderr.readline())
-                assert found
-                port = found[2]  # the new server takes the address of the killed one
-                client = openai.OpenAI(base_url=found[1], api_key="none", max_retries=0)
-                asked = {"model": "small", "prompt": "abc", "temperature": 0, "max_tokens": 90}
-                texts.append(client.completions.create(**asked).choices[0].text)  # type: ignore[call-overload]
-                if not last:  # far more than can be written before the signal comes; no circles to look up
-                    asked |= {"max_tokens": 4000, "temperature": 1.5, "extra_body": {"ignore_eos": True}}
-                streams = [client.completions.create(**asked, stream=True) for _ in range(4)]  # type: ignore[call-overload]
-                next(streams[0])
-                process.send_signal(signal.SIGTERM if last else signal.SIGKILL)
-                if last:
-                    assert "".join(chunk.choices[0].text for chunk in streams[1]) == texts[0]
-                else:
-                    with pytest.raises((openai.APIError, httpx.TransportError)):
-                        [list(stream) for stream in streams]
-                assert process.wait(30) == (0 if last else -signal.SIGKILL)
-            finally:
-                process.kill()
+        # The new server takes the address of the killed one.
+        with served(tmp_path, models, port) as (process, port, client):
+            asked = {"model": "small", "prompt": "abc", "temperature": 0, "max_tokens": 90}
+            texts.append(client.completions.create(**asked).choices[0].text)  # type: ignore[call-overload]
+            if not last:  # far more than can be written before the signal comes; no circles to look up
+                asked |= {"max_tokens": 4000, "temperature": 1.5, "extra_body": {"ignore_eos": True}}
+            streams = [client.completions.create(**asked, stream=True) for _ in range(4)]  # type: ignore[call-overload]
+            next(streams[0])
+            process.send_signal(signal.SIGTERM if last else signal.SIGKILL)
+            if last:
+                assert "".join(chunk.choices[0].text for chunk in streams[1]) == texts[0]
+            else:
+                with pytest.raises((openai.APIError, httpx.TransportError)):
+                    [list(stream) for stream in streams]
+            assert process.wait(30) == (0 if last else -signal.SIGKILL)
     assert texts[0] == texts[1] != "" and contents(tmp_path) == before
 
 
@@ -94,27 +91,17 @@ def contents(place: Path) -> dict[Path, bytes]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_what_runs(tmp_path: Path, number: signal.Signals) -> None:
     target, draft = save_tiny_pair(tmp_path, context=4096)
-    models = ["--target", str(target), "--draft", str(draft), "--name", "small"]
-    command = [sys.executable, "-m", "clover", "serve", *models, "--port", "0"]
-    with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    ) as process:
-        try:
-            assert process.stderr is not None
-            found = re.search(r"(http://127\.0\.0\.1:(\d+)/v1)", process.stderr.readline())
-            assert found
-            client = openai.OpenAI(base_url=found[1], api_key="none", max_retries=0)
-            asked = {"model": "small", "prompt": "abc", "max_tokens": 4000, "temperature": 1.5}
-            stream = client.completions.create(**asked, stream=True, extra_body={"ignore_eos": True})  # type: ignore[call-overload]
-            next(stream)
-            process.send_signal(number)
-            wait_for(lambda: closed(int(found[2])))  # signals that come at once are one
-            process.send_signal(number)
-            with pytest.raises(openai.APIError, match="the server is stopping"):
-                list(stream)
-            assert process.wait(30) == 0 and process.stderr.read() == ""
-        finally:
-            process.kill()
+    models = ["--target", str(target), "--draft", str(draft)]
+    with served(tmp_path, models, "0") as (process, port, client):
+        asked = {"model": "small", "prompt": "abc", "max_tokens": 4000, "temperature": 1.5}
+        stream = client.completions.create(**asked, stream=True, extra_body={"ignore_eos": True})  # type: ignore[call-overload]
+        next(stream)
+        process.send_signal(number)
+        wait_for(lambda: closed(int(port)))  # signals that come at once are one
+        process.send_signal(number)
+        with pytest.raises(openai.APIError, match="the server is stopping"):
+            list(stream)
+        assert process.stderr is not None and process.wait(30) == 0 and process.stderr.read() == ""
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,12 @@ def draft_place(draft: str | os.PathLike[str] | None, target: TargetModel | None
     return str(known[name]) if name in known and not Path(name).is_dir() else name
 
 
+def draft_name(draft: str | None, place: str) -> str:
+    """What reports call the draft at this place: as the user named it, or by its name in this package."""
+    own = {str(folder): name for name, folder in SMOLLM2_DRAFTS.items()}
+    return draft or own.get(place, "embedded")
+
+
 def drafts_of(target: TargetModel) -> dict[str, Path]:
     """The drafts of this package for a target that is not the embedded one, told by its weights; UserError if none."""
     if not is_smollm2(target):

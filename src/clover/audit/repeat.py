@@ -15,10 +15,8 @@ from clover.audit.rules import Rules
 from clover.engine import Engine
 from clover.target import TargetModel
 
-_TEXTS, _TOKENS = (
-    5,
-    16,
-)  # texts that are decoded again, so many as there are mixed parameters; new tokens of each
+_TEXTS = 5  # that are decoded again, so many as there are mixed parameters
+_TOKENS = 16  # new ones of each
 
 
 def repeat(audit: LocalAudit, found: Findings, make: Callable[[], dict[str, Engine]], told: Told) -> Findings:

@@ -36,10 +36,10 @@ _MARGIN = 16  # tokens that a text may be longer in the shapes that measure roun
 _CHAIN = 4
 _DRAWS = 1000  # per prompt
 _LOW = (torch.bfloat16, torch.float16)
-_HERE = (  # options of an audit in this process, and of one of a server
-    *("target", "draft", "trees", "against", "dtype", "device"),
-    *("trust_remote_code", "compile", "no_float32"),
-)
+# Options of an audit in this process, and of one of a server.
+_HERE = (
+    "target", "draft", "trees", "against", "dtype", "device", "trust_remote_code", "compile", "no_float32",
+)  # fmt: skip
 _THERE = ("plain_server", "model")
 
 
@@ -177,8 +177,7 @@ def _draft(options: AuditOptions, target: TargetModel) -> str | None:
 def _draft_name(options: AuditOptions, place: str | None) -> str:
     if place is None:
         return LOOKUP if LOOKUP in _trees(options) else "none"
-    own = {str(place): name for name, place in assets.SMOLLM2_DRAFTS.items()}
-    return options.draft or own.get(place, "embedded")
+    return assets.draft_name(options.draft, place)
 
 
 def _engines(options: AuditOptions, target: TracedTarget, place: str | None) -> dict[str, Engine]:

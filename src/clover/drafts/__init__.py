@@ -8,6 +8,7 @@ from clover.drafts.config import PaperRecipe as PaperRecipe
 from clover.drafts.eagle import EagleDraft as EagleDraft
 from clover.drafts.eagle3 import Eagle3Draft as Eagle3Draft
 from clover.drafts.hydra import HydraDraft as HydraDraft
+from clover.drafts.loading import check_usable as check_usable
 from clover.drafts.loading import load_draft as load_draft
 from clover.drafts.loading import load_unbound as load_unbound
 from clover.drafts.loading import load_usable as load_usable

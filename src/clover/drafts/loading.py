@@ -55,9 +55,14 @@ def load_draft(name_or_path: str | os.PathLike[str], target: TargetModel) -> Dra
 def load_usable(name_or_path: str | os.PathLike[str], target: TargetModel) -> DraftModel:
     """`load_draft`, where there is nothing to do without the draft: UserError for weights that are not all finite."""
     draft = _bound(os.fspath(name_or_path), target)
-    if not draft.usable:
-        raise UserError(f"{name_or_path} has weights that are no finite numbers; train it again")
+    check_usable(draft, os.fspath(name_or_path))
     return draft
+
+
+def check_usable(draft: DraftModel, name: str) -> None:
+    """Raise UserError if weights are not all finite."""
+    if not draft.usable:
+        raise UserError(f"{name} has weights that are no finite numbers; train it again")
 
 
 def load_unbound(name_or_path: str | os.PathLike[str]) -> DraftModel:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clover import assets
-from clover.drafts import DraftModel, load_unbound
+from clover.drafts import DraftModel, check_usable, load_unbound
 from clover.errors import UserError
 from clover.files import check_output_directory, output_directory, read_json, write_json
 from clover.integrations.vllm import ARCHITECTURES
@@ -43,8 +43,7 @@ def _check(draft: DraftModel, name: str) -> None:
     if system not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise UserError(f"{name} is a {system} draft; those of {known} can be exported")
-    if not draft.usable:
-        raise UserError(f"{name} has weights that are no finite numbers; train it again")
+    check_usable(draft, name)
     if config.hidden_state != "post_norm":
         raise UserError(
             f"{name} reads {config.hidden_state} hidden states; other engines hand out those after the final norm: "

@@ -129,8 +129,7 @@ class Tuner:
         system = system_name(str(self.draft.config.model_type))
         best = [f"{times(one.speedup)} at batch {one.choice.batch_size}" for one, *_ in sizes[:3]]
         title = f"{system}, tuned: {', '.join(best)}"
-        own = {str(place): name for name, place in assets.SMOLLM2_DRAFTS.items()}
-        draft = f"{options.draft or own.get(self.place, 'embedded')} ({system})"
+        draft = f"{assets.draft_name(options.draft, self.place)} ({system})"
         texts = f"{len(self.requests)} prompts, {options.max_new_tokens} new tokens each at most"
         texts += f", {mode(options.temperature)}"
         facts = [("target", options.target or "embedded"), ("draft", draft), ("acceptance on", texts)]
