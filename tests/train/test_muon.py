@@ -30,6 +30,21 @@ def test_steps_are_those_of_pytorch(dtype: torch.dtype, monkeypatch: pytest.Monk
         assert ((ours - theirs).abs().max() > 0) == (dtype == torch.float32)
 
 
+@pytest.mark.parametrize("shape", [(24, 60), (90, 20), (16, 16)])
+@pytest.mark.parametrize("rank", [3, 16])
+def test_products_of_the_gram_matrix_give_the_same(shape: tuple[int, int], rank: int) -> None:
+    torch.manual_seed(0)
+    matrix = (
+        torch.randn(shape[0], rank) @ torch.diag(torch.logspace(0, -5, rank)) @ torch.randn(rank, shape[1])
+    )
+    wide = (matrix.T if shape[0] > shape[1] else matrix).double()
+    expected = muon._iterate(wide / wide.norm())
+    found = orthogonal(matrix)
+    torch.testing.assert_close(
+        found.T if shape[0] > shape[1] else found, expected.float(), rtol=1e-3, atol=1e-3
+    )
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_singular_values_become_nearly_one_and_vectors_stay(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
