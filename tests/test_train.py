@@ -1,7 +1,7 @@
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from io import StringIO
 from itertools import count
@@ -20,7 +20,7 @@ from clover.drafts.medusa import MedusaDraft
 from clover.errors import UserError
 from clover.losses import LossConfig
 from clover.target import TargetModel
-from clover.train import TrainConfig, TrainResult, train
+from clover.train import TrainConfig, TrainResult, loop, train
 from clover.train.learner import Learner
 from clover.train.optimizers import make_optimizers
 from clover.train.progress import Log, describe, stop_requests
@@ -130,6 +130,32 @@ def test_a_step_that_is_repeated_is_learnt_at_its_first_depths_before_all(config
     assert heads(RecallDraft.from_target(target, num_heads=3), few_depths=0.5) == [3] * 8
     assert heads(RecallDraft.from_target(target, num_heads=1), **few) == [1] * 8
     assert heads(make_draft(target), **few) == [3] * 8
+
+
+@pytest.mark.parametrize(("learnt", "least", "most"), [(50, 60, 180), (2000, 125, 245), (10**6, 300, 420)])
+def test_what_is_held_out_is_measured_for_a_share_of_what_was_learnt(
+    config, target, samples, monkeypatch, learnt, least, most
+) -> None:
+    measured: list[int] = []
+    measure = Learner.measure
+
+    def counted(self: Learner, batches: Iterable[Any]) -> Any:
+        taken = list(batches)
+        measured.append(sum(batch.tokens.numel() for batch in taken))
+        return measure(self, taken)
+
+    monkeypatch.setattr(Learner, "measure", counted)
+    monkeypatch.setattr("clover.train.loop._VALIDATION_TOKENS", (60, 300))
+    step = loop._Run._take_step
+
+    def stepped(self: Any) -> None:
+        step(self)
+        self.tokens = learnt
+
+    monkeypatch.setattr(loop._Run, "_take_step", stepped)
+    result = run(replace(config, max_steps=2), target, 4 * samples)
+    assert result.validation is not None
+    assert least <= measured[0] <= most  # whole batches of at most 120
 
 
 @pytest.mark.parametrize("step_tokens", [None, 200])

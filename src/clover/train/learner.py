@@ -4,7 +4,7 @@ Shapes: B texts, T tokens, D heads, H hidden, V vocabulary.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import torch
@@ -83,7 +83,7 @@ class Learner:
         return metrics
 
     @torch.no_grad()
-    def measure(self, batches: Sequence[Batch]) -> HeadMetrics:
+    def measure(self, batches: Iterable[Batch]) -> HeadMetrics:
         """The metrics of all `batches`; nothing is learnt."""
         every = self.draft.trained_depths
         parts = [

@@ -37,7 +37,7 @@ _LOG_EVERY_SECONDS = 2.0
 _FIRST_LINE_SECONDS = 3.0  # where there is no terminal
 _SCALE_BATCHES, _SCALE_TOKENS = 8, 64  # tokens of each
 _COUNTED_TOKENS = 2**18  # of which the most frequent are found, for a draft that proposes from a part of all
-_VALIDATION_TOKENS = 2**15
+_VALIDATION_TOKENS, _VALIDATION_SHARE = (2**11, 2**15), 1 / 16  # at least, at most; of what was learnt
 _FEW_DEPTHS = 2
 _BATCH_TOKENS = {"cpu": 512}  # of a forward pass, by kind of device; 4,096 on others
 
@@ -294,12 +294,23 @@ class _Run:
         if self.held_out is None or not self.config.validation_share:
             return None
         try:
-            batches = list(_first(self._make_batches(0, self.held_out).epoch(), _VALIDATION_TOKENS))
+            batches = list(_first(self._make_batches(0, self.held_out).epoch(), self._validation_tokens()))
         except UserError:  # too little was held out to hold a token that can be learnt
             return None
-        summary = self.learner.summary(self.learner.measure(batches))
+        summary = self.learner.summary(self.learner.measure(self._shown(batches)))
         self.log.write({"step": self.step, "validation": summary})
         return summary
+
+    def _validation_tokens(self) -> int:
+        least, most = _VALIDATION_TOKENS
+        return min(max(least, round(_VALIDATION_SHARE * self.tokens)), most)
+
+    def _shown(self, batches: Sequence[Batch]) -> Iterator[Batch]:
+        self.progress.say("measuring on held-out texts")
+        self.progress.begin(len(batches))
+        for done, batch in enumerate(batches, 1):
+            yield batch
+            self.progress.reach(done)
 
     def _elapsed(self) -> float:
         return self.seconds + time.monotonic() - self.started
