@@ -41,12 +41,14 @@ def test_states_are_those_of_the_target(target: TargetModel, tmp_path: Path, kin
     read = FeatureStore(tmp_path / "s")
     assert read.tokens == sum(read.load(row).size for row in range(len(read)))
     batch = next(Batches(read, 12, 60, seed=1))
-    found, expected = read.features(batch), compute_features(target, batch.tokens, kind)
+    found, expected = read.features(batch, kind), compute_features(target, batch.tokens, kind)
     real = torch.arange(batch.tokens.shape[1]) < batch.lengths[:, None]
     for a, b in ((found.hidden_input, expected.hidden_input), (found.hidden_target, expected.hidden_target)):
         torch.testing.assert_close(a[real].to(b.dtype), b[real], rtol=2**-8, atol=1e-6)
+    after_norm = read.features(batch, "post_norm")
+    assert torch.equal(after_norm.hidden_input, found.hidden_target)
     opening = batch.opening(4)
-    torch.testing.assert_close(read.features(opening).hidden_target[0], found.hidden_target[0, :4])
+    torch.testing.assert_close(read.features(opening, kind).hidden_target[0], found.hidden_target[0, :4])
 
 
 def test_windows_of_windows_find_their_states(target: TargetModel, tmp_path: Path) -> None:
@@ -56,7 +58,9 @@ def test_windows_of_windows_find_their_states(target: TargetModel, tmp_path: Pat
     whole = read.load(0)
     part = whole.part(3, 9).part(1, 4)
     assert part.tokens.tolist() == whole.tokens[4:7].tolist()
-    assert torch.equal(part.shard.states(part)[1], whole.shard.states(whole)[1][4:7])
+    assert torch.equal(
+        part.shard.states(part, "post_norm")[1], whole.shard.states(whole, "post_norm")[1][4:7]
+    )
 
 
 def test_an_interrupted_store_goes_on(
@@ -103,6 +107,14 @@ def test_another_target_and_another_kind_are_refused(target: TargetModel, tmp_pa
         check_store(read, other, RecallDraft.from_target(other))
     with pytest.raises(UserError, match="reads low_middle_high states"):
         check_store(read, target, Eagle3Draft.from_target(target))
+
+
+def test_a_store_of_three_layers_serves_drafts_that_read_the_last(
+    target: TargetModel, tmp_path: Path
+) -> None:
+    texts = samples(7)
+    write_features(target, texts, config(target, texts, "low_middle_high"), tmp_path / "s")
+    check_store(FeatureStore(tmp_path / "s"), target, RecallDraft.from_target(target))
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "missing", "index", "swap"])

@@ -129,9 +129,16 @@ class FeatureStore(Texts):
         """The windows as they are."""
         return [text for text in texts if isinstance(text, Sample)]
 
-    def features(self, batch: Batch) -> Features:
-        """Hidden states of a batch of this store's windows, [B, T, W] and [B, T, H] on its device; 0 on padding."""
-        rows = [window.shard.states(window) for window in batch.windows if isinstance(window, StoredSample)]
+    def features(self, batch: Batch, hidden_state: str) -> Features:
+        """Hidden states of a batch of this store's windows, [B, T, W] and [B, T, H] on its device; 0 on padding.
+
+        `hidden_state`, what is read, is the kind that the store is made of, or post_norm, which all have.
+        """
+        rows = [
+            window.shard.states(window, hidden_state)
+            for window in batch.windows
+            if isinstance(window, StoredSample)
+        ]
         read, hidden = (
             torch.nn.utils.rnn.pad_sequence(list(part), batch_first=True).to(batch.tokens.device)
             for part in zip(*rows, strict=True)
@@ -168,15 +175,11 @@ class _OpenShard:
         start, end = self.starts[window], self._ends[window]
         return StoredSample(self.tokens[start:end], self.loss_mask[start:end], self, start)
 
-    def states(self, window: StoredSample) -> tuple[Tensor, Tensor]:
+    def states(self, window: StoredSample, hidden_state: str) -> tuple[Tensor, Tensor]:
         """What a draft reads [T, W], and the states after the final norm [T, H]."""
         part = slice(window.start, window.start + window.size)
         hidden = self._file.get_slice("hidden")[part]
-        return self._file.get_slice("read")[part] if "read" in self._names else hidden, hidden
-
-    @cached_property
-    def _names(self) -> set[str]:
-        return set(self._file.keys())
+        return hidden if hidden_state == "post_norm" else self._file.get_slice("read")[part], hidden
 
     def _damaged(self) -> UserError:
         return UserError(f"{self.path} is damaged; delete the store and run clover features again")
@@ -186,7 +189,8 @@ def check_store(store: FeatureStore, target: TargetModel, draft: DraftModel) -> 
     """Raise UserError unless the store was made with this target and holds what the draft reads."""
     if store.config.target != weights_fingerprint(target):
         raise UserError(f"the hidden states in {store.path} are another target's; run clover features again")
-    if (kept := store.config.hidden_state) != (read := draft.config.hidden_state):
+    kept, read = store.config.hidden_state, draft.config.hidden_state
+    if read not in (kept, "post_norm"):
         raise UserError(f"the draft reads {read} states, but {store.path} holds {kept}; see --hidden-state")
 
 

@@ -39,6 +39,7 @@ from clover.train.schedule import peak_rate
 
 SYSTEMS = ("recall", "clover2", "clover1", "medusa", "eagle", "eagle3")
 PAPERS = ("clover1", "clover2", "eagle")
+_WIDE = "low_middle_high"
 COMPARED = ("recall", "clover2", "eagle")  # whose differences are small, so that they get a second seed
 
 
@@ -121,6 +122,7 @@ class _ChatRecipe:
         """From the answers to the cards."""
         self._say(f"1/3 answers of the target to {self.options.texts:,} prompts")
         self._write()
+        self.kinds = [one.hidden_state for one in plan]
         for number, training in enumerate(plan, start=1):
             self._say(f"3/3 draft {number} of {len(plan)}: {training.name}")
             self._publish(self._train(training))
@@ -189,8 +191,14 @@ class _ChatRecipe:
         return [file for file in (own, self.prompts) if file.exists()]
 
     def _store(self, hidden_state: str) -> FeatureStore:
-        """The hidden states of a kind; the target is run where they are not there yet."""
-        path = self.work / f"features-{hidden_state}"
+        """A store with the hidden states of a kind; the target is run where there is none yet.
+
+        The store of three layers has the states after the final norm, too. So where it is there or planned, it serves
+        drafts that read these alone.
+        """
+        path, wider = self.work / f"features-{hidden_state}", self.work / f"features-{_WIDE}"
+        if hidden_state == "post_norm" and not path.exists() and (_WIDE in self.kinds or wider.exists()):
+            path, hidden_state = wider, _WIDE
         config = StoreConfig(
             weights_fingerprint(self.target), self.texts.fingerprint, hidden_state, self.options.max_length
         )

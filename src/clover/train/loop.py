@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ class _Run:
         stored = None
         if isinstance(self.texts, FeatureStore):
             check_store(self.texts, target, draft)
-            stored = self.texts.features
+            stored = partial(self.texts.features, hidden_state=draft.config.hidden_state)
         self.learner = Learner(config, target, draft, stored)
         self.step = self.tokens = 0
         self.seconds = 0.0  # spent before this process
