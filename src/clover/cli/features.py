@@ -17,7 +17,11 @@ class FeaturesOptions(TextOptions):
     """The options of `clover features`."""
 
     hidden_state: Annotated[
-        str, option("What drafts will read: post_norm, pre_norm or low_middle_high (eagle3; it has the first, too).", metavar="KIND")
+        str,
+        option(
+            "What drafts will read: post_norm, pre_norm or low_middle_high (eagle3; post_norm is in it, too).",
+            metavar="KIND",
+        ),
     ] = "post_norm"
     batch_tokens: Annotated[int, option("Tokens that the target runs at once.", min=3)] = 4096
 
