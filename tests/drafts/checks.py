@@ -148,7 +148,7 @@ def last_layer(
     Args:
         silent: name of the linear layer whose output is held at zero.
     """
-    names = {module: name for name, module in target.model.named_modules()}
+    names = {module: name for name, module in target.base.named_modules()}
     model = copy.deepcopy(target.model)
     layer = find_layers(model.base_model, target.num_layers, target.name)[-1]
     layer.load_state_dict(weights, strict=False)
@@ -156,7 +156,7 @@ def last_layer(
         for weight in layer.get_submodule(silent).parameters():
             nn.init.zeros_(weight)
     layer.register_forward_pre_hook(lambda _, args: (hidden[None], *args[1:]))
-    with captured_input(model.get_submodule(names[target.final_norm])) as outputs:
+    with captured_input(model.base_model.get_submodule(names[target.final_norm])) as outputs:
         model(input_ids=torch.zeros(1, len(hidden), dtype=torch.long), use_cache=False)
     return outputs[0][0]
 

@@ -37,6 +37,7 @@ from clover.drafts.config import DraftConfig, LossConfig, PaperRecipe
 from clover.drafts.session import TreeSession, shifted
 from clover.errors import UserError
 from clover.target import TargetModel
+from clover.target.attention import attend
 from clover.target.structure import sdpa_mask
 from clover.target.support import context_length
 
@@ -125,8 +126,10 @@ def cached_attention(
     """
     added = query.shape[2]
     bias = sdpa_mask(mask, added, cache, query.dtype)
-    seen, causal = cache.update(key, value, 0), bias is None and added > 1
-    return F.scaled_dot_product_attention(query, *seen, bias, is_causal=causal, enable_gqa=True)
+    seen = cache.update(key, value, 0)
+    if bias is None and added > 1:
+        return F.scaled_dot_product_attention(query, *seen, is_causal=True, enable_gqa=True)
+    return attend(query, *seen, bias)
 
 
 class PathAttention:

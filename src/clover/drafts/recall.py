@@ -35,6 +35,7 @@ from clover.drafts.config import DraftConfig, LossConfig, OneLayer, Scale
 from clover.drafts.layers import TokenTable, has_room, identity_linear, unit_scale
 from clover.drafts.session import FrontierSession, shifted
 from clover.target import TargetModel
+from clover.target.attention import attend
 from clover.target.decoder import DecoderStack
 from clover.target.fast_linear import linear_of
 
@@ -115,7 +116,9 @@ class RecurrentLayer(nn.Module):
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, causal: bool
     ) -> Tensor:
         """The look at the text, [B, heads, P, d]; an engine with a cache of its own kind puts its own in the place."""
-        return F.scaled_dot_product_attention(query, keys, values, mask, is_causal=causal)
+        if causal:
+            return F.scaled_dot_product_attention(query, keys, values, is_causal=True)
+        return attend(query, keys, values, mask)
 
     def heads(self, joined: Tensor) -> Tensor:
         """[B, P, n · d] to [B, n, P, d]."""

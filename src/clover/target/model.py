@@ -18,7 +18,8 @@ from clover.cache import KVCache
 from clover.errors import UserError
 from clover.fixed_cache import FixedCache
 from clover.target import loading, support
-from clover.target.fast_linear import MAX_BYTES, can_speed_up, fast_linear, shared_copy, speed_up
+from clover.target.attention import group_queries
+from clover.target.fast_linear import MAX_BYTES, fast_linear, is_changed, shared_copy, speed_up
 from clover.target.gguf import find_source
 from clover.target.probe import check_tree, run_plainly
 from clover.target.structure import (
@@ -66,15 +67,15 @@ class TargetModel:
             raise UserError(
                 f"{self.name} ({type(model).__name__}) is no causal language model with an lm_head"
             )
-        # What runs is a copy of the model's structure, with layers that are fast on a CPU, over the same weights.
         head: Any = model.get_output_embeddings()
         self.base: nn.Module = model.base_model
-        if can_speed_up(self.base) and sum(weight.nbytes for weight in model.parameters()) <= MAX_BYTES:
-            self.base, head = (
-                shared_copy(self.base, [model.config]),
-                fast_linear(head, packed=True, int8=False),
-            )
-            speed_up(self.base, int8=False)
+        if head.weight.device.type == "cpu" and not is_changed(self.base):
+            # What runs is a copy of the model's structure, which is fast on a CPU, over the same weights.
+            self.base = shared_copy(self.base)
+            group_queries(self.base)
+            if sum(weight.nbytes for weight in model.parameters()) <= MAX_BYTES:
+                speed_up(self.base, int8=False)
+                head = fast_linear(head, packed=True, int8=False)
         self._cache_argument = cache_argument(self.base)
         self.head = LogitsHead(head, model.config)
         with torch.no_grad():
