@@ -93,10 +93,8 @@ def test_a_run_that_is_stopped_at_every_stage_goes_on(
             run(chosen)
     shown = run(chosen)
     stores = [folder.name for folder in (tmp_path / "out.work").glob("features-*")]
-    assert sorted(stores) == [
-        "features-low_middle_high",
-        "features-pre_norm",
-    ]  # no third for recall and clover1
+    # no third for recall and clover1
+    assert sorted(stores) == ["features-low_middle_high", "features-pre_norm"]
     assert "answers" in shown and "draft 5 of 5: recall-seed1" in shown
     facts = json.loads((output / "facts.json").read_text())
     names = [one.name for one in plan_trainings(chosen)]

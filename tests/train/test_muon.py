@@ -35,9 +35,8 @@ def test_steps_are_those_of_pytorch(dtype: torch.dtype, monkeypatch: pytest.Monk
 def test_products_of_the_gram_matrix_give_the_same(
     shape: tuple[int, int], rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        muon, "_product_dtype", lambda _: torch.float32
-    )  # the one dtype in which they are used
+    # in the one dtype in which they are used
+    monkeypatch.setattr(muon, "_product_dtype", lambda _: torch.float32)
     torch.manual_seed(0)
     matrix = (
         torch.randn(shape[0], rank) @ torch.diag(torch.logspace(0, -5, rank)) @ torch.randn(rank, shape[1])

@@ -25,7 +25,7 @@ from clover.drafts.session import DraftSession, FrontierSession, shifted
 from clover.drafts.vocabulary import check_map, check_size
 from clover.target import TargetModel
 from clover.target.attention import group_queries
-from clover.target.fast_linear import fast_linear, is_changed, linear_of, shared_copy, speed_up
+from clover.target.fast_linear import can_speed_up, fast_linear, linear_of, shared_copy, speed_up
 
 DEEPEST = 16  # depths that a tree may have where a draft repeats one step and so has no end of its own
 
@@ -124,7 +124,7 @@ class DraftModel(PreTrainedModel):
     def _made_fast(self, exact: bool) -> Self:
         draft = shared_copy(self, [self.config, self._target, self._fast, *self._lm_head])
         draft.make_tables()
-        if not is_changed(draft):
+        if can_speed_up(draft):
             speed_up(draft, int8=not exact)
             group_queries(draft)
         if not exact:

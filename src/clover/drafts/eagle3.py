@@ -126,10 +126,8 @@ def cached_attention(
     """
     added = query.shape[2]
     bias = sdpa_mask(mask, added, cache, query.dtype)
-    seen = cache.update(key, value, 0)
-    if bias is None and added > 1:
-        return F.scaled_dot_product_attention(query, *seen, is_causal=True, enable_gqa=True)
-    return attend(query, *seen, bias)
+    seen, causal = cache.update(key, value, 0), bias is None and added > 1
+    return attend(query, *seen, bias, causal=causal)
 
 
 class PathAttention:

@@ -116,9 +116,7 @@ class RecurrentLayer(nn.Module):
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, causal: bool
     ) -> Tensor:
         """The look at the text, [B, heads, P, d]; an engine with a cache of its own kind puts its own in the place."""
-        if causal:
-            return F.scaled_dot_product_attention(query, keys, values, is_causal=True)
-        return attend(query, keys, values, mask)
+        return attend(query, keys, values, mask, causal=causal)
 
     def heads(self, joined: Tensor) -> Tensor:
         """[B, P, n · d] to [B, n, P, d]."""

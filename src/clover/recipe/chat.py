@@ -39,8 +39,8 @@ from clover.train.schedule import peak_rate
 
 SYSTEMS = ("recall", "clover2", "clover1", "medusa", "eagle", "eagle3")
 PAPERS = ("clover1", "clover2", "eagle")
-_WIDE = "low_middle_high"
 COMPARED = ("recall", "clover2", "eagle")  # whose differences are small, so that they get a second seed
+_WIDE = "low_middle_high"  # the kind of store that serves drafts of two kinds
 
 
 @dataclass(frozen=True)

@@ -154,9 +154,10 @@ def shared_copy(module: AnyModule, keep: Sequence[object] = ()) -> AnyModule:
     return copy.deepcopy(module, {id(thing): thing for thing in shared})
 
 
-def is_changed(module: nn.Module) -> bool:
-    """Whether somebody has replaced what a part of a module does, which its structure does not tell."""
-    return any("forward" in vars(part) for part in module.modules())
+def can_speed_up(module: nn.Module) -> bool:
+    """Whether a module is on a CPU, and nobody has replaced what a part of it does, which a copy would not tell."""
+    on_cpu = all(weight.device.type == "cpu" for weight in module.parameters())
+    return on_cpu and not any("forward" in vars(part) for part in module.modules())
 
 
 def speed_up(module: nn.Module, int8: bool) -> None:
