@@ -198,6 +198,7 @@ def test_the_recipe_of_the_paper_is_shown_and_options_beside_it_win(train: Calla
     [
         (["--recipe", "best"], "--recipe is 'best'"),
         (["--recipe", "paper", "--system", "medusa"], "recipe of medusa's paper is not known"),
+        (["--loss", "paper"], "--loss is 'paper'; for recall it must be one of default, distillation"),
         (["--system", "clover9"], "no draft system 'clover9'"),
         (["--system", "lookup"], "lookup has no weights to train"),
         (["--loss", "mse"], "--loss is 'mse'"),

@@ -134,7 +134,7 @@ def test_numbers_of_the_report(finished: Path) -> None:
     steps = sum(map(sum, histograms))
     emitted = sum(count * (length + 1) for one in histograms for length, count in enumerate(one))
     rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in text.split("<tr")]
-    row = next(row for row in rows if row[:4] == ["prompt lookup, chain:2", "0", "1", "2"])
+    row = next(row for row in rows if row[:4] == ["n-gram lookup, chain:2", "0", "1", "2"])
     assert any(re.fullmatch(rf"{emitted / steps:.2f} ± \d\.\d\d", cell) for cell in row) and row[-1] == "yes"
 
 

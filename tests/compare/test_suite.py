@@ -57,7 +57,7 @@ def test_names_of_losses(tmp_path: Path) -> None:
         ("[training]\nlosses = []\n", r"training.losses is \[\]"),
         (
             "[training]\nlosses = ['own']\n",
-            "the loss is 'own'; it must be one of default, paper, distillation",
+            "the loss of 'medusa' is 'own'; it must be one of default, paper, distillation",
         ),
         ("[training]\nseeds = [1, 1]\n", "training.seeds: each entry must be there once only"),
         ("[training]\nlearning_rates = [0.0]\n", "training.learning_rates.0 is 0.0"),

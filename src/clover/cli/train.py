@@ -173,12 +173,11 @@ def _draft_options(given: TrainOptions) -> dict[str, Any]:
 
 def _loss(given: TrainOptions) -> "LossConfig":
     from clover.drafts.loading import trainable_system
-    from clover.losses import LossConfig
 
     kind, name = trainable_system(given.system), given.loss or given.recipe
-    losses = {"default": kind.default_loss, "distillation": LossConfig(), "paper": kind.paper_loss}
+    losses = kind.losses()
     if name not in losses:
-        raise UserError(f"--loss is {name!r}; it must be {', '.join(losses)}")
+        raise UserError(f"--loss is {name!r}; for {given.system} it must be one of {', '.join(losses)}")
     return replace(losses[name], **_present(given, "regression_weight", "likely_tokens_only"))
 
 

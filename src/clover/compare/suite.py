@@ -22,7 +22,6 @@ else:
     import tomli as tomllib  # pyright: ignore[reportMissingImports]
 
 PLAIN, EMBEDDED = "plain", "embedded"
-DEFAULT, PAPER, DISTILLATION = LOSSES = "default", "paper", "distillation"
 SUITES = Path(__file__).parent / "suites"
 
 T = TypeVar("T")
@@ -69,7 +68,7 @@ class TrainingOptions(_Table):
     batch_tokens: Length = 2048
     steps: Each[Count] = (200,)
     # "default" (what a system learns best by), "paper" (its own), "distillation" (one for all), or a [losses] table.
-    losses: Each[str] = (DEFAULT,)
+    losses: Each[str] = ("default",)
     learning_rates: Each[Positive] = (1e-3,)  # of every system that names none of its own
     seeds: Each[int] = (0,)  # of the starting values and of the order of the texts
     dtype: Literal["bf16", "fp32"] | None = None  # bf16 on a GPU when left out
@@ -141,8 +140,9 @@ class Suite(_Table):
         for system in self.systems:
             _check_known(system.system, f"system of {system.label!r}", sorted(SYSTEMS))
             _check_known(system.against, f"against of {system.label!r}", (None, *names))
-            for loss in system.losses or self.training.losses:
-                _check_known(loss, "the loss", (*LOSSES, *self.losses))
+            kind = SYSTEMS[system.system]
+            for loss in (system.losses or self.training.losses) if kind.trainable else ():
+                _check_known(loss, f"the loss of {system.label!r}", (*kind.losses(), *self.losses))
         trains = any(SYSTEMS[one.system].trainable and not one.drafts for one in self.systems)
         if trains and self.target != EMBEDDED and not self.text.files:
             raise ValueError(
@@ -152,8 +152,7 @@ class Suite(_Table):
 
     def loss(self, name: str, system: type[DraftModel]) -> LossConfig:
         """The loss that `name` means for a system."""
-        known = {DEFAULT: system.default_loss, PAPER: system.paper_loss, DISTILLATION: LossConfig()}
-        return self.losses.get(name) or known[name]
+        return self.losses.get(name) or system.losses()[name]
 
 
 def _check_known(name: str | None, what: str, known: Sequence[str | None]) -> None:

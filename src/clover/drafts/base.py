@@ -47,7 +47,7 @@ class DraftModel(PreTrainedModel):
     _no_split_modules = None
     _target: TargetModel | None = None
     default_loss = LossConfig()  # the one it learns best by here (docs/log.md)
-    paper_loss = LossConfig()  # that of the system's own paper, as far as it is known
+    paper_loss: LossConfig | None = None  # that of the system's own paper, as far as it is known
     paper_recipe: PaperRecipe | None = None  # how the paper's authors train it, as far as it is known
     trainable = True  # False for systems without weights
     few_depths_first = False  # True where training does better with few depths at first (docs/log.md)
@@ -86,6 +86,12 @@ class DraftModel(PreTrainedModel):
     def trained_depths(self) -> int:
         """Depths that are learnt by `train_outputs`; 1 for systems that learn one step and repeat it."""
         return self.config.num_heads
+
+    @classmethod
+    def losses(cls) -> dict[str, LossConfig]:
+        """What this system can be trained by: its default, its paper's, if it has one, and one that all have."""
+        paper = {} if cls.paper_loss is None else {"paper": cls.paper_loss}
+        return {"default": cls.default_loss, **paper, "distillation": LossConfig()}
 
     def bind(self, target: TargetModel) -> Self:
         """Share the target's lm_head and embedding; of the lm_head only the rows of the draft's vocabulary.

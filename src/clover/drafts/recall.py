@@ -130,7 +130,7 @@ class RecallDraft(DraftModel):
     config_class = RecallConfig
     repeats_step = True
     few_depths_first = True  # all depths are one step, so the first two teach the others too
-    paper_loss = default_loss = LossConfig(distillation_weight=0.1, regression_weight=1.0)
+    default_loss = LossConfig(distillation_weight=0.1, regression_weight=1.0)
 
     def __init__(self, config: RecallConfig):
         super().__init__(config)

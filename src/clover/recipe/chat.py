@@ -103,14 +103,14 @@ def run_chat_recipe(options: ChatRecipeOptions, console: Console | None = None) 
     for one in plan:
         _ = one.hidden_state  # what is wrong is found before the hours
     with work_directory(options.folder):
-        _ChatRecipe(options, console or Console(stderr=True)).run(plan)
+        _ChatRecipe(options, plan, console or Console(stderr=True)).run()
 
 
 class _ChatRecipe:
     """The stages, with what they share."""
 
-    def __init__(self, options: ChatRecipeOptions, console: Console):
-        self.options, self.work, self.console = options, options.folder, console
+    def __init__(self, options: ChatRecipeOptions, plan: Sequence[Training], console: Console):
+        self.options, self.plan, self.work, self.console = options, plan, options.folder, console
         self.prompts = self.work / "prompts.jsonl"
         self.sources = self._accept()
         self.target = TargetModel.load(options.target, options.dtype, options.device)
@@ -118,13 +118,12 @@ class _ChatRecipe:
             raise UserError(f"the target {options.target} has no tokenizer, which prompts need")
         self._check_work()
 
-    def run(self, plan: Sequence[Training]) -> None:
+    def run(self) -> None:
         """From the answers to the cards."""
         self._say(f"1/3 answers of the target to {self.options.texts:,} prompts")
         self._write()
-        self.kinds = [one.hidden_state for one in plan]
-        for number, training in enumerate(plan, start=1):
-            self._say(f"3/3 draft {number} of {len(plan)}: {training.name}")
+        for number, training in enumerate(self.plan, start=1):
+            self._say(f"3/3 draft {number} of {len(self.plan)}: {training.name}")
             self._publish(self._train(training))
 
     @property
@@ -197,7 +196,8 @@ class _ChatRecipe:
         drafts that read these alone.
         """
         path, wider = self.work / f"features-{hidden_state}", self.work / f"features-{_WIDE}"
-        if hidden_state == "post_norm" and not path.exists() and (_WIDE in self.kinds or wider.exists()):
+        planned = any(one.hidden_state == _WIDE for one in self.plan)
+        if hidden_state == "post_norm" and not path.exists() and (planned or wider.exists()):
             path, hidden_state = wider, _WIDE
         config = StoreConfig(
             weights_fingerprint(self.target), self.texts.fingerprint, hidden_state, self.options.max_length
@@ -254,7 +254,7 @@ class _ChatRecipe:
             draft=({} if size is None else {"draft_vocab_size": size}) | training.draft,
             max_length=options.max_length,
             seed=training.seed,
-            loss=kind.paper_loss if training.recipe == PAPER else kind.default_loss,
+            loss=kind.losses()[training.recipe],
             **settings,
         )
         learnt = tokens * (1 - config.validation_share)
