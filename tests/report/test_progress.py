@@ -44,6 +44,20 @@ def test_lines_tell_share_and_time_left() -> None:
     assert line.startswith(" 75%  batch size 4, ") and line.endswith(" left")
 
 
+def test_the_time_left_is_that_at_the_last_sign_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("clover.report.progress.time.monotonic", lambda: clock[0])
+    progress = Progress(console(terminal=False))
+    progress.begin(600)
+    shown = []
+    for now, done in ((2, 2), (8, None), (400, None), (500, 600), (520, None)):
+        clock[0] = now
+        if done:
+            progress.reach(done, "steps")
+        shown.append(progress.line)
+    assert shown == [f"steps, {left} left" for left in ("9:58 min", "9:52 min", "6:38 min", "0 s", "0 s")]
+
+
 def test_short_work_prints_nothing_elsewhere_but_what_it_logs() -> None:
     shown = console(terminal=False)
     with Progress(shown) as progress:

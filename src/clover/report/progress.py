@@ -23,7 +23,8 @@ class Progress:
     def __init__(self, console: Console | None = None, first_line: float = 8.0):
         self.console = console or Console(stderr=True)
         self.total, self.done = 0.0, 0.0
-        self._doing, self._began, self._started_at = "starting", time.monotonic(), 0.0
+        self._doing, self._started_at = "starting", 0.0
+        self._began = self._reached = time.monotonic()
         self._first_line, self._stop = first_line, threading.Event()
         line = rich_progress.TextColumn("{task.fields[owner].line}", markup=False)
         columns = (rich_progress.BarColumn(bar_width=24), rich_progress.TaskProgressColumn(), line)
@@ -56,7 +57,7 @@ class Progress:
 
     def reach(self, done: float, doing: str | None = None) -> None:
         """So much is done by now; `doing`, if given, is as for `say`."""
-        self.done = min(done, self.total)
+        self.done, self._reached = min(done, self.total), time.monotonic()
         self._doing = self._doing if doing is None else doing
         self._bar.update(self._task, total=self.total or None, completed=self.done)
 
@@ -81,7 +82,7 @@ class Progress:
 
     @property
     def line(self) -> str:
-        """What is being done, and, once some is done, the time left at the mean speed since `begin`.
+        """What is being done, and, once some is done, the time left at the mean speed from `begin` to the last `reach`.
 
         >>> progress = Progress()
         >>> progress.say("batch size 4")
@@ -90,8 +91,10 @@ class Progress:
         """
         if self.done <= self._started_at:
             return self._doing
-        gone = time.monotonic() - self._began
-        left = gone * (self.total - self.done) / (self.done - self._started_at)
+        took, since = self._reached - self._began, time.monotonic() - self._reached
+        left = took * (self.total - self.done) / (self.done - self._started_at)
+        if left:
+            left = max(left - since, since)  # a piece that has taken so long may take as long again
         return f"{self._doing}, {duration(left)} left"
 
     def _print_lines(self, stop: threading.Event) -> None:
