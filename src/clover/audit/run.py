@@ -196,7 +196,7 @@ def _prompts(options: AuditOptions, target: TargetModel) -> list[tuple[int, ...]
     files = () if options.prompts is None else (str(options.prompts),)
     chosen = choose_prompts(files, target, None, assets.HELD_OUT_PROMPTS.stem)
     room = min(target.context_length, target.position_limit) - _MARGIN
-    return [one.tokens for one in fitting(chosen, room, options.max_new_tokens)[: options.max_prompts]]
+    return [one.tokens for one in fitting(chosen, room, options.max_new_tokens, options.max_prompts)]
 
 
 def _draw(options: AuditOptions, audit: local.LocalAudit, found: Findings, progress: Progress) -> None:

@@ -58,8 +58,9 @@ class Bench:
         self.methods = [make_method(name, self.target, draft, assistant, options.compile) for name in names]
         files = () if options.prompts is None else (str(options.prompts),)
         prompts = choose_prompts(files, self.target, None, assets.HELD_OUT_PROMPTS.stem)
-        fit = fitting(prompts, self.target.context_length, options.max_new_tokens)
-        self.prompts = [one.tokens for one in fit[: options.max_prompts]]
+        room = self.target.context_length
+        fit = fitting(prompts, room, options.max_new_tokens, options.max_prompts)
+        self.prompts = [one.tokens for one in fit]
 
     def batches(self, size: int, temperature: float) -> list[list[Request]]:
         """All prompts in batches."""

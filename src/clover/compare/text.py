@@ -7,7 +7,7 @@ from pathlib import Path
 
 from clover.compare.suite import Task, TextOptions
 from clover.data import FileTexts, Sample
-from clover.data.tasks import PROMPT_TOKENS, cut_text, encode_task, read_tasks
+from clover.data.tasks import PROMPT_TOKENS, cut_text, encode_task, read_tasks, spaced
 from clover.data.tasks import Task as Prompt
 from clover.errors import UserError
 from clover.recipe.corpus import read_corpus
@@ -50,7 +50,7 @@ def task_prompts(target: TargetModel, task: Task, count: int, at_least: int = 1)
     """
     assert target.tokenizer is not None
     longest = target.context_length - FEWEST_NEW_TOKENS
-    found = (encode_task(prompt, target.tokenizer).tokens for prompt in _prompts(task))
+    found = (encode_task(prompt, target.tokenizer).tokens for prompt in _prompts(task, count))
     prompts: dict[tuple[int, ...], None] = {}
     for tokens in found:
         if len(tokens) <= longest:
@@ -65,10 +65,11 @@ def task_prompts(target: TargetModel, task: Task, count: int, at_least: int = 1)
     return list(prompts)
 
 
-def _prompts(task: Task) -> Iterator[Prompt]:
-    """Those of a file in its order; those of source code from as many held-out files as possible first."""
+def _prompts(task: Task, count: int) -> Iterator[Prompt]:
+    """Those of a file, `count` evenly spaced ones first; of source code from as many held-out files as possible."""
     if task.file is not None:
-        yield from (one for one in read_tasks([task.file]) if task.group in (None, one.group))
+        found = [one for one in read_tasks([task.file]) if task.group in (None, one.group)]
+        yield from (found[i] for i in spaced(len(found), count))
     else:
         by_file = [cut_text(one.text, one.name, PROMPT_TOKENS) for one in _corpus().held_out]
         yield from (cut for turn in zip_longest(*by_file) for cut in turn if cut is not None)

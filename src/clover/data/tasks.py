@@ -8,9 +8,10 @@ The group is Spec-Bench's task (the categories of MT-bench are one task), else t
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -82,29 +83,46 @@ def read_tasks(paths: Iterable[str | os.PathLike[str]], prompt_tokens: int = PRO
 
 
 def spread(tasks: Sequence[Task], limit: int | None) -> list[Task]:
-    """At most `limit` tasks, one of each group in turn; each group's first ones, groups one after another.
+    """At most `limit` tasks, as many of each group as possible, spaced evenly over it; groups one after another.
 
-    >>> tasks = [Task(group, str(i)) for i, group in enumerate("aaab")]
+    >>> tasks = [Task(group, str(i)) for i, group in enumerate("aaaabb")]
     >>> [task.where for task in spread(tasks, 3)]
-    ['0', '1', '3']
+    ['0', '2', '4']
     """
     groups: dict[str, list[Task]] = {}
     for task in tasks:
         groups.setdefault(task.group, []).append(task)
     in_turn = [task for turn in zip_longest(*groups.values()) for task in turn if task is not None]
-    kept = {id(task) for task in in_turn[:limit]}
-    return [task for task in chain(*groups.values()) if id(task) in kept]
+    counts = Counter(task.group for task in in_turn[:limit])
+    return [group[i] for name, group in groups.items() for i in spaced(len(group), counts[name])[: counts[name]]]
 
 
-def fitting(prompts: Sequence[TaskPrompt], context_length: int, max_new_tokens: int) -> list[TaskPrompt]:
-    """The prompts that leave room for all new tokens, so that every way to decode writes as many; UserError if none."""
+def spaced(total: int, count: int) -> list[int]:
+    """The numbers below `total`: first `count` evenly spaced ones, then the others.
+
+    Benchmarks list their categories one after another, so that the first ones of a file are of one kind.
+
+    >>> spaced(8, 3)
+    [0, 2, 5, 1, 3, 4, 6, 7]
+    """
+    first = [i * total // count for i in range(min(count, total))] if count < total else list(range(total))
+    return [*first, *sorted(set(range(total)) - set(first))]
+
+
+def fitting(
+    prompts: Sequence[TaskPrompt], context_length: int, max_new_tokens: int, limit: int | None = None
+) -> list[TaskPrompt]:
+    """The prompts that leave room for all new tokens, so that every way to decode writes as many; UserError if none.
+
+    At most `limit`, evenly spaced.
+    """
     found = [one for one in prompts if len(one.tokens) <= context_length - max_new_tokens]
     if not found:
         raise UserError(
             f"no prompt leaves room for {max_new_tokens} new tokens in the target's context of {context_length}; "
             "lower --max-new-tokens or give shorter prompts"
         )
-    return found
+    return found if limit is None else [found[i] for i in sorted(spaced(len(found), limit)[:limit])]
 
 
 def encode_task(task: Task, tokenizer: PreTrainedTokenizerBase) -> TaskPrompt:
