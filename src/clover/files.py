@@ -5,9 +5,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field, fields
+from dataclasses import asdict, field, fields
 from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -183,6 +183,28 @@ def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> dict[
 def read_model(path: str | os.PathLike[str], kind: type[T], max_bytes: int = MAX_BYTES) -> T:
     """Read a JSON file and make it a `kind`, with the errors of `read_text`, `parse_json` and `validated`."""
     return validated(kind, parse_json(read_text(path, max_bytes), os.fspath(path)), os.fspath(path))
+
+
+def append_lines(path: Path, objects: Iterable[Any]) -> None:
+    """Append dataclasses to a file of JSON lines, which may not be there yet."""
+    with written(path), path.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(asdict(one), separators=(",", ":")) + "\n" for one in objects)
+
+
+def read_lines(path: Path, kind: type[T], max_bytes: int = MAX_BYTES) -> list[T]:
+    """What `append_lines` wrote; a last line that an interrupted run left half-written is cut off the file.
+
+    UserError names the line that is something else.
+    """
+    lines = read_text(path, max_bytes).splitlines(keepends=True)
+    whole = [line for line in lines if line.endswith("\n")]
+    found = [
+        validated_json(kind, line, f"{path}, line {number}, which clover did not write so")
+        for number, line in enumerate(whole, start=1)
+    ]
+    if len(lines) != len(found):
+        write_text(path, "".join(whole))
+    return found
 
 
 def parse_json(text: str, source: str) -> Any:

@@ -10,7 +10,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +20,7 @@ from pydantic import Field
 from clover.data import Sample
 from clover.engine import Engine, Request
 from clover.errors import UserError
-from clover.files import read_text, validated_json, write_text, written
+from clover.files import append_lines, read_lines
 from clover.sampling import SamplingParams
 from clover.target import TargetModel, weights_fingerprint
 
@@ -135,14 +135,13 @@ def regenerate(
     Raises:
         UserError: the file cannot be written or is not of this kind, or the target writes nothing at all.
     """
-    done = {line.index: line for line in _read(path)} if path.exists() else {}
+    done = {line.index: line for line in read_lines(path, _Written, _MAX_BYTES)} if path.exists() else {}
     tokens = sum(sum(line.loss_mask) for line in done.values())
     progress(len(done), tokens)
     to_do = ((index, sample) for index, sample in enumerate(samples) if index not in done)
     for texts in _write(target, to_do, config):
         lines = [_Written(text.index, text.tokens, text.loss_mask) for text in texts]
-        with written(path), path.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(asdict(line), separators=(",", ":")) + "\n" for line in lines)
+        append_lines(path, lines)
         done |= {line.index: line for line in lines}
         tokens += sum(sum(line.loss_mask) for line in lines)
         progress(len(done), tokens)
@@ -191,19 +190,9 @@ def read_regenerated(path: Path) -> list[Sample]:
     Raises:
         UserError: the file cannot be read or is not of this kind.
     """
-    return [line.sample for line in sorted(_read(path), key=lambda line: line.index)]
-
-
-def _read(path: Path) -> list[_Written]:
-    lines = read_text(path, _MAX_BYTES).splitlines(keepends=True)
-    found = [
-        validated_json(_Written, line, f"{path}, line {number}, which --regenerate did not write so")
-        for number, line in enumerate(lines, start=1)
-        if line.endswith("\n")
+    return [
+        line.sample for line in sorted(read_lines(path, _Written, _MAX_BYTES), key=lambda line: line.index)
     ]
-    if len(lines) != len(found):
-        write_text(path, "".join(lines[: len(found)]))
-    return found
 
 
 def _parts(sample: Sample, prompt_tokens: int) -> list[list[int]]:

@@ -172,9 +172,10 @@ def test_the_plan() -> None:
 
 @pytest.mark.long
 def test_a_run_that_is_killed_goes_on(files: Path, tmp_path: Path) -> None:
-    chosen = options(files, tmp_path / "out")
+    chosen = options(files, tmp_path / "out", own_prompts=4)
     arguments = [*command_line("recipe smollm2", chosen).split()[1:]]
     places = [
+        "clover.recipe.own_prompts:append_lines:3",
         "clover.regenerate:_Text.answer:9",
         "clover.features.store:save_file:1",
         "clover.train.learner:Learner.step:2",

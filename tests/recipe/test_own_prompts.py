@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -39,10 +40,28 @@ def test_prompts_are_turns_that_end_and_differ_and_come_again_with_the_same_seed
         write_own_prompts(target, 6, 4, tmp_path / name, shown.append)
     rows = [json.loads(line) for line in (tmp_path / "a").read_text().splitlines()]
     texts = [row["messages"][0]["content"] for row in rows]
-    assert len(set(texts)) == 6 and all(texts) and shown[:6] == [1, 2, 3, 4, 5, 6]
+    assert len(set(texts)) == 6 and all(texts) and shown[:7] == [0, 1, 2, 3, 4, 5, 6]
     assert {row["source"] for row in rows} == {SOURCE}
     assert (tmp_path / "a").read_text() == (tmp_path / "b").read_text()
     assert not any(target.tokenizer.eos_token in text for text in texts)
+
+
+def test_a_stopped_run_goes_on_and_writes_the_same(tmp_path: Path) -> None:
+    target = TargetModel.load(save_tiny_pair(tmp_path)[0])
+    shown: list[int] = []
+
+    def stop_at_three(prompts: int) -> None:
+        if prompts == 3:
+            raise KeyboardInterrupt
+
+    for name in ("whole", "stopped"):
+        with contextlib.suppress(KeyboardInterrupt):
+            write_own_prompts(target, 6, 1, tmp_path / name, stop_at_three if name == "stopped" else print)
+    partial = tmp_path / "stopped.partial"
+    partial.write_text(partial.read_text() + '{"seed":90')  # half a line, as a kill leaves it
+    write_own_prompts(target, 6, 1, tmp_path / "stopped", shown.append)
+    assert shown == [3, 4, 5, 6] and not partial.exists()
+    assert (tmp_path / "whole").read_text() == (tmp_path / "stopped").read_text()
 
 
 def test_a_target_whose_turns_never_end_is_refused(tmp_path: Path) -> None:

@@ -94,7 +94,9 @@ def spread(tasks: Sequence[Task], limit: int | None) -> list[Task]:
         groups.setdefault(task.group, []).append(task)
     in_turn = [task for turn in zip_longest(*groups.values()) for task in turn if task is not None]
     counts = Counter(task.group for task in in_turn[:limit])
-    return [group[i] for name, group in groups.items() for i in spaced(len(group), counts[name])[: counts[name]]]
+    return [
+        group[i] for name, group in groups.items() for i in spaced(len(group), counts[name])[: counts[name]]
+    ]
 
 
 def spaced(total: int, count: int) -> list[int]:

@@ -7,7 +7,6 @@ stopped. Each draft appears in the output directory when it is finished.
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
@@ -184,8 +183,12 @@ class _ChatRecipe:
         if self.own and not own.exists():
             self._say(f"    {self.own:,} prompts of its own")
             with Progress(self.console) as progress:
-                progress.begin(self.own)
-                show = partial(progress.reach, doing="the target asks")
+
+                def show(prompts: int) -> None:
+                    if not progress.total:
+                        progress.begin(self.own, prompts)
+                    progress.reach(prompts, "the target asks")
+
                 write_own_prompts(self.target, self.own, self.options.batch_size, own, show)
         return [file for file in (own, self.prompts) if file.exists()]
 
