@@ -76,6 +76,9 @@ def test_an_interrupted_store_goes_on(
         if done == 12:
             raise KeyboardInterrupt
 
+    def stop_at_once(_done: int, _tokens: int) -> None:
+        raise KeyboardInterrupt
+
     with pytest.raises(KeyboardInterrupt):
         write_features(target, texts, rules, tmp_path / "cut", progress=stop)
     with pytest.raises(UserError, match="not finished"):
@@ -83,6 +86,11 @@ def test_an_interrupted_store_goes_on(
     with pytest.raises(UserError, match="another max length"):
         write_features(target, texts, replace(rules, max_length=11), tmp_path / "cut", resume=True)
     write_features(target, texts, rules, tmp_path / "cut", resume=True)
+    with pytest.raises(KeyboardInterrupt):
+        write_features(target, texts, rules, tmp_path / "early", progress=stop_at_once)
+    (tmp_path / "early" / ".00000.safetensors.partial").write_bytes(b"half a shard")
+    write_features(target, texts, rules, tmp_path / "early", resume=True)
+    assert FeatureStore(tmp_path / "early").fingerprint == FeatureStore(tmp_path / "whole").fingerprint
     assert FeatureStore(tmp_path / "cut").fingerprint == FeatureStore(tmp_path / "whole").fingerprint
 
 
@@ -135,7 +143,9 @@ def test_a_damaged_store_is_refused(target: TargetModel, tmp_path: Path, damage:
         entry["shards"][0]["name"] = "../../x.safetensors"
         index.write_text(json.dumps(entry))
     with pytest.raises(UserError):
-        FeatureStore(tmp_path / "s")
+        read = FeatureStore(tmp_path / "s")
+        assert damage == "flip"  # which the hash alone tells, once the states are read
+        read.features(next(Batches(read, 12, 60, seed=1)), "post_norm")
 
 
 def test_training_from_a_store_is_training_with_the_target(target: TargetModel, tmp_path: Path) -> None:

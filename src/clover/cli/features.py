@@ -57,9 +57,10 @@ def _store(model: "TargetModel", source: "Texts", options: FeaturesOptions) -> N
     settings, output = (options.hidden_state, options.max_length, options.batch_tokens), options.output
     config = StoreConfig(weights_fingerprint(model), source.fingerprint, *settings)
     with Progress() as progress:
-        progress.begin(len(source))
 
         def show(done: int, tokens: int) -> None:
+            if not progress.total:
+                progress.begin(len(source), done)
             progress.reach(done, f"{done:,} texts, {tokens:,} tokens")
 
         def tell(size: int) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -34,7 +35,7 @@ from clover.files import check_output_directory, read_model, write_json, written
 from clover.target import TargetModel, weights_fingerprint
 
 _INDEX = "index.json"
-_SHARD_BYTES = 2**28
+_SHARD_BYTES, _SHARD_SECONDS = 2**28, 300.0  # of a shard; a run that is killed loses no more than one
 _TOGETHER = 64  # texts that are sorted by length, so that little of a batch is padding
 _COUNTED = 512  # texts whose tokens are counted to predict the size
 _MARGIN = 1.05  # of the free space that is asked for
@@ -147,15 +148,18 @@ class FeatureStore(Texts):
 
 
 class _OpenShard:
-    """A shard and where its windows begin; its states are read from the disk as they are needed."""
+    """A shard and where its windows begin; its states are read from the disk as they are needed.
+
+    Only then is the file compared with its hash: of a large store that would take minutes before the first step.
+    """
 
     def __init__(self, path: Path, shard: _Shard):
         self.path, self._expected = path / shard.name, shard
-        tensors = self._file
         try:
+            tensors = safe_open(self.path, "pt")
             lengths = tensors.get_tensor("lengths")
             self.tokens, self.loss_mask = tensors.get_tensor("tokens"), tensors.get_tensor("loss_mask").bool()
-        except SafetensorError as error:
+        except (SafetensorError, OSError) as error:
             raise self._damaged() from error
         ends = lengths.cumsum(0).tolist()
         if not len(self.tokens) == len(self.loss_mask) == shard.tokens == (ends[-1] if ends else 0):
@@ -217,7 +221,7 @@ def write_features(
 
     Args:
         resume: go on with what is there.
-        progress: called with (texts, tokens) done so far.
+        progress: called with (texts, tokens) done so far, at first and after every few texts.
         tell_size: called beforehand with the bytes that the whole store will take.
 
     Raises:
@@ -233,18 +237,21 @@ def write_features(
             f"the hidden states take {need / 1e9:.1f} GB, but {path} has {free / 1e9:.1f} GB left; "
             "give fewer texts or another directory"
         )
+    write_json(path / _INDEX, asdict(index))
     done = index.shards[-1].texts if index.shards else 0
-    tokens = sum(shard.tokens for shard in index.shards)
+    tokens, saved = sum(shard.tokens for shard in index.shards), time.monotonic()
+    progress(done, tokens)
     pending: list[tuple[Sample, Features]] = []
     for start in range(done, len(texts), _TOGETHER):
         stop = min(start + _TOGETHER, len(texts))
         loaded = [text for row in range(start, stop) if (text := texts.load(row)) is not None]
         pending += _run(target, texts.encode(loaded), config)
         size = sum(features.hidden_target.nbytes for _, features in pending)
-        if size >= _SHARD_BYTES or (pending and stop == len(texts)):
+        due = size >= _SHARD_BYTES or time.monotonic() - saved >= _SHARD_SECONDS or stop == len(texts)
+        if due and pending:
             index = replace(index, shards=[*index.shards, _write_shard(path, pending, stop, index)])
             write_json(path / _INDEX, asdict(index))
-            tokens, pending = tokens + index.shards[-1].tokens, []
+            tokens, pending, saved = tokens + index.shards[-1].tokens, [], time.monotonic()
         progress(stop, tokens + sum(sample.size for sample, _ in pending))
     write_json(path / _INDEX, asdict(replace(index, finished=True)))
 

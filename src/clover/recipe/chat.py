@@ -206,14 +206,13 @@ class _ChatRecipe:
             weights_fingerprint(self.target), self.texts.fingerprint, hidden_state, self.options.max_length
         )
         begun = (path / "index.json").exists()
-        if not begun:
-            shutil.rmtree(path, ignore_errors=True)  # half a first shard
         if not begun or not read_json(path / "index.json").get("finished"):
             self._say(f"2/3 hidden states, {hidden_state}")
             with Progress(self.console) as progress:
-                progress.begin(len(self.texts))
 
                 def show(texts: int, tokens: int) -> None:
+                    if not progress.total:
+                        progress.begin(len(self.texts), texts)
                     progress.reach(texts, f"{texts:,} texts, {tokens:,} tokens")
 
                 def tell(size: int) -> None:
