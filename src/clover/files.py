@@ -1,6 +1,7 @@
 """Write files whole or not at all; read text and JSON of bounded size, and check it, with errors that name the file."""
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -170,6 +171,18 @@ def decode(content: bytes, source: str) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{source} is not valid UTF-8 text (byte {error.start}: {error.reason})") from error
+
+
+def checksum(path: Path) -> str:
+    """Hash of a file's bytes; UserError if it cannot be read."""
+    content = hashlib.blake2b(digest_size=16)
+    try:
+        with path.open("rb") as file:
+            while part := file.read(2**24):
+                content.update(part)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {explain(error.errno)}") from error
+    return content.hexdigest()
 
 
 def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> dict[str, Any]:

@@ -134,6 +134,11 @@ def test_prompts_are_needed_once_and_other_options_are_refused(files: Path, tmp_
     )
     with pytest.raises(UserError, match="was begun with another texts"):
         run(options(files, tmp_path / "out", texts=7))
+    with pytest.raises(UserError, match="was begun with another own prompts"):
+        run(options(files, tmp_path / "out", own_prompts=1))
+    (tmp_path / "prompts.jsonl").write_text((files / "prompts.jsonl").read_text() + "\n")
+    with pytest.raises(UserError, match="was begun with another prompts"):
+        run(ChatRecipeOptions(**vars(chosen) | {"prompts": tmp_path / "prompts.jsonl"}))
 
 
 @pytest.mark.parametrize(

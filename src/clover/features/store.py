@@ -31,7 +31,7 @@ from clover.data.batching import collate, grouped, windows
 from clover.drafts import DraftModel
 from clover.errors import UserError
 from clover.features.compute import Features, compute_features
-from clover.files import check_output_directory, read_model, write_json, written
+from clover.files import check_output_directory, checksum, read_model, write_json, written
 from clover.target import TargetModel, weights_fingerprint
 
 _INDEX = "index.json"
@@ -169,9 +169,7 @@ class _OpenShard:
 
     @cached_property
     def _file(self) -> safe_open:
-        with written(self.path):
-            checksum = _checksum(self.path)
-        if checksum != self._expected.checksum:
+        if checksum(self.path) != self._expected.checksum:
             raise self._damaged()
         return safe_open(self.path, "pt")
 
@@ -303,14 +301,6 @@ def _write_shard(path: Path, pending: Sequence[tuple[Sample, Features]], texts: 
     temporary = path / f".{name}.partial"
     with written(path):
         save_file(tensors, temporary)
-        checksum = _checksum(temporary)
+        content = checksum(temporary)
         temporary.replace(path / name)
-    return _Shard(name, texts, len(tensors["tokens"]), checksum)
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        content = hashlib.blake2b(digest_size=16)
-        while part := file.read(2**24):
-            content.update(part)
-    return content.hexdigest()
+    return _Shard(name, texts, len(tensors["tokens"]), content)

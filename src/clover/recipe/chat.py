@@ -21,7 +21,7 @@ from clover.drafts.loading import trainable_system
 from clover.drafts.vocabulary import default_size
 from clover.errors import UserError
 from clover.features import FeatureStore, StoreConfig, write_features
-from clover.files import output_directory, read_json, work_directory, write_json
+from clover.files import checksum, output_directory, read_json, work_directory, write_json
 from clover.options import command_line
 from clover.recipe.card import write_chat_cards
 from clover.recipe.drafts import ChatDraftFacts, finish_training, made_here
@@ -146,17 +146,26 @@ class _ChatRecipe:
     def _check_work(self) -> None:
         """Note what decides the answers, or refuse a work directory that was begun with something else."""
         options, noted = self.options, self.work / "begun.json"
-        here = {"target": weights_fingerprint(self.target), "texts": options.texts}
-        here["max_length"] = options.max_length
+        here = {
+            "target": weights_fingerprint(self.target),
+            "texts": options.texts,
+            "max_length": options.max_length,
+            "own_prompts": options.own,
+            "prompts": None if options.prompts is None else checksum(options.prompts),
+        }
         if not noted.exists():
-            write_json(noted, here | {"own": options.own})
+            write_json(noted, here)
         begun = read_json(noted)
-        self.own = begun.pop("own", 0)  # work that an earlier version began has none
-        for name, value in begun.items():
-            if here.get(name) != value:
+        self.own = begun.get("own_prompts", 0)
+        if options.prompts is None:  # the file is needed once
+            del here["prompts"]
+            if options.own_prompts is None:
+                del here["own_prompts"]
+        for name, value in here.items():
+            if begun.get(name) != value:
                 raise UserError(
-                    f"{self.work} was begun with another {name.replace('_', ' ')} ({value}); go on with the same "
-                    "options, or choose another --work"
+                    f"{self.work} was begun with another {name.replace('_', ' ')} ({begun.get(name)}); go on with the "
+                    "same options, or choose another --work"
                 )
 
     def _write(self) -> None:
