@@ -153,4 +153,4 @@ def test_what_is_missing_is_named(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fastapi", None)
     code, _, err = run_clover("serve", "--port", 0)
-    assert code == 2 and "pip install 'clover-decoding[serve]'" in err
+    assert code == 2 and "pip install fastapi prometheus_client uvicorn" in err

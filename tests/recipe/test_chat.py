@@ -122,6 +122,7 @@ def test_a_target_writes_prompts_beside_those_of_a_file_or_all_of_them(files: Pa
         own = (tmp_path / f"{name}.work" / "own_prompts.jsonl").read_text().splitlines()
         assert len(own) == expected
         card = (tmp_path / name / "README.md").read_text()
+        assert "SmolLM2" not in card and "pip install" not in card
         assert f"wrote {expected} of the prompts" in card and ("| mine |" in card) == (prompts is not None)
 
 

@@ -25,7 +25,7 @@ def serve(options: ServeOptions) -> None:
     try:
         from clover.serve.run import listen, run
     except ModuleNotFoundError as error:
-        needed = "clover serve needs more packages: pip install 'clover-decoding[serve]'"
+        needed = "clover serve needs more packages: pip install fastapi prometheus_client uvicorn"
         raise UserError(f"{needed} ({error.name} is missing)") from error
 
     taken = listen(options.host, options.port)

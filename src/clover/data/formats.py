@@ -166,7 +166,7 @@ def _open_parquet(path: Path) -> Rows:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise UserError(f"reading {path} needs pyarrow: pip install 'clover-decoding[train]'") from error
+        raise UserError(f"reading {path} needs pyarrow: pip install pyarrow") from error
     accepted = {"completion"}.union(*_FIELDS)
     try:
         names = parquet.read_schema(path).names

