@@ -1,6 +1,5 @@
 import json
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -44,13 +43,13 @@ def train(run_clover: Callable, tiny_target: Path, data: Path, tmp_path: Path) -
 
 
 def interrupted_after(times: int) -> Callable:
-    """What guards a writing to the file, interrupted when texts have ended once more."""
-    guard, calls = regenerate.written, iter(range(times))
+    """What writes to the file, interrupted when texts have ended once more."""
+    append, calls = regenerate.append_lines, iter(range(times))
 
-    def call(*arguments: Any) -> AbstractContextManager[None]:
+    def call(*arguments: Any) -> None:
         if next(calls, None) is None:
             raise KeyboardInterrupt
-        return guard(*arguments)
+        append(*arguments)
 
     return call
 
@@ -89,7 +88,7 @@ def test_target_writes_the_answers_itself(train: Callable, tmp_path: Path) -> No
 def test_an_interrupted_writing_is_resumed_and_trained_on(
     train: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clover.regenerate.written", interrupted_after(1))
+    monkeypatch.setattr("clover.regenerate.append_lines", interrupted_after(1))
     assert train("--regenerate", "--batch-size", 4).code == 130
     monkeypatch.undo()
     (written,) = tmp_path.glob("draft.*.regenerated.jsonl")
@@ -107,7 +106,7 @@ def test_an_interrupted_writing_is_resumed_and_trained_on(
 def test_training_that_began_on_written_texts_goes_on_with_the_same(
     train: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clover.regenerate.written", interrupted_after(1))
+    monkeypatch.setattr("clover.regenerate.append_lines", interrupted_after(1))
     assert train("--regenerate", "--batch-size", 4).code == 130
     monkeypatch.undo()
     (written,) = tmp_path.glob("draft.*.regenerated.jsonl")

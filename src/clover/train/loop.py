@@ -92,14 +92,18 @@ def train(
     check_unfinished(config, resume, overwrite)
     work = config.work_directory
     try:
-        with output_directory(config.output, overwrite) as folder:
-            run = _Run(config, target, texts, draft)
+        with (
+            output_directory(config.output, overwrite) as folder,
+            Progress(console, _FIRST_LINE_SECONDS) as progress,
+        ):
+            progress.say("looking at the texts")
+            run = _Run(config, target, texts, draft, progress)
             if resume:
                 run.restore()
             else:
                 run.start()
                 shutil.rmtree(work, ignore_errors=True)
-            result = run.go(console)
+            result = run.go()
             if not result.finished:
                 raise _Stopped(result)
             run.write(folder, result)
@@ -151,8 +155,14 @@ class _Run:
     """A training run and where it stands."""
 
     def __init__(
-        self, config: TrainConfig, target: TargetModel, texts: Texts | Sequence[Sample], draft: DraftModel
+        self,
+        config: TrainConfig,
+        target: TargetModel,
+        texts: Texts | Sequence[Sample],
+        draft: DraftModel,
+        progress: Progress,
     ):
+        self.progress = progress
         self.config, self.target, self.draft = config, target, draft.bind(target)
         self.texts = texts if isinstance(texts, Texts) else Texts(texts)
         held = held_out(config.validation_share)
@@ -180,12 +190,12 @@ class _Run:
             (self.learner.features(b).hidden_target, b.lengths) for b in openings
         )
 
-    def go(self, console: Console | None) -> TrainResult:
+    def go(self) -> TrainResult:
         """Train until the budget is spent or a signal comes; leaves a checkpoint either way."""
         self.started = self.saved = self.logged = time.monotonic()
         self.logged_tokens, self.pending = self.tokens, None
         self.log = Log(self.config.work_directory / "log.jsonl", self.step)
-        with stop_requests() as stopped, Progress(console, _FIRST_LINE_SECONDS) as self.progress:
+        with stop_requests() as stopped:
             self.progress.say("training")
             self.progress.begin(1.0, self._spent())
             while not self._finished() and not stopped():
