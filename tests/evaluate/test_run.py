@@ -8,7 +8,10 @@ from rich.console import Console
 
 from clover.api import load
 from clover.errors import UserError
+from clover.evaluate.acceptance import Group, Setting
+from clover.evaluate.accuracy import HeadAccuracy
 from clover.evaluate.kinds import TOKEN_KINDS
+from clover.evaluate.report import make_tables
 from clover.evaluate.run import run_evaluate
 from clover.measure_options import EvaluateOptions
 from clover.metrics import Acceptance
@@ -55,6 +58,19 @@ def test_what_is_measured_is_what_the_python_interface_gives(
         expected = sum((one.acceptance for one in results), Acceptance()).to_dict()
         assert {name: setting[name] for name in expected} == expected
         assert [group["group"] for group in setting["groups"]] == ["mt_bench", "translation"]
+
+
+def test_a_narrow_terminal_crops_no_number() -> None:
+    counts = Acceptance()
+    for count in (2, 3, 4, 5, 6, 7):
+        counts.record(count, drafted_depth=6)
+    setting = Setting("clover2", 25, 0.0, (Group("mt_bench", (counts,) * 9),), ())
+    heads = HeadAccuracy(((10,),), (((1,) * 5,),), (((1,) * 5,),))
+    table = make_tables(heads, [setting])[2]
+    console = Console(file=io.StringIO(), width=80)
+    console.print(table.rich(80))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert {"100±0", "83±0", "80±0", "75±0", "67±0", "50±0"} <= set(shown.split()), shown
 
 
 @pytest.mark.parametrize("temperatures", [(0.0,), (1.0,)])

@@ -9,6 +9,7 @@ from clover.report.statistics import Estimate
 from clover.report.table import Table
 
 _SIDE_BY_SIDE = 3  # settings in one table of kinds
+_IN_A_LINE = 4  # depths of a tree
 
 
 def make_tables(heads: HeadAccuracy, settings: Sequence[Setting]) -> list[Table]:
@@ -37,12 +38,24 @@ def _acceptance_table(settings: Sequence[Setting]) -> Table:
     for setting in settings:
         firsts.append(len(rows))
         for group in (setting.all, *(setting.groups if len(setting.groups) > 1 else ())):
-            depths = "  ".join(_percent(depth, 0).replace(" ", "") for depth in group.depths) or "–"
+            shares = [_percent(depth, 0).replace(" ", "") for depth in group.depths]
+            lines = ["  ".join(shares[at : at + _IN_A_LINE]) for at in range(0, len(shares), _IN_A_LINE)]
+            depths = "\n".join(lines) or "–"
             numbers = (str(len(group.acceptances)), f"{group.total.emitted:,}", group.tau.text())
             rows.append((setting.tree, f"{setting.temperature:g}", group.name, *numbers, depths))
     columns = ("tree", "T", "prompts of", "prompts", "tokens", "τ", "accepted at depth 1, 2, …, %")
     note = "τ: tokens per step, the bonus token included; at each depth, of the steps that got there."
-    return Table("Acceptance", columns, rows, note, words=3, strong=firsts, sections=firsts[1:])
+    one_group = () if any(len(setting.groups) > 1 for setting in settings) else ("prompts of",)
+    return Table(
+        "Acceptance",
+        columns,
+        rows,
+        note,
+        words=3,
+        strong=firsts,
+        sections=firsts[1:],
+        optional=("prompts", "tokens", *one_group),
+    )
 
 
 def _weakness_table(settings: Sequence[Setting]) -> Table:
