@@ -207,7 +207,7 @@ def _train(
 
     size = default_size(target.vocab_size)
     if "draft_vocab_size" not in config.draft and size is not None:
-        config = replace(config, draft=config.draft | {"draft_vocab_size": size})
+        config = replace(config, draft=config.draft | {"draft_vocab_size": size}, fit_vocabulary=True)
     torch.manual_seed(config.seed)  # the starting values are drawn at random
     draft = trainable_system(config.system).from_target(target, **config.draft)
     return run_training(config, target, texts, draft, resume=resume, overwrite=overwrite)

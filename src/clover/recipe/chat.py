@@ -266,6 +266,7 @@ class _ChatRecipe:
             max_length=options.max_length,
             seed=training.seed,
             loss=kind.losses()[training.recipe],
+            fit_vocabulary=size is not None and "draft_vocab_size" not in training.draft,
             **settings,
         )
         learnt = tokens * (1 - config.validation_share)

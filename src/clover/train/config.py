@@ -43,6 +43,8 @@ class TrainConfig:
         clip: largest norm of the gradient, None for any; `clip_value` bounds each value of it instead.
         dtype: "bf16" (autocast; weights stay float32) or "fp32"; by default bf16 for a target in bfloat16.
         few_depths: share of `max_minutes` in which a draft with `few_depths_first` learns its first two depths alone.
+        fit_vocabulary: whether a draft of a part of the vocabulary is left, at the end, the tokens that are worth their
+            time (`drafts.vocabulary.worthwhile_size`).
         validation_share: share of the texts that is held out and only measured.
         save_every_minutes: time between checkpoints.
         writing_seconds: what the target took to write the texts before the training, kept for the record.
@@ -72,6 +74,7 @@ class TrainConfig:
     clip_value: Positive | None = None
     dtype: Literal["bf16", "fp32"] | None = None
     seed: int = 0
+    fit_vocabulary: bool = False
     validation_share: Share = 0.02
     save_every_minutes: NotNegative = 5.0
     writing_seconds: float = 0.0

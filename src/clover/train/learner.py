@@ -22,6 +22,8 @@ from clover.train.schedule import peak_rate
 # Under autocast the states are bfloat16 and the weights of norms float32, on purpose.
 warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
 
+_TOGETHER = 256  # positions whose logits exist at one time
+
 
 class Learner:
     """Takes optimizer steps on batches, and measures the loss on others.
@@ -90,6 +92,26 @@ class Learner:
             self._losses(batch, count_positions(batch.predicted_mask, every)).metrics for batch in batches
         ]
         return sum(parts[1:], parts[0])
+
+    @torch.no_grad()
+    def hits(self, batches: Iterable[Batch]) -> Tensor:
+        """How often each index of the draft's logits was the choice of head 1, and right: Long [V']."""
+        d2t = self.draft.d2t
+        assert d2t is not None, "a draft of the whole vocabulary has no indices of its own"
+        found = torch.zeros_like(d2t)
+        for batch in batches:
+            batch = batch.to(self.device)
+            with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16):
+                features = self.features(batch)
+                outputs = self.draft.train_outputs(features.hidden_input.float(), batch.tokens, 1)[0]
+                learnt = batch.predicted_mask[:, 2:]
+                states, wanted = outputs[:, :-2][learnt], features.hidden_target[:, 1:-1][learnt]
+                for own, target in zip(states.split(_TOGETHER), wanted.split(_TOGETHER), strict=True):
+                    choice = self.draft.train_logits(own[:, None])[:, 0].argmax(-1)
+                    found += choice[d2t[choice] == self._logits(target).argmax(-1)].bincount(
+                        minlength=len(d2t)
+                    )
+        return found
 
     def summary(self, metrics: HeadMetrics) -> dict[str, Any]:
         """Means per head, and their weighted sum `loss`, which is what is minimised."""

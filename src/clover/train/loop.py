@@ -22,7 +22,7 @@ from clover.checkpoint import load_checkpoint, save_checkpoint
 from clover.data import Batch, Batches, Position, Record, Sample, Texts, held_out, token_counts
 from clover.data.batching import Side
 from clover.drafts import DraftModel
-from clover.drafts.vocabulary import frequent_tokens
+from clover.drafts.vocabulary import frequent_tokens, worthwhile_size
 from clover.errors import UserError
 from clover.features import FeatureStore, check_store, hidden_scale
 from clover.files import output_directory, validated, write_json
@@ -169,8 +169,8 @@ class _Run:
         self.held_out = None if all(map(held, _loaded(self.texts))) else held  # something must be learnt
         self.batches = self._make_batches(config.seed, lambda text: not (self.held_out and held(text)))
         if draft.d2t is not None:
-            counts = token_counts(self._learnt_first(), target.vocab_size)
-            draft.reduce_vocabulary(frequent_tokens(counts, len(draft.d2t)))
+            self.counts = token_counts(self._learnt_first(), target.vocab_size)
+            draft.reduce_vocabulary(frequent_tokens(self.counts, len(draft.d2t)))
         stored = None
         if isinstance(self.texts, FeatureStore):
             check_store(self.texts, target, draft)
@@ -310,7 +310,16 @@ class _Run:
             return None
         summary = self.learner.summary(self.learner.measure(self._shown(batches)))
         self.log.write({"step": self.step, "validation": summary})
+        self._fit_vocabulary(batches)
         return summary
+
+    def _fit_vocabulary(self, batches: Sequence[Batch]) -> None:
+        """Leave the draft the tokens that are worth their time; on held-out texts, because it knows the others."""
+        if not self.config.fit_vocabulary or (known := self.draft.d2t) is None:
+            return
+        order = self.counts[known].argsort(descending=True, stable=True)
+        size = worthwhile_size(self.learner.hits(batches)[order])
+        self.draft.reduce_vocabulary(known[order[:size]].sort().values)
 
     def _validation_tokens(self) -> int:
         least, most = _VALIDATION_TOKENS

@@ -1,0 +1,75 @@
+"""What a learner counts beside its steps, against slow and obvious references."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from clover.data import Batches, Sample
+from clover.drafts import DraftModel, MedusaDraft, RecallDraft, load_draft
+from clover.target import TargetModel
+from clover.train import TrainConfig, train
+from clover.train.learner import Learner
+from tests.families import VOCAB, tiny_model
+
+
+@pytest.fixture(scope="module")
+def target() -> TargetModel:
+    return TargetModel(tiny_model("llama", dtype=torch.float32))
+
+
+def samples(target: TargetModel) -> list[Sample]:
+    """Texts that count upwards, with the first token left out of what is learnt."""
+    texts = [torch.arange(start, start + 9 + start % 7) % VOCAB for start in range(40)]
+    return [Sample(text.int(), torch.arange(len(text)) > 0) for text in texts]
+
+
+@pytest.mark.parametrize("system", [RecallDraft, MedusaDraft])
+def test_hits_are_counted_token_by_token(target: TargetModel, system: type[DraftModel]) -> None:
+    torch.manual_seed(0)
+    draft = system.from_target(target, draft_vocab_size=20)
+    draft.reduce_vocabulary(torch.arange(0, 40, 2))
+    learner = Learner(TrainConfig(output="x", dtype="fp32"), target, draft)
+    batches = list(Batches(samples(target), 16, 60, seed=1).epoch())
+    expected = torch.zeros(20, dtype=torch.long)
+    for batch in batches:
+        hidden = target.train_forward(batch.tokens).hidden
+        outputs = draft.train_outputs(hidden, batch.tokens, 1)[0]
+        for row in range(len(batch.tokens)):
+            for at in range(2, batch.tokens.shape[1]):
+                if batch.predicted_mask[row, at]:
+                    choice = int(draft.train_logits(outputs[row, at - 2][None])[0].argmax())
+                    wanted = int(target.logits(hidden[row, at - 1]).argmax())
+                    expected[choice] += int(2 * choice == wanted)
+    found = learner.hits(batches)
+    assert torch.equal(found, expected) and found.sum() > 0
+
+
+def test_a_finished_draft_keeps_the_tokens_that_it_is_right_with(
+    target: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = TrainConfig(
+        output=str(tmp_path / "draft"),
+        max_steps=4,
+        batch_tokens=120,
+        validation_share=0.3,
+        dtype="fp32",
+        lr=1e-3,
+        fit_vocabulary=True,
+    )
+    monkeypatch.setattr("clover.drafts.vocabulary._KEPT_HITS", 0.5)
+    hits = torch.zeros(30, dtype=torch.long)
+    hits[:12] = 10
+    monkeypatch.setattr(Learner, "hits", lambda self, batches: hits)
+    for fit, size in ((True, 30), (False, 30)):
+        draft = RecallDraft.from_target(target, draft_vocab_size=size)
+        chosen = replace(config, fit_vocabulary=fit)
+        train(chosen, target, samples(target), draft, overwrite=True, console=Console(file=StringIO()))
+        loaded = load_draft(tmp_path / "draft", target)
+        assert loaded.d2t is not None and len(loaded.d2t) == loaded.config.draft_vocab_size
+        assert (len(loaded.d2t) < size) == fit
