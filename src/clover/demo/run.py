@@ -81,12 +81,12 @@ class _Demo:
         self.methods = [*self.bench.methods, *self._drafted()]
 
     def _drafted(self) -> Iterator[Method]:
-        """The drafts, each named by its system; of one system by their directories."""
+        """The drafts, each named by its system; of one system by their directories. Those of the package have names."""
         tree = self.options.tree
-        places = self.options.drafts
+        places, names = self.options.drafts, []
         if not places:
             own = assets.DRAFTS if self.options.target is None else assets.drafts_of(self.target)
-            places = tuple(map(str, own.values()))
+            places, names = tuple(map(str, own.values())), [name.rpartition("/")[2] for name in own]
         engines = [load(self.target, place, method="draft", tree=tree).engine for place in places]
         systems = [str(engine.draft.config.model_type) for engine in engines if engine.draft is not None]
         if len(systems) < len(engines):
@@ -94,8 +94,12 @@ class _Demo:
                 "a draft of which the weights are no finite numbers cannot be shown; train it again"
             )
         several = Counter(systems)
-        for place, system, engine in zip(places, systems, engines, strict=True):
-            yield of_engine(Path(place).name if several[system] > 1 else system, engine, tree)
+        names = names or [
+            Path(place).name if several[system] > 1 else system
+            for place, system in zip(places, systems, strict=True)
+        ]
+        for name, engine in zip(names, engines, strict=True):
+            yield of_engine(name, engine, tree)
 
     def run(self, deadline: float, console: Console, progress: Progress) -> list[Round]:
         """Decode all prompts, or those that end before the deadline; live where there is a terminal for it."""
