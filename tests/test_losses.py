@@ -96,6 +96,26 @@ def test_equals_the_slow_reference(
     torch.testing.assert_close(result.metrics.sums.T, torch.tensor(metrics, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("copies", [1, 20])
+def test_however_long_the_text_few_logits_exist_at_a_time(
+    data, copies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory of a step grows with T · H, not with T · V."""
+    monkeypatch.setitem(losses._CHUNK_ELEMENTS, "cpu", 7 * V * D)
+    outputs, hidden, weight, mask = data
+    logits, sizes = capped(weight), []
+
+    def counted(states: torch.Tensor) -> torch.Tensor:
+        sizes.append(states.shape[:-1].numel() * V)
+        return logits(states)
+
+    outputs = outputs.repeat(1, copies, 1, 1).requires_grad_()
+    repeated = (one.repeat(copies, *[1] * (one.dim() - 1)) for one in (hidden, TOKENS, mask))
+    hidden, tokens, mask = repeated
+    head_losses(outputs, hidden, tokens, LogitHeads(counted), mask, LossConfig(), SCALE).total.backward()
+    assert max(sizes) <= 7 * V * D < sum(sizes)
+
+
 @pytest.mark.parametrize("config", [LossConfig(), LossConfig(0.5, 3.0, 0.2, 0.9)])
 def test_a_part_of_the_vocabulary_equals_the_slow_reference(data, config: LossConfig) -> None:
     known = [0, 1, 2, 3, 5, 7, 8, 10]
