@@ -17,7 +17,7 @@ from clover.options import command_line
 from clover.report.output import Report, check_outputs, publish
 from clover.report.progress import Progress
 from clover.report.provenance import Provenance
-from clover.report.words import count, system_name
+from clover.report.words import count, draft_kind
 from clover.target import TargetModel
 from clover.tree import TreeShape, parse_tree
 from clover.tune.texts import fill_batch, read_requests
@@ -108,7 +108,7 @@ def _report(
     costs: list[TreeCost],
     training: Training | None,
 ) -> Report:
-    system = system_name(str(draft.config.model_type))
+    system = draft_kind(draft.config)
     parameters = count(sum(weight.numel() for weight in draft.parameters()))
     facts = [
         ("target", options.target or "embedded"),

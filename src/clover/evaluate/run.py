@@ -19,7 +19,7 @@ from clover.options import command_line
 from clover.report.output import Report, check_outputs, publish
 from clover.report.progress import Progress
 from clover.report.provenance import Provenance
-from clover.report.words import system_name
+from clover.report.words import draft_kind
 from clover.target import TargetModel
 from clover.tree import parse_tree
 
@@ -74,7 +74,7 @@ def _evaluate(options: EvaluateOptions, progress: Progress) -> Report:
     facts = {
         "target": options.target or _EMBEDDED,
         "draft": options.draft or _EMBEDDED,
-        "system": system_name(system),
+        "system": draft_kind(draft.config),
         "prompts": f"{len(prompts)} prompts, {options.max_new_tokens} new tokens each{more}",
         "heads measured on": "what the target writes at temperature 0",
     }

@@ -1,5 +1,7 @@
 """Numbers, durations and names as people read them."""
 
+from typing import Any
+
 SYSTEMS = {  # their names and colours: of the palette of Okabe and Ito, which colour-blind readers can tell apart
     "plain": ("plain decoding", "#9aa5b1"),
     "transformers": ("transformers' generate", "#cbd2d9"),
@@ -17,6 +19,18 @@ SYSTEMS = {  # their names and colours: of the palette of Okabe and Ito, which c
 def system_name(system: str) -> str:
     """What a draft system, or another way to decode, is called in reports; other names stay as they are."""
     return SYSTEMS[system][0] if system in SYSTEMS else system
+
+
+def draft_kind(config: Any) -> str:
+    """What a draft with this configuration is: its system, and what it has otherwise than the system by default."""
+    kind = type(config)
+    fields = {name: getattr(kind, name) for name in vars(kind).get("__annotations__", {})}
+    changed = [
+        f"{name.replace('_', ' ')} {getattr(config, name)}"
+        for name, default in fields.items()
+        if default is not None and getattr(config, name) != default
+    ]
+    return ", ".join([system_name(str(config.model_type)), *changed])
 
 
 def percent(share: float | None) -> str:

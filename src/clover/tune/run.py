@@ -19,7 +19,7 @@ from clover.options import command_line
 from clover.report.output import Report, check_outputs, publish, say, standard_output
 from clover.report.progress import Progress
 from clover.report.provenance import Provenance
-from clover.report.words import duration, mode, system_name, times
+from clover.report.words import draft_kind, duration, mode, times
 from clover.target import TargetModel
 from clover.tune.ranks import MAX_DEPTH, RankPath, rank_texts
 from clover.tune.report import as_data, best_table
@@ -126,7 +126,7 @@ class Tuner:
     def report(self, sizes: Sequence[Sequence[Timed]]) -> Report:
         """Table and numbers."""
         options, seconds = self.options, time.monotonic() - self.started
-        system = system_name(str(self.draft.config.model_type))
+        system = draft_kind(self.draft.config)
         best = [f"{times(one.speedup)} at batch {one.choice.batch_size}" for one, *_ in sizes[:3]]
         title = f"{system}, tuned: {', '.join(best)}"
         draft = f"{assets.draft_name(options.draft, self.place)} ({system})"
