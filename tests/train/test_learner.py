@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -23,7 +22,7 @@ def target() -> TargetModel:
     return TargetModel(tiny_model("llama", dtype=torch.float32))
 
 
-def samples(target: TargetModel) -> list[Sample]:
+def samples() -> list[Sample]:
     """Texts that count upwards, with the first token left out of what is learnt."""
     texts = [torch.arange(start, start + 9 + start % 7) % VOCAB for start in range(40)]
     return [Sample(text.int(), torch.arange(len(text)) > 0) for text in texts]
@@ -35,7 +34,7 @@ def test_hits_are_counted_token_by_token(target: TargetModel, system: type[Draft
     draft = system.from_target(target, draft_vocab_size=20)
     draft.reduce_vocabulary(torch.arange(0, 40, 2))
     learner = Learner(TrainConfig(output="x", dtype="fp32"), target, draft)
-    batches = list(Batches(samples(target), 16, 60, seed=1).epoch())
+    batches = list(Batches(samples(), 16, 60, seed=1).epoch())
     expected = torch.zeros(20, dtype=torch.long)
     for batch in batches:
         hidden = target.train_forward(batch.tokens).hidden
@@ -50,8 +49,9 @@ def test_hits_are_counted_token_by_token(target: TargetModel, system: type[Draft
     assert torch.equal(found, expected) and found.sum() > 0
 
 
+@pytest.mark.parametrize("fit", [True, False])
 def test_a_finished_draft_keeps_the_tokens_that_it_is_right_with(
-    target: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fit: bool
 ) -> None:
     config = TrainConfig(
         output=str(tmp_path / "draft"),
@@ -60,16 +60,14 @@ def test_a_finished_draft_keeps_the_tokens_that_it_is_right_with(
         validation_share=0.3,
         dtype="fp32",
         lr=1e-3,
-        fit_vocabulary=True,
+        fit_vocabulary=fit,
     )
     monkeypatch.setattr("clover.drafts.vocabulary._KEPT_HITS", 0.5)
     hits = torch.zeros(30, dtype=torch.long)
     hits[:12] = 10
     monkeypatch.setattr(Learner, "hits", lambda self, batches: hits)
-    for fit, size in ((True, 30), (False, 30)):
-        draft = RecallDraft.from_target(target, draft_vocab_size=size)
-        chosen = replace(config, fit_vocabulary=fit)
-        train(chosen, target, samples(target), draft, overwrite=True, console=Console(file=StringIO()))
-        loaded = load_draft(tmp_path / "draft", target)
-        assert loaded.d2t is not None and len(loaded.d2t) == loaded.config.draft_vocab_size
-        assert (len(loaded.d2t) < size) == fit
+    draft = RecallDraft.from_target(target, draft_vocab_size=30)
+    train(config, target, samples(), draft, console=Console(file=StringIO()))
+    loaded = load_draft(tmp_path / "draft", target)
+    assert loaded.d2t is not None and len(loaded.d2t) == loaded.config.draft_vocab_size
+    assert (len(loaded.d2t) < 30) == fit

@@ -59,9 +59,7 @@ def _store(model: "TargetModel", source: "Texts", options: FeaturesOptions) -> N
     with Progress() as progress:
 
         def show(done: int, tokens: int) -> None:
-            if not progress.total:
-                progress.begin(len(source), done)
-            progress.reach(done, f"{done:,} texts, {tokens:,} tokens")
+            progress.go_on(len(source), done, f"{done:,} texts, {tokens:,} tokens")
 
         def tell(size: int) -> None:
             progress.log(f"{len(source):,} texts, about {size / 1e6:,.0f} MB of hidden states")

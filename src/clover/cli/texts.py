@@ -132,9 +132,7 @@ def write_anew(
         def show(written: int, tokens: int) -> None:
             seconds = time.monotonic() - started
             shares = [written / len(texts), seconds / (60 * rules.max_minutes) if rules.max_minutes else 0.0]
-            if not progress.total:
-                progress.begin(1.0, max(shares))
-            progress.reach(max(shares), f"the target writes: {written:,} texts, {tokens:,} tokens")
+            progress.go_on(1.0, max(shares), f"the target writes: {written:,} texts, {tokens:,} tokens")
             write_json(path.with_suffix(_SECONDS), {"seconds": before + seconds})
 
         samples = regenerate(target, texts, rules, path, show)

@@ -202,12 +202,10 @@ def _train(
     import torch
 
     from clover.drafts.loading import trainable_system
-    from clover.drafts.vocabulary import default_size
     from clover.train import train as run_training
+    from clover.train import with_vocabulary
 
-    size = default_size(target.vocab_size)
-    if "draft_vocab_size" not in config.draft and size is not None:
-        config = replace(config, draft=config.draft | {"draft_vocab_size": size}, fit_vocabulary=True)
+    config = with_vocabulary(config, target.vocab_size)
     torch.manual_seed(config.seed)  # the starting values are drawn at random
     draft = trainable_system(config.system).from_target(target, **config.draft)
     return run_training(config, target, texts, draft, resume=resume, overwrite=overwrite)

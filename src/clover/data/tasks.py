@@ -107,7 +107,9 @@ def spaced(total: int, count: int) -> list[int]:
     >>> spaced(8, 3)
     [0, 2, 5, 1, 3, 4, 6, 7]
     """
-    first = [i * total // count for i in range(min(count, total))] if count < total else list(range(total))
+    if count >= total:
+        return list(range(total))
+    first = [i * total // count for i in range(count)]
     return [*first, *sorted(set(range(total)) - set(first))]
 
 
@@ -124,7 +126,7 @@ def fitting(
             f"no prompt leaves room for {max_new_tokens} new tokens in the target's context of {context_length}; "
             "lower --max-new-tokens or give shorter prompts"
         )
-    return found if limit is None else [found[i] for i in sorted(spaced(len(found), limit)[:limit])]
+    return found if limit is None else [found[i] for i in spaced(len(found), limit)[:limit]]
 
 
 def encode_task(task: Task, tokenizer: PreTrainedTokenizerBase) -> TaskPrompt:

@@ -101,6 +101,16 @@ class DraftConfig(PretrainedConfig):
         return CLOVER2_TREE.cut(self.num_heads) if self.tree is None else TreeShape.from_paths(self.tree)
 
     @property
+    def changed(self) -> dict[str, Any]:
+        """The system's own fields that are not at their defaults; a default of None follows from the target."""
+        defaults = {name: getattr(type(self), name) for name in get_annotations(type(self))}
+        return {
+            name: getattr(self, name)
+            for name, default in defaults.items()
+            if default is not None and getattr(self, name) != default
+        }
+
+    @property
     def target_shape(self) -> PretrainedConfig:
         """The target's configuration as an object of its own class, which knows every family's names for sizes."""
         return AutoConfig.for_model(**(self.target_config or {}))

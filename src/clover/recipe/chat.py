@@ -18,7 +18,6 @@ from clover.data import FileTexts, Texts
 from clover.drafts import DraftModel
 from clover.drafts.config import all_options, check_names, check_options
 from clover.drafts.loading import trainable_system
-from clover.drafts.vocabulary import default_size
 from clover.errors import UserError
 from clover.features import FeatureStore, StoreConfig, write_features
 from clover.files import checksum, output_directory, read_json, work_directory, write_json
@@ -32,7 +31,7 @@ from clover.recipe.text import learnt_tokens, write_once
 from clover.regenerate import RegenerateConfig
 from clover.report.progress import Progress
 from clover.target import TargetModel, weights_fingerprint
-from clover.train import TrainConfig, draft_fields, named_recipe
+from clover.train import TrainConfig, draft_fields, named_recipe, with_vocabulary
 from clover.train.recipes import DEFAULT, PAPER
 from clover.train.schedule import peak_rate
 
@@ -178,9 +177,7 @@ class _ChatRecipe:
             count = min(options.texts, len(found))
 
             def show(texts: int, tokens: int) -> None:
-                if not progress.total:
-                    progress.begin(count, texts)
-                progress.reach(texts, f"{texts:,} answers, {tokens:,} tokens")
+                progress.go_on(count, texts, f"{texts:,} answers, {tokens:,} tokens")
 
             some = islice(found, options.texts)
             self.samples = write_once(self.target, some, config, self.work / "written.jsonl", show)
@@ -194,9 +191,7 @@ class _ChatRecipe:
             with Progress(self.console) as progress:
 
                 def show(prompts: int) -> None:
-                    if not progress.total:
-                        progress.begin(self.own, prompts)
-                    progress.reach(prompts, "the target asks")
+                    progress.go_on(self.own, prompts, "the target asks")
 
                 write_own_prompts(self.target, self.own, self.options.batch_size, own, show)
         return [file for file in (own, self.prompts) if file.exists()]
@@ -220,9 +215,7 @@ class _ChatRecipe:
             with Progress(self.console) as progress:
 
                 def show(texts: int, tokens: int) -> None:
-                    if not progress.total:
-                        progress.begin(len(self.texts), texts)
-                    progress.reach(texts, f"{texts:,} texts, {tokens:,} tokens")
+                    progress.go_on(len(self.texts), texts, f"{texts:,} texts, {tokens:,} tokens")
 
                 def tell(size: int) -> None:
                     progress.log(f"    about {size / 1e6:,.0f} MB")
@@ -256,21 +249,19 @@ class _ChatRecipe:
         """How a draft is trained; a store that holds other states still has as many tokens."""
         kind, options = trainable_system(training.system), self.options
         settings, _ = named_recipe(training.recipe, training.system)
-        size = default_size(self.target.vocab_size)
         config = TrainConfig(
             output=str(self.work / f"{training.name}.{options.tokens}"),
             target=Path(options.target).name,
             data=("answers of the target",),
             system=training.system,
-            draft=({} if size is None else {"draft_vocab_size": size}) | training.draft,
+            draft=training.draft,
             max_length=options.max_length,
             seed=training.seed,
             loss=kind.losses()[training.recipe],
-            fit_vocabulary=size is not None and "draft_vocab_size" not in training.draft,
             **settings,
         )
         learnt = tokens * (1 - config.validation_share)
-        return replace(config, epochs=options.tokens / learnt)
+        return replace(with_vocabulary(config, self.target.vocab_size), epochs=options.tokens / learnt)
 
     def _publish(self, facts: ChatDraftFacts) -> None:
         """Copy a finished draft to the output, and write all cards anew."""

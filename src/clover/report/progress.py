@@ -61,6 +61,12 @@ class Progress:
         self._doing = self._doing if doing is None else doing
         self._bar.update(self._task, total=self.total or None, completed=self.done)
 
+    def go_on(self, total: float, done: float, doing: str) -> None:
+        """`reach`, of work whose first call tells what an earlier run did: there it begins."""
+        if not self.total:
+            self.begin(total, done)
+        self.reach(done, doing)
+
     def part(self, amount: float, doing: str | None = None) -> Callable[[float], None]:
         """Begin a part of the work; returns what is called with the share of it that is done, 0 … 1."""
         start = self.done

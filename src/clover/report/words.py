@@ -23,13 +23,7 @@ def system_name(system: str) -> str:
 
 def draft_kind(config: Any) -> str:
     """What a draft with this configuration is: its system, and what it has otherwise than the system by default."""
-    kind = type(config)
-    fields = {name: getattr(kind, name) for name in vars(kind).get("__annotations__", {})}
-    changed = [
-        f"{name.replace('_', ' ')} {getattr(config, name)}"
-        for name, default in fields.items()
-        if default is not None and getattr(config, name) != default
-    ]
+    changed = [f"{name.replace('_', ' ')} {value}" for name, value in config.changed.items()]
     return ", ".join([system_name(str(config.model_type)), *changed])
 
 

@@ -98,8 +98,8 @@ def _checked(path: Path, name: str) -> Source:
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
             raise UserError(f"target model {path} is not a GGUF file")
-    for needed in _readers_missing():
-        raise UserError(f"target model {path} needs more packages: {needed}")
+    if needed := _readers_missing():
+        raise UserError(f"target model {path} needs more packages: {needed[0]}")
     return Source(name, str(path.parent), path.name)
 
 

@@ -2,7 +2,7 @@
 
 from clover.train.config import TrainConfig
 from clover.train.loop import TrainResult, check_unfinished, checkpoint_path, train
-from clover.train.recipes import draft_fields, named_recipe
+from clover.train.recipes import draft_fields, named_recipe, with_vocabulary
 
 __all__ = [
     "TrainConfig",
@@ -12,4 +12,5 @@ __all__ = [
     "draft_fields",
     "named_recipe",
     "train",
+    "with_vocabulary",
 ]

@@ -318,8 +318,8 @@ class _Run:
         if not self.config.fit_vocabulary or (known := self.draft.d2t) is None:
             return
         order = self.counts[known].argsort(descending=True, stable=True)
-        size = worthwhile_size(self.learner.hits(batches)[order])
-        self.draft.reduce_vocabulary(known[order[:size]].sort().values)
+        size = worthwhile_size(self.learner.hits(self._shown(batches))[order])
+        self.draft.reduce_vocabulary(frequent_tokens(self.counts, size))
 
     def _validation_tokens(self) -> int:
         least, most = _VALIDATION_TOKENS

@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from clover.drafts.loading import trainable_system
+from clover.drafts.vocabulary import default_size
 from clover.errors import UserError
+from clover.train.config import TrainConfig
 
 DEFAULT, PAPER = RECIPES = ("default", "paper")
 
@@ -29,6 +31,17 @@ def named_recipe(name: str, system: str) -> tuple[dict[str, Any], dict[str, Any]
     settings = {"optimizer": "adamw", "warm_up": 0.0, "clip": None, "few_depths": 0.0, **fields}
     settings["warm_up_steps"] = paper.warm_up_steps or None
     return settings, {"draft_vocab_size": None, **own}
+
+
+def with_vocabulary(config: TrainConfig, vocab_size: int) -> TrainConfig:
+    """The same training for a target of so many tokens.
+
+    Unless another size is named, the draft learns from a part of a large vocabulary, which is fitted at the end.
+    """
+    size = default_size(vocab_size)
+    if size is None or "draft_vocab_size" in config.draft:
+        return config
+    return replace(config, draft=config.draft | {"draft_vocab_size": size}, fit_vocabulary=True)
 
 
 def draft_fields(given: Iterable[str]) -> dict[str, Any]:
