@@ -112,7 +112,7 @@ def test_however_long_the_text_few_logits_exist_at_a_time(
     outputs = outputs.repeat(1, copies, 1, 1).requires_grad_()
     repeated = (one.repeat(copies, *[1] * (one.dim() - 1)) for one in (hidden, TOKENS, mask))
     hidden, tokens, mask = repeated
-    head_losses(outputs, hidden, tokens, LogitHeads(counted), mask, LossConfig(), SCALE).total.backward()
+    head_losses(outputs, hidden, tokens, LogitHeads(counted), mask, LossConfig(), SCALE).backward()
     assert max(sizes) <= 7 * V * D < sum(sizes)
 
 
@@ -211,7 +211,7 @@ def test_a_lm_head_of_the_draft_itself_gets_its_gradient(
         rows=lambda rows: capped(chosen(weight, rows, 0)),
     )
     config = LossConfig(1.0, 0.0, 0.5)
-    head_losses(outputs.requires_grad_(), hidden, TOKENS, heads, mask, config, SCALE).total.backward()
+    head_losses(outputs.requires_grad_(), hidden, TOKENS, heads, mask, config, SCALE).backward()
     expected = torch.zeros((), dtype=torch.float64)
     for i in range(D):
         per_head = LogitHeads(capped(weight), lambda o, _, i=i: o @ own[i].T)
@@ -293,7 +293,7 @@ def test_perfect_outputs_agree_everywhere_and_unlearnt_positions_get_no_gradient
     assert result.metrics.means()["accuracy"] == [1.0] * D
     assert result.metrics.means()["regression"] == [0.0] * D
     noisy = (outputs.detach() + 1).requires_grad_()
-    head_losses(noisy, hidden, TOKENS, LogitHeads(capped(weight)), mask, LossConfig(), SCALE).total.backward()
+    head_losses(noisy, hidden, TOKENS, LogitHeads(capped(weight)), mask, LossConfig(), SCALE).backward()
     assert noisy.grad is not None
     touched = noisy.grad.abs().sum(-1).nonzero().tolist()
     assert touched == [[0, 0, 3], [1, 0, 2], [2, 0, 1]]
@@ -310,7 +310,7 @@ def test_a_batch_without_learnt_tokens_is_zero(data) -> None:
         LossConfig(),
         SCALE,
     )
-    result.total.backward()
+    result.backward()
     assert result.total.item() == 0.0 and not outputs.grad.any()
 
 

@@ -80,10 +80,23 @@ class HeadMetrics:
 
 @dataclass(frozen=True)
 class HeadLosses:
-    """`total` [] float32, to call backward on, and the metrics of the batch."""
+    """`total` [] float32, the metrics of the batch, and the draft's own lm_heads with their gradients.
+
+    Those are kept beside the graph of `total`, because they are large: each further pass over Medusa's took a tenth of
+    a step.
+    """
 
     total: Tensor
     metrics: HeadMetrics
+    parameters: tuple[nn.Parameter, ...] = ()
+    gradients: tuple[Tensor, ...] = ()
+
+    def backward(self) -> None:
+        """Add the gradients to `grad` of everything that made the outputs, and of `parameters`; call it once."""
+        self.total.backward()
+        # No gradients are there where no position counted.
+        for parameter, gradient in zip(self.parameters, self.gradients, strict=False):
+            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
 
 
 @dataclass(frozen=True)
@@ -133,26 +146,26 @@ def head_losses(
     weights = config.decay ** torch.arange(depth, device=device) / counts.clamp_min(1)
     targets, read, counted = _find_positions(predicted_mask, likely, depth)
     flat, hidden = outputs.detach().flatten(1, 2), hidden_target.detach().flatten(0, 1)
-    learnt = [flat, *heads.parameters] if torch.is_grad_enabled() else []
-    gradients = [torch.zeros_like(values) for values in learnt]
+    gradients = _Gradients(torch.zeros_like(flat)) if torch.is_grad_enabled() else None
     sums = torch.zeros(5, depth, dtype=_wide(outputs.dtype), device=device)
     every, unit = torch.arange(depth, device=device), scale if config.relative else 1.0
     for part in torch.arange(len(targets), device=device).split(
         _chunk_rows(heads.target, hidden, depth, heads.d2t)
     ):
         rows, places = targets[part], (every, read[part])
-        states = flat[places].requires_grad_(bool(learnt))
-        wanted = _wanted(hidden[rows], tokens.flatten()[rows + 1], heads, bool(learnt))
+        states = flat[places].requires_grad_(gradients is not None)
+        wanted = _wanted(hidden[rows], tokens.flatten()[rows + 1], heads, gradients is not None)
         values = _values(states, hidden[rows], wanted, unit)
         sums += torch.stack([(value.detach() * counted[part]).sum(0) for value in values])
-        if learnt:
+        if gradients is not None:
             loss = (_mixed(values, config) * weights * counted[part]).sum()
-            _add_gradients(gradients, loss, states, places, heads.parameters)
+            gradients.add(loss, states, places, heads.parameters)
     total = (_mixed(sums, config) * weights).sum()
-    for values, gradient in zip((outputs, *heads.parameters), gradients, strict=False):
-        linked = (values * gradient.view_as(values)).sum()
-        total = total + (linked - linked.detach())  # adds nothing but the gradient
-    return HeadLosses(total, HeadMetrics(sums))
+    if gradients is None:
+        return HeadLosses(total, HeadMetrics(sums))
+    linked = (outputs * gradients.outputs.view_as(outputs)).sum()
+    total = total + (linked - linked.detach())  # adds nothing but the gradient
+    return HeadLosses(total, HeadMetrics(sums), heads.parameters, gradients.own)
 
 
 def count_positions(predicted_mask: Tensor, depth: int) -> Tensor:
@@ -273,19 +286,21 @@ def _values(
     return distillation, regression, label, agreement, torch.ones_like(agreement)
 
 
-def _add_gradients(
-    gradients: list[Tensor],
-    loss: Tensor,
-    states: Tensor,
-    places: tuple[Tensor, Tensor],
-    own: Sequence[Tensor],
-) -> None:
-    """Add those of one chunk's loss: for o at the places of `states`, and for the draft's own lm_head."""
-    with torch.autocast(loss.device.type, enabled=False):
-        gradient, *others = torch.autograd.grad(loss, (states, *own))
-    gradients[0].index_put_(places, gradient, accumulate=True)
-    for total, more in zip(gradients[1:], others, strict=True):
-        total += more
+class _Gradients:
+    """Those of the chunks so far: for all outputs [D, B · T, H], and for each parameter that is the draft's own."""
+
+    def __init__(self, outputs: Tensor):
+        self.outputs = outputs
+        self.own: tuple[Tensor, ...] = ()
+
+    def add(
+        self, loss: Tensor, states: Tensor, places: tuple[Tensor, Tensor], parameters: tuple[Tensor, ...]
+    ) -> None:
+        """Add those of one chunk's loss; `states` stand at `places` of the outputs."""
+        with torch.autocast(loss.device.type, enabled=False):
+            gradient, *own = torch.autograd.grad(loss, (states, *parameters))
+        self.outputs.index_put_(places, gradient, accumulate=True)
+        self.own = tuple(map(Tensor.add_, self.own, own)) if self.own else tuple(own)
 
 
 def _imitate(log_probs: Tensor, target_probs: Tensor) -> Tensor:

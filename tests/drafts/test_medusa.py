@@ -83,7 +83,7 @@ def test_the_loss_reaches_heads_and_lm_heads_alike() -> None:
     heads = LogitHeads(target.logits, draft.train_logits, tuple(draft.head_parameters))
     mask = torch.ones_like(tokens, dtype=torch.bool)
     outputs = draft.train_outputs(hidden, tokens)
-    head_losses(outputs, hidden, tokens, heads, mask, MedusaDraft.paper_loss, scale=1.0).total.backward()
+    head_losses(outputs, hidden, tokens, heads, mask, MedusaDraft.paper_loss, scale=1.0).backward()
     found = {name: weight.grad for name, weight in draft.named_parameters()}
     draft.zero_grad()
     logits = draft.train_logits(draft.train_outputs(hidden, tokens).movedim(0, -2))

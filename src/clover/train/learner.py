@@ -70,7 +70,7 @@ class Learner:
         metrics = None
         for batch in batches:
             losses = self._losses(batch, divisors)
-            losses.total.backward()
+            losses.backward()
             metrics = losses.metrics if metrics is None else metrics + losses.metrics
         assert metrics is not None
         if self.config.clip_value is not None:
