@@ -45,7 +45,7 @@ def test_hits_are_counted_token_by_token(target: TargetModel, system: type[Draft
                     choice = int(draft.train_logits(outputs[row, at - 2][None])[0].argmax())
                     wanted = int(target.logits(hidden[row, at - 1]).argmax())
                     expected[choice] += int(2 * choice == wanted)
-    found = learner.hits(batches)
+    _, found = learner.measure(batches)
     assert torch.equal(found, expected) and found.sum() > 0
 
 
@@ -65,7 +65,7 @@ def test_a_finished_draft_keeps_the_tokens_that_it_is_right_with(
     monkeypatch.setattr("clover.drafts.vocabulary._KEPT_HITS", 0.5)
     hits = torch.zeros(30, dtype=torch.long)
     hits[:12] = 10
-    monkeypatch.setattr(Learner, "hits", lambda self, batches: hits)
+    monkeypatch.setattr(Learner, "_hits", lambda *_: hits)
     draft = RecallDraft.from_target(target, draft_vocab_size=30)
     train(config, target, samples(), draft, console=Console(file=StringIO()))
     loaded = load_draft(tmp_path / "draft", target)

@@ -69,7 +69,7 @@ class Learner:
         ).to(self.device)
         metrics = None
         for batch in batches:
-            losses = self._losses(batch, divisors)
+            losses = self._learn(batch.to(self.device), divisors)
             losses.backward()
             metrics = losses.metrics if metrics is None else metrics + losses.metrics
         assert metrics is not None
@@ -85,32 +85,34 @@ class Learner:
         return metrics
 
     @torch.no_grad()
-    def measure(self, batches: Iterable[Batch]) -> HeadMetrics:
-        """The metrics of all `batches`; nothing is learnt."""
-        every = self.draft.trained_depths
-        parts = [
-            self._losses(batch, count_positions(batch.predicted_mask, every)).metrics for batch in batches
-        ]
-        return sum(parts[1:], parts[0])
+    def measure(self, batches: Iterable[Batch]) -> tuple[HeadMetrics, Tensor]:
+        """The metrics of all `batches`, and the hits; nothing is learnt.
 
-    @torch.no_grad()
-    def hits(self, batches: Iterable[Batch]) -> Tensor:
-        """How often each index of the draft's logits was the choice of head 1, and right: Long [V']."""
-        d2t = self.draft.d2t
-        assert d2t is not None, "a draft of the whole vocabulary has no indices of its own"
-        found = torch.zeros_like(d2t)
+        Hits are how often each index of the draft's logits was the choice of head 1, and right: Long [V'], or empty for
+        a draft of the whole vocabulary.
+        """
+        every, parts = self.draft.trained_depths, []
+        hits = torch.zeros(0 if self.draft.d2t is None else len(self.draft.d2t), dtype=torch.long)
         for batch in batches:
             batch = batch.to(self.device)
-            with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16):
+            with self._autocast():
                 features = self.features(batch)
-                outputs = self.draft.train_outputs(features.hidden_input.float(), batch.tokens, 1)[0]
-                learnt = batch.predicted_mask[:, 2:]
-                states, wanted = outputs[:, :-2][learnt], features.hidden_target[:, 1:-1][learnt]
-                for own, target in zip(states.split(_TOGETHER), wanted.split(_TOGETHER), strict=True):
-                    choice = self.draft.train_logits(own[:, None])[:, 0].argmax(-1)
-                    found += choice[d2t[choice] == self._logits(target).argmax(-1)].bincount(
-                        minlength=len(d2t)
-                    )
+                outputs = self.draft.train_outputs(features.hidden_input.float(), batch.tokens, every)
+                divisors = count_positions(batch.predicted_mask, every)
+                parts.append(self._losses(batch, features, outputs, divisors).metrics)
+                if self.draft.d2t is not None:
+                    hits += self._hits(batch, features, outputs[0], self.draft.d2t).cpu()
+        return sum(parts[1:], parts[0]), hits
+
+    def _hits(self, batch: Batch, features: Features, outputs: Tensor, d2t: Tensor) -> Tensor:
+        """The hits of one batch, from the outputs [B, T, H] of head 1."""
+        learnt = batch.predicted_mask[:, 2:]
+        states, wanted = outputs[:, :-2][learnt], features.hidden_target[:, 1:-1][learnt]
+        found = torch.zeros_like(d2t)
+        for own, target in zip(states.split(_TOGETHER), wanted.split(_TOGETHER), strict=True):
+            choice = self.draft.train_logits(own[:, None])[:, 0].argmax(-1)
+            right = d2t[choice] == self._logits(target).argmax(-1)
+            found += choice[right].bincount(minlength=len(d2t))
         return found
 
     def summary(self, metrics: HeadMetrics) -> dict[str, Any]:
@@ -122,27 +124,33 @@ class Learner:
         ]
         return {"loss": sum(loss.decay**head * value for head, value in enumerate(mixed)), **means}
 
-    def _losses(self, batch: Batch, divisors: Tensor) -> HeadLosses:
-        """The loss of the first depths, as many as there are divisors."""
-        batch = batch.to(self.device)
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16):
+    def _learn(self, batch: Batch, divisors: Tensor) -> HeadLosses:
+        """The loss of the first depths, as many as there are divisors, from noisy states."""
+        with self._autocast():
             features = self.features(batch)
             hidden = self._noisy(features.hidden_input.float())
             outputs = self.draft.train_outputs(hidden, batch.tokens, len(divisors))
-            likely = None
-            if self.config.loss.likely_tokens_only:
-                likely = likely_tokens(features.hidden_target, batch.tokens, self._logits)
-            return head_losses(
-                outputs,
-                features.hidden_target,
-                batch.tokens,
-                self._heads,
-                batch.predicted_mask,
-                self.config.loss,
-                self.scale,
-                divisors,
-                likely,
-            )
+            return self._losses(batch, features, outputs, divisors)
+
+    def _losses(self, batch: Batch, features: Features, outputs: Tensor, divisors: Tensor) -> HeadLosses:
+        """That of outputs [D, B, T, H]."""
+        likely = None
+        if self.config.loss.likely_tokens_only:
+            likely = likely_tokens(features.hidden_target, batch.tokens, self._logits)
+        return head_losses(
+            outputs,
+            features.hidden_target,
+            batch.tokens,
+            self._heads,
+            batch.predicted_mask,
+            self.config.loss,
+            self.scale,
+            divisors,
+            likely,
+        )
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16)
 
     def features(self, batch: Batch) -> Features:
         """What the target says about a batch on its device."""
@@ -151,8 +159,8 @@ class Learner:
         return compute_features(self.target, batch.tokens, self.draft.config.hidden_state)
 
     def _noisy(self, hidden: Tensor) -> Tensor:
-        """Uniform noise on the hidden states that are read, while learning (EAGLE-1; the option of Clover-2)."""
-        if not self.config.loss.noise or not torch.is_grad_enabled():
+        """With uniform noise (EAGLE-1; the option of Clover-2)."""
+        if not self.config.loss.noise:
             return hidden
         unit = self.scale if self.config.loss.relative else 1.0
         return hidden + (2 * torch.rand_like(hidden) - 1) * (self.config.loss.noise * unit)

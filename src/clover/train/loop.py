@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import transformers
 from rich.console import Console
+from torch import Tensor
 
 from clover.checkpoint import load_checkpoint, save_checkpoint
 from clover.data import Batch, Batches, Position, Record, Sample, Texts, held_out, token_counts
@@ -308,17 +309,18 @@ class _Run:
             batches = list(_first(self._make_batches(0, self.held_out).epoch(), self._validation_tokens()))
         except UserError:  # too little was held out to hold a token that can be learnt
             return None
-        summary = self.learner.summary(self.learner.measure(self._shown(batches)))
+        metrics, hits = self.learner.measure(self._shown(batches))
+        summary = self.learner.summary(metrics)
         self.log.write({"step": self.step, "validation": summary})
-        self._fit_vocabulary(batches)
+        self._fit_vocabulary(hits)
         return summary
 
-    def _fit_vocabulary(self, batches: Sequence[Batch]) -> None:
-        """Leave the draft the tokens that are worth their time; on held-out texts, because it knows the others."""
+    def _fit_vocabulary(self, hits: Tensor) -> None:
+        """Leave the draft the tokens that are worth their time, by its hits on held-out texts: it knows the others."""
         if not self.config.fit_vocabulary or (known := self.draft.d2t) is None:
             return
-        order = self.counts[known].argsort(descending=True, stable=True)
-        size = worthwhile_size(self.learner.hits(self._shown(batches))[order])
+        order = self.counts[known.cpu()].argsort(descending=True, stable=True)
+        size = worthwhile_size(hits[order])
         self.draft.reduce_vocabulary(frequent_tokens(self.counts, size))
 
     def _validation_tokens(self) -> int:
