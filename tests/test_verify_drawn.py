@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from functools import partial
 from itertools import permutations
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from clover.tree import Draws, TokenTree, TreeShape
-from clover.verify import draw_rule, verify_drawn
+from clover.verify import draw_rule, verify_drawn, verify_drawn_on_host
 
 VOCAB = 5
 FAN = TreeShape.from_paths([(0,), (1,), (2,)])
@@ -88,6 +89,10 @@ def random_shape(nodes: int, rng: random.Random) -> TreeShape:
     return TreeShape.from_paths(paths[1:])
 
 
+def probs_after(target_probs: Tensor, paths: Tensor) -> Tensor:
+    return target_probs[torch.arange(len(paths)), paths[:, -1]]
+
+
 @pytest.mark.parametrize("vocab", [3, 7, 40])
 def test_walks_are_those_of_the_plain_rule(vocab: int) -> None:
     rng, lengths = random.Random(vocab), set()
@@ -99,8 +104,14 @@ def test_walks_are_those_of_the_plain_rule(vocab: int) -> None:
             tests = torch.rand(6, nodes + 1, generator=generator, dtype=torch.float64)
             bonus = torch.randn(6, tree.max_depth + 1, vocab, generator=generator)
             verified = verify_drawn(tree, target_probs, tests, bonus)
+            after = partial(probs_after, target_probs)
+            on_host = verify_drawn_on_host(tree, after, tests, bonus)
+            assert on_host.path.shape == on_host.tokens.shape == (6, int(on_host.counts.max()))
             for row in range(6):
                 path, emitted = slow_walk(tree, row, target_probs, tests, bonus)
+                assert on_host.path[row, : len(path)].tolist() == path and on_host.counts[row] == len(path)
+                padding = on_host.path.shape[1] - len(path)
+                assert on_host.tokens[row].tolist() == emitted + [0] * padding
                 padding = tree.max_depth + 1 - len(path)
                 assert verified.counts[row] == len(path)
                 assert verified.path[row].tolist() == path + path[-1:] * padding

@@ -180,6 +180,25 @@ def test_draws_do_not_depend_on_the_batch() -> None:
     assert [run(engine, [request])[0].tokens for request in requests] == together
 
 
+def test_the_host_finds_what_a_device_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes looked at one by one, and all at once."""
+    target = TargetModel(tiny_model("llama"))
+    draft = RecallDraft.from_target(target).to(target.dtype).eval()
+    params = [
+        SamplingParams(),
+        SamplingParams(temperature=0.7, top_p=0.9, repetition_penalty=1.5),
+        SamplingParams(temperature=1.0, frequency_penalty=0.5, banned_tokens=(4,), seed=1),
+        SamplingParams(
+            temperature=1.5, top_k=9, process=lambda texts, scores: scores - texts[:, -1:] % 3, seed=2
+        ),
+    ]
+    requests = [Request(PROMPT, 20, own, eos=()) for own in params]
+    engine = Engine(target, draft, DrawnTree(CLOVER2_TREE))
+    on_host = tokens_of(run(engine, requests))
+    monkeypatch.setattr("clover.engine.step._HOST", "none")
+    assert tokens_of(run(engine, requests)) == on_host
+
+
 def test_trees_end_where_positions_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """One row nears the limit before the others do: nothing is drafted for it, and for them as ever."""
     monkeypatch.setattr(TargetModel, "position_limit", 26)

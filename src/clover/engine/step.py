@@ -10,6 +10,7 @@ vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,11 +19,14 @@ from torch import Tensor
 from clover.drafting import Drafter, DraftInput
 from clover.engine.batch import Batch
 from clover.engine.prefill import chunk_size
-from clover.tree import TokenTree
-from clover.verify import Verified, verify, verify_drawn, verify_on_host
+from clover.sampling import Sampler
+from clover.tree import TokenTree, TreeShape
+from clover.verify import Verified, verify, verify_drawn, verify_drawn_on_host, verify_on_host
 
 if TYPE_CHECKING:
     from clover.engine.engine import Engine
+
+_HOST = "cpu"  # the type of device that verification may ask for values at any time
 
 
 @dataclass(frozen=True)
@@ -77,14 +81,24 @@ def verify_tree(batch: Batch, tree: TokenTree, found: Tensor | Verified) -> Veri
     """Verify the trees by what `run_tree` found: token matching, or recursive rejection sampling for drawn trees."""
     if isinstance(found, Verified):
         return found
-    sampler, nodes = batch.sampler, tree.tokens.shape[1]
+    sampler, nodes, on_host = batch.sampler, tree.tokens.shape[1], found.device.type == _HOST
     if tree.draws is not None:
-        target_probs = sampler.target_probs(found.double(), tree)
-        return verify_drawn(tree, target_probs, sampler.test_numbers(nodes), sampler.gumbels(tree.max_depth))
+        numbers = sampler.test_numbers(nodes), sampler.gumbels(tree.max_depth)
+        if on_host:
+            return verify_drawn_on_host(tree, partial(_probs_after, sampler, found, tree), *numbers)
+        return verify_drawn(tree, sampler.target_probs(found.double(), tree), *numbers)
     choices = sampler.choose(found, tree)
     if nodes == 1:
         return Verified(torch.zeros_like(choices), torch.ones_like(choices[:, 0]), choices)
-    return verify_on_host(tree, choices) if choices.device.type == "cpu" else verify(tree, choices)
+    return verify_on_host(tree, choices) if on_host else verify(tree, choices)
+
+
+def _probs_after(sampler: Sampler, logits: Tensor, tree: TokenTree, paths: Tensor) -> Tensor:
+    """The target's distribution at the last nodes of paths Long [B, A] of the trees, float64 [B, V]."""
+    shape = TreeShape.chain(paths.shape[1] - 1) if paths.shape[1] > 1 else TreeShape()
+    chain = TokenTree.from_shape(shape, tree.tokens.gather(1, paths))
+    on_path = logits.gather(1, paths.unsqueeze(2).expand(-1, -1, logits.shape[2]))
+    return sampler.target_probs(on_path.double(), chain)[:, -1]
 
 
 def to_host(verified: Verified, tree: TokenTree) -> list[SequenceStep]:
