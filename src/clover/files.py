@@ -34,13 +34,14 @@ _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 def output_directory(path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[Path]:
     """Yield a temporary directory beside `path`, which takes that name if the block succeeds.
 
-    With `overwrite`, files that `path` holds stay until the new ones are whole. UserError as `check_output_directory`
-    says, or if the directory cannot be written.
+    With `overwrite`, files that `path` holds stay until the new ones are whole. A link to a directory stays, and the
+    directory is written. UserError as `check_output_directory` says, or if the directory cannot be written.
     """
-    final = Path(os.path.abspath(path))
+    final = Path(path).resolve() if Path(path).is_dir() else Path(os.path.abspath(path))
     check_output_directory(final, overwrite)
     temporary = _beside(final, "partial")
     with written(final):
+        shutil.rmtree(temporary, ignore_errors=True)  # of a killed process that had this one's number
         temporary.mkdir(parents=True)
     try:
         with written(final, _DISK):
@@ -78,11 +79,14 @@ def output_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 def check_output_directory(path: str | os.PathLike[str], overwrite: bool = False) -> None:
     """Say before the work what `output_directory` would say after it.
 
-    UserError if `path` is a file or the current directory, or holds files and `overwrite` is off.
+    UserError if `path` is a file, a mount point or the current directory or above it, or holds files and `overwrite` is
+    off.
     """
     path = Path(os.path.abspath(path))
-    if path == Path.cwd():
+    if Path.cwd().is_relative_to(path.resolve()):
         raise UserError("the current directory cannot be replaced; choose another directory")
+    if os.path.ismount(path):
+        raise UserError(f"{path} is a mount point, which cannot be replaced; choose a directory in it")
     if not path.is_dir():
         if path.exists() or path.is_symlink():
             raise UserError(f"{path} exists and is not a directory; choose another name")
@@ -110,7 +114,7 @@ def work_directory(path: Path) -> Iterator[None]:
             lock.acquire(blocking=False)
         except Timeout as error:
             raise UserError(
-                f"another process works in {path}; wait for it, or choose another --work"
+                f"another process works in {path}; wait for it, or choose another directory"
             ) from error
     try:
         yield
@@ -204,8 +208,8 @@ def append_lines(path: Path, objects: Iterable[Any]) -> None:
         file.writelines(json.dumps(asdict(one), separators=(",", ":")) + "\n" for one in objects)
 
 
-def read_lines(path: Path, kind: type[T], max_bytes: int = MAX_BYTES) -> list[T]:
-    """What `append_lines` wrote; a last line that an interrupted run left half-written is cut off the file.
+def read_lines(path: Path, kind: type[T], max_bytes: int = MAX_BYTES, mend: bool = False) -> list[T]:
+    """What `append_lines` wrote, without a last line that is half-written; `mend` cuts it off the file.
 
     UserError names the line that is something else.
     """
@@ -215,7 +219,7 @@ def read_lines(path: Path, kind: type[T], max_bytes: int = MAX_BYTES) -> list[T]
         validated_json(kind, line, f"{path}, line {number}, which clover did not write so")
         for number, line in enumerate(whole, start=1)
     ]
-    if len(lines) != len(found):
+    if mend and len(lines) != len(found):
         write_text(path, "".join(whole))
     return found
 
@@ -313,6 +317,7 @@ def _beside(path: Path, ending: str) -> Path:
 def _replace_directory(new: Path, final: Path) -> None:
     old = _beside(final, "old")
     if final.exists():
+        shutil.rmtree(old, ignore_errors=True)
         final.rename(old)
     try:
         new.rename(final)

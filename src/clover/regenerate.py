@@ -79,11 +79,14 @@ class _Text:
     def ask(self, config: RegenerateConfig, limit: int) -> Request | None:
         """Take in the next turn and ask for its answer.
 
-        A text ends before the first turn that does not fit: what comes later would answer what is not there.
+        A text ends before the first turn that does not fit: what comes later would answer what is not there. There is
+        nothing to answer where nothing comes before.
         """
         if not self.parts or len(self.tokens) + len(self.parts[0]) + 1 >= limit:
             return None
         given = self.parts.popleft()
+        if not (self.tokens or given):
+            return None
         self._add(given, 0)
         seed = config.seed + 64 * self.index + self.turn
         self.turn += 1
@@ -135,7 +138,11 @@ def regenerate(
     Raises:
         UserError: the file cannot be written or is not of this kind, or the target writes nothing at all.
     """
-    done = {line.index: line for line in read_lines(path, _Written, _MAX_BYTES)} if path.exists() else {}
+    done = (
+        {line.index: line for line in read_lines(path, _Written, _MAX_BYTES, mend=True)}
+        if path.exists()
+        else {}
+    )
     tokens = sum(sum(line.loss_mask) for line in done.values())
     progress(len(done), tokens)
     to_do = ((index, sample) for index, sample in enumerate(samples) if index not in done)
@@ -185,14 +192,13 @@ def _write(
 
 
 def read_regenerated(path: Path) -> list[Sample]:
-    """Samples of a file that `regenerate` wrote, in the order of the texts; a half-written last line is left out.
+    """Samples of a file that `regenerate` wrote, each text once, in order; a half-written last line is left out.
 
     Raises:
         UserError: the file cannot be read or is not of this kind.
     """
-    return [
-        line.sample for line in sorted(read_lines(path, _Written, _MAX_BYTES), key=lambda line: line.index)
-    ]
+    found = {line.index: line for line in read_lines(path, _Written, _MAX_BYTES)}
+    return [found[index].sample for index in sorted(found)]
 
 
 def _parts(sample: Sample, prompt_tokens: int) -> list[list[int]]:

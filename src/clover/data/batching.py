@@ -155,6 +155,15 @@ class Batches:
         return _Block([collate(groups[i]) for i in shuffled], text)
 
 
+def check_tokens(batch: Batch, vocab_size: int) -> Batch:
+    """The batch; UserError if it holds a token that the target does not know."""
+    if (highest := int(batch.tokens.max())) >= vocab_size:
+        raise UserError(
+            f"the texts hold token {highest}, but the target knows {vocab_size}: another tokenizer made them"
+        )
+    return batch
+
+
 def held_out(share: float) -> Side:
     """Whether a text is in the share (0 … 1) that is held out, by a hash of it: equal texts are on the same side."""
     return lambda text: int.from_bytes(text.digest()[:8], "big") / 2**64 < share

@@ -204,7 +204,7 @@ def _render_turn(tokenizer: PreTrainedTokenizerBase, messages: list[Message], wh
     opening = _render(tokenizer, messages[:-1], add_generation_prompt=True)
     start = next((i for i, (a, b) in enumerate(zip(opening, text, strict=False)) if a != b), len(opening))
     if start < len(opening) and not text.startswith(_render(tokenizer, messages[:-1])):
-        raise UserError(
+        raise TemplateRefused(
             f"{where}: the chat template {_describe_template(tokenizer)} renders the same turns differently before "
             "and after an answer, so the answer cannot be found"
         )

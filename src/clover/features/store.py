@@ -27,11 +27,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from clover.data import Batch, Record, Sample, Texts
-from clover.data.batching import collate, grouped, windows
+from clover.data.batching import check_tokens, collate, grouped, windows
 from clover.drafts import DraftModel
 from clover.errors import UserError
 from clover.features.compute import Features, compute_features
-from clover.files import check_output_directory, checksum, read_model, write_json, written
+from clover.files import check_output_directory, checksum, output_file, read_model, write_json, written
 from clover.target import TargetModel, weights_fingerprint
 
 _INDEX = "index.json"
@@ -280,7 +280,8 @@ def _run(
     states: dict[int, Features] = {}
     numbers = iter(order)
     for group in grouped([found[i] for i in order], max(config.batch_tokens, config.max_length)):
-        features = compute_features(target, collate(group).tokens.to(target.device), config.hidden_state)
+        batch = check_tokens(collate(group), target.vocab_size)
+        features = compute_features(target, batch.tokens.to(target.device), config.hidden_state)
         for row, (number, window) in enumerate(zip(islice(numbers, len(group)), group, strict=True)):
             part = (features.hidden_input[row, : window.size], features.hidden_target[row, : window.size])
             states[number] = Features(*(state.to("cpu", torch.bfloat16, copy=True) for state in part))
@@ -298,9 +299,7 @@ def _write_shard(path: Path, pending: Sequence[tuple[Sample, Features]], texts: 
     }
     if index.config.hidden_state != "post_norm":
         tensors["read"] = torch.cat([features.hidden_input for _, features in pending])
-    temporary = path / f".{name}.partial"
-    with written(path):
+    with output_file(path / name) as temporary:
         save_file(tensors, temporary)
         content = checksum(temporary)
-        temporary.replace(path / name)
     return _Shard(name, texts, len(tensors["tokens"]), content)

@@ -21,6 +21,7 @@ from clover.target import TargetModel
 
 SOURCE = "written by the target itself"
 _LONGEST = 128  # tokens of a prompt; what does not end before is mostly no question
+_MAX_BYTES = 2**30  # of the file beside
 _TRIES = 4  # texts that are written per prompt wanted, at most
 
 
@@ -51,7 +52,7 @@ def write_own_prompts(
     """
     opening = tuple(encode_user_opening(_tokenizer(target)))
     partial = path.with_suffix(".partial")
-    turns = read_lines(partial, _Turn) if partial.exists() else []
+    turns = read_lines(partial, _Turn, _MAX_BYTES, mend=True) if partial.exists() else []
     seeds = sorted(set(range(_TRIES * count)) - {turn.seed for turn in turns})
     found = {turn.text for turn in turns} - {""}
     progress(len(found))

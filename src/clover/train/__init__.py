@@ -1,8 +1,9 @@
 """Training of a draft on its frozen target."""
 
 from clover.train.config import TrainConfig
-from clover.train.loop import TrainResult, check_unfinished, checkpoint_path, train
+from clover.train.loop import TrainResult, train
 from clover.train.recipes import draft_fields, named_recipe, with_vocabulary
+from clover.train.unfinished import check_unfinished, checkpoint_path
 
 __all__ = [
     "TrainConfig",

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from clover.checkpoint import load_checkpoint, save_checkpoint
 from clover.data import Batch, Batches, Position, Record, Sample, Texts, held_out, token_counts
-from clover.data.batching import Side
+from clover.data.batching import Side, check_tokens
 from clover.drafts import DraftModel
 from clover.drafts.vocabulary import frequent_tokens, worthwhile_size
 from clover.errors import UserError
@@ -29,11 +29,20 @@ from clover.features import FeatureStore, check_store, hidden_scale
 from clover.files import output_directory, validated, write_json
 from clover.losses import HeadMetrics
 from clover.report.progress import Progress
-from clover.target import TargetModel
+from clover.target import TargetModel, weights_fingerprint
 from clover.train.config import TrainConfig
 from clover.train.learner import Learner
 from clover.train.progress import Log, describe, stop_requests
 from clover.train.schedule import rate, spent, step_tokens
+from clover.train.unfinished import (
+    RunState,
+    alone_in,
+    check_unfinished,
+    checkpoint_path,
+    clear,
+    dtype_name,
+    log_path,
+)
 
 _LOG_EVERY_SECONDS = 2.0
 _FIRST_LINE_SECONDS = 3.0  # where there is no terminal
@@ -91,9 +100,9 @@ def train(
     if not draft.trainable:
         raise UserError(f"{draft.config.model_type} has no weights to train; use it as it is")
     check_unfinished(config, resume, overwrite)
-    work = config.work_directory
     try:
         with (
+            alone_in(config.work_directory),
             output_directory(config.output, overwrite) as folder,
             Progress(console, _FIRST_LINE_SECONDS) as progress,
         ):
@@ -103,31 +112,15 @@ def train(
                 run.restore()
             else:
                 run.start()
-                shutil.rmtree(work, ignore_errors=True)
+                clear(config)
             result = run.go()
             if not result.finished:
                 raise _Stopped(result)
             run.write(folder, result)
     except _Stopped as stopped:
         return stopped.result
-    shutil.rmtree(work, ignore_errors=True)
+    clear(config)
     return result
-
-
-def check_unfinished(config: TrainConfig, resume: bool, overwrite: bool) -> None:
-    """Raise UserError if there is nothing to resume, or if an unfinished run is neither resumed nor overwritten."""
-    checkpoint = checkpoint_path(config)
-    if resume and not checkpoint.exists():
-        raise UserError(f"there is nothing to resume: {checkpoint} does not exist")
-    if not resume and not overwrite and checkpoint.exists():
-        raise UserError(
-            f"{config.work_directory} holds an unfinished run; resume it, or overwrite it to start again"
-        )
-
-
-def checkpoint_path(config: TrainConfig) -> Path:
-    """The file from which an unfinished run can go on; it is there once the run has saved."""
-    return config.work_directory / "checkpoint.safetensors"
 
 
 class _Stopped(Exception):
@@ -136,20 +129,6 @@ class _Stopped(Exception):
     def __init__(self, result: TrainResult):
         super().__init__()
         self.result = result
-
-
-@dataclass(frozen=True)
-class _State:
-    """What a checkpoint holds beside tensors."""
-
-    config: dict[str, Any]
-    data: str
-    position: Position
-    step: int
-    tokens: int
-    seconds: float
-    scale: float
-    entry: dict[str, Any]
 
 
 class _Run:
@@ -195,7 +174,7 @@ class _Run:
         """Train until the budget is spent or a signal comes; leaves a checkpoint either way."""
         self.started = self.saved = self.logged = time.monotonic()
         self.logged_tokens, self.pending = self.tokens, None
-        self.log = Log(self.config.work_directory / "log.jsonl", self.step)
+        self.log = Log(log_path(self.config), self.step)
         with stop_requests() as stopped:
             self.progress.say("training")
             self.progress.begin(1.0, self._spent())
@@ -214,8 +193,10 @@ class _Run:
     def save(self) -> None:
         """Write a checkpoint, after a look at the loss: what has gone wrong must not replace what was good."""
         self._report()
-        state = _State(
+        state = RunState(
             self.config.to_dict(),
+            weights_fingerprint(self.target),
+            dtype_name(self.target),
             self.texts.fingerprint,
             self.batches.position,
             self.step,
@@ -232,10 +213,8 @@ class _Run:
         """Take over where the checkpoint stands."""
         modules, optimizers = {"draft": self.draft}, self.learner.optimizers
         path = checkpoint_path(self.config)
-        state = validated(_State, load_checkpoint(path, modules, optimizers), str(path))
-        self.config.check_resumable(state.config)
-        if state.data != self.texts.fingerprint:
-            raise UserError(f"{path} was trained on other texts; resume with the same data")
+        state = validated(RunState, load_checkpoint(path, modules, optimizers), str(path))
+        state.check(path, self.config, self.target, self.texts.fingerprint)
         self.batches.position = state.position
         self.step, self.tokens, self.seconds = state.step, state.tokens, state.seconds
         self.learner.scale, self.entry = state.scale, state.entry
@@ -262,17 +241,12 @@ class _Run:
         return Batches(self.texts, max_length, batch_tokens, seed, side)
 
     def _next_batch(self) -> Batch:
-        batch = next(self.batches)
-        if (highest := int(batch.tokens.max())) >= self.target.vocab_size:
-            known = self.target.vocab_size
-            raise UserError(
-                f"the texts hold token {highest}, but the target knows {known}: another tokenizer made them"
-            )
-        return batch
+        return check_tokens(next(self.batches), self.target.vocab_size)
 
     def _learnt_first(self) -> Iterator[Sample]:
         """The texts that come first, as one sample per batch."""
         for batch in _first(self.batches.epoch(), _COUNTED_TOKENS):
+            check_tokens(batch, self.target.vocab_size)
             yield Sample(batch.tokens, batch.predicted_mask)
 
     def _take_step(self) -> None:
@@ -307,7 +281,10 @@ class _Run:
             return None
         try:
             batches = list(_first(self._make_batches(0, self.held_out).epoch(), self._validation_tokens()))
-        except UserError:  # too little was held out to hold a token that can be learnt
+            for batch in batches:
+                check_tokens(batch, self.target.vocab_size)
+        except UserError as error:  # too little was held out, for one; what is learnt must not be lost
+            self.progress.log(f"held-out texts cannot be measured: {error}")
             return None
         metrics, hits = self.learner.measure(self._shown(batches))
         summary = self.learner.summary(metrics)

@@ -1,0 +1,87 @@
+"""What an unfinished run leaves beside its output, and what a run needs to go on from there."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clover.data import Position
+from clover.errors import UserError
+from clover.files import work_directory
+from clover.target import TargetModel, weights_fingerprint
+from clover.train.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What a checkpoint holds beside tensors."""
+
+    config: dict[str, Any]
+    target: str
+    dtype: str
+    data: str
+    position: Position
+    step: int
+    tokens: int
+    seconds: float
+    scale: float
+    entry: dict[str, Any]
+
+    def check(self, path: Path, config: TrainConfig, target: TargetModel, texts: str) -> None:
+        """UserError if this was saved at `path` by a run with other options, target, dtype or texts (fingerprint)."""
+        config.check_resumable(self.config)
+        if self.target != weights_fingerprint(target):
+            raise UserError(f"{path} was trained for another target; resume with the same one")
+        if self.dtype != (dtype := dtype_name(target)):
+            raise UserError(
+                f"{path} was trained with the target in {self.dtype}, not {dtype}; resume with --dtype {self.dtype}"
+            )
+        if self.data != texts:
+            raise UserError(f"{path} was trained on other texts; resume with the same data")
+
+
+def dtype_name(target: TargetModel) -> str:
+    """The target's dtype as `--dtype` names it."""
+    return str(target.dtype).removeprefix("torch.")
+
+
+@contextmanager
+def alone_in(work: Path) -> Iterator[None]:
+    """Hold the directory while the run goes on; it goes away again if nothing is left in it."""
+    with work_directory(work):
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                (work / ".lock").unlink()
+                work.rmdir()
+
+
+def clear(config: TrainConfig) -> None:
+    """Remove what an unfinished run left; other files in the directory stay, and it with them."""
+    checkpoint_path(config).unlink(missing_ok=True)
+    log_path(config).unlink(missing_ok=True)
+    with suppress(OSError):
+        config.work_directory.rmdir()
+
+
+def check_unfinished(config: TrainConfig, resume: bool, overwrite: bool) -> None:
+    """Raise UserError if there is nothing to resume, or if an unfinished run is neither resumed nor overwritten."""
+    checkpoint = checkpoint_path(config)
+    if resume and not checkpoint.exists():
+        raise UserError(f"there is nothing to resume: {checkpoint} does not exist")
+    if not resume and not overwrite and checkpoint.exists():
+        raise UserError(
+            f"{config.work_directory} holds an unfinished run; resume it, or overwrite it to start again"
+        )
+
+
+def checkpoint_path(config: TrainConfig) -> Path:
+    """The file from which an unfinished run can go on; it is there once the run has saved."""
+    return config.work_directory / "checkpoint.safetensors"
+
+
+def log_path(config: TrainConfig) -> Path:
+    """The log of an unfinished run."""
+    return config.work_directory / "log.jsonl"
