@@ -79,7 +79,9 @@ def what_drafts(method: str, tree: str | Tree | None) -> str | Tree:
             tree = parse_tree(tree)
         except UserError as error:
             raise UserError(f"{one_line(error)}; or {', '.join(CHOICES)}") from error
-    return method if method == PLAIN or tree is None else tree
+    if method == PLAIN and tree not in (None, PLAIN):
+        raise UserError("plain decoding grows no tree; leave one of the two out")
+    return method if tree is None else tree
 
 
 def make_engine(

@@ -18,7 +18,8 @@ token) is not in it, there is nothing to learn; the position still counts in the
 The vocabulary is large, so logits are made for a few positions at a time, and gradients with them, which alone are
 kept. While learning through a large lm_head, a chunk has logits of some of its rows only: the likeliest tokens
 and labels of all its positions, and a random part of the others, which stands for all of them in the sums of softmax
-(importance sampling: Jean and others, 1412.2007). What is measured without learning has all.
+(importance sampling: Jean and others, 1412.2007). There the best of the tokens that the draft knows counts as the
+target's best token, so the accuracy while learning is a little too good. What is measured without learning has all.
 
 Shapes: D heads, B texts, T tokens, R positions that count, r those of one chunk, H hidden, V vocabulary, S its rows
 that are looked at.
@@ -51,10 +52,8 @@ LogitsFn = Callable[[Tensor], Tensor]  # hidden states after the final norm [...
 
 _CHUNK_ELEMENTS = {"cpu": 2**25, "cuda": 2**27}  # logits of all heads that exist at one time
 _LIKELY_TOP_K, _LIKELY_TOP_P = 8, 0.8
-_KEPT_TOP_K, _DRAWN = (
-    8,
-    2048,
-)  # rows of the lm_head: the likeliest of each position, and at random of the others
+_KEPT_TOP_K = 8  # rows of the lm_head per position: the likeliest
+_DRAWN = 2048  # rows at random of the others, for a chunk
 _LARGE = 8192  # rows from which on not all are looked at
 _NAMES = ("distillation", "regression", "label", "accuracy")
 

@@ -102,7 +102,7 @@ TopK = Annotated[int, _sampling("Sample from the K likeliest tokens; 0 is all.",
 TopP = Annotated[float, _sampling("Sample from the likeliest tokens that sum to P.", metavar="P")]
 MinP = Annotated[float, _sampling("Drop tokens less likely than P times the likeliest one.", metavar="P")]
 RepetitionPenalty = Annotated[float, _sampling("Above 1: seen tokens become less likely.", metavar="R")]
-Seed = Annotated[int, _sampling("The same seed draws the same text.", min=-(2**63), max=2**63 - 1)]
+Seed = Annotated[int, _sampling("The same seed draws the same text.", min=0, max=2**62)]
 
 Files = Annotated[
     tuple[str, ...],

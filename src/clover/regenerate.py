@@ -154,7 +154,8 @@ def regenerate(
         progress(len(done), tokens)
     if not tokens:
         raise UserError(
-            "the target wrote nothing: every text ended at once; check its chat template and the data"
+            "the target wrote nothing: every text ended at once, or none fits; check its chat template, the data, "
+            "--max-length and --regenerate-minutes"
         )
     return [done[index].sample for index in sorted(done)]
 

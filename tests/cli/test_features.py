@@ -49,7 +49,7 @@ def test_the_target_may_write_the_texts_first(data: Path, tmp_path: Path) -> Non
             ["features", "--data", "d", "--output", "x", "--hidden-state", "first"],
             "--hidden-state is 'first'",
         ),
-        (["features", "--data", "d", "--output", "."], "not empty"),
+        (["features", "--data", "d", "--output", "."], "current directory"),
         (["features", "--data", "d", "--output", "x", "--resume"], "d: "),
     ],
 )

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from clover.cli.texts import TextOptions, write_anew
 from clover.errors import UserError
+from clover.files import check_output_directory
 from clover.options import option, takes_options, tell_left_out
 
 if TYPE_CHECKING:
@@ -37,19 +38,21 @@ def features(options: FeaturesOptions) -> None:
         raise UserError(f"--hidden-state is {kind!r}; it must be one of {', '.join(HIDDEN_STATES)}")
     if not options.files:
         raise UserError("there is nothing to read: give --data")
-    if output.is_dir() and any(output.iterdir()) and not options.resume:
-        raise UserError(f"{output} is not empty; go on with it by --resume, or choose another directory")
+    if not options.resume:
+        check_output_directory(output)
     model = options.load_target()
     opened = options.open(model)
     source: Texts = opened
+    resume = options.resume
     if options.regenerate:
         begun = (output / "index.json").exists()  # a store that has been begun holds what was written then
         source = Texts(write_anew(options, model, opened, finished=begun)[0])
-    _store(model, source, options)
+        resume = resume and begun
+    _store(model, source, options, resume)
     tell_left_out(opened.problems.values())
 
 
-def _store(model: "TargetModel", source: "Texts", options: FeaturesOptions) -> None:
+def _store(model: "TargetModel", source: "Texts", options: FeaturesOptions, resume: bool) -> None:
     from clover.features import FeatureStore, StoreConfig, write_features
     from clover.report.progress import Progress
     from clover.target import weights_fingerprint
@@ -64,5 +67,5 @@ def _store(model: "TargetModel", source: "Texts", options: FeaturesOptions) -> N
         def tell(size: int) -> None:
             progress.log(f"{len(source):,} texts, about {size / 1e6:,.0f} MB of hidden states")
 
-        write_features(model, source, config, output, options.resume, show, tell)
+        write_features(model, source, config, output, resume, show, tell)
     print(f"{output}: {FeatureStore(output).tokens:,} tokens; clover train --features {output}")

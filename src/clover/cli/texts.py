@@ -126,6 +126,8 @@ def write_anew(
         return read_regenerated(path), before
     if path.exists():
         print(f"goes on from the texts in {path}; delete it to write all anew", file=sys.stderr)
+    if rules.max_minutes is not None:
+        rules = replace(rules, max_minutes=max(0.0, rules.max_minutes - before / 60))
     with Progress() as progress:
         progress.say("the target writes")
 

@@ -217,8 +217,10 @@ def _report(config: "TrainConfig", result: "TrainResult") -> None:
         raise typer.Exit(options.INTERRUPTED)
     measured = result.validation or result.training
     accuracy = " ".join(f"{value:.1%}" for value in measured["accuracy"])
+    where = "held-out texts" if result.validation else "texts that it learnt, because too few were held out"
     print(
-        f"{config.output}: trained {result.steps} steps on {result.tokens:,} tokens; accuracy of the heads {accuracy}"
+        f"{config.output}: trained {result.steps} steps on {result.tokens:,} tokens; accuracy of the heads {accuracy} "
+        f"on {where}"
     )
     named = () if config.target == "embedded" else ("--target", config.target)
     command = shlex.join(["clover", "cost", *named, "--draft", config.output])

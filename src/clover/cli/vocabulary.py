@@ -1,6 +1,7 @@
 """``clover vocabulary``: let a trained draft propose from the frequent tokens only."""
 
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -57,6 +58,10 @@ def vocabulary(
     if not whole.trainable:
         raise UserError(f"{name} has no lm_head to read less of")
     counts = _counts(model, data)
+    if not counts.sum():
+        raise UserError("the texts hold no token that is learnt; give others")
+    if whole.d2t is not None and size > len(whole.d2t):
+        print(f"{name} proposes from {len(whole.d2t):,} tokens now; more take longer", file=sys.stderr)
     tokens = frequent_tokens(counts, size)
     whole.reduce_vocabulary(tokens)
     with output_directory(output, overwrite) as folder:

@@ -14,8 +14,7 @@ from typing import Any
 from clover.compare.suite import PLAIN, Suite, System, Task
 from clover.drafts.config import LossConfig, all_options
 from clover.drafts.loading import SYSTEMS
-from clover.errors import UserError
-from clover.files import explain
+from clover.files import checksum
 
 _DRAFT_FILES = ("config.json", "model.safetensors")
 
@@ -89,17 +88,19 @@ class Cell:
 class Plan:
     """All cells of a suite in the order in which they run: trainings, then measurements.
 
-    Everything runs on `place`: target, device, dtype. `text` stands for the training text, as `digest` does.
-    UserError if the suite names a file that cannot be read.
+    Everything runs on `place`: target, a hash of its weights, device, dtype. `text` stands for the training text, as
+    `digest` does. UserError if the suite names a file that cannot be read.
     """
 
     def __init__(self, suite: Suite, place: dict[str, str]):
         self.suite, self.place = suite, place
         self._tasks = {
-            task.name: "code" if task.file is None else f"file {_file_digest(task.file)} {task.group or ''}"
+            task.name: "code" if task.file is None else f"file {checksum(Path(task.file))} {task.group or ''}"
             for task in suite.tasks
         }
-        self.text = digest([place, suite.text.model_dump(), list(map(_file_digest, suite.text.files))])
+        self.text = digest(
+            [place, suite.text.model_dump(), [checksum(Path(file)) for file in suite.text.files]]
+        )
         self.drafts = [draft for system in suite.systems for draft in _drafts(suite, system)]
         judged = suite.measuring.accuracy  # also the heads of drafts that were trained before
         settings = product(
@@ -113,7 +114,7 @@ class Plan:
     def weights(self, draft: Draft) -> str:
         """What stands for all that decides a draft's weights, as in `digest`; its name does not."""
         if draft.place is not None:
-            return digest([_file_digest(f"{draft.place}/{name}") for name in _DRAFT_FILES])
+            return digest([checksum(Path(draft.place, name)) for name in _DRAFT_FILES])
         system, how = draft.system.system, draft.method
         options = all_options(SYSTEMS[system].config_class, draft.system.options)
         training = self.suite.training.model_dump(include={"batch_tokens", "dtype"})
@@ -181,14 +182,3 @@ def _groups(drafts: Sequence[Draft]) -> list[tuple[Draft, ...]]:
             groups.setdefault(trained_here, []).append(draft)
     free = groups.pop((None, None), [])
     return [(*group, *free) for group in groups.values() or ([[]] if free else [])]
-
-
-def _file_digest(name: str) -> str:
-    whole = hashlib.blake2b(digest_size=6)
-    try:
-        with Path(name).open("rb") as file:
-            while block := file.read(1 << 20):
-                whole.update(block)
-    except OSError as error:
-        raise UserError(f"cannot read {name}: {explain(error.errno)}") from error
-    return whole.hexdigest()

@@ -33,6 +33,9 @@ class _Panel:
     percent: bool = False
 
 
+NAMES = ("speed", "batch-size", "accuracy", "tree-size")
+
+
 def make_plots(findings: Findings) -> dict[str, art.Picture]:
     """All plots by the name of their file."""
     drafts = [row for row in findings.rows if row.nodes]

@@ -18,7 +18,7 @@ from clover.bench.methods import of_engine
 from clover.bench.metrics import Measured
 from clover.compare.findings import Findings
 from clover.compare.plan import Cell, Draft, Method, Plan
-from clover.compare.plots import make_plots
+from clover.compare.plots import NAMES, make_plots
 from clover.compare.publish import publish
 from clover.compare.results import Decoded, Measurement, Record, Trained, append_record, read_records
 from clover.compare.suite import EMBEDDED, Suite, read_suite
@@ -41,7 +41,7 @@ from clover.report.progress import Progress
 from clover.report.provenance import Provenance
 from clover.report.words import duration
 from clover.sampling import SamplingParams
-from clover.target import TargetModel
+from clover.target import TargetModel, weights_fingerprint
 from clover.train import TrainConfig
 from clover.tree import parse_tree
 
@@ -80,8 +80,8 @@ def write_report(records: Sequence[Record], folder: Path) -> Path:
     plots = folder / "plots"
     with written(plots):
         plots.mkdir(exist_ok=True)
-        for file in plots.glob("*.*"):
-            file.unlink()  # of an earlier report
+        for name in NAMES:
+            (plots / f"{name}.png").unlink(missing_ok=True)  # of an earlier report
     for name, picture in pictures.items():
         save_picture(picture.draw, plots / f"{name}.png")
     last = records[-1]
@@ -126,7 +126,8 @@ class Comparison:
         if self.target.tokenizer is None:
             raise UserError(f"the target {suite.target} has no tokenizer, which texts and prompts need")
         dtype = str(self.target.dtype).removeprefix("torch.")
-        self.plan = Plan(suite, {"target": suite.target, "device": self.target.device.type, "dtype": dtype})
+        place = {"target": suite.target, "device": self.target.device.type, "dtype": dtype}
+        self.plan = Plan(suite, place | {"weights": weights_fingerprint(self.target)})
 
     def _present(self, suite: Suite) -> Suite:
         """The suite without trained drafts that are not there."""

@@ -63,7 +63,10 @@ class TextOptions(_Table):
 
 
 class TrainingOptions(_Table):
-    """How every draft is trained, once at each combination; the rest as `clover train` does it."""
+    """How every draft is trained, once at each combination; the rest as `clover train` does it.
+
+    Except for the vocabulary, which stays whole where a system's options do not name a size.
+    """
 
     batch_tokens: Length = 2048
     steps: Each[Count] = (200,)

@@ -38,6 +38,15 @@ _SHAREGPT_ROLES = {
     "system": "system",
 }
 _FIELDS = (("messages",), ("conversations",), ("turns",), ("prompt",), ("question", "answer"), ("text",))
+_BESIDE = {
+    "completion",
+    "prompts",
+    "development",
+    "category",
+    "licence",
+    "license",
+    "source",
+}  # what may go with them
 
 Message = dict[str, Any]
 
@@ -167,7 +176,7 @@ def _open_parquet(path: Path) -> Rows:
         from pyarrow import parquet
     except ImportError as error:
         raise UserError(f"reading {path} needs pyarrow: pip install pyarrow") from error
-    accepted = {"completion"}.union(*_FIELDS)
+    accepted = _BESIDE.union(*_FIELDS)
     try:
         names = parquet.read_schema(path).names
         table = parquet.read_table(path, columns=[name for name in names if name in accepted] or names)

@@ -164,7 +164,7 @@ def _read_file(path: Path, prompt_tokens: int) -> Iterator[Task]:
             else:
                 yield _parse_task(fields, path.stem, where, prompt_tokens)
     elif suffix == ".txt":
-        for number, line in enumerate(_read_text(path).splitlines(), start=1):
+        for number, line in enumerate(_read_text(path).split("\n"), start=1):
             if line.strip():
                 yield Task(path.stem, f"{path}, line {number}", text=line)
     else:

@@ -76,6 +76,7 @@ class DraftConfig(PretrainedConfig):
         hidden_state: "post_norm", the target's states after its final norm, "pre_norm", before it (as in Clover's
             papers), or "low_middle_high", those of three layers side by side (as in EAGLE-3).
         tree: rank paths of the static tree the draft works best with; the 25-node tree of Clover-2 if None.
+        target_weights: a hash of the weights that it was trained for (`target.tensors_fingerprint`), if known.
         draft_vocab_size: how many of the target's tokens the draft proposes from, the most frequent ones; all if None.
     """
 
@@ -83,6 +84,7 @@ class DraftConfig(PretrainedConfig):
     target_config: dict[str, Any] | None = None
     hidden_state: Any = "post_norm"  # each system names the kinds that it can read
     tree: list[list[int]] | None = None
+    target_weights: str | None = None
     draft_vocab_size: int | None = None
 
     def __init_subclass__(cls, **kwargs: Any):
@@ -123,7 +125,7 @@ def check_options(config_class: Any, options: Mapping[str, Any], source: str) ->
 
 def check_names(config_class: Any, options: Mapping[str, Any]) -> None:
     """Raise UserError for an option that a draft system does not have."""
-    known = sorted(all_options(config_class, {}).keys() - {"target_config"})
+    known = sorted(all_options(config_class, {}).keys() - {"target_config", "target_weights"})
     for name in options:
         if name not in known:
             raise UserError(f"{config_class.model_type} has no option {name!r}; it has {', '.join(known)}")

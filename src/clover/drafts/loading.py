@@ -21,7 +21,7 @@ from clover.drafts.medusa import MedusaDraft
 from clover.drafts.recall import RecallDraft
 from clover.errors import UserError, one_line
 from clover.files import read_json
-from clover.target import TargetModel
+from clover.target import TargetModel, tensors_fingerprint
 from clover.target.loading import FAILURES
 
 SYSTEMS: dict[str, type[DraftModel]] = {
@@ -84,7 +84,11 @@ def trainable_system(name: str) -> type[DraftModel]:
 
 def _checked(name: str) -> tuple[Mapping[str, Any], type[DraftModel]]:
     """What config.json says, before anything is built from it, and the system it names, whose options it fits."""
-    path = Path(name) / "config.json"
+    folder, path = Path(name), Path(name) / "config.json"
+    if folder.is_dir() and not path.is_file():
+        raise UserError(f"no draft at {name}: it holds no config.json")
+    if not folder.is_dir() and (name.startswith(("/", ".", "~")) or "/" not in name):
+        raise UserError(f"no draft at {name}: no such directory; a name on the hub is OWNER/NAME")
     try:
         described = read_json(path) if path.is_file() else PretrainedConfig.get_config_dict(name)[0]
     except (OSError, ValueError) as error:
@@ -102,6 +106,13 @@ def _bound(name: str, target: TargetModel) -> DraftModel:
         return SYSTEMS[name].from_target(target).eval()
     described, system = _checked(name)
     check_target(described.get("target_config") or {}, target)
+    known = described.get("target_weights")
+    if known is not None and known != tensors_fingerprint(target):
+        warnings.warn(
+            f"the draft {name} was trained for a target with other weights; the text stays the target's, but fewer "
+            "tokens may be accepted",
+            stacklevel=3,
+        )
     draft = _loaded(name, system, target.dtype)
     return cast(Any, draft).to(target.device).eval().bind(target)
 

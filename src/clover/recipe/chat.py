@@ -15,13 +15,14 @@ import torch
 from rich.console import Console
 
 from clover.data import FileTexts, Texts
-from clover.drafts import DraftModel
+from clover.drafts import DraftModel, load_draft
 from clover.drafts.config import all_options, check_names, check_options
 from clover.drafts.loading import trainable_system
 from clover.errors import UserError
 from clover.features import FeatureStore, StoreConfig, write_features
 from clover.files import checksum, output_directory, read_json, work_directory, write_json
 from clover.options import command_line
+from clover.recipe.begun import BEGUN, check_begun
 from clover.recipe.card import write_chat_cards
 from clover.recipe.drafts import ChatDraftFacts, finish_training, made_here
 from clover.recipe.options import ChatRecipeOptions
@@ -110,11 +111,10 @@ class _ChatRecipe:
     def __init__(self, options: ChatRecipeOptions, plan: Sequence[Training], console: Console):
         self.options, self.plan, self.work, self.console = options, plan, options.folder, console
         self.prompts = self.work / "prompts.jsonl"
-        self.sources = self._accept()
         self.target = TargetModel.load(options.target, options.dtype, options.device)
         if self.target.tokenizer is None:
             raise UserError(f"the target {options.target} has no tokenizer, which prompts need")
-        self._check_work()
+        self._begin()
 
     def run(self) -> None:
         """From the answers to the cards."""
@@ -133,18 +133,12 @@ class _ChatRecipe:
     def _say(self, line: str) -> None:
         self.console.print(line, highlight=False)
 
-    def _accept(self) -> list[dict[str, Any]]:
-        """Keep the prompts that may be used; returns what the file held, as the card says it."""
-        noted = self.work / "sources.json"
-        if not noted.exists():
-            file = self.options.prompts
-            found = [] if file is None else accept_prompts(file, self.prompts)
-            write_json(noted, {"sources": [asdict(source) for source in found]})
-        return read_json(noted)["sources"]
+    def _begin(self) -> None:
+        """Keep the prompts that may be used, and note what decides the answers.
 
-    def _check_work(self) -> None:
-        """Note what decides the answers, or refuse a work directory that was begun with something else."""
-        options, noted = self.options, self.work / "begun.json"
+        UserError if the work directory was begun with something else.
+        """
+        options, sources = self.options, self.work / "sources.json"
         here = {
             "target": weights_fingerprint(self.target),
             "texts": options.texts,
@@ -152,20 +146,17 @@ class _ChatRecipe:
             "own_prompts": options.own,
             "prompts": None if options.prompts is None else checksum(options.prompts),
         }
-        if not noted.exists():
-            write_json(noted, here)
-        begun = read_json(noted)
-        self.own = begun.get("own_prompts", 0)
-        if options.prompts is None:  # the file is needed once
+        begun = (self.work / BEGUN).exists()
+        if begun and options.prompts is None:  # the file is needed once
             del here["prompts"]
             if options.own_prompts is None:
                 del here["own_prompts"]
-        for name, value in here.items():
-            if begun.get(name) != value:
-                raise UserError(
-                    f"{self.work} was begun with another {name.replace('_', ' ')} ({begun.get(name)}); go on with the "
-                    "same options, or choose another --work"
-                )
+        noted = check_begun(self.work, here)
+        if not begun:
+            found = [] if options.prompts is None else accept_prompts(options.prompts, self.prompts)
+            write_json(sources, {"sources": [asdict(source) for source in found]})
+            write_json(self.work / BEGUN, here)
+        self.own, self.sources = noted.get("own_prompts", 0), read_json(sources)["sources"]
 
     def _write(self) -> None:
         """Let the target answer, half greedily, half at temperature 1."""
@@ -226,6 +217,8 @@ class _ChatRecipe:
     def _train(self, training: Training) -> ChatDraftFacts:
         store = self._store(training.hidden_state)
         config = self._config(training, store.tokens)
+        if Path(config.output).exists() and (known := self._published(training.name)) is not None:
+            return known
         torch.manual_seed(training.seed)  # the starting values are drawn at random
         draft: DraftModel = trainable_system(training.system).from_target(self.target, **config.draft)
         result = finish_training(config, self.target, store, draft, self.console)
@@ -235,7 +228,7 @@ class _ChatRecipe:
             steps=result["steps"],
             seen=result["tokens"],
             minutes=round(result["seconds"] / 60, 1),
-            parameters=draft.num_parameters(),
+            parameters=load_draft(config.output, self.target).num_parameters(),
             accuracy=(result["validation"] or {}).get("accuracy", []),
             name=training.name,
             recipe=training.recipe,
@@ -262,6 +255,12 @@ class _ChatRecipe:
         )
         learnt = tokens * (1 - config.validation_share)
         return replace(with_vocabulary(config, self.target.vocab_size), epochs=options.tokens / learnt)
+
+    def _published(self, name: str) -> ChatDraftFacts | None:
+        """The facts of a draft that an earlier run of the command has finished."""
+        noted = self.options.output / "facts.json"
+        drafts = read_json(noted)["drafts"] if noted.exists() else []
+        return next((ChatDraftFacts(**one) for one in drafts if one["name"] == name), None)
 
     def _publish(self, facts: ChatDraftFacts) -> None:
         """Copy a finished draft to the output, and write all cards anew."""

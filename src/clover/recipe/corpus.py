@@ -22,7 +22,11 @@ _MIN_FILE_BYTES, _MAX_FILE_BYTES = 512, 120_000
 _PERMISSIVE = re.compile(
     r"\b(mit|bsd|apache|isc|psf|python software foundation|python-2\.0|0bsd|unlicense|hpnd)\b", re.I
 )
-_RESTRICTIVE = re.compile(r"\b(a?gpl|lgpl|mpl|mozilla|general public|cc-by-nc|proprietary|commercial)", re.I)
+_RESTRICTIVE = re.compile(
+    r"\b(a?gpl|lgpl|mpl|mozilla|general public|epl|eclipse|cddl|eupl|european union|sspl|server side public|osl|"
+    r"cc[- ]by[- ](nc|nd|sa)|share ?-?alike|busl|business source|elastic|proprietary|commercial|commons clause)",
+    re.I,
+)
 _INSTALLED = {"site-packages", "dist-packages"}
 # Vendored code has licences of its own; tests and generated tables teach a small model little.
 _SKIPPED_FOLDERS = _INSTALLED | {
@@ -47,7 +51,10 @@ _OPENING = re.compile(
 
 @dataclass(frozen=True)
 class Source:
-    """One place that code was taken from: a distribution (or the standard library), its version and its licence."""
+    """One place that code was taken from: a distribution (or the standard library), its version and its licence.
+
+    `bytes` are characters, which are mostly bytes of code.
+    """
 
     name: str
     version: str

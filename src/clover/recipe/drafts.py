@@ -12,7 +12,7 @@ from rich.console import Console
 
 from clover.api import load
 from clover.data import Sample, Texts
-from clover.drafts import DraftModel
+from clover.drafts import DraftModel, load_draft
 from clover.drafts.loading import trainable_system
 from clover.engine import Engine, Request
 from clover.files import read_json, write_json, written
@@ -116,7 +116,7 @@ def train_draft(
         steps=result["steps"],
         seen=result["tokens"],
         minutes=round(result["seconds"] / 60, 1),
-        parameters=draft.num_parameters(),
+        parameters=load_draft(output, target).num_parameters(),
         accuracy=(result["validation"] or {}).get("accuracy", []),
     )
 

@@ -17,7 +17,8 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.generation.configuration_utils import GenerationConfig
 
 from clover.data import Sample
-from clover.files import output_directory, read_json, work_directory, write_json, written
+from clover.files import checksum, output_directory, read_json, work_directory, write_json, written
+from clover.recipe.begun import BEGUN, check_begun
 from clover.recipe.card import write_card
 from clover.recipe.corpus import Source, prompts_from, read_corpus
 from clover.recipe.drafts import SYSTEMS, WINDOW, DraftFacts, keep_draft, made_here, train_draft
@@ -44,6 +45,13 @@ def run_recipe(options: RecipeOptions) -> None:
         work_directory(options.folder),
         output_directory(options.output, overwrite=options.overwrite) as output,
     ):
+        kept = options.keep_target
+        here = {
+            "minutes": options.minutes,
+            "keep_target": None if kept is None else checksum(kept / "facts.json"),
+        }
+        check_begun(options.folder, here)
+        write_json(options.folder / BEGUN, here)
         _Recipe(options, output).run()
 
 

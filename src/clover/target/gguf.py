@@ -48,6 +48,8 @@ def find_source(name_or_path: str) -> Source:
         return _checked(_packaged(_PACKAGE), name_or_path)
     if path.is_file() and path.suffix == ".gguf":
         return _checked(path, name_or_path)
+    if path.suffix == ".gguf" and not path.exists():
+        raise UserError(f"target model {name_or_path}: no such file")
     if not path.is_dir() and (path.exists() or name_or_path.startswith(("/", ".", "~"))):
         raise UserError(f"target model {name_or_path}: no such directory")
     if path.is_dir() and not any(path.glob("*.safetensors*")):

@@ -29,7 +29,7 @@ from clover.features import FeatureStore, check_store, hidden_scale
 from clover.files import output_directory, validated, write_json
 from clover.losses import HeadMetrics
 from clover.report.progress import Progress
-from clover.target import TargetModel, weights_fingerprint
+from clover.target import TargetModel, tensors_fingerprint, weights_fingerprint
 from clover.train.config import TrainConfig
 from clover.train.learner import Learner
 from clover.train.progress import Log, describe, stop_requests
@@ -223,6 +223,7 @@ class _Run:
         """Write the finished draft in the target's dtype, with what it came from."""
         for parameter in self.draft.parameters():
             parameter.data = parameter.data.to(self.target.dtype)
+        self.draft.config.target_weights = tensors_fingerprint(self.target)
         self.draft.save_pretrained(folder)
         packages = (importlib.import_module("clover"), torch, transformers)
         versions = {package.__name__: package.__version__ for package in packages}
