@@ -82,4 +82,8 @@ def make_method(
         return of_engine(name, load(target, plain=True, compile=compile).engine)
     tree = None if name in (AUTO, OWN_TREE) else name
     how = "auto" if name == AUTO else "draft"
-    return of_engine(name, load(target, draft, method=how, tree=tree, compile=compile).engine, tree)
+    engine = load(target, draft, method=how, tree=tree, compile=compile).engine
+    label = (
+        "prompt lookup (ours)" if tree == "lookup" else system_name(name)
+    )  # the draft system has that name, too
+    return Method(name, label, partial(decode, engine), engine, tree)

@@ -32,7 +32,7 @@ class GenerateOptions(GenerationOptions):
 
 @takes_options
 def generate(options: GenerateOptions) -> None:
-    """Continue prompts: one is shown as it is written, several run as a batch."""
+    """Continue prompts as they are: one is shown as it is written, several run as a batch. Chats: clover chat."""
     prompts = _read_prompts(options.prompts or [], options.prompt_file)
     model = options.load()
     if len(prompts) == 1 and not options.as_json:
@@ -61,6 +61,10 @@ def _print_live(model: "Clover", prompt: str, request: dict[str, Any]) -> None:
         if event.generation is not None:
             print()
             print(describe(event.generation), file=sys.stderr)
+            if not event.generation.text and getattr(model.engine.target.tokenizer, "chat_template", None):
+                print(
+                    "this is a chat model, and the prompt no turn of a chat: try clover chat", file=sys.stderr
+                )
 
 
 def _print_batch(prompts: Sequence[str], generations: "Sequence[Generation]", as_json: bool) -> None:

@@ -12,8 +12,8 @@ from clover.files import read_json, write_json, write_text
 
 _TABLE = ("title", "note", "columns", "rows", "words")
 _INTRODUCTION = (
-    "Written by `clover compare SUITE --publish DIR`; the last table of each suite has the command. What is within two "
-    "standard errors is not called found."
+    "Written by `clover compare SUITE --publish DIR`; the last table of each suite has the command. Differences within "
+    "two standard errors are not reported as findings."
 )
 
 
