@@ -58,21 +58,23 @@ def vocabulary(
     if not whole.trainable:
         raise UserError(f"{name} has no lm_head to read less of")
     counts = _counts(model, data)
-    if not counts.sum():
-        raise UserError("the texts hold no token that is learnt; give others")
     if whole.d2t is not None and size > len(whole.d2t):
         print(f"{name} proposes from {len(whole.d2t):,} tokens now; more take longer", file=sys.stderr)
     tokens = frequent_tokens(counts, size)
     whole.reduce_vocabulary(tokens)
     with output_directory(output, overwrite) as folder:
         whole.save_pretrained(folder)
-        for record in _RECORDS:
-            if (Path(name) / record).is_file():
-                shutil.copyfile(Path(name) / record, folder / record)
+        _keep_records(Path(name), folder)
     share = float(counts[tokens].sum() / counts.sum())
     print(
         f"{output}: proposes from {size:,} of {model.vocab_size:,} tokens, {share:.1%} of those in the texts"
     )
+
+
+def _keep_records(draft: Path, folder: Path) -> None:
+    for record in _RECORDS:
+        if (draft / record).is_file():
+            shutil.copyfile(draft / record, folder / record)
 
 
 def _dtype(draft: str) -> str | None:
@@ -102,4 +104,7 @@ def _counts(target: "TargetModel", files: Sequence[str]) -> "Tensor":
         options.tell_left_out(texts.problems.values())
     if max((int(s.tokens.max()) for s in samples if len(s.tokens)), default=0) >= target.vocab_size:
         raise UserError("the texts hold tokens that the target does not know: another tokenizer made them")
-    return token_counts(samples, target.vocab_size)
+    counts = token_counts(samples, target.vocab_size)
+    if not counts.sum():
+        raise UserError("the texts hold no token that is learnt; give others")
+    return counts
