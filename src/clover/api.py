@@ -115,7 +115,7 @@ def find_tuning(draft: str | os.PathLike[str], target: TargetModel) -> Tuning | 
     file = Path(draft) / FILE_NAME
     if not file.is_file():
         return None
-    dtype = str(target.dtype).removeprefix("torch.")
+    dtype = target.dtype_name
     return read_tuning(file).find(target.device.type, dtype, target_fingerprint(target.config))
 
 

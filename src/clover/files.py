@@ -19,6 +19,7 @@ from typing_extensions import dataclass_transform
 from clover.errors import UserError, one_line
 
 T = TypeVar("T")
+LOCK = ".lock"  # in a directory that a process works in
 MAX_BYTES = 16 * 2**20  # of a file that is read as a whole, unless the caller says otherwise
 
 _EXPLAINED = {
@@ -109,7 +110,7 @@ def work_directory(path: Path) -> Iterator[None]:
     """Make a directory that the stages of a run share, and hold it; UserError while another process works in it."""
     with written(path):
         path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path / ".lock")
+        lock = FileLock(path / LOCK)
         try:
             lock.acquire(blocking=False)
         except Timeout as error:

@@ -88,7 +88,7 @@ class LocalAudit:
     def __post_init__(self) -> None:
         target = self.engines[PLAIN].target
         self.judge = Judge(target)
-        self.findings = Findings(str(target.dtype).removeprefix("torch."), self.judge.noise)
+        self.findings = Findings(target.dtype_name, self.judge.noise)
 
     @property
     def work(self) -> int:

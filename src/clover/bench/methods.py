@@ -53,7 +53,10 @@ class Method:
 
 def of_engine(name: str, engine: Engine, tree: str | None = None) -> Method:
     """A method of ours."""
-    return Method(name, system_name(name), partial(decode, engine), engine, tree)
+    label = (
+        "prompt lookup (ours)" if tree == "lookup" else system_name(name)
+    )  # a draft system has that name, too
+    return Method(name, label, partial(decode, engine), engine, tree)
 
 
 def method_names(trees: Sequence[str], reference: bool, assisted: bool) -> list[str]:
@@ -82,8 +85,4 @@ def make_method(
         return of_engine(name, load(target, plain=True, compile=compile).engine)
     tree = None if name in (AUTO, OWN_TREE) else name
     how = "auto" if name == AUTO else "draft"
-    engine = load(target, draft, method=how, tree=tree, compile=compile).engine
-    label = (
-        "prompt lookup (ours)" if tree == "lookup" else system_name(name)
-    )  # the draft system has that name, too
-    return Method(name, label, partial(decode, engine), engine, tree)
+    return of_engine(name, load(target, draft, method=how, tree=tree, compile=compile).engine, tree)

@@ -91,6 +91,7 @@ def _dtype(draft: str) -> str | None:
 def _counts(target: "TargetModel", files: Sequence[str]) -> "Tensor":
     """How often each token stands in the files, Long [V]."""
     from clover.data import FileTexts, token_counts
+    from clover.data.batching import check_tokens
     from clover.regenerate import read_regenerated
 
     written = [file for file in files if file.endswith(".regenerated.jsonl")]
@@ -102,8 +103,7 @@ def _counts(target: "TargetModel", files: Sequence[str]) -> "Tensor":
         texts = FileTexts(others, target.tokenizer, target.eos_token_ids)
         samples += texts
         options.tell_left_out(texts.problems.values())
-    if max((int(s.tokens.max()) for s in samples if len(s.tokens)), default=0) >= target.vocab_size:
-        raise UserError("the texts hold tokens that the target does not know: another tokenizer made them")
+    check_tokens(samples, target.vocab_size)
     counts = token_counts(samples, target.vocab_size)
     if not counts.sum():
         raise UserError("the texts hold no token that is learnt; give others")

@@ -16,6 +16,7 @@ from clover.compare.plan import Method
 from clover.report import figure as art
 from clover.report.statistics import Estimate
 
+NAMES = ("speed", "batch-size", "accuracy", "tree-size")  # of all plots
 _WIDTH, _BAR_INCHES, _MARGIN_INCHES = 10.0, 0.3, 1.1
 _ROW_LIMIT = 40  # bars of a plot; with more of them none can be read
 _ERROR: Any = {"ecolor": art.INK, "elinewidth": 0.9, "capsize": 2}
@@ -31,9 +32,6 @@ class _Panel:
     against: str
     points: list[Point]
     percent: bool = False
-
-
-NAMES = ("speed", "batch-size", "accuracy", "tree-size")
 
 
 def make_plots(findings: Findings) -> dict[str, art.Picture]:

@@ -125,8 +125,7 @@ class Comparison:
         self.target = TargetModel.load(name, **options.loading)
         if self.target.tokenizer is None:
             raise UserError(f"the target {suite.target} has no tokenizer, which texts and prompts need")
-        dtype = str(self.target.dtype).removeprefix("torch.")
-        place = {"target": suite.target, "device": self.target.device.type, "dtype": dtype}
+        place = {"target": suite.target, "device": self.target.device.type, "dtype": self.target.dtype_name}
         self.plan = Plan(suite, place | {"weights": weights_fingerprint(self.target)})
 
     def _present(self, suite: Suite) -> Suite:

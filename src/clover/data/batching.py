@@ -10,7 +10,7 @@ Shapes: B windows of a batch, T longest window of the batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -69,8 +69,9 @@ class _Block:
 
 
 class Batches:
-    """The endless sequence of training batches: `next(batches)`; UserError if no window holds a token to learn.
+    """The endless sequence of training batches: `next(batches)`.
 
+    UserError if no window holds a token to learn, or one holds a token that is not below `vocab_size`, if given.
     Windows are `max_length` tokens at most, at least 3; B · T is at most `batch_tokens` where a batch has more than
     one. The seed is that of the order, `side` says which of the texts are taken.
     """
@@ -82,11 +83,13 @@ class Batches:
         batch_tokens: int,
         seed: int,
         side: Side = lambda _: True,
+        vocab_size: int | None = None,
     ):
         if max_length <= _FIRST_PREDICTED:
             raise UserError(f"max_length is {max_length}; it must be at least 3")
         self.texts = texts if isinstance(texts, Texts) else Texts(texts)
         self.max_length, self.batch_tokens, self.seed, self.side = max_length, batch_tokens, seed, side
+        self.vocab_size = vocab_size
         self.position = Position()
         self._order = lru_cache(maxsize=2)(
             lambda epoch: torch.randperm(len(self.texts), generator=self._generator(epoch, -1))
@@ -150,18 +153,20 @@ class Batches:
                 found.append(loaded)
                 size += loaded.size
         cut = [window for sample in self.texts.encode(found) for window in windows(sample, self.max_length)]
+        if self.vocab_size is not None:
+            check_tokens(cut, self.vocab_size)
         groups = grouped(sorted(cut, key=lambda window: window.size), self.batch_tokens)
         shuffled = torch.randperm(len(groups), generator=self._generator(epoch, start)).tolist()
         return _Block([collate(groups[i]) for i in shuffled], text)
 
 
-def check_tokens(batch: Batch, vocab_size: int) -> Batch:
-    """The batch; UserError if it holds a token that the target does not know."""
-    if (highest := int(batch.tokens.max())) >= vocab_size:
+def check_tokens(samples: Iterable[Sample], vocab_size: int) -> None:
+    """UserError if they hold a token that the target does not know."""
+    highest = max((int(sample.tokens.max()) for sample in samples if sample.size), default=0)
+    if highest >= vocab_size:
         raise UserError(
             f"the texts hold token {highest}, but the target knows {vocab_size}: another tokenizer made them"
         )
-    return batch
 
 
 def held_out(share: float) -> Side:

@@ -38,15 +38,8 @@ _SHAREGPT_ROLES = {
     "system": "system",
 }
 _FIELDS = (("messages",), ("conversations",), ("turns",), ("prompt",), ("question", "answer"), ("text",))
-_BESIDE = {
-    "completion",
-    "prompts",
-    "development",
-    "category",
-    "licence",
-    "license",
-    "source",
-}  # what may go with them
+# What may go with them.
+_BESIDE = {"completion", "prompts", "development", "category", "licence", "license", "source"}
 
 Message = dict[str, Any]
 

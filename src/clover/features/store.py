@@ -275,13 +275,13 @@ def _run(
     target: TargetModel, samples: Sequence[Sample], config: StoreConfig
 ) -> Iterator[tuple[Sample, Features]]:
     """Every window with its states [T, W] and [T, H], in the order of the texts."""
+    check_tokens(samples, target.vocab_size)
     found = [window for sample in samples for window in windows(sample, config.max_length)]
     order = sorted(range(len(found)), key=lambda i: found[i].size)
     states: dict[int, Features] = {}
     numbers = iter(order)
     for group in grouped([found[i] for i in order], max(config.batch_tokens, config.max_length)):
-        batch = check_tokens(collate(group), target.vocab_size)
-        features = compute_features(target, batch.tokens.to(target.device), config.hidden_state)
+        features = compute_features(target, collate(group).tokens.to(target.device), config.hidden_state)
         for row, (number, window) in enumerate(zip(islice(numbers, len(group)), group, strict=True)):
             part = (features.hidden_input[row, : window.size], features.hidden_target[row, : window.size])
             states[number] = Features(*(state.to("cpu", torch.bfloat16, copy=True) for state in part))

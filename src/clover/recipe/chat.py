@@ -258,18 +258,19 @@ class _ChatRecipe:
 
     def _published(self, name: str) -> ChatDraftFacts | None:
         """The facts of a draft that an earlier run of the command has finished."""
+        return next((ChatDraftFacts(**one) for one in self._noted() if one["name"] == name), None)
+
+    def _noted(self) -> list[dict[str, Any]]:
         noted = self.options.output / "facts.json"
-        drafts = read_json(noted)["drafts"] if noted.exists() else []
-        return next((ChatDraftFacts(**one) for one in drafts if one["name"] == name), None)
+        return read_json(noted)["drafts"] if noted.exists() else []
 
     def _publish(self, facts: ChatDraftFacts) -> None:
         """Copy a finished draft to the output, and write all cards anew."""
-        output, noted = self.options.output, self.options.output / "facts.json"
+        output = self.options.output
         trained = self.work / f"{facts.name}.{self.options.tokens}"
         with output_directory(output / facts.name, overwrite=True) as folder:
             shutil.copytree(trained, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*_log.jsonl"))
-        before = read_json(noted)["drafts"] if noted.exists() else []
-        drafts = [one for one in before if one["name"] != facts.name] + [asdict(facts)]
+        drafts = [one for one in self._noted() if one["name"] != facts.name] + [asdict(facts)]
         target = {"name": Path(self.options.target).name, "texts": len(self.samples), "own": self.own}
-        write_json(noted, {"target": target, "sources": self.sources, "drafts": drafts})
+        write_json(output / "facts.json", {"target": target, "sources": self.sources, "drafts": drafts})
         write_chat_cards(output)

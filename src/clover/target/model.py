@@ -123,6 +123,11 @@ class TargetModel:
         return self.lm_head_weight.dtype
 
     @property
+    def dtype_name(self) -> str:
+        """The dtype as `--dtype` names it."""
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
     def lm_head_weight(self) -> Tensor:
         """[V, H], frozen."""
         return self.head.linear.weight

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from clover.checkpoint import load_checkpoint, save_checkpoint
 from clover.data import Batch, Batches, Position, Record, Sample, Texts, held_out, token_counts
-from clover.data.batching import Side, check_tokens
+from clover.data.batching import Side
 from clover.drafts import DraftModel
 from clover.drafts.vocabulary import frequent_tokens, worthwhile_size
 from clover.errors import UserError
@@ -40,7 +40,6 @@ from clover.train.unfinished import (
     check_unfinished,
     checkpoint_path,
     clear,
-    dtype_name,
     log_path,
 )
 
@@ -144,6 +143,7 @@ class _Run:
     ):
         self.progress = progress
         self.config, self.target, self.draft = config, target, draft.bind(target)
+        self.target_weights = weights_fingerprint(target)
         self.texts = texts if isinstance(texts, Texts) else Texts(texts)
         held = held_out(config.validation_share)
         self.held_out = None if all(map(held, _loaded(self.texts))) else held  # something must be learnt
@@ -163,7 +163,7 @@ class _Run:
 
     def start(self) -> None:
         """Measure what the loss is relative to: on the opening of one text from each of the first batches."""
-        first = [self._next_batch() for _ in range(_SCALE_BATCHES)]
+        first = [next(self.batches) for _ in range(_SCALE_BATCHES)]
         self.batches.position = Position()
         openings = (batch.opening(_SCALE_TOKENS).to(self.target.device) for batch in first)
         self.learner.scale = hidden_scale(
@@ -195,8 +195,8 @@ class _Run:
         self._report()
         state = RunState(
             self.config.to_dict(),
-            weights_fingerprint(self.target),
-            dtype_name(self.target),
+            self.target_weights,
+            self.target.dtype_name,
             self.texts.fingerprint,
             self.batches.position,
             self.step,
@@ -214,7 +214,7 @@ class _Run:
         modules, optimizers = {"draft": self.draft}, self.learner.optimizers
         path = checkpoint_path(self.config)
         state = validated(RunState, load_checkpoint(path, modules, optimizers), str(path))
-        state.check(path, self.config, self.target, self.texts.fingerprint)
+        state.check(path, self.config, self.target_weights, self.target.dtype_name, self.texts.fingerprint)
         self.batches.position = state.position
         self.step, self.tokens, self.seconds = state.step, state.tokens, state.seconds
         self.learner.scale, self.entry = state.scale, state.entry
@@ -239,21 +239,17 @@ class _Run:
     def _make_batches(self, seed: int, side: Side) -> Batches:
         max_length = min(self.config.max_length, self.target.context_length)
         batch_tokens = self.config.batch_tokens or _BATCH_TOKENS.get(self.target.device.type, 4096)
-        return Batches(self.texts, max_length, batch_tokens, seed, side)
-
-    def _next_batch(self) -> Batch:
-        return check_tokens(next(self.batches), self.target.vocab_size)
+        return Batches(self.texts, max_length, batch_tokens, seed, side, self.target.vocab_size)
 
     def _learnt_first(self) -> Iterator[Sample]:
         """The texts that come first, as one sample per batch."""
         for batch in _first(self.batches.epoch(), _COUNTED_TOKENS):
-            check_tokens(batch, self.target.vocab_size)
             yield Sample(batch.tokens, batch.predicted_mask)
 
     def _take_step(self) -> None:
-        batches, wanted = [self._next_batch()], step_tokens(self.config, self.tokens)
+        batches, wanted = [next(self.batches)], step_tokens(self.config, self.tokens)
         while sum(int(batch.lengths.sum()) for batch in batches) < wanted:
-            batches.append(self._next_batch())
+            batches.append(next(self.batches))
         metrics = self.learner.step(batches, self._rate(), self._depths())
         self.step += 1
         self.tokens += sum(int(batch.lengths.sum()) for batch in batches)
@@ -282,8 +278,6 @@ class _Run:
             return None
         try:
             batches = list(_first(self._make_batches(0, self.held_out).epoch(), self._validation_tokens()))
-            for batch in batches:
-                check_tokens(batch, self.target.vocab_size)
         except UserError as error:  # too little was held out, for one; what is learnt must not be lost
             self.progress.log(f"held-out texts cannot be measured: {error}")
             return None

@@ -8,8 +8,7 @@ from typing import Any
 
 from clover.data import Position
 from clover.errors import UserError
-from clover.files import work_directory
-from clover.target import TargetModel, weights_fingerprint
+from clover.files import LOCK, work_directory
 from clover.train.config import TrainConfig
 
 
@@ -28,22 +27,17 @@ class RunState:
     scale: float
     entry: dict[str, Any]
 
-    def check(self, path: Path, config: TrainConfig, target: TargetModel, texts: str) -> None:
-        """UserError if this was saved at `path` by a run with other options, target, dtype or texts (fingerprint)."""
+    def check(self, path: Path, config: TrainConfig, target: str, dtype: str, texts: str) -> None:
+        """UserError if this was saved at `path` by a run with other options, target (a hash), dtype or texts."""
         config.check_resumable(self.config)
-        if self.target != weights_fingerprint(target):
+        if self.target != target:
             raise UserError(f"{path} was trained for another target; resume with the same one")
-        if self.dtype != (dtype := dtype_name(target)):
+        if self.dtype != dtype:
             raise UserError(
                 f"{path} was trained with the target in {self.dtype}, not {dtype}; resume with --dtype {self.dtype}"
             )
         if self.data != texts:
             raise UserError(f"{path} was trained on other texts; resume with the same data")
-
-
-def dtype_name(target: TargetModel) -> str:
-    """The target's dtype as `--dtype` names it."""
-    return str(target.dtype).removeprefix("torch.")
 
 
 @contextmanager
@@ -54,7 +48,7 @@ def alone_in(work: Path) -> Iterator[None]:
             yield
         finally:
             with suppress(OSError):
-                (work / ".lock").unlink()
+                (work / LOCK).unlink()
                 work.rmdir()
 
 

@@ -185,7 +185,7 @@ def _measured(tuner: Tuner) -> StepCosts:
             options.batch_sizes,
             numbers_to_time(tuner.draft.max_depth),
             {
-                "dtype": "auto" if options.dtype is None else str(tuner.target.dtype).removeprefix("torch."),
+                "dtype": "auto" if options.dtype is None else tuner.target.dtype_name,
                 "trust_remote_code": options.trust_remote_code,
             },
         )
