@@ -153,7 +153,8 @@ def accepted(text: Text, at: int, drafter: Drafter, read: RepeatingText) -> int:
 
 def auto(pair: Pair, tuned: bool) -> Policy:
     """What `clover.load` would make of the pair."""
-    draft: Any = SimpleNamespace(max_depth=12, d2t=None, config=SimpleNamespace(tree_shape=pair.tree))
+    draft: Any = SimpleNamespace(max_depth=12, config=SimpleNamespace(tree_shape=pair.tree))
+    draft.d2t = draft.session_tokens = None
     draft.target = SimpleNamespace(device=torch.device("cpu"), vocab_size=1 << 16)
     if not tuned:
         return make_policy(draft)

@@ -22,7 +22,7 @@ class OracleDraft:
     """
 
     max_depth = 8
-    d2t = None
+    d2t = session_tokens = None
     usable = True
 
     def __init__(self, target: TargetModel, texts: list[list[int]], spread: int = 2):

@@ -115,7 +115,7 @@ def test_the_draft_learns_and_is_written_with_its_record(config, target, samples
     start = Learner(config, target, make_draft(target))
     trained = Learner(config, target, draft)
     batches = list(Batches(samples, 24, 120, seed=5).epoch())
-    before, after = (learner.summary(learner.measure(batches)[0]) for learner in (start, trained))
+    before, after = (learner.summary(learner.measure(batches).metrics) for learner in (start, trained))
     assert after["loss"] < 0.97 * before["loss"]
 
 

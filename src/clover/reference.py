@@ -77,8 +77,8 @@ def _likeliest(
     """The likeliest chain of D tokens; `logits` [1, 1, V] are those of the first."""
     chain = []
     for at in range(depth):
-        scores = sampler.gumbel_scores(logits, at, draft.d2t)
-        token = target_tokens(draft.d2t, scores.argmax(-1))
+        scores = sampler.gumbel_scores(logits, at, draft.session_tokens)
+        token = target_tokens(draft.session_tokens, scores.argmax(-1))
         chain.append(int(token))
         if at + 1 < depth:
             logits = session.advance(torch.zeros_like(token), token)

@@ -27,6 +27,7 @@ class ScriptedDraft:
     def __init__(self, target: Any, opinion: Callable[[Text], Tensor], max_depth: int = 6):
         self.target, self.opinion, self.max_depth = target, opinion, max_depth
         self.config, self.d2t = SimpleNamespace(hidden_state="post_norm"), None
+        self.session_tokens = None
 
     def for_inference(self, exact: bool = False) -> ScriptedDraft:
         return self

@@ -21,7 +21,11 @@ def draft(max_depth: int = 8) -> Any:
     target = SimpleNamespace(device=torch.device("cpu"), vocab_size=100)
     shape = TreeShape.from_paths([[0], [1], [0, 0]])
     return SimpleNamespace(
-        max_depth=max_depth, d2t=None, target=target, config=SimpleNamespace(tree_shape=shape)
+        max_depth=max_depth,
+        d2t=None,
+        session_tokens=None,
+        target=target,
+        config=SimpleNamespace(tree_shape=shape),
     )
 
 

@@ -45,4 +45,4 @@ def measured(
     config: TrainConfig, target: TargetModel, texts: list[Sample], draft: DraftModel
 ) -> dict[str, Any]:
     learner = Learner(config, target, draft)
-    return learner.summary(learner.measure(list(Batches(texts, 16, 800, seed=0).epoch()))[0])
+    return learner.summary(learner.measure(list(Batches(texts, 16, 800, seed=0).epoch())).metrics)

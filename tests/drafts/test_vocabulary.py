@@ -39,7 +39,7 @@ SETTINGS = (
 class Masked:
     """A draft of the whole vocabulary that never proposes some tokens; it is its own session."""
 
-    d2t = None
+    d2t = session_tokens = None
 
     usable = True
 

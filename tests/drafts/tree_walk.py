@@ -21,9 +21,13 @@ class Walk:
     Args:
         hidden: [B, T, W] what the target says about the texts.
         tokens: Long [B, T + 1].
+        letters: different tokens that are drafted.
     """
 
-    def __init__(self, session: Any, hidden: Tensor, tokens: Tensor, reference: Reference):
+    def __init__(
+        self, session: Any, hidden: Tensor, tokens: Tensor, reference: Reference, letters: int = VOCAB
+    ):
+        self.letters = letters
         self.session, self.hidden, self.tokens, self.reference = session, hidden, tokens, reference
         self.texts = list(range(len(tokens)))  # which text each row holds
         self.paths: list[list[list[int]]] = []  # [B][P] of the frontier
@@ -43,7 +47,7 @@ class Walk:
     def advance(self, nodes: int) -> None:
         shape = (len(self.texts), nodes)
         slots = torch.randint(len(self.paths[0]), shape, generator=self.draw)
-        tokens = torch.randint(VOCAB, shape, generator=self.draw)
+        tokens = torch.randint(self.letters, shape, generator=self.draw)
         self.paths = [
             [[*paths[slot], token] for slot, token in zip(*row, strict=True)]
             for paths, *row in zip(self.paths, slots.tolist(), tokens.tolist(), strict=True)
@@ -70,11 +74,11 @@ def walk_everywhere(
     reference: Reference,
     tokens: Tensor,
     exact: dict[str, float] = EXACT,
+    letters: int = VOCAB,
 ) -> None:
     """Texts of 3 rows and at least 14 tokens: every call of a session, in every order that the engine uses."""
-    walk = Walk(
-        new_session(3, 1), hidden, tokens, reference
-    )  # no room: it grows in the middle of the first tree
+    # no room: it grows in the middle of the first tree
+    walk = Walk(new_session(3, 1), hidden, tokens, reference, letters)
     walk.exact = exact
     walk.commit([4, 2, 3])
     for nodes in (3, 4, 2, 3):

@@ -47,7 +47,7 @@ class TableDraft:
     """Knows the target's logits after each token, times `factor`; it is its own session."""
 
     max_depth = 6
-    d2t = None
+    d2t = session_tokens = None
     config = SimpleNamespace(hidden_state="post_norm")
     usable = True
 

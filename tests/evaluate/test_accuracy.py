@@ -190,6 +190,7 @@ def rank_with(logits: Tensor, text: list[int]) -> list[int]:
     draft = SimpleNamespace(
         config=SimpleNamespace(hidden_state="post_norm"),
         d2t=None,
+        session_tokens=None,
         max_depth=1,
         new_session=lambda *_: FixedSession(logits),
     )

@@ -31,7 +31,7 @@ class BudgetDrafter:
     """
 
     def __init__(self, draft: DraftModel, tree: BudgetTree):
-        self.tree, self.d2t, self._on_cpu = tree, draft.d2t, draft.target.device.type == "cpu"
+        self.tree, self.d2t, self._on_cpu = tree, draft.session_tokens, draft.target.device.type == "cpu"
         self.max_depth = min(draft.max_depth, tree.budget)
         self.max_nodes = 1 + tree.budget
 

@@ -23,7 +23,7 @@ class RerankDrafter:
 
     def __init__(self, draft: DraftModel, tree: RerankTree):
         self.max_depth = min(draft.max_depth, tree.depth, tree.budget)
-        self.d2t = draft.d2t
+        self.d2t = draft.session_tokens
         self.beam = min(tree.beam, draft.target.vocab_size if self.d2t is None else len(self.d2t))
         self.max_nodes = 1 + min(tree.budget, self.beam * (1 + (self.max_depth - 1) * self.beam))
 

@@ -74,7 +74,7 @@ class StaticDrafter:
             )
         self.shape, self.max_depth, self.max_nodes = shape, shape.max_depth, len(shape.parents)
         self.levels = levels_of(shape, draft.target.device)
-        self.d2t = draft.d2t
+        self.d2t = draft.session_tokens
 
     def grow(self, given: DraftInput) -> TokenTree:
         return TokenTree.from_shape(self.shape, self.fill(given))
@@ -100,7 +100,7 @@ class ConfidentDrafter:
     """
 
     def __init__(self, draft: DraftModel, tree: ConfidentChain):
-        self.least, self.d2t = tree.least, draft.d2t
+        self.least, self.d2t = tree.least, draft.session_tokens
         self.max_depth = min(draft.max_depth, tree.depth)
         self.max_nodes = 1 + self.max_depth
         self._shapes = [TreeShape.chain(depth) for depth in range(1, self.max_depth + 1)]

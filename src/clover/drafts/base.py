@@ -21,6 +21,7 @@ from clover.drafts.config import (
     check_options,
     check_target,
 )
+from clover.drafts.copies import Guesses
 from clover.drafts.session import DraftSession, FrontierSession, shifted
 from clover.drafts.vocabulary import check_map, check_size
 from clover.target import TargetModel
@@ -51,6 +52,7 @@ class DraftModel(PreTrainedModel):
     paper_recipe: PaperRecipe | None = None  # how the paper's authors train it, as far as it is known
     trainable = True  # False for systems without weights
     few_depths_first = False  # True where training does better with few depths at first (docs/log.md)
+    may_copy = False  # True where `fit_copies` may find that sessions do better with copies from the text
     repeats_step = False  # True where all depths, or all after the first, are one step that can be repeated
     hears_tokens = True  # False where `step` passes drafted tokens over, so that all nodes of a depth are one
 
@@ -86,6 +88,14 @@ class DraftModel(PreTrainedModel):
     def trained_depths(self) -> int:
         """Depths that are learnt by `train_outputs`; 1 for systems that learn one step and repeat it."""
         return self.config.num_heads
+
+    @property
+    def session_tokens(self) -> Tensor | None:
+        """Long [V], which tokens a session's logits are of; None for the target's whole vocabulary."""
+        return self.d2t
+
+    def fit_copies(self, guesses: Guesses) -> None:
+        """Choose, by what it says on held-out texts, how much a session copies from the text."""
 
     @classmethod
     def losses(cls) -> dict[str, LossConfig]:

@@ -12,6 +12,8 @@ the text. At position t, with the target's hidden state h_t and the token x_{t+1
     R(s, e, u) = s + Wo [softmax(q kᵀ / √d) v ; silu(gate) · up]   with q, gate, up = Ws RMSNorm(s) + We e;
                                                                    k, v = Wkv u
 
+What it proposes is mixed with what followed in the text where it repeats itself (`clover.drafts.copies`).
+
 All depths are one step, so a tree may be deeper than the draft was trained for. k and v are computed once per committed
 position and are the same for all nodes of a tree, which so needs no cache along its paths. E are rows of the target's
 lm_head scaled to entries of mean square 1. Start values: F = P = [I | 0] plus small noise, Wo = 0.
@@ -30,8 +32,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clover.cache import KVCache
+from clover.drafts import copies
 from clover.drafts.base import DraftModel
 from clover.drafts.config import DraftConfig, LossConfig, OneLayer, Scale
+from clover.drafts.copies import LONGEST, Guesses, Text, fit_shares
 from clover.drafts.layers import TokenTable, has_room, identity_linear, unit_scale
 from clover.drafts.session import FrontierSession, shifted
 from clover.target import TargetModel
@@ -39,16 +43,21 @@ from clover.target.attention import attend
 from clover.target.decoder import DecoderStack
 from clover.target.fast_linear import linear_of
 
+Share = Annotated[float, Field(ge=0, lt=1)]
+
 
 class RecallConfig(DraftConfig):
     """Configuration of a Clover-Recall draft.
 
     `mlp_ratio` is the width of the MLP divided by H; E is multiplied by `embedding_scale`, None for a mean square of 1.
+    `copy_shares` are what copied tokens get where one, two, … tokens match, fitted at the end of a training; None and
+    zeros to copy nothing.
     """
 
     model_type = "recall"
     mlp_ratio: Annotated[float, Field(gt=0, le=16)] = 1.0
     embedding_scale: Scale | None = None
+    copy_shares: Annotated[list[Share], Field(min_length=LONGEST, max_length=LONGEST)] | None = None
     hidden_state: OneLayer = "post_norm"
 
 
@@ -129,6 +138,7 @@ class RecallDraft(DraftModel):
     config: RecallConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     config_class = RecallConfig
     repeats_step = True
+    may_copy = True
     few_depths_first = True  # all depths are one step, so the first two teach the others too
     default_loss = LossConfig(distillation_weight=0.1, regression_weight=1.0)
 
@@ -148,6 +158,19 @@ class RecallDraft(DraftModel):
         self.output_norm.load_state_dict(target.final_norm.state_dict())
         if self.config.embedding_scale is None:
             self.config.embedding_scale = unit_scale(target.lm_head_weight)
+
+    @property
+    def copies(self) -> bool:
+        """Whether copied tokens have a share in what it proposes."""
+        return any(self.config.copy_shares or ())
+
+    @property
+    def session_tokens(self) -> Tensor | None:
+        return None if self.copies else self.d2t
+
+    def fit_copies(self, guesses: Guesses) -> None:
+        if self.config.copy_shares is None:
+            self.config.copy_shares = fit_shares(guesses)
 
     def new_session(self, batch_size: int, capacity: int) -> RecallSession:
         weight, heads = self.projector.weight, self.layer.num_heads
@@ -192,9 +215,18 @@ class RecallDraft(DraftModel):
 class RecallSession(FrontierSession):
     """A Clover-Recall draft in one running batch.
 
-    Its cache holds what depends on committed positions alone: k and v, and as a second layer's keys the embeddings that
-    u looks back at.
+    Its cache holds what depends on committed positions alone: k and v; and as a second layer's keys the embeddings that
+    u looks back at, as its values the tokens themselves, in digits.
     """
+
+    text: Text
+    runs: Tensor  # Int [B, P, S]: how much of the text before each slot ends the frontier nodes' paths, too
+
+    def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
+        if self.draft.copies:
+            runs = self.runs.gather(1, slots.unsqueeze(-1).expand(-1, -1, self.runs.shape[-1]))
+            self.runs = copies.extended(runs, self.text, tokens)
+        return super().advance(slots, tokens)
 
     def read(self, hidden: Tensor, next_tokens: Tensor) -> Tensor:
         draft, layer = self.draft, self.draft.layer
@@ -202,9 +234,29 @@ class RecallSession(FrontierSession):
         earlier = self.cache.last(1, WindowLinear.earlier).transpose(1, 2).flatten(2)
         keys_values = layer.keys_values(draft.fold(hidden, following, earlier))
         self.cache.update(*keys_values, layer_idx=0)
-        self.cache.update(layer.heads(following), layer.heads(following), layer_idx=1)
+        digits = copies.to_digits(next_tokens, following.dtype)
+        digits = F.pad(digits, (0, following.shape[-1] - digits.shape[-1]))
+        self.cache.update(layer.heads(following), layer.heads(digits), layer_idx=1)
         return hidden
 
     def step(self, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         states = self.draft.look_back(parents, tokens, *self.cache.text(0))
         return states, states
+
+    def _logits(self, parents: Tensor, tokens: Tensor) -> Tensor:
+        logits, draft = super()._logits(parents, tokens), self.draft
+        if not draft.copies:
+            return logits
+        if self.depth == 0:
+            self.text = self._text()
+            self.runs = copies.runs_at_end(self.text)
+        found = copies.copied(self.runs, self.text)
+        return copies.mixed(logits, found, draft.config.copy_shares, draft.d2t, draft.target.vocab_size)
+
+    def _text(self) -> Text:
+        _, values, _ = self.cache.text(1)
+        heads = -(-copies.DIGITS // values.shape[-1])
+        digits = values[:, :heads].transpose(1, 2).flatten(2)[..., : copies.DIGITS]
+        if not digits.shape[1]:
+            digits = F.pad(digits, (0, 0, 0, 1))  # a text without tokens has a slot, too
+        return Text(copies.from_digits(digits), self.cache.positions(1))

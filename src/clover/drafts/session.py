@@ -35,7 +35,7 @@ class DraftSession(Protocol):
             counts: how many of the A positions of each sequence are real; the rest is padding at the end.
 
         Returns:
-            logits [B, V], of the tokens in `d2t`, after the last committed pair: the first depth of the tree.
+            logits [B, V], of the draft's `session_tokens`, after the last committed pair: the first depth of the tree.
         """
         ...
 

@@ -145,10 +145,10 @@ def forced_logits(
 
 def _over_all_tokens(draft: DraftModel, logits: Tensor) -> Tensor:
     """Logits [B, V] of the draft's own [B, V']."""
-    if draft.d2t is None:
+    if draft.session_tokens is None:
         return logits
     whole = logits.new_full((len(logits), draft.target.vocab_size), -torch.inf)
-    return whole.index_copy(1, draft.d2t, logits)
+    return whole.index_copy(1, draft.session_tokens, logits)
 
 
 def count_ranks(ranks: Tensor, predicted_mask: Tensor) -> HeadAccuracy:

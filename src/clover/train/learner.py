@@ -5,13 +5,17 @@ Shapes: B texts, T tokens, D heads, H hidden, V vocabulary.
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from clover.data import Batch
 from clover.drafts import DraftModel
+from clover.drafts.copies import Guesses, copied_in, joined
+from clover.drafts.vocabulary import draft_indices
 from clover.features import Features, compute_features
 from clover.losses import HeadLosses, HeadMetrics, LogitHeads, count_positions, head_losses, likely_tokens
 from clover.target import TargetModel
@@ -23,6 +27,22 @@ from clover.train.schedule import peak_rate
 warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
 
 _TOGETHER = 256  # positions whose logits exist at one time
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a draft is right about in held-out texts.
+
+    Attributes:
+        metrics: of all heads.
+        hits: Long [V'], how often each index of the draft's logits was the choice of head 1, and right; empty for a
+            draft of the whole vocabulary.
+        guesses: of head 1 and of copies; None where nobody asks for them.
+    """
+
+    metrics: HeadMetrics
+    hits: Tensor
+    guesses: Guesses | None
 
 
 class Learner:
@@ -85,13 +105,9 @@ class Learner:
         return metrics
 
     @torch.no_grad()
-    def measure(self, batches: Iterable[Batch]) -> tuple[HeadMetrics, Tensor]:
-        """The metrics of all `batches`, and the hits; nothing is learnt.
-
-        Hits are how often each index of the draft's logits was the choice of head 1, and right: Long [V'], or empty for
-        a draft of the whole vocabulary.
-        """
-        every, parts = self.draft.trained_depths, []
+    def measure(self, batches: Iterable[Batch]) -> Measured:
+        """What the draft is right about in all `batches`; nothing is learnt."""
+        every, parts, guesses = self.draft.trained_depths, [], list[Guesses]()
         hits = torch.zeros(0 if self.draft.d2t is None else len(self.draft.d2t), dtype=torch.long)
         for batch in batches:
             batch = batch.to(self.device)
@@ -100,20 +116,31 @@ class Learner:
                 outputs = self.draft.train_outputs(features.hidden_input.float(), batch.tokens, every)
                 divisors = count_positions(batch.predicted_mask, every)
                 parts.append(self._losses(batch, features, outputs, divisors).metrics)
-                if self.draft.d2t is not None:
-                    hits += self._hits(batch, features, outputs[0], self.draft.d2t).cpu()
-        return sum(parts[1:], parts[0]), hits
+                if self.draft.may_copy or self.draft.d2t is not None:
+                    guessed, found = self._guesses(batch, features, outputs[0])
+                    guesses.append(guessed)
+                    hits += found
+        return Measured(sum(parts[1:], parts[0]), hits, joined(guesses) if guesses else None)
 
-    def _hits(self, batch: Batch, features: Features, outputs: Tensor, d2t: Tensor) -> Tensor:
-        """The hits of one batch, from the outputs [B, T, H] of head 1."""
-        learnt = batch.predicted_mask[:, 2:]
+    def _guesses(self, batch: Batch, features: Features, outputs: Tensor) -> tuple[Guesses, Tensor]:
+        """What head 1 guesses at each position of one batch, from its outputs [B, T, H]; and its hits."""
+        learnt, whole, parts = batch.predicted_mask[:, 2:], self.target.vocab_size, list[Guesses]()
         states, wanted = outputs[:, :-2][learnt], features.hidden_target[:, 1:-1][learnt]
-        found = torch.zeros_like(d2t)
-        for own, target in zip(states.split(_TOGETHER), wanted.split(_TOGETHER), strict=True):
-            choice = self.draft.train_logits(own[:, None])[:, 0].argmax(-1)
-            right = d2t[choice] == self._logits(target).argmax(-1)
-            found += choice[right].bincount(minlength=len(d2t))
-        return found
+        tokens, matching = (found[:, 1:-1][learnt] for found in copied_in(batch.tokens))
+        d2t = self.draft.d2t
+        known = torch.arange(whole, device=self.device) if d2t is None else draft_indices(d2t, whole)
+        hits = torch.zeros(0 if d2t is None else len(d2t), dtype=torch.long, device=self.device)
+        for part in torch.arange(len(states), device=self.device).split(_TOGETHER):
+            right, copied = self._logits(wanted[part]).argmax(-1), tokens[part]
+            own = self.draft.train_logits(states[part][:, None])[:, 0].double().softmax(-1)
+            probs, row = F.pad(own, (0, 1)), torch.arange(len(part), device=self.device)  # index -1: unknown
+            best_prob, best = own.max(-1)
+            hit = known[right] == best
+            if d2t is not None:
+                hits += best[hit].bincount(minlength=len(d2t))
+            of_right, of_copied = (probs[row, known[token]] for token in (right, copied))
+            parts.append(Guesses(matching[part], hit, copied == right, of_right, of_copied, best_prob))
+        return joined(parts), hits.cpu()
 
     def summary(self, metrics: HeadMetrics) -> dict[str, Any]:
         """Means per head, and their weighted sum `loss`, which is what is minimised."""

@@ -281,10 +281,12 @@ class _Run:
         except UserError as error:  # too little was held out, for one; what is learnt must not be lost
             self.progress.log(f"held-out texts cannot be measured: {error}")
             return None
-        metrics, hits = self.learner.measure(self._shown(batches))
-        summary = self.learner.summary(metrics)
+        measured = self.learner.measure(self._shown(batches))
+        summary = self.learner.summary(measured.metrics)
         self.log.write({"step": self.step, "validation": summary})
-        self._fit_vocabulary(hits)
+        self._fit_vocabulary(measured.hits)
+        if measured.guesses is not None:
+            self.draft.fit_copies(measured.guesses)
         return summary
 
     def _fit_vocabulary(self, hits: Tensor) -> None:

@@ -1,0 +1,144 @@
+"""Copying from the text: what followed the end of a path where it stood before gets a share of the distribution.
+
+Of a path that ends with y, the longest run of at most `LONGEST` tokens is found that ends the path and stands in the
+text before, the last such place where several are equally long; the token c after it is copied. With n tokens in
+both places and the draft's own distribution p, the mixture is
+
+    q = (1 - a_n) p + a_n [c],   a_0 = 0
+
+The shares a_1 … a_4 make held-out texts likeliest (`fit_shares`): a draft that copies well by itself gets small ones.
+A mixture with a pointer into the text is See and others' (1704.04368), exact matches in the place of attention are
+those of prompt lookup; here each node of a tree has its own.
+
+Shapes: B batch, S slots of the text, P nodes, V vocabulary of the target, V' the draft's, R positions.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+LONGEST = 4  # tokens; more of them hardly change how often the copy is right
+DIGITS = 3  # of a token, see `to_digits`
+_BASE = 256  # whole numbers up to here are exact in every dtype
+_ROUNDS = 50  # of expectation maximisation
+_LEAST_GAIN = 0.01  # of the positions must be right more often, otherwise a draft copies nothing
+
+
+class Text(NamedTuple):
+    """The text that is copied from: tokens Long [B, S], and Long [B, 1], how many there are."""
+
+    tokens: Tensor
+    lengths: Tensor
+
+
+class Copied(NamedTuple):
+    """What is copied after each node, both Long [B, P]; where nothing matches, both are 0."""
+
+    tokens: Tensor
+    matching: Tensor
+
+
+def runs_at_end(text: Text) -> Tensor:
+    """How many tokens, `LONGEST` at most, end the text and stand before each slot's end, too: Int [B, 1, S]."""
+    tokens, lengths = text
+    runs = torch.zeros_like(tokens, dtype=torch.int32).unsqueeze(1)
+    for back in range(LONGEST, 0, -1):
+        place = lengths - back
+        newest = tokens.gather(1, place.clamp(min=0)).masked_fill(place < 0, -1)
+        runs = extended(runs, text, newest)
+    return runs
+
+
+def extended(runs: Tensor, text: Text, tokens: Tensor) -> Tensor:
+    """The runs Int [B, P, S] of paths that go on with tokens Long [B, P], from those that they had before."""
+    longer = torch.nn.functional.pad(runs, (1, 0))[..., :-1].add(1).clamp(max=LONGEST)
+    return longer * (text.tokens.unsqueeze(1) == tokens.unsqueeze(2))
+
+
+def copied(runs: Tensor, text: Text) -> Copied:
+    """What followed in the text after the longest runs Int [B, P, S], the last of equals."""
+    tokens, lengths = text
+    slots = torch.arange(tokens.shape[1], device=tokens.device, dtype=torch.int32)
+    followed = slots < (lengths - 1)[..., None]
+    best, places = (torch.where(followed, runs, 0) * len(slots) + slots).max(-1)
+    following = tokens.gather(1, (places + 1).clamp(max=len(slots) - 1))
+    matching = torch.div(best, len(slots), rounding_mode="floor").long()
+    return Copied(following * (matching > 0), matching)
+
+
+def copied_in(tokens: Tensor) -> Copied:
+    """What is copied after each position of whole texts, Long [B, S], of the text up to it."""
+    steps, runs = list[Copied](), torch.zeros_like(tokens, dtype=torch.int32).unsqueeze(1)
+    for end in range(1, tokens.shape[1] + 1):
+        text = Text(tokens[:, :end], tokens.new_full((len(tokens), 1), end))
+        runs = extended(torch.nn.functional.pad(runs[..., : end - 1], (0, 1)), text, tokens[:, end - 1 : end])
+        steps.append(copied(runs, text))
+    return Copied(*(torch.cat(parts, dim=1) for parts in zip(*steps, strict=True)))
+
+
+def mixed(logits: Tensor, of: Copied, shares: Sequence[float], d2t: Tensor | None, vocab_size: int) -> Tensor:
+    """Log-probabilities of the mixture over the target's whole vocabulary: [B, P, V'] to [B, P, V].
+
+    `d2t` Long [V'] says which tokens the logits are of; None for all. Computed in float32, or float64.
+    """
+    own = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+    share = own.new_tensor([0.0, *shares])[of.matching].unsqueeze(-1)
+    own = own + (-share).log1p()
+    if d2t is not None:
+        own = own.new_full((*own.shape[:-1], vocab_size), -torch.inf).index_copy(-1, d2t, own)
+    place = of.tokens.unsqueeze(-1)
+    return own.scatter_(-1, place, own.gather(-1, place).logaddexp(share.log()))
+
+
+class Guesses(NamedTuple):
+    """What a draft and the copies say at positions of texts, all [R].
+
+    `matching` Long; Bool, whether the draft's best token and the copied one are right; float64, what the draft gives
+    the right token, the copied one and its best.
+    """
+
+    matching: Tensor
+    own_right: Tensor
+    copy_right: Tensor
+    right_prob: Tensor
+    copy_prob: Tensor
+    best_prob: Tensor
+
+
+def joined(parts: Sequence[Guesses]) -> Guesses:
+    """All guesses of several parts, at least one."""
+    return Guesses(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+
+
+def fit_shares(guesses: Guesses) -> list[float] | None:
+    """The shares a_1 … that make what is right likeliest, by expectation maximisation.
+
+    None if the best token of the mixture is not right at 1 % of the positions more than the draft's.
+    """
+    shares = [_share(guesses, guesses.matching == n) for n in range(1, LONGEST + 1)]
+    share = guesses.best_prob.new_tensor([0.0, *shares])[guesses.matching]
+    copying = share + (1 - share) * guesses.copy_prob > (1 - share) * guesses.best_prob
+    gained = torch.where(copying, guesses.copy_right, guesses.own_right).sum() - guesses.own_right.sum()
+    return shares if int(gained) > _LEAST_GAIN * len(share) else None
+
+
+def _share(guesses: Guesses, at: Tensor) -> float:
+    share, right, probs = 0.5, guesses.copy_right[at], guesses.right_prob[at]
+    for _ in range(_ROUNDS):
+        by_copying = share * right / (share * right + (1 - share) * probs).clamp_min(1e-12)
+        share = float(by_copying.sum() / (len(right) + 1))
+    return share
+
+
+def to_digits(tokens: Tensor, dtype: torch.dtype) -> Tensor:
+    """Tokens Long [...] as numbers [..., 3] that no dtype rounds."""
+    powers = _BASE ** torch.arange(DIGITS, device=tokens.device)
+    return (tokens.unsqueeze(-1) // powers % _BASE).to(dtype)
+
+
+def from_digits(digits: Tensor) -> Tensor:
+    """The tokens Long [...] of `to_digits`."""
+    powers = _BASE ** torch.arange(DIGITS, device=digits.device)
+    return (digits.long() * powers).sum(-1)
