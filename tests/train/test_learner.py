@@ -13,6 +13,7 @@ from clover.data import Batches, Sample
 from clover.drafts import DraftModel, MedusaDraft, RecallDraft, load_draft
 from clover.target import TargetModel
 from clover.train import TrainConfig, train
+from clover.train.guesses import guesses_of
 from clover.train.learner import Learner
 from tests.families import VOCAB, tiny_model
 
@@ -65,36 +66,9 @@ def test_a_finished_draft_keeps_the_tokens_that_it_is_right_with(
     monkeypatch.setattr("clover.drafts.vocabulary._KEPT_HITS", 0.5)
     hits = torch.zeros(30, dtype=torch.long)
     hits[:12] = 10
-    guessed = Learner._guesses
-    monkeypatch.setattr(Learner, "_guesses", lambda *given: (guessed(*given)[0], hits))
+    monkeypatch.setattr("clover.train.learner.guesses_of", lambda *given: (guesses_of(*given)[0], hits))
     draft = RecallDraft.from_target(target, draft_vocab_size=30)
     train(config, target, samples(), draft, console=Console(file=StringIO()))
     loaded = load_draft(tmp_path / "draft", target)
     assert loaded.d2t is not None and len(loaded.d2t) == loaded.config.draft_vocab_size
     assert (len(loaded.d2t) < 30) == fit
-
-
-@torch.no_grad()
-def test_guesses_are_those_of_the_first_head_and_of_the_text(target: TargetModel) -> None:
-    torch.manual_seed(0)
-    draft = RecallDraft.from_target(target, draft_vocab_size=20)
-    draft.reduce_vocabulary(torch.arange(0, 40, 2))
-    learner = Learner(TrainConfig(output="x", dtype="fp32"), target, draft)
-    texts = [Sample(torch.tensor([5, 6, 8, 6, 8, 6, 12, 5, 6, 8, 4]), torch.ones(11, dtype=torch.bool))]
-    found = learner.measure(list(Batches(texts, 16, 60, seed=1).epoch())).guesses
-    assert found is not None and found.matching.tolist() == [0, 0, 1, 2, 3, 0, 1, 2, 3]
-    hidden = target.train_forward(texts[0].tokens[None]).hidden
-    outputs = draft.train_outputs(hidden, texts[0].tokens[None], 1)[0, 0]
-    copies = [None, None, 8, 6, 8, None, 6, 8, 6]
-    for at, copied in enumerate(copies):
-        probs = draft.train_logits(outputs[at][None])[0].softmax(-1)
-        right = int(target.logits(hidden[0, at + 1]).argmax())
-        assert bool(found.own_right[at]) == (2 * int(probs.argmax()) == right)
-        assert float(found.best_prob[at]) == pytest.approx(float(probs.max()), abs=1e-6)
-        known = right < 40 and right % 2 == 0
-        assert float(found.right_prob[at]) == pytest.approx(
-            float(probs[right // 2]) if known else 0.0, abs=1e-6
-        )
-        if copied is not None:
-            assert bool(found.copy_right[at]) == (copied == right)
-            assert float(found.copy_prob[at]) == pytest.approx(float(probs[copied // 2]), abs=1e-6)

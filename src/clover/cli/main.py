@@ -9,7 +9,19 @@ from typing import Annotated, NoReturn
 import typer
 
 from clover import __version__
-from clover.cli import audit, chat, export, features, generate, measure, recipe, serve, train, vocabulary
+from clover.cli import (
+    audit,
+    chat,
+    copies,
+    export,
+    features,
+    generate,
+    measure,
+    recipe,
+    serve,
+    train,
+    vocabulary,
+)
 from clover.errors import UserError
 from clover.files import explain
 from clover.options import INTERRUPTED, USER_ERROR
@@ -28,7 +40,7 @@ app = typer.Typer(
 _FEW_CORES = 4
 _COMMANDS = (
     *(generate.generate, chat.chat, serve.serve, audit.audit, export.export, train.train),
-    *(features.features, vocabulary.vocabulary, measure.demo, measure.evaluate, measure.tune),
+    *(features.features, vocabulary.vocabulary, copies.copies, measure.demo, measure.evaluate, measure.tune),
     *(measure.compare, measure.cost, measure.bench),
 )
 for _command in _COMMANDS:

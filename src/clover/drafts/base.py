@@ -52,7 +52,7 @@ class DraftModel(PreTrainedModel):
     paper_recipe: PaperRecipe | None = None  # how the paper's authors train it, as far as it is known
     trainable = True  # False for systems without weights
     few_depths_first = False  # True where training does better with few depths at first (docs/log.md)
-    may_copy = False  # True where `fit_copies` may find that sessions do better with copies from the text
+    may_copy = False  # True where sessions may copy from the text, as much as `choose_copies` says
     repeats_step = False  # True where all depths, or all after the first, are one step that can be repeated
     hears_tokens = True  # False where `step` passes drafted tokens over, so that all nodes of a depth are one
 
@@ -94,8 +94,9 @@ class DraftModel(PreTrainedModel):
         """Long [V], which tokens a session's logits are of; None for the target's whole vocabulary."""
         return self.d2t
 
-    def fit_copies(self, guesses: Guesses) -> None:
-        """Choose, by what it says on held-out texts, how much a session copies from the text."""
+    def choose_copies(self, guesses: Guesses) -> list[float] | None:
+        """Set by what it says on held-out texts how much a session copies from the text; the shares, None if nothing."""
+        return None
 
     @classmethod
     def losses(cls) -> dict[str, LossConfig]:

@@ -168,9 +168,9 @@ class RecallDraft(DraftModel):
     def session_tokens(self) -> Tensor | None:
         return None if self.copies else self.d2t
 
-    def fit_copies(self, guesses: Guesses) -> None:
-        if self.config.copy_shares is None:
-            self.config.copy_shares = fit_shares(guesses)
+    def choose_copies(self, guesses: Guesses) -> list[float] | None:
+        self.config.copy_shares = fit_shares(guesses)
+        return self.config.copy_shares
 
     def new_session(self, batch_size: int, capacity: int) -> RecallSession:
         weight, heads = self.projector.weight, self.layer.num_heads

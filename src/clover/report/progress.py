@@ -2,8 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from rich import progress as rich_progress
 from rich.console import Console
@@ -12,6 +13,7 @@ from typing_extensions import Self
 from clover.report.words import duration
 
 _LINES_EVERY = 20.0  # seconds
+Thing = TypeVar("Thing")
 
 
 class Progress:
@@ -60,6 +62,13 @@ class Progress:
         self.done, self._reached = min(done, self.total), time.monotonic()
         self._doing = self._doing if doing is None else doing
         self._bar.update(self._task, total=self.total or None, completed=self.done)
+
+    def each(self, things: Sequence[Thing]) -> Iterator[Thing]:
+        """Hand out one thing after another; it is done when the next is asked for."""
+        self.begin(len(things))
+        for done, thing in enumerate(things, 1):
+            yield thing
+            self.reach(done)
 
     def go_on(self, total: float, done: float, doing: str) -> None:
         """`reach`, of work whose first call tells what an earlier run did: there it begins."""

@@ -1,6 +1,7 @@
 """Training of a draft on its frozen target."""
 
 from clover.train.config import TrainConfig
+from clover.train.guesses import measure_guesses, some_batches
 from clover.train.loop import TrainResult, train
 from clover.train.recipes import draft_fields, named_recipe, with_vocabulary
 from clover.train.unfinished import check_unfinished, checkpoint_path
@@ -11,7 +12,9 @@ __all__ = [
     "check_unfinished",
     "checkpoint_path",
     "draft_fields",
+    "measure_guesses",
     "named_recipe",
+    "some_batches",
     "train",
     "with_vocabulary",
 ]

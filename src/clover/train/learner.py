@@ -10,23 +10,20 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from clover.data import Batch
 from clover.drafts import DraftModel
-from clover.drafts.copies import Guesses, copied_in, joined
-from clover.drafts.vocabulary import draft_indices
+from clover.drafts.copies import Guesses, joined
 from clover.features import Features, compute_features
 from clover.losses import HeadLosses, HeadMetrics, LogitHeads, count_positions, head_losses, likely_tokens
 from clover.target import TargetModel
 from clover.train.config import TrainConfig
+from clover.train.guesses import guesses_of
 from clover.train.optimizers import make_optimizers
 from clover.train.schedule import peak_rate
 
 # Under autocast the states are bfloat16 and the weights of norms float32, on purpose.
 warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
-
-_TOGETHER = 256  # positions whose logits exist at one time
 
 
 @dataclass(frozen=True)
@@ -35,9 +32,7 @@ class Measured:
 
     Attributes:
         metrics: of all heads.
-        hits: Long [V'], how often each index of the draft's logits was the choice of head 1, and right; empty for a
-            draft of the whole vocabulary.
-        guesses: of head 1 and of copies; None where nobody asks for them.
+        hits, guesses: see `guesses_of`; no guesses where nobody asks for them.
     """
 
     metrics: HeadMetrics
@@ -117,30 +112,10 @@ class Learner:
                 divisors = count_positions(batch.predicted_mask, every)
                 parts.append(self._losses(batch, features, outputs, divisors).metrics)
                 if self.draft.may_copy or self.draft.d2t is not None:
-                    guessed, found = self._guesses(batch, features, outputs[0])
+                    guessed, found = guesses_of(self.draft, batch, features, outputs[0])
                     guesses.append(guessed)
-                    hits += found
+                    hits += found.cpu()
         return Measured(sum(parts[1:], parts[0]), hits, joined(guesses) if guesses else None)
-
-    def _guesses(self, batch: Batch, features: Features, outputs: Tensor) -> tuple[Guesses, Tensor]:
-        """What head 1 guesses at each position of one batch, from its outputs [B, T, H]; and its hits."""
-        learnt, whole, parts = batch.predicted_mask[:, 2:], self.target.vocab_size, list[Guesses]()
-        states, wanted = outputs[:, :-2][learnt], features.hidden_target[:, 1:-1][learnt]
-        tokens, matching = (found[:, 1:-1][learnt] for found in copied_in(batch.tokens))
-        d2t = self.draft.d2t
-        known = torch.arange(whole, device=self.device) if d2t is None else draft_indices(d2t, whole)
-        hits = torch.zeros(0 if d2t is None else len(d2t), dtype=torch.long, device=self.device)
-        for part in torch.arange(len(states), device=self.device).split(_TOGETHER):
-            right, copied = self._logits(wanted[part]).argmax(-1), tokens[part]
-            own = self.draft.train_logits(states[part][:, None])[:, 0].double().softmax(-1)
-            probs, row = F.pad(own, (0, 1)), torch.arange(len(part), device=self.device)  # index -1: unknown
-            best_prob, best = own.max(-1)
-            hit = known[right] == best
-            if d2t is not None:
-                hits += best[hit].bincount(minlength=len(d2t))
-            of_right, of_copied = (probs[row, known[token]] for token in (right, copied))
-            parts.append(Guesses(matching[part], hit, copied == right, of_right, of_copied, best_prob))
-        return joined(parts), hits.cpu()
 
     def summary(self, metrics: HeadMetrics) -> dict[str, Any]:
         """Means per head, and their weighted sum `loss`, which is what is minimised."""

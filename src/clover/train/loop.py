@@ -281,12 +281,13 @@ class _Run:
         except UserError as error:  # too little was held out, for one; what is learnt must not be lost
             self.progress.log(f"held-out texts cannot be measured: {error}")
             return None
-        measured = self.learner.measure(self._shown(batches))
+        self.progress.say("measuring on held-out texts")
+        measured = self.learner.measure(self.progress.each(batches))
         summary = self.learner.summary(measured.metrics)
         self.log.write({"step": self.step, "validation": summary})
         self._fit_vocabulary(measured.hits)
-        if measured.guesses is not None:
-            self.draft.fit_copies(measured.guesses)
+        if measured.guesses is not None and "copy_shares" not in self.config.draft:
+            self.draft.choose_copies(measured.guesses)
         return summary
 
     def _fit_vocabulary(self, hits: Tensor) -> None:
@@ -300,13 +301,6 @@ class _Run:
     def _validation_tokens(self) -> int:
         least, most = _VALIDATION_TOKENS
         return min(max(least, round(_VALIDATION_SHARE * self.tokens)), most)
-
-    def _shown(self, batches: Sequence[Batch]) -> Iterator[Batch]:
-        self.progress.say("measuring on held-out texts")
-        self.progress.begin(len(batches))
-        for done, batch in enumerate(batches, 1):
-            yield batch
-            self.progress.reach(done)
 
     def _elapsed(self) -> float:
         return self.seconds + time.monotonic() - self.started
