@@ -95,7 +95,7 @@ class DraftModel(PreTrainedModel):
         return self.d2t
 
     def choose_copies(self, guesses: Guesses) -> list[float] | None:
-        """Set by what it says on held-out texts how much a session copies from the text; the shares, None if nothing."""
+        """Set how much a session copies, by guesses on held-out texts; returns the shares, None for nothing."""
         return None
 
     @classmethod
