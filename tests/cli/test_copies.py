@@ -28,7 +28,9 @@ def test_a_draft_learns_how_much_to_copy_and_the_text_stays_the_same(
 ) -> None:
     written = [
         json.loads(
-            run_clover("generate", text, "--target", tiny_target, "--plain", "--json", "--max-new-tokens", 120).out
+            run_clover(
+                "generate", text, "--target", tiny_target, "--plain", "--json", "--max-new-tokens", 120
+            ).out
         )["tokens"]
         for text in (TEXT, "class Area:", "import os")
     ]

@@ -39,7 +39,9 @@ def test_guesses_are_those_of_the_first_head_and_of_the_text() -> None:
         assert bool(found.own_right[at]) == (2 * int(probs.argmax()) == right)
         assert float(found.best_prob[at]) == pytest.approx(float(probs.max()), abs=1e-6)
         known = right < 40 and right % 2 == 0
-        assert float(found.right_prob[at]) == pytest.approx(float(probs[right // 2]) if known else 0, abs=1e-6)
+        assert float(found.right_prob[at]) == pytest.approx(
+            float(probs[right // 2]) if known else 0, abs=1e-6
+        )
         if copied is not None:
             assert bool(found.copy_right[at]) == (copied == right)
             assert float(found.copy_prob[at]) == pytest.approx(float(probs[copied // 2]), abs=1e-6)

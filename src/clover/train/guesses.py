@@ -20,7 +20,9 @@ _TOGETHER = 256  # positions whose logits exist at one time
 _WINDOW = 2048  # tokens of a text, and of a batch
 
 
-def guesses_of(draft: DraftModel, batch: Batch, features: Features, outputs: Tensor) -> tuple[Guesses, Tensor]:
+def guesses_of(
+    draft: DraftModel, batch: Batch, features: Features, outputs: Tensor
+) -> tuple[Guesses, Tensor]:
     """The guesses of one batch, from the outputs [B, T, H] of head 1, and the hits.
 
     Hits are how often each index of the draft's logits was its choice, and right: Long [V'], or empty for a draft of
