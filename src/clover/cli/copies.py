@@ -4,13 +4,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from clover import options
 from clover.cli.trained import load_trained, samples_of, save_copy
 from clover.errors import UserError
 from clover.files import check_output_directory
-from clover.report.progress import Progress
 
 
 def copies(
@@ -34,6 +32,9 @@ def copies(
 
     A training does that by itself at its end, on texts that it held out.
     """
+    from rich.console import Console
+
+    from clover.report.progress import Progress
     from clover.train import measure_guesses, some_batches
 
     check_output_directory(output, overwrite)
