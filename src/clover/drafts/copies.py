@@ -13,11 +13,14 @@ those of prompt lookup; here each node of a tree has its own.
 Shapes: B batch, S slots of the text, P nodes, V vocabulary of the target, V' the draft's, R positions.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 LONGEST = 4  # tokens; more of them hardly change how often the copy is right
 DIGITS = 3  # of a token, see `to_digits`
@@ -27,69 +30,92 @@ _LEAST_GAIN = 0.01  # of the positions must be right more often, otherwise a dra
 
 
 class Text(NamedTuple):
-    """The text that is copied from: tokens Long [B, S], and Long [B, 1], how many there are."""
+    """The text that is copied from.
+
+    `tokens` Long [B, S]; `lengths` Long [B, 1], how many there are; `order` Int [B, 1, S], rising over the slots that
+    something follows, and so low elsewhere that no match makes up for it.
+    """
 
     tokens: Tensor
     lengths: Tensor
+    order: Tensor
+
+    @classmethod
+    def of(cls, tokens: Tensor, lengths: Tensor) -> Text:
+        """From what `tokens` and `lengths` are; after the lengths, any tokens."""
+        size = tokens.shape[1]
+        slots = torch.arange(size, dtype=torch.int32, device=tokens.device)
+        order = torch.where(slots < lengths - 1, slots, -(LONGEST + 1) * size)
+        return cls(tokens, lengths, order.unsqueeze(1))
 
 
 class Copied(NamedTuple):
-    """What is copied after each node, both Long [B, P]; where nothing matches, both are 0."""
+    """What is copied after each node, both Long [B, P]; where nothing matches, `matching` is 0 and the token any."""
 
     tokens: Tensor
     matching: Tensor
 
 
+class Shares(NamedTuple):
+    """a_n, as log a_n and log (1 - a_n), each float64 [LONGEST + 1] from n = 0 on."""
+
+    copied: Tensor
+    own: Tensor
+
+    @classmethod
+    def of(cls, shares: Sequence[float], device: torch.device) -> Shares:
+        """From the shares a_1, a_2 and so on."""
+        every = torch.tensor([0.0, *shares], dtype=torch.float64, device=device)
+        return cls(every.log(), (-every).log1p())
+
+
 def runs_at_end(text: Text) -> Tensor:
     """How many tokens, `LONGEST` at most, end the text and stand before each slot's end, too: Int [B, 1, S]."""
-    tokens, lengths = text
-    runs = torch.zeros_like(tokens, dtype=torch.int32).unsqueeze(1)
-    for back in range(LONGEST, 0, -1):
-        place = lengths - back
-        newest = tokens.gather(1, place.clamp(min=0)).masked_fill(place < 0, -1)
-        runs = extended(runs, text, newest)
-    return runs
+    tokens, lengths, _ = text
+    back = torch.arange(1, LONGEST + 1, device=tokens.device)
+    newest = F.pad(tokens, (LONGEST, 0), value=-1).gather(1, lengths + LONGEST - back)
+    ends = F.pad(tokens, (LONGEST - 1, 0), value=-2).unfold(1, LONGEST, 1).flip(-1)  # newest first
+    return (
+        (ends == newest.unsqueeze(1)).cumprod(-1, dtype=torch.int32).sum(-1, dtype=torch.int32).unsqueeze(1)
+    )
 
 
 def extended(runs: Tensor, text: Text, tokens: Tensor) -> Tensor:
     """The runs Int [B, P, S] of paths that go on with tokens Long [B, P], from those that they had before."""
-    longer = torch.nn.functional.pad(runs, (1, 0))[..., :-1].add(1).clamp(max=LONGEST)
-    return longer * (text.tokens.unsqueeze(1) == tokens.unsqueeze(2))
+    longer = F.pad(runs, (1, -1)).add_(1).clamp_(max=LONGEST)
+    return longer.mul_(text.tokens.unsqueeze(1) == tokens.unsqueeze(2))
 
 
 def copied(runs: Tensor, text: Text) -> Copied:
     """What followed in the text after the longest runs Int [B, P, S], the last of equals."""
-    tokens, lengths = text
-    slots = torch.arange(tokens.shape[1], device=tokens.device, dtype=torch.int32)
-    followed = slots < (lengths - 1)[..., None]
-    best, places = (torch.where(followed, runs, 0) * len(slots) + slots).max(-1)
-    following = tokens.gather(1, (places + 1).clamp(max=len(slots) - 1))
-    matching = torch.div(best, len(slots), rounding_mode="floor").long()
-    return Copied(following * (matching > 0), matching)
+    size = runs.shape[2]
+    best, places = torch.add(text.order, runs, alpha=size).max(-1)
+    following = text.tokens.gather(1, (places + 1).clamp_(max=size - 1))
+    return Copied(following, best.div(size, rounding_mode="floor").clamp_(min=0))
 
 
 def copied_in(tokens: Tensor) -> Copied:
     """What is copied after each position of whole texts, Long [B, S], of the text up to it."""
     steps, runs = list[Copied](), torch.zeros_like(tokens, dtype=torch.int32).unsqueeze(1)
     for end in range(1, tokens.shape[1] + 1):
-        text = Text(tokens[:, :end], tokens.new_full((len(tokens), 1), end))
-        runs = extended(torch.nn.functional.pad(runs[..., : end - 1], (0, 1)), text, tokens[:, end - 1 : end])
+        text = Text.of(tokens[:, :end], tokens.new_full((len(tokens), 1), end))
+        runs = extended(F.pad(runs[..., : end - 1], (0, 1)), text, tokens[:, end - 1 : end])
         steps.append(copied(runs, text))
     return Copied(*(torch.cat(parts, dim=1) for parts in zip(*steps, strict=True)))
 
 
-def mixed(logits: Tensor, of: Copied, shares: Sequence[float], d2t: Tensor | None, vocab_size: int) -> Tensor:
+def mixed(logits: Tensor, of: Copied, shares: Shares, d2t: Tensor | None, vocab_size: int) -> Tensor:
     """Log-probabilities of the mixture over the target's whole vocabulary: [B, P, V'] to [B, P, V].
 
     `d2t` Long [V'] says which tokens the logits are of; None for all. Computed in float32, or float64.
     """
     own = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
-    share = own.new_tensor([0.0, *shares])[of.matching].unsqueeze(-1)
-    own = own + (-share).log1p()
+    from_text, from_draft = (part.to(own.dtype)[of.matching].unsqueeze(-1) for part in shares)
+    own = own.add_(from_draft)
     if d2t is not None:
-        own = own.new_full((*own.shape[:-1], vocab_size), -torch.inf).index_copy(-1, d2t, own)
+        own = own.new_full((*own.shape[:-1], vocab_size), -torch.inf).index_copy_(-1, d2t, own)
     place = of.tokens.unsqueeze(-1)
-    return own.scatter_(-1, place, own.gather(-1, place).logaddexp(share.log()))
+    return own.scatter_(-1, place, own.gather(-1, place).logaddexp(from_text))
 
 
 class Guesses(NamedTuple):

@@ -35,7 +35,7 @@ from clover.cache import KVCache
 from clover.drafts import copies
 from clover.drafts.base import DraftModel
 from clover.drafts.config import DraftConfig, LossConfig, OneLayer, Scale
-from clover.drafts.copies import LONGEST, Guesses, Text, fit_shares
+from clover.drafts.copies import LONGEST, Guesses, Shares, Text, fit_shares
 from clover.drafts.layers import TokenTable, has_room, identity_linear, unit_scale
 from clover.drafts.session import FrontierSession, shifted
 from clover.target import TargetModel
@@ -175,7 +175,9 @@ class RecallDraft(DraftModel):
     def new_session(self, batch_size: int, capacity: int) -> RecallSession:
         weight, heads = self.projector.weight, self.layer.num_heads
         width = len(weight) // heads
-        return RecallSession(self, KVCache.new((2, heads, width, width), batch_size, capacity, weight))
+        cache = KVCache.new((2, heads, width, width), batch_size, capacity, weight)
+        shares = Shares.of(self.config.copy_shares or [], weight.device) if self.copies else None
+        return RecallSession(self, cache, shares)
 
     def train_outputs(self, hidden: Tensor, tokens: Tensor, depths: int | None = None) -> Tensor:
         following = self.embed(shifted(tokens, 1)).to(hidden.dtype)
@@ -222,8 +224,12 @@ class RecallSession(FrontierSession):
     text: Text
     runs: Tensor  # Int [B, P, S]: how much of the text before each slot ends the frontier nodes' paths, too
 
+    def __init__(self, draft: RecallDraft, cache: KVCache, shares: Shares | None):
+        super().__init__(draft, cache)
+        self.shares = shares  # None to copy nothing
+
     def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
-        if self.draft.copies:
+        if self.shares is not None:
             runs = self.runs.gather(1, slots.unsqueeze(-1).expand(-1, -1, self.runs.shape[-1]))
             self.runs = copies.extended(runs, self.text, tokens)
         return super().advance(slots, tokens)
@@ -245,13 +251,13 @@ class RecallSession(FrontierSession):
 
     def _logits(self, parents: Tensor, tokens: Tensor) -> Tensor:
         logits, draft = super()._logits(parents, tokens), self.draft
-        if not draft.copies:
+        if self.shares is None:
             return logits
         if self.depth == 0:
             self.text = self._text()
             self.runs = copies.runs_at_end(self.text)
         found = copies.copied(self.runs, self.text)
-        return copies.mixed(logits, found, draft.config.copy_shares, draft.d2t, draft.target.vocab_size)
+        return copies.mixed(logits, found, self.shares, draft.d2t, draft.target.vocab_size)
 
     def _text(self) -> Text:
         _, values, _ = self.cache.text(1)
@@ -259,4 +265,4 @@ class RecallSession(FrontierSession):
         digits = values[:, :heads].transpose(1, 2).flatten(2)[..., : copies.DIGITS]
         if not digits.shape[1]:
             digits = F.pad(digits, (0, 0, 0, 1))  # a text without tokens has a slot, too
-        return Text(copies.from_digits(digits), self.cache.positions(1))
+        return Text.of(copies.from_digits(digits), self.cache.positions(1))
