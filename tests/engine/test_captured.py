@@ -127,6 +127,20 @@ def test_other_families(family: str) -> None:
 
 
 @pytest.mark.parametrize("params", SETTINGS[:2])
+def test_copies_are_captured(target: TargetModel, params: SamplingParams) -> None:
+    """The same steps as without graphs, of a draft that copies nearly all that it proposes."""
+    draft = make_draft("recall", target, copy_shares=[0.9] * 4, draft_vocab_size=20)
+    requests = requests_of(2, [params], 40)
+    found, expected = (
+        run(Engine(target, draft, parse_tree("chain:3"), compile=backend), requests)
+        for backend in (BACKEND, False)
+    )
+    assert tokens_of(found) == tokens_of(run(Engine(target), requests))
+    assert [one.acceptance for one in found] == [one.acceptance for one in expected]
+    assert graphs() >= 2
+
+
+@pytest.mark.parametrize("params", SETTINGS[:2])
 def test_a_reduced_vocabulary(target: TargetModel, params: SamplingParams) -> None:
     draft = make_draft("clover2", target)
     draft.reduce_vocabulary(torch.arange(1, VOCAB, 2))
