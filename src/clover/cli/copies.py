@@ -44,7 +44,6 @@ def copies(
     batches = some_batches(samples_of(trained.target, data), trained.target, tokens)
     with Progress(Console(stderr=True)) as progress:
         progress.say("reading the texts")
-        progress.begin(len(batches))
         guesses = measure_guesses(trained, progress.each(batches))
     if not len(guesses.matching):
         raise UserError("the texts hold no token that is learnt; give others")

@@ -192,6 +192,15 @@ def grouped(windows: Sequence[Sample], tokens: int) -> list[list[Sample]]:
     return groups
 
 
+def first_batches(batches: Iterator[Batch], tokens: int) -> Iterator[Batch]:
+    """The first batches, as many as hold so many tokens, padding counted."""
+    for batch in batches:
+        yield batch
+        tokens -= batch.tokens.numel()
+        if tokens <= 0:
+            return
+
+
 def collate(windows: Sequence[Sample]) -> Batch:
     """One batch of windows, padded on the right to the longest."""
     lengths = torch.tensor([window.size for window in windows])

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clover.data import Batch, Batches, Sample, Texts
+from clover.data.batching import first_batches
 from clover.drafts import DraftModel
 from clover.drafts.copies import Guesses, copied_in, joined
 from clover.drafts.vocabulary import draft_indices
@@ -49,13 +50,9 @@ def guesses_of(
 
 def some_batches(samples: Sequence[Sample], target: TargetModel, tokens: int) -> list[Batch]:
     """Batches of texts in memory, drawn at random, until they hold so many tokens, padding counted."""
-    batches, length = list[Batch](), min(_WINDOW, target.context_length)
-    for batch in Batches(Texts(samples), length, _WINDOW, 0, vocab_size=target.vocab_size).epoch():
-        batches.append(batch)
-        tokens -= batch.tokens.numel()
-        if tokens <= 0:
-            break
-    return batches
+    length = min(_WINDOW, target.context_length)
+    batches = Batches(Texts(samples), length, _WINDOW, 0, vocab_size=target.vocab_size)
+    return list(first_batches(batches.epoch(), tokens))
 
 
 @torch.no_grad()

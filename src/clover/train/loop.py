@@ -20,8 +20,8 @@ from rich.console import Console
 from torch import Tensor
 
 from clover.checkpoint import load_checkpoint, save_checkpoint
-from clover.data import Batch, Batches, Position, Record, Sample, Texts, held_out, token_counts
-from clover.data.batching import Side
+from clover.data import Batches, Position, Record, Sample, Texts, held_out, token_counts
+from clover.data.batching import Side, first_batches
 from clover.drafts import DraftModel
 from clover.drafts.vocabulary import frequent_tokens, worthwhile_size
 from clover.errors import UserError
@@ -243,7 +243,7 @@ class _Run:
 
     def _learnt_first(self) -> Iterator[Sample]:
         """The texts that come first, as one sample per batch."""
-        for batch in _first(self.batches.epoch(), _COUNTED_TOKENS):
+        for batch in first_batches(self.batches.epoch(), _COUNTED_TOKENS):
             yield Sample(batch.tokens, batch.predicted_mask)
 
     def _take_step(self) -> None:
@@ -277,7 +277,9 @@ class _Run:
         if self.held_out is None or not self.config.validation_share:
             return None
         try:
-            batches = list(_first(self._make_batches(0, self.held_out).epoch(), self._validation_tokens()))
+            batches = list(
+                first_batches(self._make_batches(0, self.held_out).epoch(), self._validation_tokens())
+            )
         except UserError as error:  # too little was held out, for one; what is learnt must not be lost
             self.progress.log(f"held-out texts cannot be measured: {error}")
             return None
@@ -319,15 +321,6 @@ class _Run:
 
     def _rate(self) -> float:
         return rate(self.config, self._spent(), self.step)
-
-
-def _first(batches: Iterator[Batch], tokens: int) -> Iterator[Batch]:
-    """The first batches, as many as hold so many tokens, padding counted."""
-    for batch in batches:
-        yield batch
-        tokens -= batch.tokens.numel()
-        if tokens <= 0:
-            return
 
 
 def _loaded(texts: Texts) -> Iterator[Record | Sample]:
