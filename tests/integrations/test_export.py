@@ -54,6 +54,12 @@ def test_the_printed_command_names_the_directory(tmp_path, run_clover):
     assert "vllm serve TARGET --speculative-config '{" in done.out
 
 
+@pytest.mark.parametrize(("draft", "loses"), [("recall", False), ("smollm2/recall", True)])
+def test_a_draft_that_copies_says_that_it_does_not_there(draft, loses, tmp_path, run_clover):
+    done = run_clover("export", "--to", "vllm", draft, tmp_path / "out")
+    assert ("no place for its copies from the text" in done.out) == loses
+
+
 def test_the_printed_command_serves_the_given_target(tmp_path, run_clover):
     done = run_clover("export", "--to", "vllm", "clover2", tmp_path / "out", "--target", "my models/one")
     assert "vllm serve 'my models/one' --speculative-config '{" in done.out

@@ -56,8 +56,8 @@ def export(
     from clover.integrations.export import export as write
 
     options.hide_loading_bars()
-    write(to, draft, directory, target, draft_tokens, overwrite)
-    print(f"wrote {directory}")
+    lost = write(to, draft, directory, target, draft_tokens, overwrite)
+    print(f"wrote {directory}" + (f" ({lost})" if lost else ""))
     if to == "vllm":
         config = {"method": "eagle", "model": str(directory), "num_speculative_tokens": draft_tokens}
         print(f"vllm serve {quote(target or 'TARGET')} --speculative-config {quote(json.dumps(config))}")

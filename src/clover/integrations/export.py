@@ -8,6 +8,7 @@ from typing import Any
 
 from clover import assets
 from clover.drafts import DraftModel, check_usable, load_unbound
+from clover.drafts.recall import RecallDraft
 from clover.errors import UserError
 from clover.files import check_output_directory, output_directory, read_json, write_json
 from clover.integrations.vllm import ARCHITECTURES
@@ -19,12 +20,12 @@ _SPECULATORS = "0.9.0"  # the release of the library whose schema the tests chec
 
 def export(
     to: str, draft: str, output: Path, target: str | None = None, drafted: int = 5, overwrite: bool = False
-) -> None:
+) -> str | None:
     """Write a draft's directory for another engine: "vllm", or "speculators", the convention of that library.
 
     The draft is a directory, a name on the hub, or an embedded one; the speculators format names `target`, None
     for none, and `drafted` tokens per step. UserError if it cannot be used, or cannot run there; nothing is written
-    then.
+    then. Returns what the draft loses there; None for nothing.
     """
     check_output_directory(output, overwrite)
     loaded = load_unbound(assets.draft_place(draft))
@@ -35,6 +36,8 @@ def export(
         fields = {name: value for name, value in stored.items() if name not in _KEPT}
         config = _vllm(loaded, fields) if to == "vllm" else _speculators(loaded, fields, target, drafted)
         write_json(folder / "config.json", config | {name: stored[name] for name in _KEPT if name in stored})
+    copies = isinstance(loaded, RecallDraft) and loaded.copies
+    return "other engines have no place for its copies from the text" if copies else None
 
 
 def _check(draft: DraftModel, name: str) -> None:

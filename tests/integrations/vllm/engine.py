@@ -10,6 +10,7 @@ import torch
 
 from clover import assets
 from clover.drafts import DraftModel
+from clover.drafts.recall import RecallConfig
 from clover.target import TargetModel
 
 SYSTEMS = ("clover1", "clover2", "recall")
@@ -120,11 +121,13 @@ def _record(llm: Any) -> list[Chain]:
 def own_chains(
     target: TargetModel, draft: DraftModel, chains: Sequence[Chain], fed: dict[int, int] | None = None
 ) -> list[Chain]:
-    """What this project's engine drafts greedily after the same texts, as many tokens.
+    """What this project's engine drafts greedily after the same texts, as many tokens, without copies of the text.
 
     Args:
         fed: tokens that the draft was told in the place of the text's, by the position before them.
     """
+    if isinstance(draft.config, RecallConfig):
+        draft.config.copy_shares = None
     known: list[tuple[tuple[int, ...], torch.Tensor]] = []  # whole texts and the target's states there
     own = {}
     for chain in sorted(set(chains), key=lambda chain: -len(chain.text)):
