@@ -11,7 +11,7 @@ from torch import Tensor
 from clover.drafting.base import DraftInput
 from clover.drafting.static import StaticDrafter
 from clover.drafts import DraftModel
-from clover.drafts.vocabulary import target_tokens
+from clover.drafts.vocabulary import over_all_tokens, target_tokens
 from clover.sampling import Sampler
 from clover.tree import DrawnTree, Draws, TokenTree
 
@@ -54,8 +54,7 @@ class DrawnDrafter(StaticDrafter):
 
     def _draws(self, draft_probs: Tensor) -> Draws:
         """What verification needs to know, of probabilities float64 [B, P, V']."""
-        rows, nodes, _ = draft_probs.shape
-        if self.d2t is not None:  # verification compares with the target's probabilities, token by token
-            whole = draft_probs.new_zeros(rows, nodes, self._vocab_size)
-            draft_probs = whole.index_copy_(2, self.d2t, draft_probs)
-        return Draws(draft_probs, self._expanded.expand(rows, -1), self._children.expand(rows, -1, -1))
+        rows = len(draft_probs)
+        # verification compares with the target's probabilities, token by token
+        whole = over_all_tokens(draft_probs, self.d2t, self._vocab_size, 0.0)
+        return Draws(whole, self._expanded.expand(rows, -1), self._children.expand(rows, -1, -1))

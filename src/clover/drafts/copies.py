@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from clover.drafts.vocabulary import over_all_tokens
+
 LONGEST = 4  # tokens; more of them hardly change how often the copy is right
 DIGITS = 3  # of a token, see `to_digits`
 _BASE = 256  # whole numbers up to here are exact in every dtype
@@ -112,8 +114,7 @@ def mixed(logits: Tensor, of: Copied, shares: Shares, d2t: Tensor | None, vocab_
     own = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
     from_text, from_draft = (part.to(own.dtype)[of.matching].unsqueeze(-1) for part in shares)
     own = own.add_(from_draft)
-    if d2t is not None:
-        own = own.new_full((*own.shape[:-1], vocab_size), -torch.inf).index_copy_(-1, d2t, own)
+    own = over_all_tokens(own, d2t, vocab_size, -torch.inf)
     place = of.tokens.unsqueeze(-1)
     return own.scatter_(-1, place, own.gather(-1, place).logaddexp(from_text))
 

@@ -76,6 +76,17 @@ def target_tokens(d2t: Tensor | None, indices: Tensor) -> Tensor:
     return indices if d2t is None else d2t[indices]
 
 
+def over_all_tokens(values: Tensor, d2t: Tensor | None, vocab_size: int, missing: float) -> Tensor:
+    """Values [..., V'] of the draft's tokens as [..., V] of the target's; `missing` is that of all others.
+
+    >>> over_all_tokens(torch.tensor([0.2, 0.8]), torch.tensor([1, 3]), 5, 0.0)
+    tensor([0.0000, 0.2000, 0.0000, 0.8000, 0.0000])
+    """
+    if d2t is None:
+        return values
+    return values.new_full((*values.shape[:-1], vocab_size), missing).index_copy_(-1, d2t, values)
+
+
 def draft_indices(d2t: Tensor, vocab_size: int) -> Tensor:
     """Where each of the target's tokens stands in d2t, Long [V]; -1 for those that are not there.
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from clover.data import Batch, Batches, Sample
 from clover.drafts import DraftModel
+from clover.drafts.vocabulary import over_all_tokens
 from clover.report.statistics import Estimate, ratio
 from clover.target import TargetModel
 
@@ -140,15 +141,7 @@ def forced_logits(
         for head in range(min(heads, length - 2 - at)):
             if head:
                 logits = session.advance(slot, tokens[:, upto + head : upto + head + 1])[:, 0]
-            yield at, head, _over_all_tokens(draft, logits)
-
-
-def _over_all_tokens(draft: DraftModel, logits: Tensor) -> Tensor:
-    """Logits [B, V] of the draft's own [B, V']."""
-    if draft.session_tokens is None:
-        return logits
-    whole = logits.new_full((len(logits), draft.target.vocab_size), -torch.inf)
-    return whole.index_copy(1, draft.session_tokens, logits)
+            yield at, head, over_all_tokens(logits, draft.session_tokens, draft.target.vocab_size, -torch.inf)
 
 
 def count_ranks(ranks: Tensor, predicted_mask: Tensor) -> HeadAccuracy:
