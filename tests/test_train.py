@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from clover.data import Batches, Sample
+from clover.data import Batches, Position, Sample
 from clover.drafts import Clover2Draft, DraftModel, RecallDraft, load_draft
 from clover.drafts.medusa import MedusaDraft
 from clover.errors import UserError
@@ -25,6 +25,7 @@ from clover.train.learner import Learner
 from clover.train.optimizers import make_optimizers
 from clover.train.progress import Log, describe, stop_requests
 from clover.train.schedule import peak_rate, rate, spent
+from clover.train.unfinished import RunState
 from tests.families import VOCAB, tiny_model
 
 
@@ -211,9 +212,28 @@ def test_what_cannot_be_resumed_says_why(config, target, samples, monkeypatch) -
         run(replace(config, lr=1e-3), target, samples, resume=True)
     with pytest.raises(UserError, match="other texts"):
         run(config, target, samples[1:], resume=True)
+    state = RunState(config.to_dict(), "target", "float32", "cuda", "texts", Position(), 2, 9, 1.0, 1.0, {})
+    with pytest.raises(UserError, match="trained on cuda, not cpu; resume with --device cuda"):
+        state.check(Path("x"), config, "target", "float32", "cpu", "texts")
     longer = replace(config, max_steps=4)
     assert run(longer, target, samples, overwrite=True).steps == 4
     assert not config.work_directory.exists()
+
+
+def test_weights_that_are_not_finite_replace_no_checkpoint(config, target, samples, monkeypatch) -> None:
+    draft, step = make_draft(target), Learner.step
+
+    def spoiling(self: Learner, *args: Any) -> Any:
+        metrics = step(self, *args)
+        if counted() == config.max_steps:
+            draft.first_projector.weight.data[0, 0] = float("inf")
+        return metrics
+
+    counted = count(1).__next__
+    monkeypatch.setattr(Learner, "step", spoiling)
+    with pytest.raises(UserError, match="the weights are not finite at step 8"):
+        run(config, target, samples, draft=draft)
+    assert not Path(config.output).exists() and not list(config.work_directory.glob("checkpoint*"))
 
 
 def test_bad_runs_write_nothing(config, target, samples, tmp_path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import transformers
@@ -191,12 +191,15 @@ class _Run:
         return TrainResult(finished, self.step, self.tokens, self._elapsed(), self.entry, validation)
 
     def save(self) -> None:
-        """Write a checkpoint, after a look at the loss: what has gone wrong must not replace what was good."""
+        """Write a checkpoint, after a look at loss and weights: what went wrong must not replace what was good."""
         self._report()
+        if not all(bool(weight.isfinite().all()) for weight in self.learner.parameters):
+            self._refuse("the weights are not finite")
         state = RunState(
             self.config.to_dict(),
             self.target_weights,
             self.target.dtype_name,
+            self.target.device.type,
             self.texts.fingerprint,
             self.batches.position,
             self.step,
@@ -214,7 +217,8 @@ class _Run:
         modules, optimizers = {"draft": self.draft}, self.learner.optimizers
         path = checkpoint_path(self.config)
         state = validated(RunState, load_checkpoint(path, modules, optimizers), str(path))
-        state.check(path, self.config, self.target_weights, self.target.dtype_name, self.texts.fingerprint)
+        target, texts = self.target, self.texts.fingerprint
+        state.check(path, self.config, self.target_weights, target.dtype_name, target.device.type, texts)
         self.batches.position = state.position
         self.step, self.tokens, self.seconds = state.step, state.tokens, state.seconds
         self.learner.scale, self.entry = state.scale, state.entry
@@ -261,9 +265,7 @@ class _Run:
             return
         summary = self.learner.summary(self.pending)
         if not math.isfinite(loss := summary["loss"]):
-            raise UserError(
-                f"the loss is {loss} at step {self.step}; lower the learning rate ({self.learner.lr:.2g})"
-            )
+            self._refuse(f"the loss is {loss}")
         now = time.monotonic()
         speed = (self.tokens - self.logged_tokens) / max(now - self.logged, 1e-9)
         place = {"step": self.step, "tokens": self.tokens, "seconds": round(self._elapsed(), 3)}
@@ -272,6 +274,9 @@ class _Run:
         self.log.write(self.entry)
         self.progress.reach(self._spent(), describe(self.entry))
         self.logged, self.logged_tokens, self.pending = now, self.tokens, None
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise UserError(f"{what} at step {self.step}; lower the learning rate ({self.learner.lr:.2g})")
 
     def _validate(self) -> dict[str, Any] | None:
         if self.held_out is None or not self.config.validation_share:

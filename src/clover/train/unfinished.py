@@ -19,6 +19,7 @@ class RunState:
     config: dict[str, Any]
     target: str
     dtype: str
+    device: str
     data: str
     position: Position
     step: int
@@ -27,14 +28,20 @@ class RunState:
     scale: float
     entry: dict[str, Any]
 
-    def check(self, path: Path, config: TrainConfig, target: str, dtype: str, texts: str) -> None:
-        """UserError if this was saved at `path` by a run with other options, target (a hash), dtype or texts."""
+    def check(
+        self, path: Path, config: TrainConfig, target: str, dtype: str, device: str, texts: str
+    ) -> None:
+        """UserError if this was saved at `path` with other options, target (a hash), dtype, kind of device or texts."""
         config.check_resumable(self.config)
         if self.target != target:
             raise UserError(f"{path} was trained for another target; resume with the same one")
         if self.dtype != dtype:
             raise UserError(
                 f"{path} was trained with the target in {self.dtype}, not {dtype}; resume with --dtype {self.dtype}"
+            )
+        if self.device != device:  # batches have another size there
+            raise UserError(
+                f"{path} was trained on {self.device}, not {device}; resume with --device {self.device}"
             )
         if self.data != texts:
             raise UserError(f"{path} was trained on other texts; resume with the same data")
