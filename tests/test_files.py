@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from clover.errors import UserError
-from clover.files import output_directory, read_json, work_directory, write_json, write_text
+from clover.files import beside, output_directory, read_json, work_directory, write_json, write_text
 
 needs_permissions = pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may write anywhere"
@@ -221,3 +221,12 @@ def test_the_files_of_a_directory_can_be_read_by_those_who_may_read_it(tmp_path:
     (tmp_path / "other").touch()
     made = tmp_path / "out" / "model.safetensors"
     assert made.stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_a_name_beside_another_also_where_that_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert beside(Path("out"), ".work") == Path("out.work")
+    assert beside(Path(), ".work") == tmp_path.with_name(f"{tmp_path.name}.work")
+    assert beside(Path("a/.."), ".work") == tmp_path.with_name(f"{tmp_path.name}.work")

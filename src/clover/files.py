@@ -95,6 +95,12 @@ def check_output_directory(path: str | os.PathLike[str], overwrite: bool = False
         raise UserError(f"{path} already exists and is not empty; choose another directory or overwrite it")
 
 
+def beside(path: Path, ending: str) -> Path:
+    """The path whose name has `ending` behind it, also where `path` is "." or ends with ".."."""
+    named = path if path.name not in ("", "..") else Path(os.path.abspath(path))
+    return named.with_name(named.name + ending)
+
+
 def check_output_file(path: Path) -> None:
     """Make the file's directory; UserError if `path` is a directory, or cannot be written."""
     if path.is_dir():

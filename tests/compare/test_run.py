@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
@@ -13,9 +15,13 @@ import pytest
 from rich.console import Console
 
 from clover.api import load
+from clover.compare.findings import Findings
+from clover.compare.results import read_records
 from clover.compare.run import run_compare
 from clover.errors import UserError
+from clover.files import work_directory
 from clover.measure_options import CompareOptions
+from clover.recipe.drafts import finish_training
 from clover.train.learner import Learner
 
 
@@ -262,8 +268,52 @@ def test_drafts_that_were_trained_before_are_measured_and_published(
     (tmp_path / "docs" / "trained.json").rename(tmp_path / "docs" / "other.json")
     compare(tmp_path, tmp_path / "out", "trained.toml", report_only=True, publish=tmp_path / "docs")
     assert (tmp_path / "docs" / "README.md").read_text().count("## Trained before") == 2
+    shutil.copytree(work, tmp_path / "drafts", ignore=shutil.ignore_patterns("training_config.json"))
+    with pytest.raises(UserError, match="has no training_config.json.*set accuracy = false"):
+        compare(
+            tmp_path, tmp_path / "bare", "trained.toml", **places | {"drafts": tmp_path / "drafts"}, **sizes
+        )
     with pytest.raises(UserError, match="none of the drafts .* give --drafts DIR"):
         compare(tmp_path, tmp_path / "else", "trained.toml")
+
+
+@pytest.mark.parametrize(("failing", "cells"), [("clover1", (1, 0)), ("labelled", (1, 4))])
+@pytest.mark.usefixtures("without_plots")
+def test_a_training_that_fails_leaves_the_other_cells(
+    tiny_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, cells: tuple[int, int]
+) -> None:
+    def train(*given: Any) -> Any:
+        if next(systems) == failing:
+            raise UserError("the loss is nan")
+        return finish_training(*given)
+
+    systems, output = iter(("clover1", "labelled")), tmp_path / "out"
+    monkeypatch.setattr("clover.compare.run.finish_training", train)
+    with pytest.raises(UserError, match=f"1 cells have no result; the first: {failing}, .*: the loss is nan"):
+        compare(tiny_files, output)
+    assert (len(trained(output)), len(measured(output))) == cells
+    assert (output / "report.html").exists()
+
+
+def test_of_two_results_of_a_draft_the_later_counts(finished: Path) -> None:
+    records = read_records(finished / "results.jsonl")
+    twice = [*records, *(replace(one, key=f"{one.key} again") for one in records)]
+    once, again = Findings(records).heads, Findings(twice).heads
+    assert again.keys() == once.keys()
+    for method in once:
+        for one, other in zip(again[method]["top 5"], once[method]["top 5"], strict=True):
+            assert (
+                one.prompts.tolist() == other.prompts.tolist() and one.seeds.tolist() == other.seeds.tolist()
+            )
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_two_processes_do_not_work_in_one_directory(tiny_files: Path, tmp_path: Path) -> None:
+    with (
+        work_directory(tmp_path / "out.work"),
+        pytest.raises(UserError, match="another process works in .*out.work"),
+    ):
+        compare(tiny_files, tmp_path / "out")
 
 
 def test_the_report_alone(tiny_files: Path, tmp_path: Path, finished: Path) -> None:

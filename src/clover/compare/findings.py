@@ -169,10 +169,10 @@ def _varying_fields(methods: Sequence[Method]) -> dict[str, set[str]]:
 
 
 def _head_ratios(trained: Sequence[Trained]) -> dict[Method, dict[str, list[Ratio]]]:
+    latest = {one.method: one.heads for one in trained if one.heads is not None}
     seeds: dict[Method, list[HeadAccuracy]] = {}
-    for one in trained:
-        if one.heads is not None:
-            seeds.setdefault(replace(one.method, seed=None), []).append(one.heads)
+    for method, heads in latest.items():
+        seeds.setdefault(replace(method, seed=None), []).append(heads)
     return {
         method: {
             name: [

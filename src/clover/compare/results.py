@@ -99,14 +99,15 @@ def append_record(path: Path, record: Record) -> None:
             os.fsync(file.fileno())
 
 
-def read_records(path: Path) -> list[Record]:
-    """All records of a file; of two with one key the later. Half a last line, of an interrupted write, is taken off.
+def read_records(path: Path, mend: bool = False) -> list[Record]:
+    """All records of a file; of two with one key the later. Half a last line, of an interrupted write, is left out.
 
-    UserError if the file cannot be read, or a line is not a result; names the line.
+    With `mend` it is taken off the file, too, for whoever goes on with it. UserError if the file cannot be read, or a
+    line is not a result; names the line.
     """
     text = read_text(path, _MAX_BYTES)
     whole = text[: text.rfind("\n") + 1]
-    if whole != text:
+    if mend and whole != text:
         write_text(path, whole)
     lines = enumerate(whole.split("\n")[:-1], 1)
     records = [validated_json(Record, line, f"{path}, line {number}") for number, line in lines]

@@ -25,12 +25,12 @@ from clover.compare.suite import EMBEDDED, Suite, read_suite
 from clover.compare.tables import make_tables
 from clover.compare.text import task_prompts, training_text
 from clover.data import Batch, Sample
-from clover.drafts import DraftModel, load_draft
+from clover.drafts import DraftModel, load_usable
 from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, Request
 from clover.errors import UserError
 from clover.evaluate.accuracy import as_sample, measure_heads, text_batches
-from clover.files import read_json, write_text, written
+from clover.files import beside, read_json, write_text, written
 from clover.interleaved import decode, interleave, make_batches
 from clover.measure_options import CompareOptions
 from clover.options import command_line
@@ -43,34 +43,40 @@ from clover.report.words import duration
 from clover.sampling import SamplingParams
 from clover.target import TargetModel, weights_fingerprint
 from clover.train import TrainConfig
+from clover.train.unfinished import alone_in
 from clover.tree import parse_tree
 
+_RECORD = "training_config.json"  # what a training leaves beside its draft
 _WRITTEN_TOGETHER = 32  # texts that the heads are measured on
 
 
 def run_compare(options: CompareOptions, console: Console | None = None) -> None:
     """Run what has no result yet, and write the report.
 
-    UserError if the suite, a model or a file cannot be used, before the first cell where possible. After Ctrl-C the
-    report of what is there has been written.
+    UserError if the suite, a model or a file cannot be used, before the first cell where possible; if a cell fails,
+    after the others. After Ctrl-C the report of what is there has been written.
     """
     console = console or Console(stderr=True)
-    results = options.folder / "results.jsonl"
+    results, failed = options.folder / "results.jsonl", list[str]()
     try:
         if not options.report_only:
-            Comparison(options, console).run()
+            failed = Comparison(options, console).run()
     except KeyboardInterrupt:
         console.print("interrupted; the same command goes on from here", highlight=False)
         if results.exists():
             write_report(read_records(results), options.folder)
         raise
     if not results.exists():
-        raise UserError(f"there are no results in {options.folder}; run the suite first")
+        raise UserError(
+            failed[0] if failed else f"there are no results in {options.folder}; run the suite first"
+        )
     records = read_records(results)
     page = write_report(records, options.folder)
     if options.publish is not None:
         publish(Path(options.suite).stem, records, options.publish)
     console.print(f"wrote {page}", markup=False, highlight=False, soft_wrap=True)
+    if failed:
+        raise UserError(f"{len(failed)} cells have no result; the first: {failed[0]}")
 
 
 def write_report(records: Sequence[Record], folder: Path) -> Path:
@@ -119,8 +125,8 @@ class Comparison:
         self.suite = suite = self._present(read_suite(options))
         self.command = command_line("compare", _nameless(options), files="suite")
         self.results = options.folder / "results.jsonl"
-        self.work = options.work or options.folder.with_name(options.folder.name + ".work")
-        self.done = read_records(self.results) if self.results.exists() else []
+        self.work = options.work or beside(options.folder, ".work")
+        self.done = read_records(self.results, mend=True) if self.results.exists() else []
         name = str(assets.TARGET) if suite.target == EMBEDDED else suite.target
         self.target = TargetModel.load(name, **options.loading)
         if self.target.tokenizer is None:
@@ -141,8 +147,11 @@ class Comparison:
             raise UserError("none of the drafts that the suite names is there; give --drafts DIR")
         return suite.model_copy(update={"systems": tuple(systems)})
 
-    def run(self) -> None:
-        """Run the cells that have no result yet, each with one line of results at its end."""
+    def run(self) -> list[str]:
+        """Run the cells that have no result yet, each with one line of results at its end.
+
+        Returns what went wrong; a cell that decodes with a draft whose training failed is left out.
+        """
         cells, keys = self.plan.cells, {record.key for record in self.done}
         waiting = [cell for cell in cells if cell.key not in keys]
         there = f", {len(cells) - len(waiting)} of them done" if len(waiting) < len(cells) else ""
@@ -154,24 +163,41 @@ class Comparison:
             )
         if waiting:
             self._check()
-        with self.progress as progress:
+        failed = dict[str, str]()  # by cell or draft
+        with alone_in(self.work), self.progress as progress:
             progress.begin(len(cells), len(cells) - len(waiting))
             for number, cell in enumerate(waiting, len(cells) - len(waiting) + 1):
+                if any(self.plan.weights(draft) in failed for draft in cell.drafts):
+                    progress.log(f"left out, because a draft is missing: {cell.label}")
+                    continue
                 started = time.monotonic()
-                result = self._train(cell) if cell.task is None else self._measure(cell)
-                seconds = time.monotonic() - started
-                title, note = self.suite.title or self.suite.name, self.suite.note
-                origin = Provenance.here(self.command, self.target.device, self.target.dtype)
-                known = (cell.key, cell.label, round(seconds, 3), cell.config)
-                append_record(self.results, Record(*known, result, title, note, origin))
+                try:
+                    result = self._train(cell) if cell.task is None else self._measure(cell)
+                except UserError as error:
+                    failed[cell.key if cell.task else self.plan.weights(*cell.drafts)] = str(error)
+                    progress.log(str(error))
+                    continue
+                self._keep(cell, result, seconds := time.monotonic() - started)
                 progress.reach(number)
                 if not progress.console.is_terminal:
                     progress.log(f"{number}/{len(cells)} {cell.label}: {duration(seconds)}")
+        return list(failed.values())
+
+    def _keep(self, cell: Cell, result: Trained | Measurement, seconds: float) -> None:
+        title, note = self.suite.title or self.suite.name, self.suite.note
+        origin = Provenance.here(self.command, self.target.device, self.target.dtype)
+        known = (cell.key, cell.label, round(seconds, 3), cell.config)
+        append_record(self.results, Record(*known, result, title, note, origin))
 
     def _check(self) -> None:
         """Build every system with each of its trees, and read every task, before the first hour is spent."""
         for draft in {draft.system.label: draft for draft in self.plan.drafts}.values():
             make_engines(self.target, [(draft, self._new(draft) if draft.loss else self._ready(draft))])
+            if draft.place and self.suite.measuring.accuracy and not Path(draft.place, _RECORD).is_file():
+                raise UserError(
+                    f"{draft.place} has no {_RECORD}, from which the table of trainings is made; "
+                    "set accuracy = false in the suite"
+                )
         largest = max(self.suite.measuring.batch_sizes)
         for task in self.suite.tasks:
             task_prompts(self.target, task, largest, largest)
@@ -188,7 +214,7 @@ class Comparison:
                 except UserError as error:
                     raise UserError(f"{draft.method.words}: {error}") from error
         else:
-            result = read_json(Path(draft.place, "training_config.json"))["result"]
+            result = read_json(Path(draft.place, _RECORD))["result"]
         model = self._ready(draft)
         share = self.progress.part(1, f"accuracy of {draft.method.words}")
         wanted = self.suite.measuring.accuracy
@@ -236,8 +262,8 @@ class Comparison:
 
     def _ready(self, draft: Draft) -> DraftModel:
         if draft.place is not None:
-            return load_draft(draft.place, self.target)
-        return self._new(draft) if draft.loss is None else load_draft(self._folder(draft), self.target)
+            return load_usable(draft.place, self.target)
+        return self._new(draft) if draft.loss is None else load_usable(self._folder(draft), self.target)
 
     def _folder(self, draft: Draft) -> Path:
         return self.work / "drafts" / self.plan.weights(draft)
