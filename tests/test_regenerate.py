@@ -12,7 +12,7 @@ import torch
 from clover.data import Sample
 from clover.engine import Engine, Request
 from clover.errors import UserError
-from clover.regenerate import RegenerateConfig, read_regenerated, regenerate, written_name
+from clover.regenerate import RegenerateConfig, read_regenerated, regenerate, written_name, written_seconds
 from clover.target import TargetModel
 from tests.families import tiny_model
 
@@ -108,10 +108,20 @@ def test_texts_that_end_make_room_and_what_runs_at_the_deadline_is_kept(
     ticks = iter(range(1000))
     monkeypatch.setattr("clover.regenerate.time", SimpleNamespace(monotonic=lambda: next(ticks)))
     part = regenerate(target, samples, replace(CONFIG, max_minutes=0.5), tmp_path / "part.jsonl")
-    assert len(part) == 4  # two that ended after 20 steps, and two after nine more
+    assert len(part) == 4  # two that ended after 20 steps, and two after eight more
     for short, full in zip(part, whole, strict=False):
         assert short.tokens.tolist() == full.tokens.tolist()[: len(short.tokens)]
-    assert [len(s.tokens) for s in part] == [24, 24, 13, 13]
+    assert [len(s.tokens) for s in part] == [24, 24, 12, 12]
+
+
+def test_the_time_of_an_interrupted_run_counts(target: TargetModel, tmp_path: Path) -> None:
+    samples = [sample([3 + i, 4, 5, 6, 7, 8, 9, 10], [1] * 8) for i in range(6)]
+    path = tmp_path / "texts.jsonl"
+    assert len(regenerate(target, samples[:2], CONFIG, path)) == 2 and 0 < written_seconds(path) < 60
+    (tmp_path / "texts.seconds.json").write_text('{"seconds": 61}')
+    assert len(regenerate(target, samples, replace(CONFIG, max_minutes=1.0), path)) == 2
+    assert len(regenerate(target, samples, replace(CONFIG, max_minutes=9.0), path)) == 6
+    assert 61 < written_seconds(path) < 121
 
 
 def test_a_prompt_that_does_not_fit_is_left_out(target: TargetModel, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -20,11 +20,12 @@ from pydantic import Field
 from clover.data import Sample
 from clover.engine import Engine, Request
 from clover.errors import UserError
-from clover.files import append_lines, read_lines
+from clover.files import append_lines, read_json, read_lines, write_json
 from clover.sampling import SamplingParams
 from clover.target import TargetModel, weights_fingerprint
 
 _MAX_BYTES = 2**33
+_SECONDS = ".seconds.json"  # ends the name of the file that says how long the written texts took
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class RegenerateConfig:
         prompt_tokens: tokens of a plain text that are kept as its opening, at most half of it.
         temperatures: text i is written at `temperatures[i % len]`: a draft should meet greedy and sampled text.
         batch_size: texts that are written together.
-        max_minutes: end all texts after this time; None to write them all.
+        max_minutes: end all texts after this time, interrupted runs included; None to write them all.
         seed: of the sampling.
     """
 
@@ -145,10 +146,14 @@ def regenerate(
     )
     tokens = sum(sum(line.loss_mask) for line in done.values())
     progress(len(done), tokens)
+    before, started = written_seconds(path), time.monotonic()
+    if config.max_minutes is not None:
+        config = replace(config, max_minutes=max(config.max_minutes - before / 60, 0.0))
     to_do = ((index, sample) for index, sample in enumerate(samples) if index not in done)
     for texts in _write(target, to_do, config):
         lines = [_Written(text.index, text.tokens, text.loss_mask) for text in texts]
         append_lines(path, lines)
+        write_json(path.with_suffix(_SECONDS), {"seconds": before + time.monotonic() - started})
         done |= {line.index: line for line in lines}
         tokens += sum(sum(line.loss_mask) for line in lines)
         progress(len(done), tokens)
@@ -190,6 +195,12 @@ def _write(
         if ended:
             yield ended
     yield list(running.values())
+
+
+def written_seconds(path: Path) -> float:
+    """Time that was spent on writing the texts in `path`, as far as it was noted beside them."""
+    noted = path.with_suffix(_SECONDS)
+    return float(read_json(noted).get("seconds", 0.0)) if path.exists() and noted.exists() else 0.0
 
 
 def read_regenerated(path: Path) -> list[Sample]:

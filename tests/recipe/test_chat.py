@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 import clover.features.store as store
@@ -19,6 +20,7 @@ from clover.errors import UserError
 from clover.options import command_line
 from clover.recipe.chat import Training, plan_trainings, run_chat_recipe
 from clover.recipe.options import ChatRecipeOptions
+from clover.target import loading
 from clover.train.learner import Learner
 from tests.tiny import save_tiny_pair
 
@@ -109,8 +111,10 @@ def test_a_run_that_is_stopped_at_every_stage_goes_on(
     assert (output / "README.md").read_text().count("| Clover-1") == 2
     model = load(files / "target", output / "recall", method="draft")
     assert model.generate([{"role": "user", "content": "hello"}], max_new_tokens=8).acceptance.drafted
+    (output / "recall" / "tuning.json").write_text("mine")
     monkeypatch.setattr(Learner, "step", lambda *_: pytest.fail("a finished draft was trained again"))
     run(chosen)
+    assert (output / "recall" / "tuning.json").read_text() == "mine"
 
 
 def test_a_target_writes_prompts_beside_those_of_a_file_or_all_of_them(files: Path, tmp_path: Path) -> None:
@@ -135,11 +139,27 @@ def test_prompts_are_needed_once_and_other_options_are_refused(files: Path, tmp_
     )
     with pytest.raises(UserError, match="was begun with another texts"):
         run(options(files, tmp_path / "out", texts=7))
+    with pytest.raises(UserError, match="was begun with another dtype"):
+        run(options(files, tmp_path / "out", dtype="bfloat16"))
     with pytest.raises(UserError, match="was begun with another own prompts"):
         run(options(files, tmp_path / "out", own_prompts=1))
     (tmp_path / "prompts.jsonl").write_text((files / "prompts.jsonl").read_text() + "\n")
     with pytest.raises(UserError, match="was begun with another prompts"):
         run(ChatRecipeOptions(**vars(chosen) | {"prompts": tmp_path / "prompts.jsonl"}))
+
+
+def test_a_dtype_is_measured_once(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for faster in (torch.float32, torch.bfloat16):
+        monkeypatch.setattr(loading, "fastest_dtype", lambda *_, faster=faster: faster)
+        run(options(files, tmp_path / "out", systems=("medusa",), tokens=40, dtype="fastest"))
+    assert json.loads((tmp_path / "out.work" / "begun.json").read_text())["dtype"] == "float32"
+
+
+def test_no_prompts_are_refused_and_leave_nothing(files: Path, tmp_path: Path) -> None:
+    chosen = options(files, tmp_path / "out")
+    with pytest.raises(UserError, match="there are no prompts"):
+        run(ChatRecipeOptions(**vars(chosen) | {"prompts": None}))
+    assert not (tmp_path / "out.work" / "begun.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,8 @@ def test_prompts_are_turns_that_end_and_differ_and_come_again_with_the_same_seed
     assert not any(target.tokenizer.eos_token in text for text in texts)
 
 
-def test_a_stopped_run_goes_on_and_writes_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_a_stopped_run_goes_on_and_writes_the_same(tmp_path: Path, batch_size: int) -> None:
     target = TargetModel.load(save_tiny_pair(tmp_path)[0])
     shown: list[int] = []
 
@@ -56,10 +57,11 @@ def test_a_stopped_run_goes_on_and_writes_the_same(tmp_path: Path) -> None:
 
     for name in ("whole", "stopped"):
         with contextlib.suppress(KeyboardInterrupt):
-            write_own_prompts(target, 6, 1, tmp_path / name, stop_at_three if name == "stopped" else print)
+            show = stop_at_three if name == "stopped" else print
+            write_own_prompts(target, 6, batch_size, tmp_path / name, show)
     partial = tmp_path / "stopped.partial"
     partial.write_text(partial.read_text() + '{"seed":90')  # half a line, as a kill leaves it
-    write_own_prompts(target, 6, 1, tmp_path / "stopped", shown.append)
+    write_own_prompts(target, 6, batch_size, tmp_path / "stopped", shown.append)
     assert shown == [3, 4, 5, 6] and not partial.exists()
     assert (tmp_path / "whole").read_text() == (tmp_path / "stopped").read_text()
 

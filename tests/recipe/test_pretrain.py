@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -76,6 +79,23 @@ def test_a_run_that_is_closed_goes_on_where_it_was(tmp_path: Path, monkeypatch: 
     second = next(pretrain(again, stream, *budget))
     assert (first.step, second.step) == (10, 20) and second.tokens == 2 * first.tokens
     assert second.seconds > first.seconds
+
+
+def test_a_signal_ends_a_run_after_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "time", Clock())
+    stream, step, taken = torch.arange(6000, dtype=torch.int16) % 16, module._step, []
+
+    def signalled(*given: Any) -> Any:
+        taken.append(len(taken) + 1)
+        if taken[-1] == 13:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(*given)
+
+    budget = (tmp_path / "state", 1.0, 256)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(module, "_step", signalled)
+        list(pretrain(tiny(), stream, *budget))
+    assert next(pretrain(tiny(), stream, *budget)).step == 20 and taken[-1] == 13
 
 
 def test_the_target_is_deep_and_narrow() -> None:

@@ -1,7 +1,7 @@
 """What commands that read training text share: their options, the target, and texts that it writes anew."""
 
+import math
 import sys
-import time
 from dataclasses import dataclass, replace
 from glob import escape
 from pathlib import Path
@@ -11,15 +11,12 @@ import typer
 
 from clover import options
 from clover.errors import UserError
-from clover.files import read_json, write_json
 from clover.options import panel
 
 if TYPE_CHECKING:
     from clover.data import FileTexts, Sample
     from clover.regenerate import RegenerateConfig
     from clover.target import TargetModel
-
-_SECONDS = ".seconds.json"  # ends the name of the file that says how long the written texts took
 
 _given, _models = panel(), panel("Models")
 
@@ -111,7 +108,7 @@ def write_anew(
         resume: the file must be there.
         finished: take what it holds.
     """
-    from clover.regenerate import read_regenerated, regenerate, written_name
+    from clover.regenerate import read_regenerated, regenerate, written_name, written_seconds
     from clover.report.progress import Progress
 
     rules = given.rules
@@ -121,27 +118,17 @@ def write_anew(
         raise UserError(
             f"there is nothing to resume: {path} does not exist; resume with the same target, data and options"
         )
-    before, started = _seconds(path), time.monotonic()
     if finished:
-        return read_regenerated(path), before
+        return read_regenerated(path), written_seconds(path)
     if path.exists():
         print(f"goes on from the texts in {path}; delete it to write all anew", file=sys.stderr)
-    if rules.max_minutes is not None:
-        rules = replace(rules, max_minutes=max(0.0, rules.max_minutes - before / 60))
     with Progress() as progress:
         progress.say("the target writes")
 
         def show(written: int, tokens: int) -> None:
-            seconds = time.monotonic() - started
-            shares = [written / len(texts), seconds / (60 * rules.max_minutes) if rules.max_minutes else 0.0]
-            progress.go_on(1.0, max(shares), f"the target writes: {written:,} texts, {tokens:,} tokens")
-            write_json(path.with_suffix(_SECONDS), {"seconds": before + seconds})
+            limit = math.inf if rules.max_minutes is None else 60 * rules.max_minutes
+            share = max(written / len(texts), written_seconds(path) / limit)
+            progress.go_on(1.0, share, f"the target writes: {written:,} texts, {tokens:,} tokens")
 
         samples = regenerate(target, texts, rules, path, show)
-    return samples, _seconds(path)
-
-
-def _seconds(path: Path) -> float:
-    """Time that was spent on writing the texts in `path`, as far as it was noted beside them."""
-    noted = path.with_suffix(_SECONDS)
-    return float(read_json(noted).get("seconds", 0.0)) if path.exists() and noted.exists() else 0.0
+    return samples, written_seconds(path)

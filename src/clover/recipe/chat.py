@@ -111,7 +111,7 @@ class _ChatRecipe:
     def __init__(self, options: ChatRecipeOptions, plan: Sequence[Training], console: Console):
         self.options, self.plan, self.work, self.console = options, plan, options.folder, console
         self.prompts = self.work / "prompts.jsonl"
-        self.target = TargetModel.load(options.target, options.dtype, options.device)
+        self.target = TargetModel.load(options.target, self._dtype, options.device)
         if self.target.tokenizer is None:
             raise UserError(f"the target {options.target} has no tokenizer, which prompts need")
         self._begin()
@@ -123,6 +123,13 @@ class _ChatRecipe:
         for number, training in enumerate(self.plan, start=1):
             self._say(f"3/3 draft {number} of {len(self.plan)}: {training.name}")
             self._publish(self._train(training))
+
+    @property
+    def _dtype(self) -> str | None:
+        """That of the options; where it is measured, what was measured first: states of two dtypes do not mix."""
+        noted = self.work / BEGUN
+        begun = noted.exists() and self.options.dtype == "fastest"
+        return read_json(noted).get("dtype", "fastest") if begun else self.options.dtype
 
     @property
     def _command(self) -> str:
@@ -141,6 +148,7 @@ class _ChatRecipe:
         options, sources = self.options, self.work / "sources.json"
         here = {
             "target": weights_fingerprint(self.target),
+            "dtype": self.target.dtype_name,
             "texts": options.texts,
             "max_length": options.max_length,
             "own_prompts": options.own,
@@ -153,6 +161,8 @@ class _ChatRecipe:
                 del here["own_prompts"]
         noted = check_begun(self.work, here)
         if not begun:
+            if options.prompts is None and not options.own:
+                raise UserError("there are no prompts; give --prompts FILE, or more than 0 --own-prompts")
             found = [] if options.prompts is None else accept_prompts(options.prompts, self.prompts)
             write_json(sources, {"sources": [asdict(source) for source in found]})
             write_json(self.work / BEGUN, here)
@@ -265,11 +275,13 @@ class _ChatRecipe:
         return read_json(noted)["drafts"] if noted.exists() else []
 
     def _publish(self, facts: ChatDraftFacts) -> None:
-        """Copy a finished draft to the output, and write all cards anew."""
+        """Copy a finished draft to the output, unless it is there, and write all cards anew."""
         output = self.options.output
         trained = self.work / f"{facts.name}.{self.options.tokens}"
-        with output_directory(output / facts.name, overwrite=True) as folder:
-            shutil.copytree(trained, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*_log.jsonl"))
+        if not (output / facts.name).exists() or self._published(facts.name) != facts:
+            ignored = shutil.ignore_patterns("*_log.jsonl")
+            with output_directory(output / facts.name, overwrite=True) as folder:
+                shutil.copytree(trained, folder, dirs_exist_ok=True, ignore=ignored)
         drafts = [one for one in self._noted() if one["name"] != facts.name] + [asdict(facts)]
         target = {"name": Path(self.options.target).name, "texts": len(self.samples), "own": self.own}
         write_json(output / "facts.json", {"target": target, "sources": self.sources, "drafts": drafts})

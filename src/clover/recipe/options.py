@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from clover import options
+from clover.files import beside
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class RecipeOptions:
     @property
     def folder(self) -> Path:
         """The work directory; it is kept, so that the run can go on or be looked at."""
-        return self.work or self.output.with_name(self.output.name + ".work")
+        return self.work or beside(self.output, ".work")
 
     @property
     def command(self) -> str:
@@ -122,4 +123,4 @@ class ChatRecipeOptions:
     @property
     def folder(self) -> Path:
         """The work directory."""
-        return self.work or self.output.with_name(self.output.name + ".work")
+        return self.work or beside(self.output, ".work")

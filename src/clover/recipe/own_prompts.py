@@ -5,9 +5,9 @@ A chat model that is given the opening of a user's turn writes what a user might
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
@@ -42,7 +42,8 @@ def write_own_prompts(
 ) -> None:
     """Write `count` different prompts into `path`, as rows of conversations; fewer if no more come.
 
-    What ends goes into a file beside it at once, from which a run that was stopped goes on.
+    They are those of the lowest seeds, whatever ends first. What ends goes into a file beside it at once, from which a
+    run that was stopped goes on and writes the same.
 
     Args:
         progress: called with the number of prompts so far, at first and with each one.
@@ -53,25 +54,33 @@ def write_own_prompts(
     opening = tuple(encode_user_opening(_tokenizer(target)))
     partial = path.with_suffix(".partial")
     turns = read_lines(partial, _Turn, _MAX_BYTES, mend=True) if partial.exists() else []
-    seeds = sorted(set(range(_TRIES * count)) - {turn.seed for turn in turns})
-    found = {turn.text for turn in turns} - {""}
-    progress(len(found))
-    for turn in _write(target, opening, seeds, batch_size) if len(found) < count else ():
+    ended = {turn.seed: turn.text for turn in turns}
+    chosen, seeds = _chosen(ended, count), [seed for seed in range(_TRIES * count) if seed not in ended]
+    progress(len(chosen))
+    for turn in _write(target, opening, seeds, batch_size) if len(chosen) < count else ():
         append_lines(partial, [turn])
-        turns.append(turn)
-        if turn.text and turn.text not in found:
-            found.add(turn.text)
-            progress(len(found))
-        if len(found) == count:
+        ended[turn.seed], before = turn.text, len(chosen)
+        chosen = _chosen(ended, count)
+        for number in range(before, len(chosen)):
+            progress(number + 1)
+        if len(chosen) == count:
             break
-    if not found:
+    if not chosen:
         raise UserError(
             f"the target asks nothing: none of {_TRIES * count} user turns ended; give --prompts FILE"
         )
-    in_order = dict.fromkeys(turn.text for turn in sorted(turns, key=lambda turn: turn.seed) if turn.text)
-    rows = [{"messages": [{"role": "user", "content": text}], "source": SOURCE} for text in in_order]
+    rows = [{"messages": [{"role": "user", "content": text}], "source": SOURCE} for text in chosen]
     write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     partial.unlink(missing_ok=True)
+
+
+def _chosen(ended: Mapping[int, str], count: int) -> list[str]:
+    """The first different prompts, in the order of the seeds up to the first one that has not ended."""
+    found = dict[str, None]()
+    for seed in takewhile(ended.__contains__, range(_TRIES * count)):
+        if ended[seed]:
+            found[ended[seed]] = None
+    return list(found)[:count]
 
 
 def _write(

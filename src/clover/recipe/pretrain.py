@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from clover.checkpoint import load_checkpoint, save_checkpoint
+from clover.train.progress import stop_requests
 
 _MATRIX_LR, _VECTOR_LR, _WEIGHT_DECAY = 0.02, 4e-3, 0.02
 _WARM_UP, _DECAY = 0.02, 0.35  # shares of the budget
@@ -71,8 +72,9 @@ def pretrain(
 ) -> Iterator[PretrainProgress]:
     """Train `model` in place on `stream` (Short [tokens]); yields every tenth step and at the end.
 
-    It goes on from the checkpoint `work`; the time spent before an interruption counts, and closing the generator
-    leaves a checkpoint, too. In bf16 autocast; weights and optimizers stay in float32.
+    It goes on from the checkpoint `work`; the time spent before an interruption counts. Closing the generator leaves a
+    checkpoint. So do Ctrl-C and SIGTERM, after the step that they come in; then KeyboardInterrupt is raised. In bf16
+    autocast; weights and optimizers stay in float32.
     """
     device, budget = next(model.parameters()).device, minutes * 60
     optimizers = _optimizers(model)
@@ -81,22 +83,25 @@ def pretrain(
         state = load_checkpoint(work, {"target": model}, optimizers)
     saved, started = state["seconds"], time.monotonic() - state["seconds"]
     model.train()
-    try:
-        while (elapsed := time.monotonic() - started) < budget:
-            batch = _batch(stream, elapsed / budget, batch_tokens, state["step"]).to(device)
-            state["loss"] = float(_step(model, batch, optimizers, _rate(elapsed / budget)))
-            state["step"] += 1
-            state["tokens"] += batch.numel()
-            state["seconds"] = time.monotonic() - started
-            if state["step"] % 10 == 0:
-                yield PretrainProgress(elapsed / budget, **state)
-            if state["seconds"] - saved > _SAVE_EVERY_SECONDS:
-                saved = state["seconds"]
-                save_checkpoint(work, {"target": model}, optimizers, state)
-    except GeneratorExit:  # the caller has no more time now
-        save_checkpoint(work, {"target": model}, optimizers, state)
-        raise
+    with stop_requests() as stopped:
+        try:
+            while (elapsed := time.monotonic() - started) < budget and not stopped():
+                batch = _batch(stream, elapsed / budget, batch_tokens, state["step"]).to(device)
+                state["loss"] = float(_step(model, batch, optimizers, _rate(elapsed / budget)))
+                state["step"] += 1
+                state["tokens"] += batch.numel()
+                state["seconds"] = time.monotonic() - started
+                if state["step"] % 10 == 0:
+                    yield PretrainProgress(elapsed / budget, **state)
+                if state["seconds"] - saved > _SAVE_EVERY_SECONDS:
+                    saved = state["seconds"]
+                    save_checkpoint(work, {"target": model}, optimizers, state)
+        except GeneratorExit:  # the caller has no more time now
+            save_checkpoint(work, {"target": model}, optimizers, state)
+            raise
     save_checkpoint(work, {"target": model}, optimizers, state)
+    if elapsed < budget:
+        raise KeyboardInterrupt
     yield PretrainProgress(1.0, **state)
 
 
