@@ -58,4 +58,9 @@ def test_other_systems_and_empty_texts_are_refused(
     assert done.code == 2 and "is a clover2 draft, which copies nothing; recall does" in done.err
     (tmp_path / "text.txt").write_text("")
     done = run_clover("copies", draft, *flags)
-    assert done.code == 2 and not (tmp_path / "x").exists()
+    assert done.code == 2 and "holds no records" in done.err
+    flags[3] = tmp_path / "unlearnt.regenerated.jsonl"
+    flags[3].write_text(json.dumps({"index": 0, "tokens": [1] * 9, "loss_mask": [0] * 9}) + "\n")
+    done = run_clover("copies", draft, *flags)
+    assert done.code == 2 and "none has a token to be learnt" in done.err
+    assert not (tmp_path / "x").exists()

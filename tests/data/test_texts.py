@@ -36,6 +36,17 @@ def test_texts_of_all_files_have_numbers_and_come_in_order(files: list[Path]) ->
     assert [s.digest() for s in found.encode([record])] == [samples[30].digest()]
 
 
+def test_texts_without_a_token_to_learn_may_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(texts, "_TOGETHER", 4)
+    asked = [{"prompt": f"cat {i}?"} for i in range(6)]
+    path, tokenizer = tmp_path / "prompts.jsonl", make_tokenizer(CHATML)
+    assert len(list(FileTexts([write(path, *asked, {"text": "hello"})], tokenizer))) == 7
+    with pytest.raises(UserError, match="the loss mask is zero over all the data"):
+        list(FileTexts([write(path, *asked)], tokenizer))
+
+
 def test_a_batch_needs_only_its_own_texts(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     encoded = []
     encode = FileTexts.encode

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from clover import options
-from clover.cli.trained import load_trained, samples_of, save_copy
+from clover.cli.trained import load_trained, save_copy, tell_problems, texts_of
 from clover.errors import UserError
 from clover.files import check_output_directory
 
@@ -41,12 +41,12 @@ def copies(
     name, trained = load_trained(draft, target, device, trust_remote_code)
     if not trained.may_copy:
         raise UserError(f"{name} is a {trained.config.model_type} draft, which copies nothing; recall does")
-    batches = some_batches(samples_of(trained.target, data), trained.target, tokens)
+    texts = texts_of(trained.target, data)
+    batches = some_batches(texts, trained.target, tokens)
+    tell_problems(texts)
     with Progress(Console(stderr=True)) as progress:
         progress.say("reading the texts")
         guesses = measure_guesses(trained, progress.each(batches))
-    if not len(guesses.matching):
-        raise UserError("the texts hold no token that is learnt; give others")
     shares = trained.choose_copies(guesses)
     save_copy(trained, name, output, overwrite)
     print(_told(output, shares))

@@ -10,11 +10,12 @@ from clover.errors import UserError
 from clover.files import output_directory
 
 if TYPE_CHECKING:
-    from clover.data import Sample
+    from clover.data import Texts
     from clover.drafts import DraftModel
     from clover.target import TargetModel
 
 _RECORDS = ("training_config.json", "training_log.jsonl")  # what the training left beside the weights
+_WRITTEN = ".regenerated.jsonl"  # ends the name of a file of answers
 
 
 def load_trained(
@@ -22,7 +23,7 @@ def load_trained(
 ) -> tuple[str, "DraftModel"]:
     """The draft's place, and the draft in the dtype that it is stored in, bound to its target."""
     from clover.assets import TARGET, draft_place
-    from clover.drafts import load_draft
+    from clover.drafts import load_usable
     from clover.target import TargetModel
 
     if draft is None and target is not None:
@@ -32,7 +33,7 @@ def load_trained(
     model = TargetModel.load(
         target or str(TARGET), dtype=_dtype(name), device=device, trust_remote_code=trust_remote_code
     )
-    return name, load_draft(name, model)
+    return name, load_usable(name, model)
 
 
 def save_copy(draft: "DraftModel", name: str, output: Path, overwrite: bool) -> None:
@@ -44,23 +45,28 @@ def save_copy(draft: "DraftModel", name: str, output: Path, overwrite: bool) -> 
                 shutil.copyfile(Path(name) / record, folder / record)
 
 
-def samples_of(target: "TargetModel", files: Sequence[str]) -> list["Sample"]:
-    """The texts of files, of which those named .regenerated.jsonl hold what a target wrote for a training."""
-    from clover.data import FileTexts
-    from clover.data.batching import check_tokens
+def texts_of(target: "TargetModel", files: Sequence[str]) -> list["Texts"]:
+    """The texts of files, in two parts at most: those named .regenerated.jsonl hold what a target wrote before."""
+    from clover.data import FileTexts, Texts
     from clover.regenerate import read_regenerated
 
-    written = [file for file in files if file.endswith(".regenerated.jsonl")]
-    samples = [sample for file in written for sample in read_regenerated(Path(file))]
-    others = [file for file in files if file not in written]
+    parts, others = list[Texts](), [file for file in files if not file.endswith(_WRITTEN)]
+    if written := [Path(file) for file in files if file.endswith(_WRITTEN)]:
+        parts.append(Texts([sample for path in written for sample in read_regenerated(path)]))
     if others:
         if target.tokenizer is None:
             raise UserError("the target has no tokenizer, which texts need")
-        texts = FileTexts(others, target.tokenizer, target.eos_token_ids)
-        samples += texts
-        options.tell_left_out(texts.problems.values())
-    check_tokens(samples, target.vocab_size)
-    return samples
+        parts.append(FileTexts(others, target.tokenizer, target.eos_token_ids))
+    return parts
+
+
+def tell_problems(parts: "Sequence[Texts]") -> None:
+    """Say what could not be used, once texts have been read."""
+    from clover.data import FileTexts
+
+    options.tell_left_out(
+        [line for part in parts if isinstance(part, FileTexts) for line in part.problems.values()]
+    )
 
 
 def _dtype(draft: str) -> str | None:

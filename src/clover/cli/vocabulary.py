@@ -1,14 +1,18 @@
 """``clover vocabulary``: let a trained draft propose from the frequent tokens only."""
 
 import sys
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clover import options
-from clover.cli.trained import load_trained, samples_of, save_copy
+from clover.cli.trained import load_trained, save_copy, tell_problems, texts_of
 from clover.errors import UserError
 from clover.files import check_output_directory
+
+if TYPE_CHECKING:
+    from clover.data import Sample, Texts
 
 
 def vocabulary(
@@ -38,7 +42,9 @@ def vocabulary(
     check_size(size, model.vocab_size)
     if not whole.trainable:
         raise UserError(f"{name} has no lm_head to read less of")
-    counts = token_counts(samples_of(model, data), model.vocab_size)
+    parts = texts_of(model, data)
+    counts = token_counts(_known(parts, model.vocab_size), model.vocab_size)
+    tell_problems(parts)
     if not counts.sum():
         raise UserError("the texts hold no token that is learnt; give others")
     if whole.d2t is not None and size > len(whole.d2t):
@@ -50,3 +56,12 @@ def vocabulary(
     print(
         f"{output}: proposes from {size:,} of {model.vocab_size:,} tokens, {share:.1%} of those in the texts"
     )
+
+
+def _known(parts: "Sequence[Texts]", vocab_size: int) -> "Iterator[Sample]":
+    """All samples; UserError at one with a token that the target does not know."""
+    from clover.data.batching import check_tokens
+
+    for sample in (sample for part in parts for sample in part):
+        check_tokens([sample], vocab_size)
+        yield sample

@@ -1,7 +1,8 @@
 """Records of training files, each read when it is asked for, with errors that say where something is wrong.
 
 A .txt file is one text, a long one read in pieces of some 64 KiB, each cut after a whole line; .jsonl has one JSON
-object per line, .json an array of objects or one object; .parquet one row per record (extra `train`).
+object per line, .json an array of objects or one object; .parquet one row per record (extra `train`). The latter two
+are read into memory whole.
 
 A record is recognised by its fields, each record by itself; other fields are ignored:
 

@@ -212,12 +212,13 @@ def _first_turn(messages: Sequence[Message], where: str) -> tuple[Message, ...]:
 def cut_text(text: str, name: str, prompt_tokens: int) -> Iterator[Task]:
     """Cut a text into prompts, about every 2,000 characters, each after a whole line where lines are that short."""
     ends = [(text.find("\n", at, at + _STRIDE) + 1) or at for at in range(_STRIDE, len(text), _STRIDE)]
+    line, counted = 1, 0
     for end in ends or [(len(text) + 1) // 2]:
+        line, counted = line + text.count("\n", counted, end), end
         start = max(0, end - _CHARACTERS_PER_TOKEN * prompt_tokens)
         # A line break at the end would be a token of its own, which seldom stands in the middle of a text.
         before = text[start:end].rstrip("\n")
         if before.strip():
-            line = text.count("\n", 0, end) + 1
             yield Task(Path(name).stem, f"{name}, line {line}", text=before, window=(-prompt_tokens, None))
 
 

@@ -33,6 +33,10 @@ class Texts:
     def __len__(self) -> int:
         return len(self._samples)
 
+    def __iter__(self) -> Iterator[Sample]:
+        """All that can be used, in order."""
+        return iter(self._samples)
+
     def load(self, row: int) -> Record | Sample | None:
         return self._samples[row]
 
@@ -76,10 +80,18 @@ class FileTexts(Texts):
         return self._ends[-1] if self._ends else 0
 
     def __iter__(self) -> Iterator[Sample]:
-        """All samples in the order of the files, tokenized as they are asked for."""
+        """All samples in the order of the files, tokenized as they are asked for.
+
+        UserError after the last one if none has a token to be learnt.
+        """
+        last: list[Sample] = []
         for start in range(0, len(self), _TOGETHER):
             loaded = map(self.load, range(start, min(start + _TOGETHER, len(self))))
-            yield from self.encode([text for text in loaded if text is not None])
+            samples = self._encode([text for text in loaded if text is not None])
+            self._checked = self._checked or any(bool(sample.loss_mask.any()) for sample in samples)
+            last = samples or last
+            yield from samples
+        self._check(last)
 
     def load(self, row: int) -> Record | None:
         file = bisect_right(self._ends, row)
@@ -91,14 +103,23 @@ class FileTexts(Texts):
         return with_stand_ins(record) if self.stand_ins else record
 
     def encode(self, texts: Sequence[Record | Sample]) -> list[Sample]:
-        records = [text for text in texts if isinstance(text, Record)]
-        samples = encode_records(records, self.tokenizer, self.eos_token_ids, self._leave_out)
-        if records and not self._checked:
-            if not samples:
-                raise UserError(next(iter(self.problems.values())))
-            check_learnt(samples, self.tokenizer)
-            self._checked = True
+        samples = self._encode(texts)
+        if texts:
+            self._check(samples)
         return samples
+
+    def _check(self, samples: Sequence[Sample]) -> None:
+        """UserError if no token of these, or of any before, is to be learnt."""
+        if self._checked:
+            return
+        if not samples:
+            raise UserError(next(iter(self.problems.values())))
+        check_learnt(samples, self.tokenizer)
+        self._checked = True
+
+    def _encode(self, texts: Sequence[Record | Sample]) -> list[Sample]:
+        records = [text for text in texts if isinstance(text, Record)]
+        return encode_records(records, self.tokenizer, self.eos_token_ids, self._leave_out)
 
     def _leave_out(self, record: Record, error: UserError) -> None:
         self.problems[record.where] = f"{record.where}: {error}"

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clover.data import Batch, Batches, Sample, Texts
+from clover.data import Batch, Batches, Texts
 from clover.data.batching import first_batches
 from clover.drafts import DraftModel
-from clover.drafts.copies import Guesses, copied_in, joined
+from clover.drafts.copies import Copied, Guesses, copied_in, joined
 from clover.drafts.vocabulary import draft_indices
 from clover.features import Features, compute_features
 from clover.target import TargetModel
@@ -31,7 +31,9 @@ def guesses_of(
     """
     learnt, target, d2t, device = batch.predicted_mask[:, 2:], draft.target, draft.d2t, outputs.device
     states, wanted = outputs[:, :-2][learnt], features.hidden_target[:, 1:-1][learnt]
-    tokens, matching = (found[:, 1:-1][learnt] for found in copied_in(batch.tokens))
+    nothing = Copied(batch.tokens, torch.zeros_like(batch.tokens))
+    copies = copied_in(batch.tokens) if draft.may_copy else nothing
+    tokens, matching = (found[:, 1:-1][learnt] for found in copies)
     known = torch.arange(target.vocab_size, device=device)
     known = known if d2t is None else draft_indices(d2t, target.vocab_size)
     hits, parts = torch.zeros(0 if d2t is None else len(d2t), dtype=torch.long, device=device), []
@@ -48,11 +50,13 @@ def guesses_of(
     return joined(parts), hits
 
 
-def some_batches(samples: Sequence[Sample], target: TargetModel, tokens: int) -> list[Batch]:
-    """Batches of texts in memory, drawn at random, until they hold so many tokens, padding counted."""
-    length = min(_WINDOW, target.context_length)
-    batches = Batches(Texts(samples), length, _WINDOW, 0, vocab_size=target.vocab_size)
-    return list(first_batches(batches.epoch(), tokens))
+def some_batches(parts: Sequence[Texts], target: TargetModel, tokens: int) -> list[Batch]:
+    """Batches of texts, drawn at random, as many tokens of each part, so many in all, padding counted."""
+    length, found = min(_WINDOW, target.context_length), list[Batch]()
+    for texts in parts:
+        batches = Batches(texts, length, _WINDOW, 0, vocab_size=target.vocab_size)
+        found += first_batches(batches.epoch(), -(-tokens // len(parts)))
+    return found
 
 
 @torch.no_grad()
