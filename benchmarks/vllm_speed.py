@@ -137,6 +137,7 @@ def _engine(options: argparse.Namespace, draft: Path | None = None) -> LLM:
 
 def _own(options: argparse.Namespace, draft: str, target: TargetModel) -> Clover:
     loaded = load_draft(assets.draft_place(draft), target)
+    loaded.copy_nothing()  # vLLM has no place for it
     engine = Engine(target, loaded, parse_tree(f"chain:{options.drafted}"))
     engine.draft = loaded.for_inference(exact=True)
     return Clover(engine)

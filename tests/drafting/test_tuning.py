@@ -83,6 +83,7 @@ def test_lines_go_through_their_points_and_never_fall_beyond_them():
     assert on_line(points, 0) == 4.0  # where the first two fall, it is level
     assert on_line([(1.0, 3.0), (2.0, 1.0)], 9) == 1.0
     assert on_line([(3.0, 7.0)], 100) == 7.0
+    assert on_line([(1.0, 3.0), (1.0, 2.0)], 1) == on_line([(1.0, 3.0), (1.0, 2.0)], 5) == 3.0
     assert on_line([(2.0, 1.0), (3.0, 3.0)], 0) == 0.0
 
 

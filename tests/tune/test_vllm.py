@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from clover.drafts import Clover1Draft
+from clover.drafts import Clover1Draft, RecallDraft
 from clover.errors import UserError
 from clover.measure_options import TuneOptions
 from clover.target import TargetModel
@@ -87,6 +87,19 @@ def test_the_whole_of_it(options: TuneOptions):
     written = json.loads(Path(options.output).read_text())
     assert written.get("num_speculative_tokens", 0) == best.drafted
     assert "--for vllm" in found["provenance"]["command"]
+
+
+def test_tau_is_that_of_a_draft_that_copies_nothing(options, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "clover.tune.run.Tuner.rank_paths", lambda self, *_: seen.append(self.draft) or [((0,),)]
+    )
+    target = TargetModel.load(options.target)
+    RecallDraft.from_target(target, copy_shares=[0.5] * 4).save_pretrained(options.output.parent / "copying")
+    quiet = Console(file=io.StringIO())
+    told = replace(options, draft=str(options.output.parent / "copying"))
+    run_tune_vllm(told, quiet, quiet)
+    assert not seen[0].copies
 
 
 def test_without_vllm_and_without_a_file_it_says_what_to_do(run_clover, monkeypatch):

@@ -145,6 +145,8 @@ def write_entry(path: str | os.PathLike[str], tuning: Tuning) -> None:
 def on_line(points: Sequence[tuple[float, float]], x: float) -> float:
     """Piecewise linear through points with rising x; beyond the ends on the line of the last two, never falling there.
 
+    Of two points with equal x the higher one counts.
+
     >>> on_line([(1, 1.0), (3, 2.0), (4, 2.0)], 2), on_line([(1, 1.0), (3, 2.0)], 5)
     (1.5, 3.0)
     """
@@ -152,6 +154,8 @@ def on_line(points: Sequence[tuple[float, float]], x: float) -> float:
         return points[0][1]
     right = min(max(bisect_right([at for at, _ in points], x), 1), len(points) - 1)
     (x0, y0), (x1, y1) = points[right - 1], points[right]
+    if x0 == x1:
+        return max(y0, y1)
     slope = (y1 - y0) / (x1 - x0)
     if not x0 <= x <= x1:
         slope = max(slope, 0.0)

@@ -98,6 +98,9 @@ class DraftModel(PreTrainedModel):
         """Set how much a session copies, by guesses on held-out texts; returns the shares, None for nothing."""
         return None
 
+    def copy_nothing(self) -> None:
+        """Let sessions copy nothing from the text, as in engines that have no place for it."""
+
     @classmethod
     def losses(cls) -> dict[str, LossConfig]:
         """What this system can be trained by: its default, its paper's, if it has one, and one that all have."""

@@ -172,6 +172,9 @@ class RecallDraft(DraftModel):
         self.config.copy_shares = fit_shares(guesses)
         return self.config.copy_shares
 
+    def copy_nothing(self) -> None:
+        self.config.copy_shares = None
+
     def new_session(self, batch_size: int, capacity: int) -> RecallSession:
         weight, heads = self.projector.weight, self.layer.num_heads
         width = len(weight) // heads

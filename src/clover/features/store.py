@@ -244,7 +244,7 @@ def write_features(
         stop = min(start + _TOGETHER, len(texts))
         loaded = [text for row in range(start, stop) if (text := texts.load(row)) is not None]
         pending += _run(target, texts.encode(loaded), config)
-        size = sum(features.hidden_target.nbytes for _, features in pending)
+        size = sum(_stored_bytes(features) for _, features in pending)
         due = size >= _SHARD_BYTES or time.monotonic() - saved >= _SHARD_SECONDS or stop == len(texts)
         if due and pending:
             index = replace(index, shards=[*index.shards, _write_shard(path, pending, stop, index)])
@@ -283,9 +283,17 @@ def _run(
     for group in grouped([found[i] for i in order], max(config.batch_tokens, config.max_length)):
         features = compute_features(target, collate(group).tokens.to(target.device), config.hidden_state)
         for row, (number, window) in enumerate(zip(islice(numbers, len(group)), group, strict=True)):
-            part = (features.hidden_input[row, : window.size], features.hidden_target[row, : window.size])
-            states[number] = Features(*(state.to("cpu", torch.bfloat16, copy=True) for state in part))
+            read, wanted = (
+                state[row, : window.size].to("cpu", torch.bfloat16, copy=True)
+                for state in (features.hidden_input, features.hidden_target)
+            )
+            states[number] = Features(wanted if config.hidden_state == "post_norm" else read, wanted)
     return ((window, states[number]) for number, window in enumerate(found))
+
+
+def _stored_bytes(features: Features) -> int:
+    read, wanted = features.hidden_input, features.hidden_target
+    return wanted.nbytes + (0 if read is wanted else read.nbytes)
 
 
 def _write_shard(path: Path, pending: Sequence[tuple[Sample, Features]], texts: int, index: _Index) -> _Shard:

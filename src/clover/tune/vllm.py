@@ -137,6 +137,7 @@ def run_tune_vllm(
     with Progress(errors) as progress:
         progress.say("loading target and draft")
         tuner = Tuner(options)
+        tuner.draft.copy_nothing()  # vLLM has no place for it
         if costs is None:
             progress.say("timing vLLM's steps")
             costs = _measured(tuner)

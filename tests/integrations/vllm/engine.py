@@ -10,7 +10,6 @@ import torch
 
 from clover import assets
 from clover.drafts import DraftModel
-from clover.drafts.recall import RecallConfig
 from clover.target import TargetModel
 
 SYSTEMS = ("clover1", "clover2", "recall")
@@ -126,8 +125,7 @@ def own_chains(
     Args:
         fed: tokens that the draft was told in the place of the text's, by the position before them.
     """
-    if isinstance(draft.config, RecallConfig):
-        draft.config.copy_shares = None
+    draft.copy_nothing()
     known: list[tuple[tuple[int, ...], torch.Tensor]] = []  # whole texts and the target's states there
     own = {}
     for chain in sorted(set(chains), key=lambda chain: -len(chain.text)):

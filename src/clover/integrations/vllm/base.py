@@ -34,7 +34,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 from vllm.model_executor.models import ModelRegistry
 
 from clover.drafts.config import check_options
-from clover.drafts.vocabulary import check_map
+from clover.drafts.vocabulary import check_map, over_all_tokens
 from clover.integrations.vllm import MADE_FOR, TESTED
 
 _log = init_logger(f"vllm.{__name__}")
@@ -160,8 +160,9 @@ class CloverForCausalLM(nn.Module):
         logits = outputs @ self._reduced.T
         if get_tensor_model_parallel_world_size() > 1:
             logits = tensor_model_parallel_all_gather(logits)
-        whole = logits.new_full((len(outputs), self.vocab_size), float("-inf"))
-        return whole.index_copy_(1, self.draft.d2t, logits[:, : len(self.draft.d2t)])
+        assert self.draft.d2t is not None
+        own = logits[:, : len(self.draft.d2t)]
+        return over_all_tokens(own, self.draft.d2t, self.vocab_size, -torch.inf)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Load the draft's own weights; those of the augmenting layers go to `load_layers`."""
