@@ -111,9 +111,10 @@ def test_a_tuning_beside_the_draft_is_used_where_it_fits(pair: tuple[Path, Path]
 def test_stop_strings_end_the_text(model: Clover) -> None:
     whole = model.generate("the cat", max_new_tokens=30, ignore_eos=True).text
     stop = whole[len(whole) // 2 :][:2]
-    result = model.generate("the cat", max_new_tokens=30, ignore_eos=True, stop=[stop])
-    assert result.text == whole[: whole.index(stop)]
-    assert result.finish_reason == "stop"
+    for given in ([stop], stop):
+        result = model.generate("the cat", max_new_tokens=30, ignore_eos=True, stop=given)
+        assert result.text == whole[: whole.index(stop)]
+        assert result.finish_reason == "stop"
 
 
 def test_a_conversation_says_what_a_fresh_run_would_say(model: Clover) -> None:

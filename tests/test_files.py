@@ -8,7 +8,15 @@ import torch
 from safetensors.torch import save_file
 
 from clover.errors import UserError
-from clover.files import beside, output_directory, read_json, work_directory, write_json, write_text
+from clover.files import (
+    beside,
+    check_output_file,
+    output_directory,
+    read_json,
+    work_directory,
+    write_json,
+    write_text,
+)
 
 needs_permissions = pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may write anywhere"
@@ -88,8 +96,15 @@ def test_overwrite_that_fails_keeps_the_old_files(tmp_path: Path) -> None:
     assert names(tmp_path) == ["draft"]
 
 
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), (UserError, "disk is full")),
+        (KeyboardInterrupt(), (KeyboardInterrupt, None)),
+    ],
+)
 def test_old_files_come_back_when_the_last_step_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException, told: tuple[type, str | None]
 ) -> None:
     final = tmp_path / "draft"
     final.mkdir()
@@ -98,11 +113,11 @@ def test_old_files_come_back_when_the_last_step_fails(
 
     def fail_for_the_new(self: Path, target: Path) -> Path:
         if self.name.endswith(".partial"):
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise failure
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", fail_for_the_new)
-    with pytest.raises(UserError, match="disk is full"), output_directory(final, overwrite=True):
+    with pytest.raises(told[0], match=told[1]), output_directory(final, overwrite=True):
         pass
     assert names(final) == ["old"]
     assert names(tmp_path) == ["draft"]
@@ -203,6 +218,21 @@ def test_bad_json_is_named(tmp_path: Path, content: str | bytes | None, message:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(UserError, match=message):
         read_json(path)
+
+
+def test_a_link_stays_and_its_file_is_written(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    for text in ("first", "second"):
+        write_text(tmp_path / "link", text)
+        assert (tmp_path / "link").is_symlink() and (tmp_path / "file").read_text() == text
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for write in (check_output_file, lambda path: write_text(path, "x")):
+        with pytest.raises(UserError, match="is a device or a pipe"):
+            write(tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_one_process_at_a_time_works_in_a_directory(tmp_path: Path) -> None:

@@ -60,6 +60,8 @@ def load(
         compile: let `torch.compile` have the decoding steps, or name another of its backends. The first steps
             then take a minute or more.
     """
+    if plain and method not in (PLAIN, "auto"):
+        raise UserError(f"plain decoding has no method {method}; leave one of the two out")
     wanted = what_drafts(PLAIN if plain else method, tree)
     embedded = target is None
     if not isinstance(target, TargetModel):
@@ -137,7 +139,7 @@ class Clover:
         prompts: Prompt | Sequence[Prompt],
         *,
         max_new_tokens: int = 256,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
         ignore_eos: bool = False,
         batch_size: int = 8,
         **sampling: Any,
@@ -146,7 +148,7 @@ class Clover:
 
         Args:
             prompts: a string, a list of token ids or a conversation (a list of messages); or a list of these.
-            stop: strings before which a text ends.
+            stop: one string before which a text ends, or several.
             ignore_eos: go on after end-of-sequence tokens.
             batch_size: prompts that run together; one that has finished makes room for the next.
             sampling: fields of SamplingParams. Prompt number i is sampled with `seed + i`.
@@ -155,7 +157,7 @@ class Clover:
         listed: Sequence[Any] = [prompts] if single else prompts
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}; it must be at least 1")
-        common = {"max_new_tokens": max_new_tokens, "stop": tuple(stop), "ignore_eos": ignore_eos}
+        common = {"max_new_tokens": max_new_tokens, "stop": stop, "ignore_eos": ignore_eos}
         requests = [self.request(p, sequence=i, **common, **sampling) for i, p in enumerate(listed)]
         finished = {
             e.index: e.generation for e in self.engine.run(requests, max_sequences=batch_size) if e.generation
@@ -178,7 +180,7 @@ class Clover:
         prompt: Prompt,
         *,
         max_new_tokens: int = 256,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
         ignore_eos: bool = False,
         sequence: int = 0,
         **sampling: Any,
@@ -187,7 +189,8 @@ class Clover:
         params = SamplingParams(**sampling)
         params = replace(params, seed=params.seed + sequence)
         eos = () if ignore_eos else None
-        return Request(tuple(self.encode(prompt)), max_new_tokens, params, tuple(stop), eos)
+        ends = (stop,) if isinstance(stop, str) else tuple(stop)
+        return Request(tuple(self.encode(prompt)), max_new_tokens, params, ends, eos)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt: a string, token ids (returned as they are), or a list of messages."""

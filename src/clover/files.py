@@ -65,8 +65,12 @@ def _share(folder: Path) -> None:
 
 @contextmanager
 def output_file(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield the name of a temporary file beside `path`, which takes that name if the block succeeds."""
-    final = Path(path)
+    """Yield the name of a temporary file beside `path`, which takes that name if the block succeeds.
+
+    Of a link it is the file behind it that is written. UserError for what is no file, such as a device.
+    """
+    final = Path(os.path.realpath(path))
+    _check_regular(final)
     temporary = _beside(final, "partial")
     with written(final):
         try:
@@ -105,10 +109,16 @@ def check_output_file(path: Path) -> None:
     """Make the file's directory; UserError if `path` is a directory, or cannot be written."""
     if path.is_dir():
         raise UserError(f"{path} is a directory; give the name of a file")
+    _check_regular(path)
     with written(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(path.parent, os.W_OK):
         raise UserError(f"cannot write {path}: permission denied")
+
+
+def _check_regular(path: Path) -> None:
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise UserError(f"{path} is a device or a pipe, which cannot be replaced; give the name of a file")
 
 
 @contextmanager
@@ -328,7 +338,7 @@ def _replace_directory(new: Path, final: Path) -> None:
         final.rename(old)
     try:
         new.rename(final)
-    except OSError:
+    except BaseException:  # Ctrl-C may come between the two
         if old.exists():
             old.rename(final)
         raise

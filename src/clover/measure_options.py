@@ -179,9 +179,13 @@ class CostOptions(options.ModelOptions):
 
     prompts: options.Files = ()
     draft: Annotated[
-        str | None, option("A trained draft, whose sizes are used. Left out: random weights.", metavar="DIR")
+        str | None,
+        option("A trained draft, whose sizes are used. Left out: random weights.", metavar="NAME|DIR"),
     ] = None
-    system: Annotated[str, option("Draft system, as for `clover train`.", metavar="NAME")] = "recall"
+    system: Annotated[
+        str | None,
+        option("System of a draft yet to be made, as for `clover train`. Left out: recall.", metavar="NAME"),
+    ] = None
     draft_vocabulary: Annotated[
         int | None, option("Tokens that the draft will propose from (`clover vocabulary`).", min=1)
     ] = None

@@ -67,6 +67,8 @@ def test_a_trained_draft_tells_what_its_training_took(
         (("--max-minutes", -1), "--max-minutes"),
         (("--price", 0), "price is 0"),
         (("--serving-price", 1), "no price of training"),
+        (("--price", 1), "give --minutes"),
+        (("--draft", "d", "--system", "medusa"), "d has its system"),
         (("--draft", "d", "--draft-vocabulary", 9), "d has its vocabulary"),
         (("--draft", "missing"), "missing"),
         (("--system", "medusa", "--draft-vocabulary", 9999), "draft_vocabulary"),

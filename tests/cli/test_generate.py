@@ -127,6 +127,7 @@ def test_file_that_is_not_text_is_named(generate: Callable, tmp_path: Path) -> N
         (["x", "--batch-size", "0"], "batch-size"),
         (["x", "--tree", "oak"], "oak"),
         (["x", "--method", "fast"], "fast"),
+        (["x", "--plain", "--method", "draft"], "plain decoding has no method draft"),
         (["x", "--target", "missing/model"], "missing/model"),
     ],
 )

@@ -109,6 +109,7 @@ def test_a_second_signal_ends_what_runs(tmp_path: Path, number: signal.Signals) 
     [
         (["--port", "70000"], "--port"),
         (["--host", "not a host"], "cannot listen at not a host"),
+        (["--host", "a..b"], "cannot listen at a..b"),
         (["--api-key", ""], "API key is empty"),
         (["--max-sequences", "0"], "--max-sequences"),
     ],

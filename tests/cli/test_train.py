@@ -270,6 +270,7 @@ def test_bad_data_is_one_line(
         (["--regression-weight", "-1"], "regression-weight"),
         (["--batch-size", "0"], "batch-size"),
         (["--resume"], "nothing to resume"),
+        (["--regenerate-minutes", "1"], "bounds what --regenerate writes"),
     ],
 )
 def test_bad_options_are_one_line(

@@ -33,6 +33,7 @@ def test_tune_passes_its_options(run_clover: Callable, monkeypatch: pytest.Monke
         (["--max-minutes", "-1"], "max-minutes"),
         (["--target", "t"], "target model t cannot be loaded"),
         (["--draft", "lookup"], "--output FILE"),
+        (["--costs", "c.json"], "give --for vllm"),
     ],
 )
 def test_errors_are_one_line_and_exit_with_2(

@@ -47,6 +47,16 @@ def test_everything_is_written(tmp_path: Path) -> None:
     assert found["tau"] == 2.5 and found["provenance"]["command"] == "clover work"
 
 
+def test_files_are_there_even_if_nobody_reads_the_report(tmp_path: Path) -> None:
+    class Closed(io.StringIO):
+        def write(self, _: str) -> int:
+            raise BrokenPipeError
+
+    with pytest.raises(SystemExit):  # as rich ends a process whose reader has gone
+        publish(report(), Console(file=Closed()), json=tmp_path / "a.json")
+    assert json.loads((tmp_path / "a.json").read_text())["tau"] == 2.5
+
+
 def test_json_lines_and_standard_output() -> None:
     shown = console()
     publish(report([{"a": 1}, {"a": 2}]), shown, json=Path("-"))

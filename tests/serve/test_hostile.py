@@ -12,9 +12,12 @@ import hypothesis
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, strategies
+from pydantic import ValidationError
 from schemathesis.generation import GenerationMode
 
 from clover.api import Clover
+from clover.serve.bodies import ChatBody, CompletionBody
+from clover.serve.errors import unreadable
 from tests.serve.live import Live
 
 PATHS = ("/v1/completions", "/v1/chat/completions")
@@ -197,3 +200,29 @@ def test_what_is_no_http_is_answered_by_4xx(live: Live, sent: bytes) -> None:
         connection.sendall(sent)
         answer = connection.recv(4096)
     assert answer.startswith(b"HTTP/1.1 4"), answer
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "item"),
+    [
+        (CompletionBody, "prompt", "-1"),
+        (CompletionBody, "prompt", "[-1]"),
+        (CompletionBody, "prompt", "{}"),
+        (ChatBody, "messages", "{}"),
+        (ChatBody, "messages", '{"role": "user", "content": [{}]}'),
+    ],
+)
+def test_of_many_wrong_items_one_is_enough(kind: type[ChatBody], field: str, item: str) -> None:
+    with pytest.raises(ValidationError) as found:
+        kind.model_validate_json(f'{{"{field}": [{",".join([item] * 10_000)}]}}')
+    assert found.value.error_count() < 10
+    assert unreadable(found.value).param == field
+
+
+def test_null_asks_for_nothing_in_any_field() -> None:
+    known = {"prompt": "a", "logit_bias": {"5": 1.5}, "stop": None, "ignore_eos": None}
+    body = CompletionBody.model_validate_json(json.dumps(known | {"moderation": None}))
+    assert body.logit_bias == {5: 1.5} and not body.ignore_eos
+    for wrong in ({"moderation": True}, {"moderation": 0}, {"prompt": None}):
+        with pytest.raises(ValidationError):
+            CompletionBody.model_validate_json(json.dumps(known | wrong))

@@ -278,6 +278,14 @@ def test_a_client_that_does_not_read_stalls_nobody_and_is_cut_off(tiny_model: Cl
         deaf.close()
 
 
+def test_one_connection_is_one(tiny_model: Clover) -> None:
+    with serving(tiny_model, ServerOptions(max_connections=1)) as live:
+        assert live.send("GET", "/health")[0] == 200
+        with socket.create_connection(("127.0.0.1", live.port)):
+            wait_for(lambda: len(live.server.server_state.connections) == 1)
+            assert live.send("GET", "/health")[0] == 503
+
+
 def test_a_request_that_takes_too_long_is_ended(tiny_model: Clover) -> None:
     with serving(tiny_model, ServerOptions(request_seconds=0.05)) as live:
         status, answer = live.post("/v1/completions", LONG)

@@ -87,5 +87,10 @@ def test_metrics_count_what_ran(live: Live) -> None:
     assert new["clover_time_to_first_token_seconds_count"] == 1
     assert new["clover_inter_token_latency_seconds_count"] == steps - 1
     assert new['clover_request_success_total{finished_reason="length"}'] == 1
+    _, answer = live.post("/v1/completions", {"prompt": ["abc", "abc"], "n": 3, "max_tokens": 2})
+    assert (
+        metrics()["clover_prompt_tokens_total"] - after["clover_prompt_tokens_total"]
+        == (answer["usage"]["prompt_tokens"])
+    )
     assert after["clover_mean_acceptance_length"] >= 1
     assert after["clover_num_requests_running"] == after["clover_num_requests_waiting"] == 0

@@ -4,6 +4,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Annotated, NoReturn
 
 import typer
@@ -32,7 +33,7 @@ _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[2]
 app = typer.Typer(
     name="clover",
     help="Faster text from a language model with the same output: speculative decoding with Clover drafts.",
-    epilog="Every command takes the embedded target and draft when --target and --draft are left out.",
+    epilog="Most commands take the embedded target and draft where --target and --draft are left out.",
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -74,6 +75,9 @@ def _common(
 def main() -> NoReturn:
     """Run the command line of this process and leave with its exit code; a warning is one line, as an error is."""
     warnings.formatwarning = lambda message, *_, **__: f"clover: warning: {message}\n"
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # what a terminal's encoding lacks must not end a command
+            stream.reconfigure(errors="replace")
     sys.exit(run())
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clover.cli.generation import DraftingOptions
+from clover.drafting.prompt_lookup import LOOKUP
 from clover.errors import UserError
 from clover.options import takes_options
 from clover.serve.options import ServerOptions
@@ -30,8 +31,9 @@ def serve(options: ServeOptions) -> None:
 
     taken = listen(options.host, options.port)
     model = options.load()
-    drafts = model.engine.draft
-    draft = None if drafts is None else _last_name(options.draft or drafts.config.model_type)
+    drafts, draft = model.engine.draft, LOOKUP if options.tree == LOOKUP else None
+    if drafts is not None:
+        draft = _last_name(options.draft or drafts.config.model_type)
     name = options.name or _last_name(options.target or "clover-embedded")
     if options.api_key is None and options.host not in _LOCAL:
         print("clover serve: no API key: whoever reaches this address can use it", file=sys.stderr)

@@ -50,6 +50,10 @@ class TextOptions(options.ModelOptions):
     ] = None
     seed: options.Seed = 0
 
+    def __post_init__(self) -> None:
+        if self.regenerate_minutes is not None and not self.regenerate:
+            raise UserError("--regenerate-minutes bounds what --regenerate writes; give both, or neither")
+
     @property
     def files(self) -> tuple[str, ...]:
         """All training texts."""

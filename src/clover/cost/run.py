@@ -25,6 +25,7 @@ from clover.tune.timing import share_time
 
 _WANTED, _FEWEST = 80, 12  # steps of each tree: so many are wanted, so many are taken however late it is
 _CHAINS = (1, 2, 4, 8)
+_SYSTEM = "recall"  # of a draft yet to be made, where nobody chooses
 _TAUS = (2.0, 3.0, 4.0)  # at which a training pays, if none are given
 
 
@@ -47,7 +48,9 @@ def run_cost(options: CostOptions) -> None:
 def _check(options: CostOptions) -> list[TreeShape]:
     """The trees that were named; raises a UserError, before any time is spent, for what does not go together."""
     if not options.draft:
-        trainable_system(options.system)
+        trainable_system(options.system or _SYSTEM)
+    elif options.system is not None:
+        raise UserError(f"{options.draft} has its system; --system is for a draft yet to be made")
     elif options.draft_vocabulary is not None:
         raise UserError(
             f"{options.draft} has its vocabulary; --draft-vocabulary is for a draft yet to be made"
@@ -69,9 +72,9 @@ def _check(options: CostOptions) -> list[TreeShape]:
 def _draft(options: CostOptions, target: TargetModel) -> DraftModel:
     """The draft that was named, or a new one with random weights: steps take as long with any."""
     if options.draft is not None:
-        return load_usable(options.draft, target)
+        return load_usable(assets.draft_place(options.draft), target)
     torch.manual_seed(options.seed)
-    draft: Any = trainable_system(options.system).from_target(target)
+    draft: Any = trainable_system(options.system or _SYSTEM).from_target(target)
     if options.draft_vocabulary is not None:
         if options.draft_vocabulary > target.vocab_size:
             raise UserError(f"draft_vocabulary must be from 1 to the target's {target.vocab_size}")
@@ -81,8 +84,10 @@ def _draft(options: CostOptions, target: TargetModel) -> DraftModel:
 
 def _training(options: CostOptions) -> Training | None:
     """As long as the user says, or as is recorded; None where neither is known."""
-    seconds = recorded_seconds(options.draft) if options.draft else None
+    seconds = recorded_seconds(assets.draft_place(options.draft)) if options.draft else None
     seconds = seconds if options.minutes is None else 60 * options.minutes
+    if seconds is None and options.price is not None:
+        raise UserError("a price was given but not how long the training takes; give --minutes, too")
     return None if seconds is None else Training(seconds, options.price, options.serving_price)
 
 

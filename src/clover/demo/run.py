@@ -93,11 +93,7 @@ class _Demo:
             raise UserError(
                 "a draft of which the weights are no finite numbers cannot be shown; train it again"
             )
-        several = Counter(systems)
-        names = names or [
-            Path(place).name if several[system] > 1 else system
-            for place, system in zip(places, systems, strict=True)
-        ]
+        names = names or _names(places, systems)
         for name, engine in zip(names, engines, strict=True):
             yield of_engine(name, engine, tree)
 
@@ -165,3 +161,20 @@ class _Demo:
             },
             notes,
         )
+
+
+def _names(places: Sequence[str], systems: Sequence[str]) -> list[str]:
+    """What drafts are called: their system; where several have one, the directory; where that is not enough, its path.
+
+    >>> _names(["a/x", "b/x", "c"], ["recall", "recall", "eagle"])
+    ['a/x', 'b/x', 'eagle']
+    """
+    several, folders = Counter(systems), Counter(Path(place).name for place in places)
+    found = []
+    for place, system in zip(places, systems, strict=True):
+        name = Path(place).name if several[system] > 1 else system
+        taken = several[system] > 1 and (folders[name] > 1 or name in (*systems, PLAIN, TRANSFORMERS))
+        found.append(place if taken else name)
+    if len(set(found)) < len(found):
+        raise UserError("two of the drafts are the same; name each once")
+    return found

@@ -35,8 +35,8 @@ class Request:
     def __post_init__(self) -> None:
         if not self.prompt:
             raise UserError("the prompt is empty; give at least one token")
-        if self.max_new_tokens < 1:
-            raise UserError(f"max_new_tokens is {self.max_new_tokens}; it must be at least 1")
+        if not isinstance(self.max_new_tokens, int) or self.max_new_tokens < 1:
+            raise UserError(f"max_new_tokens is {self.max_new_tokens!r}; it must be a whole number from 1 on")
         if "" in self.stop:
             raise UserError("a stop string is empty; leave it out")
 

@@ -94,16 +94,17 @@ def check_outputs(json: Path | None = None, picture: Path | None = None) -> None
 def publish(
     report: Report, console: Console | None = None, json: Path | None = None, picture: Path | None = None
 ) -> None:
-    """Print a report and write what is asked for, each file whole or not at all; UserError if one cannot be written.
+    """Write what is asked for, each file whole or not at all, and print a report; UserError if one cannot be written.
 
-    The JSON file "-" ends standard output with the JSON line.
+    Files come first: whoever reads the report may close the pipe. The JSON file "-" ends standard output with the JSON
+    line.
     """
-    console = console or standard_output()
-    report.print(console)
     if json is not None and json != _STDOUT:
         write_text(json, report.json())
     if picture is not None:
         save_picture(report.pictures[0].draw, picture)
+    console = console or standard_output()
+    report.print(console)
     for path in (json, picture):
         if path is not None and path != _STDOUT:
             say(console, f"wrote {path}")

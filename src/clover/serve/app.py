@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -102,13 +103,14 @@ def _generation(service: Service, kind: type[Body]) -> Callable[[Request], Await
     """The handler of a request that generates text."""
 
     async def generate(request: Request) -> Response:
+        arrived = time.perf_counter()
         service.worker.check_room()  # before a body is read that nobody has time for
         body = await _read(request, kind)
         with service.worker.entering():
             loop = asyncio.get_running_loop()
             asked = await loop.run_in_executor(service.asking.executor, service.asking.read, body)
         answer = Answer(asked, service.name, service.tokenizer)
-        stream = service.worker.submit(asked.requests, body.speculation)
+        stream = service.worker.submit(asked.requests, body.speculation is not False, arrived)
         if body.stream:
             return EventStream(stream, answer)
         with closing(stream):

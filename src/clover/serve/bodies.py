@@ -16,7 +16,8 @@ from pydantic import (
     field_validator,
 )
 
-_NOTHING = (None, False, "none", "auto", "default", [], {})  # ways of not asking for something
+_EMPTY = [None, False, [], {}]  # ways of not asking for something, in any field
+_NOTHING = (*_EMPTY, "none", "auto", "default")
 
 
 def _refused(what: str, *also: Any) -> Any:
@@ -28,6 +29,14 @@ def _refused(what: str, *also: Any) -> Any:
             raise ValueError(f"this server does not support {what}; leave it out")
 
     return Annotated[None, BeforeValidator(refuse), WithJsonSchema({"enum": list(nothing)})]
+
+
+def _unknown(value: Any) -> None:
+    if not any(type(value) is type(one) and value == one for one in _EMPTY):
+        raise ValueError("this server does not know the field; leave it out")
+
+
+_Unknown = Annotated[None, BeforeValidator(_unknown), WithJsonSchema({"enum": _EMPTY})]
 
 
 class _Body(BaseModel):
@@ -59,7 +68,12 @@ class Message(_Body):
     """One message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[Annotated[TextPart, BeforeValidator(_only_text)]], Field(min_length=1)]
+    content: (
+        str
+        | Annotated[
+            list[Annotated[TextPart, BeforeValidator(_only_text)]], Field(min_length=1, fail_fast=True)
+        ]
+    )
     name: str | None = None
     refusal: str | None = None
     annotations: Any = None
@@ -86,6 +100,9 @@ class StreamOptions(_Body):
 class GenerationBody(_Body):
     """What both kinds of requests share."""
 
+    model_config = ConfigDict(extra="allow")  # as far as the next line lets them
+    __pydantic_extra__: dict[str, _Unknown]  # pyright: ignore[reportIncompatibleVariableOverride]
+
     model: str | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -111,8 +128,8 @@ class GenerationBody(_Body):
     ) = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    ignore_eos: bool = False
-    speculation: bool = True
+    ignore_eos: bool | None = None
+    speculation: bool | None = None
     # Said by clients, without a meaning here.
     user: str | None = None
     metadata: dict[str, str] | None = None
@@ -127,17 +144,18 @@ class GenerationBody(_Body):
         return options
 
 
+# A list may have a million items: the first that is wrong is enough.
+_Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, fail_fast=True)]
+
+
 class CompletionBody(GenerationBody):
     """The body of POST /v1/completions."""
 
     prompt: Annotated[
         str
-        | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
-        | Annotated[list[str], Field(min_length=1, max_length=128)]
-        | Annotated[
-            list[Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]],
-            Field(min_length=1, max_length=128),
-        ],
+        | _Tokens
+        | Annotated[list[str], Field(min_length=1, max_length=128, fail_fast=True)]
+        | Annotated[list[_Tokens], Field(min_length=1, max_length=128, fail_fast=True)],
         Field(union_mode="left_to_right"),
     ]
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -149,7 +167,7 @@ class CompletionBody(GenerationBody):
 class ChatBody(GenerationBody):
     """The body of POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None

@@ -52,6 +52,10 @@ class Metrics:
         self._running.set_function(running)
         self._waiting.set_function(lambda: max(held() - running(), 0))
 
+    def begin(self, prompt_tokens: int) -> None:
+        """Count the prompt of a text that gets its first tokens; 0 where another text of the request counted it."""
+        self._prompt.inc(prompt_tokens)
+
     def record(self, event: StepEvent, seconds: float, first: bool, speculates: bool) -> None:
         """Add a step of one text, so many seconds after the one before, or after the request's arrival."""
         count = len(event.tokens)
@@ -62,7 +66,6 @@ class Metrics:
             self._accepted.observe(count - 1)
         (self._first if first else self._between).observe(seconds)
         if event.generation is not None:
-            self._prompt.inc(event.generation.prompt_tokens)
             self._finished.labels(event.generation.finish_reason).inc()
 
     def text(self) -> bytes:

@@ -31,7 +31,7 @@ def listen(host: str, port: int) -> socket.socket:
         taken = socket.socket(family)
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind((host, port))
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise UserError(f"cannot listen at {host}:{port}: {one_line(error)}") from error
     return taken
 
@@ -86,7 +86,7 @@ def make_server(service: Service) -> Server:
         log_level="error",
         access_log=False,
         server_header=False,
-        limit_concurrency=settings.max_connections,
+        limit_concurrency=settings.max_connections + 1,  # the asking one is counted, too
     )
     return Server(config, service)
 

@@ -32,6 +32,7 @@ class Service:
             "owned_by": "clover",
             "draft": draft,
             "max_model_len": model.target.context_length,
+            "max_new_tokens": settings.max_new_tokens,
             "chat": _tells_roles_apart(self.tokenizer),
         }
 

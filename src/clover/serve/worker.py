@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Event
 from typing import NamedTuple
@@ -44,7 +44,8 @@ class _Ticket:
     choice: int
     request: Request
     lane: _Lane
-    submitted: float = field(default_factory=time.perf_counter)
+    arrived: float
+    prompt_tokens: int  # of the request's texts after one prompt the first counts them
     index: int | None = None
     last: float | None = None  # when its latest tokens came
 
@@ -80,12 +81,21 @@ class _Lane:
 class Stream:
     """The steps of one request's texts, in the event loop's thread. Close it, whatever happens."""
 
-    def __init__(self, worker: Worker, requests: Sequence[Request], lane: _Lane, seconds: float):
+    def __init__(
+        self, worker: Worker, requests: Sequence[Request], lane: _Lane, seconds: float, arrived: float
+    ):
         self._worker, self._waiting = worker, deque[Step]()
         self._ready, self._error = asyncio.Event(), None
         late = ApiError(408, f"it took longer than {seconds:g} s", "timeout")
-        self._limit = asyncio.get_running_loop().call_later(seconds, self.fail, late)
-        self.tickets = [_Ticket(self, choice, request, lane) for choice, request in enumerate(requests)]
+        left = max(seconds - (time.perf_counter() - arrived), 0.0)
+        self._limit = asyncio.get_running_loop().call_later(left, self.fail, late)
+        prompts = [request.prompt for request in requests]
+        self.tickets = [
+            _Ticket(
+                self, choice, request, lane, arrived, 0 if before is request.prompt else len(request.prompt)
+            )
+            for choice, (request, before) in enumerate(zip(requests, [None, *prompts], strict=False))
+        ]
         self._left = len(self.tickets)
 
     def put(self, step: Step) -> None:
@@ -174,10 +184,14 @@ class Worker:
         """Let `run` return after its present step; for any thread."""
         self._inbox.put(None)
 
-    def submit(self, requests: Sequence[Request], speculation: bool) -> Stream:
-        """Let requests run as soon as there is room; ApiError as `check_room`."""
+    def submit(self, requests: Sequence[Request], speculation: bool, arrived: float | None = None) -> Stream:
+        """Let requests run as soon as there is room; ApiError as `check_room`.
+
+        `arrived`, by `time.perf_counter`, is when the client's request came; None for now.
+        """
         self.check_room(len(requests))
-        stream = Stream(self, requests, self._lanes[speculation], self._seconds)
+        arrived = time.perf_counter() if arrived is None else arrived
+        stream = Stream(self, requests, self._lanes[speculation], self._seconds, arrived)
         for ticket in stream.tickets:
             self._held[ticket] = None
             self._inbox.put(lambda ticket=ticket: ticket.lane.add(ticket))
@@ -196,7 +210,7 @@ class Worker:
         if self.held + count <= self._most:
             return
         self._metrics.refused.inc()
-        waiting = [ticket.submitted for ticket in self._held if ticket.last is None]
+        waiting = [ticket.arrived for ticket in self._held if ticket.last is None]
         seconds = time.perf_counter() - min(waiting, default=time.perf_counter())
         retry = {"Retry-After": str(min(max(round(seconds), 1), 60))}
         raise ApiError(429, "too many requests are waiting; try again later", "queue_full", headers=retry)
@@ -260,8 +274,10 @@ class Worker:
         steps = []
         for event in events:
             ticket = lane.tickets[event.index]
+            if ticket.last is None:
+                self._metrics.begin(ticket.prompt_tokens)
             self._metrics.record(
-                event, now - (ticket.last or ticket.submitted), ticket.last is None, lane.speculates
+                event, now - (ticket.last or ticket.arrived), ticket.last is None, lane.speculates
             )
             ticket.last = now
             steps.append((ticket, Step(ticket.choice, event, seconds)))

@@ -55,6 +55,8 @@ def _check(options: TuneOptions) -> Path | None:
 
     Raises a UserError, before any time is spent, for what would fail at the end.
     """
+    if options.costs is not None:
+        raise UserError("--costs holds times of vLLM's steps; give --for vllm with it")
     check_outputs(options.json)
     if options.output is not None:
         return _writable(options.output)

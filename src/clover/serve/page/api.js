@@ -20,7 +20,7 @@ export const apiKey = {
   forget: () => sessionStorage.removeItem(KEY),
 };
 
-/** The model that the server serves: {id, draft, max_model_len, …}. */
+/** The model that the server serves: {id, draft, max_model_len, max_new_tokens, …}. */
 export async function servedModel() {
   const answer = await request("v1/models", {});
   const [model] = (await answer.json()).data ?? [];

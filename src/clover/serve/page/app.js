@@ -31,7 +31,7 @@ async function start() {
   const draft = model.draft ? `draft: ${model.draft}` : "no draft";
   byId("model").replaceChildren(make("span", { title: model.id }, model.id), make("span", { title: draft }, draft));
   byId("compare").disabled = !model.draft;
-  limitTokens(model.max_model_len);
+  limitTokens(Math.min(model.max_model_len, model.max_new_tokens ?? Infinity));
   byId("forget").hidden = !apiKey.get();
   byId("send").disabled = false;
   setMode(model.chat ?? true);
