@@ -32,6 +32,13 @@ def test_figures_equal_counting_by_hand():
             assert rate == sum(tried) / len(tried)
 
 
+def test_a_step_in_which_the_text_ends_says_nothing_of_the_depth_of_its_end():
+    acceptance = Acceptance()
+    for count, cut in ((4, False), (2, True), (1, True)):  # a chain of three that is always right
+        acceptance.record(count, 3, cut)
+    assert acceptance.acceptance_per_depth == [1.0, 1.0, 1.0] and acceptance.tau == 7 / 3
+
+
 def test_merging_equals_recording_together():
     rng = random.Random(1)
     for _ in range(50):

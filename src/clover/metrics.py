@@ -29,12 +29,16 @@ class Acceptance:
     attempts: list[int] = field(default_factory=list)
     drafted: int = 0
 
-    def record(self, count: int, drafted_depth: int) -> None:
-        """Add a step: tokens emitted, the bonus token included, and the depth of the tree, 0 without a draft."""
+    def record(self, count: int, drafted_depth: int, cut: bool = False) -> None:
+        """Add a step: tokens emitted, the bonus token included, and the depth of the tree, 0 without a draft.
+
+        If the text ended within the step, it was `cut`: then the last token counts as the bonus token, and nothing is
+        known of the draft at its depth.
+        """
         assert 1 <= count <= drafted_depth + 1, (count, drafted_depth)
         _grow(self.histogram, count)
         self.histogram[count - 1] += 1
-        reached = min(count, drafted_depth)
+        reached = min(count - cut, drafted_depth)
         _grow(self.attempts, reached)
         for depth in range(reached):
             self.attempts[depth] += 1

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from clover.bench.metrics import Measured, metrics, step_seconds
+from clover.metrics import Acceptance
+from clover.report.statistics import Estimate
 from tests.bench.hand import DRAFT_STEP, LIMITS, drafted, method, plain, run, theirs
 
 
@@ -30,6 +34,17 @@ def test_errors_are_those_over_batches() -> None:
     assert metrics(fast, base, 1, 0.0).speedup_error == pytest.approx(0.0)
     uneven = metrics(measured("own tree", (0.5, 1.0, 3.0)), base, 1, 0.0)
     assert uneven.speedup == pytest.approx(6 / 4.5) and uneven.speedup_error
+
+
+def test_a_prompt_that_fills_batches_is_one_prompt() -> None:
+    parts = [Acceptance([steps, steps], [2 * steps], 2 * steps) for steps in (2, 3)]
+    parts[1] = Acceptance([1, 5], [6], 6)
+
+    def tau(times: int) -> Estimate:
+        one = replace(run(1.0, (), [4, 4]), acceptances=tuple(parts * times))
+        return Measured(method("own tree"), [[one]], prompts=2).tau
+
+    assert tau(8) == tau(1) and tau(1).error
 
 
 def test_share_of_the_ideal() -> None:

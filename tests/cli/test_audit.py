@@ -140,6 +140,7 @@ def test_only_trees_of_a_draft_need_one(
         (["--server", "http://x", "--trust-remote-code"], "leave out --trust-remote-code\n"),
         (["--server", "http://x", "--compile", "--no-float32"], "leave out --compile, --no-float32\n"),
         (["--tree", "hedge"], "hedge"),
+        (["--tree", "plain", "--batch-size", "1", "--max-prompts", "1"], "nothing is compared"),
         (["--prompts", "missing.json"], "missing.json"),
         (["--html", "."], "directory"),
         (["--against", "hope"], "against"),

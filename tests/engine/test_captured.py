@@ -5,6 +5,7 @@ The backend "eager" traces as the others do and then runs the operations as they
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,6 +91,14 @@ def test_dynamic_trees_are_captured(target: TargetModel, tree: str) -> None:
     engine = Engine(target, make_draft("clover2", target), parse_tree(tree), compile=BACKEND)
     assert tokens_of(run(engine, requests)) == tokens_of(run(Engine(target), requests))
     assert graphs() == 2
+
+
+@pytest.mark.parametrize("tree", ["budget:16", "eagle2:30"])
+def test_a_draft_may_run_more_nodes_than_a_dynamic_tree_keeps(target: TargetModel, tree: str) -> None:
+    draft = make_draft("eagle", target)
+    request = Request(tuple(random.Random(3).choices(range(3, VOCAB), k=100)), 24, eos=())
+    captured = Engine(target, draft, parse_tree(tree), compile=BACKEND)
+    assert tokens_of(run(captured, [request])) == tokens_of(run(Engine(target), [request]))
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
+from torch import Tensor
+from transformers import LlamaConfig
 
 from clover.engine import Decoding, Engine, PrefixStore, Request
 from clover.target import TargetModel
 from tests.engine.test_decoding import CASES, Watched, drain, engine_of
 from tests.engine.test_lossless import SETTINGS, run
-from tests.families import VOCAB, tiny_model
+from tests.families import VOCAB, tiny_config, tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +33,37 @@ def finished(decoding: Decoding, requests: list[Request]) -> list[tuple[tuple[in
         decoding.add(request)
     found = {event.index - first: event.generation for event in drain(decoding) if event.generation}
     return [(found[i].tokens, found[i].cached_tokens) for i in range(len(requests))]
+
+
+def rotary_that_depends_on_the_length() -> LlamaConfig:
+    config = tiny_config("llama").to_dict() | {"max_position_embeddings": 256}
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
+    return LlamaConfig(**config | {"rope_parameters": rope})
+
+
+@pytest.mark.parametrize(("family", "make"), [("gpt2", None), ("llama", rotary_that_depends_on_the_length)])
+def test_padding_of_a_chunk_stays_within_the_context(family: str, make: Callable | None) -> None:
+    engine, store = Engine(TargetModel(tiny_model(family, config=make and make()))), PrefixStore(2**24)
+    long, short = text(3, 250), text(4, 60)
+    requests = [Request(long, 4, eos=()), Request(short, 8, eos=())]
+    decoding = engine.open(2, store=store)
+    finished(decoding, [Request(long[:240], 2, eos=(), keep=True)])
+    found = finished(decoding, requests)
+    assert found[0][1] > 200
+    for request, (tokens, _) in zip(requests, found, strict=True):
+        assert tokens == run(engine, [request])[0].tokens
+
+
+def test_what_is_kept_holds_nothing_of_the_batch(target: TargetModel) -> None:
+    engine, store = engine_of(target, "recall", "clover2"), PrefixStore(2**24)
+    assert engine.draft is not None
+    finished(engine.open(3, store=store), [Request(text(i, 20), 6, eos=(), keep=True) for i in range(3)])
+    for kept in store._kept:
+        fresh = vars(engine.draft.new_session(1, 0))
+        held = {
+            name for name, value in vars(kept.session).items() if isinstance(value, Tensor) and value.numel()
+        }
+        assert held <= {name for name, value in fresh.items() if isinstance(value, Tensor)} - {"states"}
 
 
 @pytest.mark.usefixtures("small_caches")

@@ -191,6 +191,7 @@ def rank_with(logits: Tensor, text: list[int]) -> list[int]:
         config=SimpleNamespace(hidden_state="post_norm"),
         d2t=None,
         session_tokens=None,
+        target=SimpleNamespace(vocab_size=logits.shape[-1]),
         max_depth=1,
         new_session=lambda *_: FixedSession(logits),
     )

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from scipy.stats import chisquare
+from torch import Tensor
 from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
@@ -42,6 +43,27 @@ def llama() -> PreTrainedModel:
 @pytest.fixture(scope="module")
 def fast(llama):
     return clover.speculative(draft_for(llama), tree="chain:3")
+
+
+@torch.no_grad()
+def test_a_model_that_changes_is_followed():
+    model = tiny_model("llama", dtype=torch.float32)
+    fast = clover.speculative(draft_for(model), tree="chain:3")
+
+    def check(different: Tensor | None) -> Tensor:
+        expected = model.generate(**batch(), max_new_tokens=20)
+        assert model.generate(**batch(), max_new_tokens=20, custom_generate=fast).equal(expected)
+        assert different is None or not expected.equal(different)
+        return expected
+
+    first = check(None)
+    for weight in model.parameters():
+        weight.add_(torch.randn_like(weight), alpha=0.1)
+    second = check(first)
+    model.load_state_dict({name: value * 1.5 for name, value in model.state_dict().items()})
+    third = check(second)
+    model.model.layers[0].mlp.register_forward_hook(lambda module, given, output: -output)
+    check(third)
 
 
 # -- greedy ------------------------------------------------------------------------------------------------------------

@@ -39,10 +39,10 @@ def from_probs(probs: Iterable[tuple[float, float]]) -> float:
     """The p-value that tokens are draws, each from a distribution of its own.
 
     Args:
-        probs: of each token, and of all tokens that are more probable than it.
+        probs: of each token with all that are as probable, and of all tokens that are more probable than it.
 
-    Its place among them, most probable first, is uniform (probability integral transform); where in the token's own
-    share it is, is drawn by a fixed generator.
+    Its place among them, most probable first, is uniform (probability integral transform); where in the share of its
+    equals it is, is drawn by a fixed generator.
     """
     pairs = torch.tensor(list(probs), dtype=torch.float64).reshape(-1, 2)
     inside = torch.rand(len(pairs), dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -178,8 +178,8 @@ def _flip(rules: Rules, own: Tensor, shapes: Sequence[Tensor], at: int, expected
 
 
 def token_probs(rules: Rules, logits: Tensor, at: Tensor) -> tuple[tuple[float, float], ...]:
-    """Of the tokens that stand at `at`, and of all that are more probable there."""
+    """Of the tokens that stand at `at` with all that are as probable, and of all that are more probable there."""
     probs = rules.probs(logits, at)
     own = probs.gather(1, rules.new[:, None])
-    above = torch.where(probs > own, probs, 0.0).sum(1)
-    return tuple(zip(own[:, 0].tolist(), above.tolist(), strict=True))
+    equal, above = (torch.where(some, probs, 0.0).sum(1) for some in (probs == own, probs > own))
+    return tuple(zip(equal.tolist(), above.tolist(), strict=True))

@@ -20,6 +20,7 @@ from clover.audit.report import CLEAN, make_report
 from clover.audit.trace import TracedTarget, trace
 from clover.data.tasks import fitting, read_tasks, spread
 from clover.drafting.prompt_lookup import LOOKUP
+from clover.drafts import load_usable
 from clover.engine import Engine
 from clover.errors import UserError
 from clover.evaluate.run import choose_prompts
@@ -75,6 +76,9 @@ def _check(options: AuditOptions) -> None:
         raise UserError(f"--server is audited as it runs; leave out {given}")
     for tree in options.trees:
         api.what_drafts(*_how(tree))
+    alone = set(options.trees) == {local.PLAIN} and set(options.batch_sizes) == {1}
+    if alone and options.against != "transformers":
+        raise UserError("nothing is compared: name a tree that drafts, or a --batch-size above 1")
     if options.prompts is not None:
         read_tasks([options.prompts])  # before a target is loaded
     check_outputs(options.json)
@@ -171,7 +175,10 @@ def _draft(options: AuditOptions, target: TargetModel) -> str | None:
     """Where the draft is; None if no tree needs one."""
     if {local.PLAIN, LOOKUP}.issuperset(_trees(options)):
         return None
-    return assets.draft_place(options.draft, None if options.target is None else target)
+    place = assets.draft_place(options.draft, None if options.target is None else target)
+    if place != LOOKUP:
+        load_usable(place, target)  # an engine would decode plainly without a word about it in the report
+    return place
 
 
 def _draft_name(options: AuditOptions, place: str | None) -> str:

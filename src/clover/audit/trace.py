@@ -83,7 +83,7 @@ def _agreeing(text: tuple[int, ...], known: tuple[int, ...], start: int, count: 
     if text[:start] != known[:start]:
         return 0
     same = 0
-    while same < count - 1 and text[start + same] == known[start + same : start + same + 1][0]:
+    while same < min(count, len(known) - start) - 1 and text[start + same] == known[start + same]:
         same += 1
     return min(same + 1, len(known) - start)
 

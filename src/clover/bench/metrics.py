@@ -7,7 +7,7 @@ speed-up divided by that. The speed-up counts the prefill and the ideal does not
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import torch
@@ -16,6 +16,7 @@ from clover.bench.ceilings import Limits
 from clover.bench.methods import Method
 from clover.engine import STEP_PHASES, Request
 from clover.interleaved import Run, acceptance_of, decode, speedups, texts_of
+from clover.metrics import Acceptance
 from clover.report.statistics import Estimate, ratio
 
 
@@ -65,12 +66,16 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Measured:
-    """One method in one setting: per round the run of each batch; `steps` (see `step_seconds`) and memory if known."""
+    """One method in one setting: per round the run of each batch; `steps` (see `step_seconds`) and memory if known.
+
+    Where batches are filled with prompts that came before (`make_batches`), `prompts` says how many are different.
+    """
 
     method: Method
     rounds: Sequence[Sequence[Run]]
     steps: dict[str, float] | None = None
     peak_memory: int | None = None
+    prompts: int | None = None
 
     @classmethod
     def of(cls, method: Method, rounds: Sequence[Sequence[Run]], requests: Sequence[Request]) -> Measured:
@@ -92,9 +97,11 @@ class Measured:
 
     @property
     def tau(self) -> Estimate:
-        """Tokens per step over texts, or over batches where the method tells no more."""
+        """Tokens per step over prompts, or over batches where the method tells no more."""
         parts = [part for run in self.rounds[0] for part in (run.acceptances or (run.acceptance,))]
-        return ratio([(part.emitted, part.steps) for part in parts])
+        different = min(self.prompts or len(parts), len(parts))
+        of_prompts = [sum(parts[at::different], Acceptance()) for at in range(different)]
+        return ratio([(part.emitted, part.steps) for part in of_prompts])
 
     def speedup(self, plain: Measured) -> Estimate:
         """That of all batches together; where texts differ, plain decoding is scaled to as many tokens."""
@@ -120,9 +127,15 @@ def metrics_of(
     runs: Mapping[str, Sequence[Sequence[Run]]],
     requests: Sequence[Request],
     limits: Limits | None = None,
+    prompts: int | None = None,
 ) -> list[Metrics]:
-    """The metrics of methods, plain decoding first, in one setting, whose `requests` are one of the batches."""
-    measured = [Measured.of(method, runs[method.name], requests) for method in methods]
+    """The metrics of methods, plain decoding first, in one setting, whose `requests` are one of the batches.
+
+    `prompts`: see `Measured`.
+    """
+    measured = [
+        replace(Measured.of(method, runs[method.name], requests), prompts=prompts) for method in methods
+    ]
     size, temperature = len(requests), requests[0].params.temperature
     return [metrics(one, measured[0], size, temperature, limits) for one in measured]
 

@@ -94,7 +94,7 @@ def _measure(bench: Bench, limits: Limits, progress: Progress) -> list[Metrics]:
         able = [one for one in bench.methods if one.refusal(size) is None]
         batches = bench.batches(size, temperature)
         runs = interleave({one.name: one.decode for one in able}, batches, bench.options.rounds, told)
-        found += metrics_of(able, runs, batches[0], limits)
+        found += metrics_of(able, runs, batches[0], limits, len(bench.prompts))
     return found
 
 

@@ -26,6 +26,7 @@ class RerankDrafter:
         self.d2t = draft.session_tokens
         self.beam = min(tree.beam, draft.target.vocab_size if self.d2t is None else len(self.d2t))
         self.max_nodes = 1 + min(tree.budget, self.beam * (1 + (self.max_depth - 1) * self.beam))
+        self.max_expanded = self.beam * (self.max_depth - 1)  # nodes that the draft runs at most
 
     def grow(self, given: DraftInput) -> TokenTree:
         session, logits = given.catch_up()

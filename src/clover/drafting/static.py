@@ -73,6 +73,7 @@ class StaticDrafter:
                 "give a narrower tree or a draft with a larger vocabulary"
             )
         self.shape, self.max_depth, self.max_nodes = shape, shape.max_depth, len(shape.parents)
+        self.max_expanded = self.max_nodes  # nodes that the draft runs at most
         self.levels = levels_of(shape, draft.target.device)
         self.d2t = draft.session_tokens
 

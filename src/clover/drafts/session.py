@@ -115,7 +115,10 @@ class FrontierSession:
         self.cache.crop(lengths)
 
     def copy_row(self, row: int) -> Self:
-        return self.on(self.cache.copy_row(row, self.lengths[row]))
+        fresh: Any = self.draft.new_session(
+            1, 0
+        )  # what this one holds beside its cache is of the whole batch
+        return fresh.on(self.cache.copy_row(row, self.lengths[row]))
 
     def fill_row(self, row: int, other: FrontierSession, length: int) -> None:
         self.cache.fill_row(row, other.cache, length)

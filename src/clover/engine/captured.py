@@ -103,7 +103,7 @@ class CapturedSteps:
         for part in earlier:
             session.commit(*part)
         rows, size = len(counts), row_size(batch)
-        session.cache.begin_fixed(self._width, self._width + drafter.max_nodes)
+        session.cache.begin_fixed(self._width, self._width + max(drafter.max_nodes, drafter.max_expanded))
         noise = batch.sampler.gumbel_noise(drafter.max_depth, drafter.d2t)
         given = _Growing(
             hidden=filled(hidden, (size, self._width)),

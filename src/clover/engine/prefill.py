@@ -76,7 +76,8 @@ class Prefill:
         text = [one.request.prompt[one.prefilled : one.prefilled + size + 1] for one in batch.sequences]
         tokens = torch.tensor([[*part, *[0] * (size + 1 - len(part))] for part in text], device=device)
         with batch.cache.first_rows(rows):
-            positions = batch.cache.positions(size)
+            # padding may reach beyond the last position that the target knows
+            positions = batch.cache.positions(size).clamp(max=self._target.position_limit - 1)
             batch.cache.begin(size)
             hidden = self._target.forward(
                 tokens[:rows, :-1], positions, batch.cache, None, self._hidden_state

@@ -61,7 +61,7 @@ class RunningSequence:
                 text += self._detokenizer.finish()
                 break
         emitted = tuple(self.tokens[before:])
-        self.acceptance.record(len(emitted), drafted_depth)
+        self.acceptance.record(len(emitted), drafted_depth, cut=len(emitted) < len(tokens))
         if not self._first_token_seconds:
             self._first_token_seconds = time.perf_counter() - self._started
         return StepEvent(self.index, emitted, text, self._generation(), tuple(path))

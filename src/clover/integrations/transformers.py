@@ -14,8 +14,9 @@ import inspect
 import os
 import sys
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
@@ -152,14 +153,14 @@ class _Engines:
 
 
 def _engine(model: hf.PreTrainedModel, asked: Speculative) -> Engine:
-    """The model's engine with this draft; set up once, unless the model is moved or rebuilt."""
+    """The model's engine with this draft; set up once, unless the model is moved or changed."""
     if any(module.training for module in model.modules()):
         raise UserError("the model is in training mode; call model.eval() first")
     kept: _Engines = model.__dict__.setdefault("_clover_engines", _Engines())
     head = model.get_output_embeddings()
     weight = getattr(head, "weight", None)
     place = None if weight is None else (weight.device, weight.dtype)
-    state = (head, place, model.config._attn_implementation)
+    state = (head, place, model.config._attn_implementation, *_contents(model))
     if kept.target is None or kept.state != state:
         kept.target, kept.state, kept.engines = _wrapped(model), state, {}
     draft = asked.draft
@@ -171,6 +172,14 @@ def _engine(model: hf.PreTrainedModel, asked: Speculative) -> Engine:
     if key not in kept.engines:
         kept.engines[key] = make_engine(kept.target, draft, asked.wanted)
     return kept.engines[key]
+
+
+def _contents(model: hf.PreTrainedModel) -> Iterator[Any]:
+    """What the engine has copies of: modules with their hooks, and the versions of all weights."""
+    for module in model.modules():
+        yield module, len(module._forward_hooks), len(module._forward_pre_hooks)
+    for weight in chain(model.parameters(), model.buffers()):
+        yield weight.data_ptr(), 0 if weight.is_inference() else weight._version
 
 
 def _bind(draft: DraftModel, target: TargetModel) -> None:

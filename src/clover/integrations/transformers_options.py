@@ -139,6 +139,9 @@ def _fields(
         return None
     for processor in processors:
         ignored = getattr(processor, "prompt_ignore_length", None)
+        penalty = isinstance(processor, hf.RepetitionPenaltyLogitsProcessor)
+        if penalty and ignored is None and any(padding):
+            return None  # it sees the padding, which the engine has not
         if ignored is not None and (isinstance(ignored, int) or ignored.tolist() != list(padding)):
             return None
         if (
