@@ -24,6 +24,7 @@ from clover.target import TargetModel
 from clover.tree import TokenTree
 from clover.verify import Verified, verify_on_host
 from tests.audit.conftest import NEW_TOKENS, audit_of, prompts_of
+from tests.families import tiny_model
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -35,6 +36,25 @@ def test_a_clean_engine_is_clean(target: TracedTarget) -> None:
     drafted = [way for way in found.ways if not way.name.startswith("plain")]
     assert min(way.tau for way in drafted) > 1.1 and max(way.tau for way in drafted) > 1.5
     assert 0 < max(way.worst for way in found.ways) < found.noise.most / 2
+
+
+@pytest.mark.parametrize(("factor", "off"), [(1.0, False), (1.001, True)])
+def test_a_copy_of_the_model_that_is_off_is_found(
+    factor: float, off: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = TracedTarget(TargetModel(tiny_model("llama", dtype=torch.float32)))
+    assert target.base is not target.model.base_model
+    forward = target.base.forward
+
+    def scaled(*given: Any, **named: Any) -> Any:
+        output = forward(*given, **named)
+        output.last_hidden_state = output.last_hidden_state * factor
+        return output
+
+    monkeypatch.setattr(target.base, "forward", scaled)
+    found = audit_of(target, ("chain:4",), (1,)).run()
+    assert any("copy of the model is off" in problem for problem in found.problems) == off
+    assert off or found.defects == 0
 
 
 def test_one_prompt_fills_every_batch_and_tests_every_processor(target: TracedTarget) -> None:

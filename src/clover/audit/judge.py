@@ -80,6 +80,7 @@ class Noise:
         worst: the largest error of one shape in units of the others'.
         changed: the largest share of tokens that a shape changes.
         positions: so many were measured.
+        copy: root mean square of the errors of the engine's copy of the model, in units of the unpatched model's.
     """
 
     logits: float = 0.0
@@ -87,6 +88,7 @@ class Noise:
     worst: float = 1.0
     changed: float = 0.0
     positions: int = 0
+    copy: float = 0.0
 
     @classmethod
     def of(cls, readings: Sequence[Reading]) -> Noise:
@@ -98,7 +100,11 @@ class Noise:
         others = ((squares.sum(0) - squares) / max(len(errors) - 1, 1)).clamp(min=0).sqrt()
         worst = float((errors / torch.maximum(others.clamp(min=typical), step)).max())
         changed = [sum(counts) / positions for counts in zip(*(one.changed for one in readings), strict=True)]
-        return cls(typical, float(pairs.square().mean().sqrt()), max(worst, 1.0), max(changed), positions)
+        copy, own = (
+            float(torch.maximum(part, step).square().mean().sqrt()) for part in (errors[:1], errors[1:])
+        )
+        pair = float(pairs.square().mean().sqrt())
+        return cls(typical, pair, max(worst, 1.0), max(changed), positions, copy / own)
 
     def allows(self, flip: Flip) -> bool:
         """Whether rounding explains it: a near-tie."""

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from clover.audit.distribution import from_probs
 from clover.audit.findings import Findings, compare
-from clover.audit.judge import Judge
+from clover.audit.judge import SAFETY, Judge
 from clover.audit.trace import trace
 from clover.engine import Engine, Request
 from clover.interleaved import Decode
@@ -102,7 +102,11 @@ class LocalAudit:
         told(0, "measuring the rounding")
         requests = [request for mode in self.modes for request in mode.requests]
         self.judge.calibrate(requests, [text for own in texts for text in own])
-        self.findings.noise = self.judge.noise
+        self.findings.noise = noise = self.judge.noise
+        if noise.copy > SAFETY:
+            self.findings.other.append(
+                f"the engine's copy of the model is off by {noise.copy:.3g} times the model's own rounding"
+            )
         for mode, reference in zip(self.modes, texts, strict=True):
             for tree, engine in self.engines.items():
                 for size in self.batch_sizes:

@@ -1,8 +1,9 @@
 """What the model itself says of a text, and how far rounding moves it: nothing of the engine takes part.
 
-The same text is run in shapes that round differently: as a whole by the unpatched model (the reference) and by the copy
-that the engine runs, in a batch, beside branches of a tree, and token by token and in short runs on transformers' own
-cache. What differs between them is rounding, because they are the same function.
+The same text is run in shapes that round differently: by the unpatched model as a whole (the reference), in a batch,
+beside branches of a tree, and token by token and in short runs on transformers' own cache; and as a whole by the copy
+that the engine runs. What differs between the former is rounding. The copy must not differ by much more
+(`clover.audit.judge.Noise`).
 
 Shapes: n new tokens, T tokens of the text, K shapes, V vocabulary.
 """
@@ -32,49 +33,45 @@ def reference_logits(target: TargetModel, texts: Tensor, new: int) -> Tensor:
 
 @torch.inference_mode()
 def other_shapes(target: TargetModel, text: Sequence[int], new: int, cached: bool) -> Iterator[Tensor]:
-    """The same logits [n, V] of one text in each other shape; without `cached` only the cheap ones."""
+    """The same logits [n, V] of one text in each other shape; without `cached` only the cheap ones.
+
+    The first ones are those of the engine's copy, all others of the unpatched model.
+    """
     tokens = torch.tensor([text[:-1]], device=target.device)
     base: Any = target.base
-    yield _logits(target, base(input_ids=tokens, use_cache=False), new)
+    yield target.logits(base(input_ids=tokens, use_cache=False).last_hidden_state[0, -new:])
     longer = torch.cat((tokens, tokens[:, :_MORE]), 1).expand(_ROWS, -1)
-    yield _logits(target, base(input_ids=longer, use_cache=False), new, tokens.shape[1])
-    yield _beside_branches(target, tokens, new)
+    kept = longer.shape[1] - tokens.shape[1] + new
+    model: Any = target.model
+    yield model(input_ids=longer, use_cache=False, logits_to_keep=kept).logits[0, -kept:][:new]
+    yield _beside_branches(model, tokens, new, target.dtype)
     if cached:
-        yield _in_runs(target, tokens, new, 1, 1)
-        yield _in_runs(target, tokens, new, _RUN, _RUN_ROWS)
+        yield _in_runs(model, tokens, new, 1, 1)
+        yield _in_runs(model, tokens, new, _RUN, _RUN_ROWS)
 
 
-def _logits(target: TargetModel, output: Any, new: int, end: int | None = None) -> Tensor:
-    """Of row 0, for the last n tokens before `end`."""
-    return target.logits(output.last_hidden_state[0, :end][-new:])
-
-
-def _beside_branches(target: TargetModel, tokens: Tensor, new: int) -> Tensor:
+def _beside_branches(model: Any, tokens: Tensor, new: int, dtype: torch.dtype) -> Tensor:
     """With nodes after it that see its beginning, each other not, by an explicit mask and explicit positions."""
     length = tokens.shape[1]
     branches = tokens[:, torch.arange(_BRANCHES) % length]
-    size = length + _BRANCHES
+    size, kept = length + _BRANCHES, new + _BRANCHES
     mask = torch.ones(size, size, dtype=torch.bool, device=tokens.device).tril()
     mask[length:, length:] = torch.eye(_BRANCHES, dtype=torch.bool, device=tokens.device)
     mask[length:, length // 2 : length] = False
     positions = torch.arange(size, device=tokens.device)
     positions[length:] = length // 2
-    added = torch.where(mask, 0.0, float("-inf")).to(target.dtype)[None, None]
-    base: Any = target.base
-    whole = torch.cat((tokens, branches), 1)
-    output = base(input_ids=whole, position_ids=positions[None], attention_mask=added, use_cache=False)
-    return _logits(target, output, new, length)
+    seen = {"attention_mask": torch.where(mask, 0.0, float("-inf")).to(dtype)[None, None]}
+    whole = {"input_ids": torch.cat((tokens, branches), 1), "position_ids": positions[None]}
+    return model(**whole, **seen, use_cache=False, logits_to_keep=kept).logits[0, -kept:][:new]
 
 
-def _in_runs(target: TargetModel, tokens: Tensor, new: int, size: int, rows: int) -> Tensor:
+def _in_runs(model: Any, tokens: Tensor, new: int, size: int, rows: int) -> Tensor:
     """On transformers' own cache, so many tokens at a time."""
-    base: Any = target.base
     tokens, start = tokens.expand(rows, -1), tokens.shape[1] - new
-    name, cache, parts = cache_argument(base), None, []
-    for run in (
-        [tokens[:, :start], *tokens[:, start:].split(size, dim=1)] if start else tokens.split(size, dim=1)
-    ):
-        output = base(input_ids=run, use_cache=True, **{name: cache})
+    name, cache, parts = cache_argument(model), None, []
+    runs = tokens[:, start:].split(size, dim=1)
+    for run in [tokens[:, :start], *runs] if start else runs:
+        output = model(input_ids=run, use_cache=True, logits_to_keep=size, **{name: cache})
         cache = cache_of(output)
-        parts.append(output.last_hidden_state[0])
-    return target.logits(torch.cat(parts)[-new:])
+        parts.append(output.logits[0])
+    return torch.cat(parts)[-new:]

@@ -111,8 +111,10 @@ class RemoteAudit:
     ) -> list[float]:  # fmt: skip
         """Note the first difference of each text; returns errors of log-probabilities where texts agree."""
         errors: list[float] = []
+        compared = 0  # tokens: after its first difference nothing of a text is
         for request, before, after in zip(requests, old, new, strict=True):
             first = _first_difference(before.tokens, after.tokens)
+            compared += len(after.tokens) if first is None else first + 1
             errors += _moved(before, after, first)
             if first is None:
                 continue
@@ -127,7 +129,7 @@ class RemoteAudit:
                 Difference(way.name, prompt, first + 1, expected, token, gap, noise, defect)
             )
         if not greedy and way.differences:
-            likely = 2 * way.tokens * self.findings.noise.pair / self.temperature
+            likely = 2 * compared * self.findings.noise.pair / self.temperature
             chance = torch.special.gammainc(torch.tensor(float(len(way.differences))), torch.tensor(likely))
             if float(chance) < _RARE:
                 count = len(way.differences)
