@@ -7,9 +7,9 @@ from math import inf
 import pytest
 import torch
 
-from clover.audit.judge import SAFETY, Flip, Judge, Noise
+from clover.audit.judge import SAFETY, Flip, Judge, Noise, token_probs
 from clover.audit.rules import Rules
-from clover.audit.trace import TracedTarget
+from clover.audit.trace import TracedTarget, _agreeing
 from clover.engine import Engine, Request
 from clover.sampling import Sampler, SamplingParams
 from clover.tree import TokenTree
@@ -32,6 +32,24 @@ def test_rules_choose_what_the_sampler_chooses(params: SamplingParams) -> None:
             probs = sampler.target_probs(logits[None, at : at + 1], tree)[0]
             torch.testing.assert_close(rules.probs(logits[at : at + 1], torch.tensor([at])), probs)
         sampler.commit(torch.tensor([[NEW[at]]]), torch.tensor([1]))
+
+
+def test_tokens_of_equal_probability_have_one_place_together() -> None:
+    rules = Rules(PROMPT, torch.tensor(NEW), SamplingParams(temperature=1.0))
+    logits = torch.full((4, 50), -4.0, dtype=torch.float64)
+    logits[2, 7] = 8.0
+    (equal, above), *_, last = token_probs(rules, logits, torch.arange(4))
+    assert (equal, above) == (pytest.approx(1.0), 0.0) and last == (pytest.approx(1.0), 0.0)
+    logits[0, :10] = 1.0
+    assert token_probs(rules, logits, torch.arange(1))[0][0] == pytest.approx(
+        10 * float(logits[0].softmax(0)[5])
+    )
+
+
+def test_what_runs_past_the_end_of_a_text_agrees_up_to_it() -> None:
+    assert _agreeing((5, 6, 7, 8), (5, 6), 0, 4) == 2
+    assert _agreeing((5, 6, 7, 8), (5, 9, 7, 8), 0, 4) == 2
+    assert _agreeing((5, 6, 7, 8), (4, 6, 7, 8), 1, 3) == 0
 
 
 def test_the_gap_is_what_logits_must_move() -> None:

@@ -112,6 +112,7 @@ OF_TEXT = [
     {"prefix_allowed_tokens_fn": allowed},
     {"bad_words_ids": [[4, 5], [41]], "forced_eos_token_id": 3},
     {"logits_processor": [SequenceBiasLogitsProcessor([[[7], 9.0]])], "repetition_penalty": 1.2},
+    {"logits_processor": [RepetitionPenaltyLogitsProcessor(1.9)]},
     {"logits_processor": [RepetitionPenaltyLogitsProcessor(1.9, prompt_ignore_length=2)]},
     {"logits_processor": [RepetitionPenaltyLogitsProcessor(1.9, torch.tensor([3, 6, 0, 5]))]},
     {"exponential_decay_length_penalty": (2, 1.5), "eos_token_id": 3},

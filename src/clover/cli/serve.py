@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clover.cli.generation import DraftingOptions
-from clover.drafting.prompt_lookup import LOOKUP
 from clover.errors import UserError
 from clover.options import takes_options
 from clover.serve.options import ServerOptions
@@ -28,6 +27,7 @@ def serve(options: ServeOptions) -> None:
     except ModuleNotFoundError as error:
         needed = "clover serve needs more packages: pip install fastapi prometheus_client uvicorn"
         raise UserError(f"{needed} ({error.name} is missing)") from error
+    from clover.drafting.prompt_lookup import LOOKUP
 
     taken = listen(options.host, options.port)
     model = options.load()
