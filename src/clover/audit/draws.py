@@ -64,8 +64,8 @@ def against_target(
     for number, (own, written) in enumerate(zip(requests, texts, strict=True), start=1):
         first, rest, impossible = _probs(judge, own[0], written)
         counts = torch.tensor([text[0] for text in written]).bincount(minlength=len(first))
-        possible = first.cpu() > 0  # rounding may move the bound of top-p; `impossible` judges the others
         expected = first.cpu() * len(written)
+        possible = expected > 0  # rounding may move the bound of top-p; `impossible` judges the others
         p_values[f"prompt {number}, first token"] = chi_square(counts[possible], expected[possible])
         later += rest
         if impossible:

@@ -35,7 +35,7 @@ def reference_logits(target: TargetModel, texts: Tensor, new: int) -> Tensor:
 def other_shapes(target: TargetModel, text: Sequence[int], new: int, cached: bool) -> Iterator[Tensor]:
     """The same logits [n, V] of one text in each other shape; without `cached` only the cheap ones.
 
-    The first ones are those of the engine's copy, all others of the unpatched model.
+    The first is that of the engine's copy, all others are of the unpatched model.
     """
     tokens = torch.tensor([text[:-1]], device=target.device)
     base: Any = target.base

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -62,6 +63,6 @@ def _known(parts: "Sequence[Texts]", vocab_size: int) -> "Iterator[Sample]":
     """All samples; UserError at one with a token that the target does not know."""
     from clover.data.batching import check_tokens
 
-    for sample in (sample for part in parts for sample in part):
+    for sample in chain.from_iterable(parts):
         check_tokens([sample], vocab_size)
         yield sample

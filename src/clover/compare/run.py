@@ -60,7 +60,8 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> None
     results, failed = options.folder / "results.jsonl", list[str]()
     try:
         if not options.report_only:
-            failed = Comparison(options, console).run()
+            with alone_in(_work_folder(options)):
+                failed = Comparison(options, console).run()
     except KeyboardInterrupt:
         console.print("interrupted; the same command goes on from here", highlight=False)
         if results.exists():
@@ -103,6 +104,10 @@ def write_report(records: Sequence[Record], folder: Path) -> Path:
     return folder / "report.html"
 
 
+def _work_folder(options: CompareOptions) -> Path:
+    return options.work or beside(options.folder, ".work")
+
+
 def _nameless(options: CompareOptions) -> CompareOptions:
     """The options with files and directories of this machine by their last names, as others repeat the command."""
     names = ("drafts", "prompts", "output", "work", "publish")
@@ -125,7 +130,7 @@ class Comparison:
         self.suite = suite = self._present(read_suite(options))
         self.command = command_line("compare", _nameless(options), files="suite")
         self.results = options.folder / "results.jsonl"
-        self.work = options.work or beside(options.folder, ".work")
+        self.work = _work_folder(options)
         self.done = read_records(self.results, mend=True) if self.results.exists() else []
         name = str(assets.TARGET) if suite.target == EMBEDDED else suite.target
         self.target = TargetModel.load(name, **options.loading)
@@ -163,18 +168,18 @@ class Comparison:
             )
         if waiting:
             self._check()
-        failed = dict[str, str]()  # by cell or draft
-        with alone_in(self.work), self.progress as progress:
+        failed = dict[Method | str, str]()  # by the draft that is missing, or by the cell
+        with self.progress as progress:
             progress.begin(len(cells), len(cells) - len(waiting))
             for number, cell in enumerate(waiting, len(cells) - len(waiting) + 1):
-                if any(self.plan.weights(draft) in failed for draft in cell.drafts):
+                if any(draft.method in failed for draft in cell.drafts):
                     progress.log(f"left out, because a draft is missing: {cell.label}")
                     continue
                 started = time.monotonic()
                 try:
                     result = self._train(cell) if cell.task is None else self._measure(cell)
                 except UserError as error:
-                    failed[cell.key if cell.task else self.plan.weights(*cell.drafts)] = str(error)
+                    failed[cell.key if cell.task else cell.drafts[0].method] = str(error)
                     progress.log(str(error))
                     continue
                 self._keep(cell, result, seconds := time.monotonic() - started)

@@ -26,7 +26,7 @@ from clover.drafts.session import DraftSession, FrontierSession, shifted
 from clover.drafts.vocabulary import check_map, check_size
 from clover.target import TargetModel
 from clover.target.attention import group_queries
-from clover.target.fast_linear import can_speed_up, fast_linear, linear_of, shared_copy, speed_up
+from clover.target.fast_linear import can_speed_up, fast_linear, linear_of, shared_copy, speed_up, versions
 
 DEEPEST = 16  # depths that a tree may have where a draft repeats one step and so has no end of its own
 
@@ -134,9 +134,9 @@ class DraftModel(PreTrainedModel):
         With `exact` it has no int8 weights and rounds none to bfloat16. The output is then the same for every number
         of input rows.
         """
-        versions = [(w.data_ptr(), 0 if w.is_inference() else w._version) for w in self.parameters()]
-        if exact not in self._fast or self._fast[exact][0] != versions:
-            self._fast[exact] = (versions, self._made_fast(exact))
+        present = versions(self.parameters())
+        if exact not in self._fast or self._fast[exact][0] != present:
+            self._fast[exact] = (present, self._made_fast(exact))
         return self._fast[exact][1]
 
     @torch.inference_mode(False)

@@ -115,9 +115,8 @@ class FrontierSession:
         self.cache.crop(lengths)
 
     def copy_row(self, row: int) -> Self:
-        fresh: Any = self.draft.new_session(
-            1, 0
-        )  # what this one holds beside its cache is of the whole batch
+        # What this session holds beside its cache is of the whole batch.
+        fresh: Any = self.draft.new_session(1, 0)
         return fresh.on(self.cache.copy_row(row, self.lengths[row]))
 
     def fill_row(self, row: int, other: FrontierSession, length: int) -> None:

@@ -283,12 +283,15 @@ def _run(
     for group in grouped([found[i] for i in order], max(config.batch_tokens, config.max_length)):
         features = compute_features(target, collate(group).tokens.to(target.device), config.hidden_state)
         for row, (number, window) in enumerate(zip(islice(numbers, len(group)), group, strict=True)):
-            read, wanted = (
-                state[row, : window.size].to("cpu", torch.bfloat16, copy=True)
-                for state in (features.hidden_input, features.hidden_target)
-            )
-            states[number] = Features(wanted if config.hidden_state == "post_norm" else read, wanted)
+            wanted = read = _kept(features.hidden_target[row, : window.size])
+            if config.hidden_state != "post_norm":
+                read = _kept(features.hidden_input[row, : window.size])
+            states[number] = Features(read, wanted)
     return ((window, states[number]) for number, window in enumerate(found))
+
+
+def _kept(states: Tensor) -> Tensor:
+    return states.to("cpu", torch.bfloat16, copy=True)
 
 
 def _stored_bytes(features: Features) -> int:

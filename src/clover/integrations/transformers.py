@@ -31,6 +31,7 @@ from clover.errors import UserError
 from clover.integrations.transformers_options import check_options, read_ends, read_prompts, row_options
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
+from clover.target.fast_linear import versions
 from clover.tree import Tree
 
 
@@ -178,8 +179,7 @@ def _contents(model: hf.PreTrainedModel) -> Iterator[Any]:
     """What the engine has copies of: modules with their hooks, and the versions of all weights."""
     for module in model.modules():
         yield module, len(module._forward_hooks), len(module._forward_pre_hooks)
-    for weight in chain(model.parameters(), model.buffers()):
-        yield weight.data_ptr(), 0 if weight.is_inference() else weight._version
+    yield from versions(chain(model.parameters(), model.buffers()))
 
 
 def _bind(draft: DraftModel, target: TargetModel) -> None:

@@ -4,6 +4,7 @@ Field names are OpenAI's; `top_k`, `min_p`, `repetition_penalty` and `ignore_eos
 `speculation` and `stream_options.include_speculation` are ours.
 """
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -20,19 +21,24 @@ _EMPTY = [None, False, [], {}]  # ways of not asking for something, in any field
 _NOTHING = (*_EMPTY, "none", "auto", "default")
 
 
+def _is_one_of(values: Iterable[Any], value: Any) -> bool:
+    """Whether a value is one of some, of its own type: 0 is not False."""
+    return any(type(value) is type(one) and value == one for one in values)
+
+
 def _refused(what: str, *also: Any) -> Any:
     """A field that clients may name, but not use; `also` asks for nothing in this one."""
     nothing = (*_NOTHING, *also)
 
     def refuse(value: Any) -> None:
-        if not any(type(value) is type(one) and value == one for one in nothing):
+        if not _is_one_of(nothing, value):
             raise ValueError(f"this server does not support {what}; leave it out")
 
     return Annotated[None, BeforeValidator(refuse), WithJsonSchema({"enum": list(nothing)})]
 
 
 def _unknown(value: Any) -> None:
-    if not any(type(value) is type(one) and value == one for one in _EMPTY):
+    if not _is_one_of(_EMPTY, value):
         raise ValueError("this server does not know the field; leave it out")
 
 

@@ -15,7 +15,7 @@ Shapes: O outputs, I inputs, both of one layer.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -146,6 +146,11 @@ def linear_of(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
     layer.weight = nn.Parameter(weight.detach().contiguous(), requires_grad=False)
     layer.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
     return layer
+
+
+def versions(weights: Iterable[Tensor]) -> list[tuple[int, int]]:
+    """Where weights are, and how often each was written; equal as long as copies of them hold."""
+    return [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]
 
 
 def shared_copy(module: AnyModule, keep: Sequence[object] = ()) -> AnyModule:
