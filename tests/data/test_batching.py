@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from clover.data import Batches, Position, Sample, Texts, batching, fingerprint, held_out
+from clover.data import Batches, Position, Sample, SampleTexts, batching, fingerprint, held_out
 from clover.errors import UserError
 
 
@@ -75,8 +75,8 @@ def test_epochs_follow_one_another_and_are_counted(
 
 def test_texts_are_loaded_block_by_block(samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = []
-    load = Texts.load
-    monkeypatch.setattr(Texts, "load", lambda self, row: (loaded.append(row), load(self, row))[1])
+    load = SampleTexts.load
+    monkeypatch.setattr(SampleTexts, "load", lambda self, row: (loaded.append(row), load(self, row))[1])
     monkeypatch.setattr(batching, "_BLOCK_TEXTS", 10)
     next(Batches(samples, 40, 200, seed=1))
     assert len(loaded) <= 20

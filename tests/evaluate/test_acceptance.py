@@ -110,6 +110,7 @@ def test_groups_add_up_and_have_errors_over_prompts() -> None:
     assert setting.all.total == sum((one.acceptance for one in continuations), Acceptance())
     json = setting.to_dict()
     assert json["tau"] == 2.5 and json["nodes"] == 3
+    assert json["per_prompt"] == [(3, 2), (3, 1), (4, 1)]  # new tokens and steps, group by group
     assert [(group["group"], group["tau"]) for group in json["groups"]] == [("a", 2.0), ("b", 4.0)]
     assert json["kinds"][0]["share"]["value"] == 0.75 and json["kinds"][0]["emitted"] == 4
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from clover.data import Batches, Sample, Texts
+from clover.data import Batches, Sample, SampleTexts, Texts
 from clover.drafts import Eagle3Draft, RecallDraft
 from clover.errors import UserError
 from clover.features import FeatureStore, StoreConfig, check_store, compute_features, store, write_features
@@ -27,7 +27,7 @@ def samples(count: int, seed: int = 0) -> Texts:
     torch.manual_seed(seed)
     lengths = torch.randint(5, 30, (count,)).tolist()
     tokens = [torch.randint(VOCAB, (length,), dtype=torch.int32) for length in lengths]
-    return Texts([Sample(t, torch.arange(len(t)) > 2) for t in tokens])
+    return SampleTexts([Sample(t, torch.arange(len(t)) > 2) for t in tokens])
 
 
 def config(target: TargetModel, texts: Texts, kind: str = "post_norm") -> StoreConfig:

@@ -7,7 +7,8 @@ from pathlib import Path
 import gguf
 import pytest
 import torch
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, modeling_gguf_pytorch_utils
+from transformers.utils import logging
 
 from clover.engine import Engine, Request
 from clover.errors import UserError
@@ -97,6 +98,15 @@ def test_a_configuration_beside_the_file_changes_nothing(file: Path, tmp_path: P
     (tmp_path / "m.gguf").write_bytes(file.read_bytes())
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     assert TargetModel.load(tmp_path, dtype="float32").tokenizer is not None
+
+
+def test_a_hidden_bar_leaves_standard_error_alone(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging, "_tqdm_active", False)
+    monkeypatch.setattr(modeling_gguf_pytorch_utils, "tqdm", modeling_gguf_pytorch_utils.tqdm)
+    TargetModel.load(str(file))
+    assert "de-quantizing" not in capfd.readouterr().err
 
 
 def test_several_files_and_other_files_are_refused(file: Path, tmp_path: Path) -> None:

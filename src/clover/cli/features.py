@@ -1,6 +1,9 @@
 """``clover features``: run the target over a corpus once, for several drafts to be trained from."""
 
+import shlex
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from clover.cli.texts import TextOptions, write_anew
@@ -17,6 +20,10 @@ if TYPE_CHECKING:
 class FeaturesOptions(TextOptions):
     """The options of `clover features`."""
 
+    output: Annotated[
+        Path,
+        option("Directory to write; it grows shard by shard, and --resume goes on with it.", metavar="DIR"),
+    ]
     hidden_state: Annotated[
         str,
         option(
@@ -30,7 +37,7 @@ class FeaturesOptions(TextOptions):
 @takes_options
 def features(options: FeaturesOptions) -> None:
     """Store the target's hidden states of training texts; clover train --features learns from them."""
-    from clover.data import Texts
+    from clover.data import SampleTexts
     from clover.target import HIDDEN_STATES
 
     output, kind = options.output, options.hidden_state
@@ -39,6 +46,8 @@ def features(options: FeaturesOptions) -> None:
     if not options.files:
         raise UserError("there is nothing to read: give --data")
     if not options.resume:
+        if (output / "index.json").exists():
+            raise UserError(f"{output} holds hidden states already; --resume goes on with them, or delete it")
         check_output_directory(output)
     model = options.load_target()
     opened = options.open(model)
@@ -46,7 +55,7 @@ def features(options: FeaturesOptions) -> None:
     resume = options.resume
     if options.regenerate:
         begun = (output / "index.json").exists()  # a store that has been begun holds what was written then
-        source = Texts(write_anew(options, model, opened, finished=begun)[0])
+        source = SampleTexts(write_anew(options, model, opened, finished=begun)[0])
         resume = resume and begun
     _store(model, source, options, resume)
     tell_left_out(opened.problems.values())
@@ -68,4 +77,7 @@ def _store(model: "TargetModel", source: "Texts", options: FeaturesOptions, resu
             progress.log(f"{len(source):,} texts, about {size / 1e6:,.0f} MB of hidden states")
 
         write_features(model, source, config, output, resume, show, tell)
-    print(f"{output}: {FeatureStore(output).tokens:,} tokens; clover train --features {output}")
+    print(f"{output}: {FeatureStore(output).tokens:,} tokens")
+    named = () if options.target is None else ("--target", options.target)
+    command = shlex.join(["clover", "train", *named, "--features", str(output), "--output", "DIR"])
+    print(f"learn from them: {command}", file=sys.stderr)

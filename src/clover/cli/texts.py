@@ -48,7 +48,12 @@ class TextOptions(options.ModelOptions):
             "bfloat16 or float32. Left out: the one in which this machine multiplies faster.", metavar="DTYPE"
         ),
     ] = None
-    seed: options.Seed = 0
+    seed: Annotated[
+        int,
+        _given(
+            "Decides what is drawn: starting values, order, sampled texts.", metavar="N", min=0, max=2**62
+        ),
+    ] = 0
 
     def __post_init__(self) -> None:
         if self.regenerate_minutes is not None and not self.regenerate:

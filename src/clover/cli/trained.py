@@ -47,12 +47,13 @@ def save_copy(draft: "DraftModel", name: str, output: Path, overwrite: bool) -> 
 
 def texts_of(target: "TargetModel", files: Sequence[str]) -> list["Texts"]:
     """The texts of files, in two parts at most: those named .regenerated.jsonl hold what a target wrote before."""
-    from clover.data import FileTexts, Texts
+    from clover.data import FileTexts, SampleTexts
     from clover.regenerate import read_regenerated
 
-    parts, others = list[Texts](), [file for file in files if not file.endswith(_WRITTEN)]
+    parts: list[Texts] = []
+    others = [file for file in files if not file.endswith(_WRITTEN)]
     if written := [Path(file) for file in files if file.endswith(_WRITTEN)]:
-        parts.append(Texts([sample for path in written for sample in read_regenerated(path)]))
+        parts.append(SampleTexts([sample for path in written for sample in read_regenerated(path)]))
     if others:
         if target.tokenizer is None:
             raise UserError("the target has no tokenizer, which texts need")

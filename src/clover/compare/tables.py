@@ -158,7 +158,13 @@ def _training(findings: Findings) -> Table:
         for one in findings.trained
     ]
     columns = ("method", "parameters", "loss", "rate", "steps", "tokens", "time", "held-out loss")
-    return Table("Training", columns, body, "Losses of different names cannot be compared.")
+    said = [
+        i for i in range(len(columns)) if any(row[i] != "–" for row in body)
+    ]  # drafts trained elsewhere say less
+    body = [tuple(row[i] for i in said) for row in body]
+    return Table(
+        "Training", [columns[i] for i in said], body, "Losses of different names cannot be compared."
+    )
 
 
 def _origin(findings: Findings) -> Table:

@@ -8,6 +8,7 @@ from clover.data.chat import Sample as Sample
 from clover.data.chat import encode_records as encode_records
 from clover.data.formats import Record as Record
 from clover.data.texts import FileTexts as FileTexts
+from clover.data.texts import SampleTexts as SampleTexts
 from clover.data.texts import Texts as Texts
 from clover.data.texts import fingerprint as fingerprint
 from clover.data.texts import token_counts as token_counts

@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from clover.data.chat import Sample
 from clover.data.formats import Record
-from clover.data.texts import Texts
+from clover.data.texts import SampleTexts, Texts
 from clover.errors import UserError
 
 _BLOCK_SIZE, _BLOCK_TEXTS = 2**20, 1024  # characters (tokens of samples) and texts that are sorted together
@@ -90,7 +90,7 @@ class Batches:
     ):
         if max_length <= _FIRST_PREDICTED:
             raise UserError(f"max_length is {max_length}; it must be at least 3")
-        self.texts = texts if isinstance(texts, Texts) else Texts(texts)
+        self.texts = texts if isinstance(texts, Texts) else SampleTexts(texts)
         self.max_length, self.batch_tokens, self.seed, self.side = max_length, batch_tokens, seed, side
         self.vocab_size = vocab_size
         self.position = Position()

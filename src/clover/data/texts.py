@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
@@ -20,12 +21,32 @@ _TOGETHER = 256  # records that are tokenized at a time
 _PROBES, _PROBE_BYTES = 64, 2**16  # parts of a file that tell it from others
 
 
-class Texts:
-    """Numbered training texts; here samples in memory.
+class Texts(ABC):
+    """Numbered training texts; `fingerprint` tells whether a resumed training sees the same data."""
 
-    `fingerprint` tells whether a resumed training sees the same data. `load(row)` gives the text of a row, None where
-    it cannot be used; `encode` tokenizes some of them, in order.
-    """
+    fingerprint: str
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many there are, with those that cannot be used."""
+
+    @abstractmethod
+    def load(self, row: int) -> Record | Sample | None:
+        """The text of a row; None where it cannot be used."""
+
+    def encode(self, texts: Sequence[Record | Sample]) -> list[Sample]:
+        """Tokenize some of them, in order; samples are taken as they are."""
+        return [text for text in texts if isinstance(text, Sample)]
+
+    def __iter__(self) -> Iterator[Sample]:
+        """All that can be used, in order, tokenized as they are asked for."""
+        for start in range(0, len(self), _TOGETHER):
+            loaded = map(self.load, range(start, min(start + _TOGETHER, len(self))))
+            yield from self.encode([text for text in loaded if text is not None])
+
+
+class SampleTexts(Texts):
+    """Samples in memory."""
 
     def __init__(self, samples: Sequence[Sample]):
         self._samples, self.fingerprint = samples, fingerprint(samples)
@@ -33,15 +54,8 @@ class Texts:
     def __len__(self) -> int:
         return len(self._samples)
 
-    def __iter__(self) -> Iterator[Sample]:
-        """All that can be used, in order."""
-        return iter(self._samples)
-
-    def load(self, row: int) -> Record | Sample | None:
+    def load(self, row: int) -> Sample:
         return self._samples[row]
-
-    def encode(self, texts: Sequence[Record | Sample]) -> list[Sample]:
-        return [text for text in texts if isinstance(text, Sample)]
 
 
 class FileTexts(Texts):

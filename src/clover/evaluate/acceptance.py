@@ -67,9 +67,18 @@ class Group:
         return [ratio(depth_pairs(self.acceptances, depth)) for depth in range(len(self.total.attempts))]
 
     def to_dict(self) -> dict[str, Any]:
-        """All numbers as JSON values."""
+        """All numbers as JSON values; `per_prompt` has the new tokens and the steps of each."""
         errors = {"tau_error": self.tau.error, "depth_errors": [depth.error for depth in self.depths]}
-        return {"group": self.name, "prompts": len(self.acceptances), **self.total.to_dict(), **errors}
+        pairs = {
+            "per_prompt": tau_pairs(self.acceptances)
+        }  # so that two drafts are compared prompt by prompt
+        return {
+            "group": self.name,
+            "prompts": len(self.acceptances),
+            **self.total.to_dict(),
+            **errors,
+            **pairs,
+        }
 
 
 @dataclass(frozen=True)

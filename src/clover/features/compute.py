@@ -1,4 +1,4 @@
-"""What the frozen target says about a batch of training text, computed on the fly.
+"""What the frozen target says about a batch of training text.
 
 Shapes: B texts, T tokens, H hidden.
 """

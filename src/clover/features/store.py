@@ -26,7 +26,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from clover.data import Batch, Record, Sample, Texts
+from clover.data import Batch, Sample, Texts
 from clover.data.batching import check_tokens, collate, grouped, windows
 from clover.drafts import DraftModel
 from clover.errors import UserError
@@ -126,10 +126,6 @@ class FeatureStore(Texts):
         number = bisect_right(self._ends, row)
         return self._shards[number].sample(row - (self._ends[number - 1] if number else 0))
 
-    def encode(self, texts: Sequence[Record | Sample]) -> list[Sample]:
-        """The windows as they are."""
-        return [text for text in texts if isinstance(text, Sample)]
-
     def features(self, batch: Batch, hidden_state: str) -> Features:
         """Hidden states of a batch of this store's windows, [B, T, W] and [B, T, H] on its device; 0 on padding.
 
@@ -190,7 +186,9 @@ class _OpenShard:
 def check_store(store: FeatureStore, target: TargetModel, draft: DraftModel) -> None:
     """Raise UserError unless the store was made with this target and holds what the draft reads."""
     if store.config.target != weights_fingerprint(target):
-        raise UserError(f"the hidden states in {store.path} are another target's; run clover features again")
+        raise UserError(
+            f"the hidden states in {store.path} are another target's; give the --target that clover features was given"
+        )
     kept, read = store.config.hidden_state, draft.config.hidden_state
     if read not in (kept, "post_norm"):
         raise UserError(f"the draft reads {read} states, but {store.path} holds {kept}; see --hidden-state")

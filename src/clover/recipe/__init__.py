@@ -1,1 +1,1 @@
-"""The recipe of the embedded default: corpus, tokenizer, target, text the target writes, drafts, model card."""
+"""Recipes: the embedded target with its drafts, from a corpus to the card; and drafts for any chat model."""

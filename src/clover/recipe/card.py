@@ -1,4 +1,4 @@
-"""The model card of the embedded default: data, licences, losses, time, samples, and how well each draft does."""
+"""Model cards: of the embedded default with its losses, time and samples, and of the drafts of a chat model."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

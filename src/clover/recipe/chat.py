@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from clover.data import FileTexts, Texts
+from clover.data import FileTexts, SampleTexts
 from clover.drafts import DraftModel, load_draft
 from clover.drafts.config import all_options, check_names, check_options
 from clover.drafts.loading import trainable_system
@@ -121,8 +121,9 @@ class _ChatRecipe:
         self._say(f"1/3 answers of the target to {self.options.texts:,} prompts")
         self._write()
         for number, training in enumerate(self.plan, start=1):
+            store = self._store(training.hidden_state)
             self._say(f"3/3 draft {number} of {len(self.plan)}: {training.name}")
-            self._publish(self._train(training))
+            self._publish(self._train(training, store))
 
     @property
     def _dtype(self) -> str | None:
@@ -182,7 +183,7 @@ class _ChatRecipe:
 
             some = islice(found, options.texts)
             self.samples = write_once(self.target, some, config, self.work / "written.jsonl", show)
-        self.texts = Texts(self.samples)
+        self.texts = SampleTexts(self.samples)
 
     def _prompt_files(self) -> list[Path]:
         """What the target asks itself, and the rows of the user's file that may be used."""
@@ -224,8 +225,7 @@ class _ChatRecipe:
                 write_features(self.target, self.texts, config, path, begun, show, tell)
         return FeatureStore(path)
 
-    def _train(self, training: Training) -> ChatDraftFacts:
-        store = self._store(training.hidden_state)
+    def _train(self, training: Training, store: FeatureStore) -> ChatDraftFacts:
         config = self._config(training, store.tokens)
         if Path(config.output).exists() and (known := self._published(training.name)) is not None:
             return known

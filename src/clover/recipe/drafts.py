@@ -1,4 +1,4 @@
-"""The embedded drafts: Clover-1, Clover-2 and Recall, each by the best recipe that is known here."""
+"""The embedded drafts, Clover-1, Clover-2 and Recall; and one training of any recipe, which can be resumed."""
 
 import shutil
 from collections.abc import Sequence

@@ -110,7 +110,12 @@ class ChatRecipeOptions:
             metavar="N", help="May be given several times. Left out: 0, and 1 of recall, clover2 and eagle."
         ),
     ] = ()
-    dtype: options.Dtype = "fastest"
+    dtype: Annotated[
+        str,
+        typer.Option(
+            metavar="DTYPE", help="float32, bfloat16, float16, or fastest, which measures at the beginning."
+        ),
+    ] = "fastest"
     device: options.Device = None
 
     @property

@@ -1,12 +1,14 @@
 """Targets in one GGUF file, as llama.cpp uses them: transformers reads and dequantises them, the tokenizer too."""
 
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import transformers
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, modeling_gguf_pytorch_utils
+from transformers.utils import logging
 
 from clover.errors import UserError
 
@@ -84,6 +86,13 @@ def finish(model: PreTrainedModel, source: Source) -> None:
     if found:
         assert model.generation_config is not None
         model.generation_config.eos_token_id = list(dict.fromkeys(found))
+
+
+def hide_bar() -> None:
+    """Keep the bar of dequantising off the terminal where transformers' other bars are; it does not ask by itself."""
+    bar = getattr(modeling_gguf_pytorch_utils, "tqdm", None)
+    if bar is not None and not logging.is_progress_bar_enabled():
+        modeling_gguf_pytorch_utils.tqdm = partial(bar, disable=True)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _packaged(package: str) -> Path:

@@ -3,7 +3,6 @@
 A run that is bounded by steps gives the same weights to the bit, however often it was stopped and resumed.
 """
 
-import importlib
 import math
 import shutil
 import sys
@@ -15,12 +14,20 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-import transformers
 from rich.console import Console
 from torch import Tensor
 
 from clover.checkpoint import load_checkpoint, save_checkpoint
-from clover.data import Batches, Position, Record, Sample, Texts, held_out, token_counts
+from clover.data import (
+    Batches,
+    Position,
+    Record,
+    Sample,
+    SampleTexts,
+    Texts,
+    held_out,
+    token_counts,
+)
 from clover.data.batching import Side, first_batches
 from clover.drafts import DraftModel
 from clover.drafts.vocabulary import frequent_tokens, worthwhile_size
@@ -29,6 +36,7 @@ from clover.features import FeatureStore, check_store, hidden_scale
 from clover.files import output_directory, validated, write_json
 from clover.losses import HeadMetrics
 from clover.report.progress import Progress
+from clover.report.provenance import Provenance
 from clover.target import TargetModel, tensors_fingerprint, weights_fingerprint
 from clover.train.config import TrainConfig
 from clover.train.learner import Learner
@@ -144,7 +152,7 @@ class _Run:
         self.progress = progress
         self.config, self.target, self.draft = config, target, draft.bind(target)
         self.target_weights = weights_fingerprint(target)
-        self.texts = texts if isinstance(texts, Texts) else Texts(texts)
+        self.texts = texts if isinstance(texts, Texts) else SampleTexts(texts)
         held = held_out(config.validation_share)
         self.held_out = None if all(map(held, _loaded(self.texts))) else held  # something must be learnt
         self.batches = self._make_batches(config.seed, lambda text: not (self.held_out and held(text)))
@@ -229,21 +237,32 @@ class _Run:
             parameter.data = parameter.data.to(self.target.dtype)
         self.draft.config.target_weights = tensors_fingerprint(self.target)
         self.draft.save_pretrained(folder)
-        packages = (importlib.import_module("clover"), torch, transformers)
-        versions = {package.__name__: package.__version__ for package in packages}
         resources = {
             "peak_memory_bytes": _peak_memory(self.target.device),
             "checkpoint_bytes": checkpoint_path(self.config).stat().st_size,
         }
-        config = self.config.to_dict() | {"lr": self.learner.lr}
-        record = {"config": config, "result": asdict(result), "versions": versions, "resources": resources}
+        learner, target = self.learner, self.target
+        settled = {
+            "lr": learner.lr,
+            "dtype": "bf16" if learner.bf16 else "fp32",
+            "batch_tokens": self._batch_tokens,
+        }
+        record = {
+            "config": self.config.to_dict() | settled,
+            "result": asdict(result),
+            "provenance": asdict(Provenance.here("clover train", target.device, target.dtype)),
+            "resources": resources,
+        }
         write_json(folder / "training_config.json", record)
         shutil.copyfile(self.log.path, folder / "training_log.jsonl")
 
     def _make_batches(self, seed: int, side: Side) -> Batches:
         max_length = min(self.config.max_length, self.target.context_length)
-        batch_tokens = self.config.batch_tokens or _BATCH_TOKENS.get(self.target.device.type, 4096)
-        return Batches(self.texts, max_length, batch_tokens, seed, side, self.target.vocab_size)
+        return Batches(self.texts, max_length, self._batch_tokens, seed, side, self.target.vocab_size)
+
+    @property
+    def _batch_tokens(self) -> int:
+        return self.config.batch_tokens or _BATCH_TOKENS.get(self.target.device.type, 4096)
 
     def _learnt_first(self) -> Iterator[Sample]:
         """The texts that come first, as one sample per batch."""
@@ -286,7 +305,10 @@ class _Run:
                 first_batches(self._make_batches(0, self.held_out).epoch(), self._validation_tokens())
             )
         except UserError as error:  # too little was held out, for one; what is learnt must not be lost
-            self.progress.log(f"held-out texts cannot be measured: {error}")
+            self.progress.log(
+                "no held-out text can be measured, perhaps as there are few texts; so the draft copies nothing and "
+                f"keeps its vocabulary: {error}"
+            )
             return None
         self.progress.say("measuring on held-out texts")
         measured = self.learner.measure(self.progress.each(batches))
