@@ -95,7 +95,7 @@ class Clover2Draft(DraftModel):
     paper_recipe = PaperRecipe(
         lr=1e-3,
         betas=(0.9, 0.95),
-        warm_up_steps=2000,
+        warm_up=2_000 / 85_000,  # 20 epochs of 68,000 dialogues, 16 at a time
         clip_value=0.5,
         options={"hidden_state": "pre_norm", "start": "last_layer", "embedding_scale": 1.0},
     )

@@ -52,7 +52,8 @@ class PaperRecipe:
 
     Args:
         lr, betas, weight_decay: of AdamW; `lr` is the peak. 0.01 is its own default where a paper names no decay.
-        warm_up_steps: in which the rate rises to its peak, and stays there or falls (`schedule`).
+        warm_up: share of the run in which the rate rises to its peak, and stays there or falls (`schedule`). Where the
+            authors name steps, these are divided by those of their own run: ours are shorter.
         clip_value: largest entry of the gradient; None for no clipping.
         options: fields of the configuration that differ from their defaults.
     """
@@ -61,7 +62,7 @@ class PaperRecipe:
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.01
     schedule: Literal["cosine", "constant"] = "constant"
-    warm_up_steps: int = 0
+    warm_up: float = 0.0
     clip_value: float | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 

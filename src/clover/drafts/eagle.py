@@ -47,7 +47,7 @@ class EagleDraft(DraftModel):
     repeats_step = True
     default_loss = LossConfig(distillation_weight=0.1, regression_weight=1.0, noise=0.1)
     paper_loss = replace(default_loss, relative=False)
-    paper_recipe = PaperRecipe(lr=3e-5, warm_up_steps=2000, clip_value=0.5)
+    paper_recipe = PaperRecipe(lr=3e-5, warm_up=2_000 / 800_000, clip_value=0.5)
 
     def __init__(self, config: EagleConfig):
         super().__init__(config)

@@ -39,7 +39,7 @@ class TrainConfig:
         lr: peak learning rate; None for one that follows from the target's width (`schedule.peak_rate`).
         betas, weight_decay: of the optimizers.
         schedule: "trapezoid" (constant, then linear to zero over the last `decay` of the run), "cosine" or "constant".
-        warm_up: share of the run in which the rate rises to its peak; `warm_up_steps` gives it in steps instead.
+        warm_up: share of the run in which the rate rises to its peak.
         clip: largest norm of the gradient, None for any; `clip_value` bounds each value of it instead.
         dtype: "bf16" (autocast; weights stay float32) or "fp32"; by default bf16 for a target in bfloat16.
         few_depths: share of `max_minutes` in which a draft with `few_depths_first` learns its first two depths alone.
@@ -67,7 +67,6 @@ class TrainConfig:
     weight_decay: NotNegative = 0.0
     schedule: Literal["trapezoid", "cosine", "constant"] = "trapezoid"
     warm_up: Share = 0.02
-    warm_up_steps: Count | None = None
     decay: Share = 0.3
     few_depths: Share = 0.6
     clip: Positive | None = 1.0

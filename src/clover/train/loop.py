@@ -347,7 +347,7 @@ class _Run:
         return min(_FEW_DEPTHS, depths) if few else depths
 
     def _rate(self) -> float:
-        return rate(self.config, self._spent(), self.step)
+        return rate(self.config, self._spent())
 
 
 def _loaded(texts: Texts) -> Iterator[Record | Sample]:

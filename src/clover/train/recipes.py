@@ -28,8 +28,7 @@ def named_recipe(name: str, system: str) -> tuple[dict[str, Any], dict[str, Any]
         raise UserError(f"the recipe of {system}'s paper is not known; leave --recipe out")
     fields = asdict(paper)
     own = fields.pop("options")
-    settings = {"optimizer": "adamw", "warm_up": 0.0, "clip": None, "few_depths": 0.0, **fields}
-    settings["warm_up_steps"] = paper.warm_up_steps or None
+    settings = {"optimizer": "adamw", "clip": None, "few_depths": 0.0, **fields}
     return settings, {"draft_vocab_size": None, **own}
 
 

@@ -37,11 +37,9 @@ def spent(config: TrainConfig, step: int, seconds: float, epochs: float) -> floa
     return min(1.0, max(shares or [epochs / config.epochs]))
 
 
-def rate(config: TrainConfig, share: float, step: int) -> float:
-    """Factor on the peak learning rate when `share` (0 … 1) of the budget is spent, in `step` steps."""
+def rate(config: TrainConfig, share: float) -> float:
+    """Factor on the peak learning rate when `share` (0 … 1) of the budget is spent."""
     warm_up = min(1.0, (share + _START) / config.warm_up) if config.warm_up else 1.0
-    if config.warm_up_steps:
-        warm_up = min(1.0, (step + 1) / config.warm_up_steps)
     if config.schedule == "cosine":
         return min(warm_up, 0.5 + 0.5 * math.cos(math.pi * share))
     if config.schedule == "constant":
