@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from clover.data import Batches, Position, Sample
 from clover.drafts import Clover2Draft, DraftModel, RecallDraft, load_draft
+from clover.drafts.eagle import EagleDraft
 from clover.drafts.medusa import MedusaDraft
 from clover.errors import UserError
 from clover.losses import LossConfig
@@ -101,7 +102,7 @@ def test_the_draft_learns_and_is_written_with_its_record(config, target, samples
     assert result.finished
     assert result.steps == 60
     record = json.loads((folder / "training_config.json").read_text())
-    assert record["config"] == config.to_dict() | {"dtype": "fp32"}
+    assert record["config"] == config.to_dict() | {"dtype": "fp32", "optimizer": "muon"}
     assert record["provenance"]["machine"] and record["provenance"]["date"]
     assert record["result"]["validation"] == result.validation
     log = [json.loads(line) for line in (folder / "training_log.jsonl").read_text().splitlines()]
@@ -329,12 +330,14 @@ def test_the_bound_that_is_nearer_counts() -> None:
 
 def test_the_rate_follows_from_the_width_unless_given(config, target, samples) -> None:
     derived = replace(config, lr=None, max_steps=1)
-    assert peak_rate(derived, 256) == pytest.approx(4e-3)
-    assert peak_rate(derived, 4096) == pytest.approx(peak_rate(derived, 64) / 8)
-    assert peak_rate(config, 4096) == 3e-3
+    assert peak_rate(derived, RecallDraft, 256) == pytest.approx(4e-3)
+    assert peak_rate(derived, RecallDraft, 4096) == pytest.approx(peak_rate(derived, RecallDraft, 64) / 8)
+    assert peak_rate(derived, EagleDraft, 64) == pytest.approx(3e-3)  # AdamW's
+    assert peak_rate(replace(derived, optimizer="muon"), EagleDraft, 256) == pytest.approx(4e-3)
+    assert peak_rate(config, EagleDraft, 4096) == 3e-3
     run(derived, target, samples)
     record = json.loads((Path(derived.output) / "training_config.json").read_text())
-    assert record["config"]["lr"] == peak_rate(derived, target.hidden_size)
+    assert record["config"]["lr"] == peak_rate(derived, RecallDraft, target.hidden_size)
 
 
 def test_epochs_bound_a_run(config, target, samples) -> None:

@@ -64,15 +64,16 @@ class TrainOptions(TextOptions):
     optimizer: Annotated[
         str | None,
         _training(
-            "muon (AdamW for what is no matrix), which learns more from the same text and is the default, or "
-            "adamw, as in the paper.",
+            "muon (AdamW for what is no matrix), or adamw. Left out: the recipe's, or the system's own: adamw for "
+            "eagle, muon for all others.",
             metavar="NAME",
         ),
     ] = None
     lr: Annotated[
         float | None,
         _training(
-            "Peak learning rate. Left out: the recipe's, or 0.064 divided by the root of the hidden size."
+            "Peak learning rate. Left out: the recipe's; or 0.064, with adamw 0.024, divided by the root of the hidden "
+            "size."
         ),
     ] = None
     system: Annotated[

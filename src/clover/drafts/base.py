@@ -5,7 +5,7 @@ W width of the hidden states that are read, V vocabulary.
 """
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +48,7 @@ class DraftModel(PreTrainedModel):
     _no_split_modules = None
     _target: TargetModel | None = None
     default_loss = LossConfig()  # the one it learns best by here (docs/log.md)
+    default_optimizer: Literal["muon", "adamw"] = "muon"  # the one it learns best by here (docs/log.md)
     paper_loss: LossConfig | None = None  # that of the system's own paper, as far as it is known
     paper_recipe: PaperRecipe | None = None  # how the paper's authors train it, as far as it is known
     trainable = True  # False for systems without weights

@@ -243,7 +243,7 @@ class _ChatRecipe:
             name=training.name,
             recipe=training.recipe,
             seed=training.seed,
-            lr=peak_rate(config, self.target.hidden_size),
+            lr=peak_rate(config, type(draft), self.target.hidden_size),
             made=made_here(self.target.device, self.target.dtype),
             command=self._command,
         )

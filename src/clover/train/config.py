@@ -35,8 +35,9 @@ class TrainConfig:
             grow with what has been learnt (`schedule.step_tokens`).
         max_steps, max_minutes: the run ends at whichever comes first, and the learning rate is planned for it.
         epochs: passes over the data when neither of the two is given.
-        optimizer: "muon" (for matrices; AdamW for the rest), or "adamw" for all, as in the paper.
-        lr: peak learning rate; None for one that follows from the target's width (`schedule.peak_rate`).
+        optimizer: "muon" (for matrices; AdamW for the rest), or "adamw" for all; None for the system's own
+            (`DraftModel.default_optimizer`).
+        lr: peak learning rate; None for one that follows from optimizer and width (`schedule.peak_rate`).
         betas, weight_decay: of the optimizers.
         schedule: "trapezoid" (constant, then linear to zero over the last `decay` of the run), "cosine" or "constant".
         warm_up: share of the run in which the rate rises to its peak.
@@ -61,7 +62,7 @@ class TrainConfig:
     max_steps: Count | None = None
     max_minutes: Positive | None = None
     epochs: Positive = 4.0
-    optimizer: Literal["muon", "adamw"] = "muon"
+    optimizer: Literal["muon", "adamw"] | None = None
     lr: Positive | None = None
     betas: tuple[Share, Share] = (0.9, 0.95)
     weight_decay: NotNegative = 0.0

@@ -70,7 +70,7 @@ class Learner:
         self.parameters = [p for p in draft.parameters() if p.requires_grad]
         for parameter in self.parameters:
             parameter.data = parameter.data.float()
-        self.lr = peak_rate(config, target.hidden_size)
+        self.lr = peak_rate(config, type(draft), target.hidden_size)
         self.optimizers = make_optimizers(draft, config, self.lr)
 
     def step(self, batches: Sequence[Batch], rate: float, depths: int | None = None) -> HeadMetrics:

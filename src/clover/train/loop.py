@@ -41,7 +41,7 @@ from clover.target import TargetModel, tensors_fingerprint, weights_fingerprint
 from clover.train.config import TrainConfig
 from clover.train.learner import Learner
 from clover.train.progress import Log, describe, stop_requests
-from clover.train.schedule import rate, spent, step_tokens
+from clover.train.schedule import optimizer_name, rate, spent, step_tokens
 from clover.train.unfinished import (
     RunState,
     alone_in,
@@ -244,6 +244,7 @@ class _Run:
         learner, target = self.learner, self.target
         settled = {
             "lr": learner.lr,
+            "optimizer": optimizer_name(self.config, type(self.draft)),
             "dtype": "bf16" if learner.bf16 else "fp32",
             "batch_tokens": self._batch_tokens,
         }

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 from clover.drafts import DraftModel
 from clover.train.config import TrainConfig
 from clover.train.muon import Muon
+from clover.train.schedule import optimizer_name
 
 
 def make_optimizers(draft: DraftModel, config: TrainConfig, lr: float) -> dict[str, Optimizer]:
@@ -17,8 +18,8 @@ def make_optimizers(draft: DraftModel, config: TrainConfig, lr: float) -> dict[s
     An own lm_head is no matrix inside the draft: its rows stand for tokens, each with a gradient of its own.
     """
     trained = [p for p in draft.parameters() if p.requires_grad]
-    heads = {id(p) for p in draft.head_parameters}
-    matrices = [p for p in trained if p.ndim == 2 and id(p) not in heads and config.optimizer == "muon"]
+    heads, muon = {id(p) for p in draft.head_parameters}, optimizer_name(config, type(draft)) == "muon"
+    matrices = [p for p in trained if p.ndim == 2 and id(p) not in heads and muon]
     inside = set(map(id, matrices))
     others = [p for p in trained if id(p) not in inside]
     found: dict[str, Optimizer] = {}

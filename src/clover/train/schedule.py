@@ -1,10 +1,12 @@
 """How much of the budget is spent, and the learning rate and the size of a step that go with it."""
 
 import math
+from typing import Literal
 
+from clover.drafts import DraftModel
 from clover.train.config import TrainConfig
 
-_RATE, _RATE_WIDTH = 4e-3, 256  # the peak rate, and the hidden size at which it was found
+_RATES = {"muon": 0.064, "adamw": 0.024}  # peak rates, times the root of the hidden size (docs/log.md)
 _STEP_GROWTH = 0.5  # tokens of a step per root of the tokens learnt
 _START = 1e-3  # share at which the warm-up is taken to begin, so that the first step is not wasted
 
@@ -18,13 +20,18 @@ def step_tokens(config: TrainConfig, tokens: int) -> float:
     return config.step_tokens or _STEP_GROWTH * math.sqrt(tokens)
 
 
-def peak_rate(config: TrainConfig, hidden_size: int) -> float:
+def optimizer_name(config: TrainConfig, kind: type[DraftModel]) -> Literal["muon", "adamw"]:
+    """The optimizer: what is given, or the draft system's own."""
+    return config.optimizer or kind.default_optimizer
+
+
+def peak_rate(config: TrainConfig, kind: type[DraftModel], hidden_size: int) -> float:
     """The peak learning rate: what is given, or one that falls with the root of the target's width.
 
     A step of Muon moves an output of a matrix by the rate times √width, relative to its input, because the update is
     an orthogonal matrix of AdamW's size (`Muon`); so the root keeps what one step changes.
     """
-    return config.lr or _RATE * math.sqrt(_RATE_WIDTH / hidden_size)
+    return config.lr or _RATES[optimizer_name(config, kind)] / math.sqrt(hidden_size)
 
 
 def spent(config: TrainConfig, step: int, seconds: float, epochs: float) -> float:
