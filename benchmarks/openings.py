@@ -4,8 +4,9 @@
     clover evaluate DIR/system.jsonl --target T --draft D --temperature 0 --tree chain:3 --max-new-tokens 64
 
 A draft of a chat model learns from texts that all begin with its default system prompt. `default.jsonl` has chats as
-the chat template opens them, `system.jsonl` the same with one of four system prompts in turn, `raw.jsonl` the questions as
-plain text, without a template. The questions are spaced evenly over the file; it is read as `clover evaluate` reads it.
+the chat template opens them, `system.jsonl` the same with one of four system prompts in turn, `raw.jsonl` the questions
+as plain text, without a template. The questions are spaced evenly over the file, which is read as `clover evaluate`
+reads it.
 """
 
 from __future__ import annotations
