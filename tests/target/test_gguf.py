@@ -100,12 +100,21 @@ def test_a_configuration_beside_the_file_changes_nothing(file: Path, tmp_path: P
     assert TargetModel.load(tmp_path, dtype="float32").tokenizer is not None
 
 
-def test_a_hidden_bar_leaves_standard_error_alone(
+def test_a_file_is_parsed_once_and_its_bar_hidden_like_others(
     file: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    plain, parsed = gguf.GGUFReader, list[str]()
+
+    def reader(path: str) -> gguf.GGUFReader:
+        parsed.append(path)
+        return plain(path)
+
+    monkeypatch.setattr(gguf, "GGUFReader", reader)
     monkeypatch.setattr(logging, "_tqdm_active", False)
-    monkeypatch.setattr(modeling_gguf_pytorch_utils, "tqdm", modeling_gguf_pytorch_utils.tqdm)
+    bar = modeling_gguf_pytorch_utils.tqdm
     TargetModel.load(str(file))
+    assert parsed == [str(file)]
+    assert gguf.GGUFReader is reader and modeling_gguf_pytorch_utils.tqdm is bar
     assert "de-quantizing" not in capfd.readouterr().err
 
 

@@ -57,7 +57,7 @@ class StoreConfig:
     texts: str
     hidden_state: str = "post_norm"
     max_length: Annotated[int, Field(ge=3)] = 2048
-    batch_tokens: Annotated[int, Field(ge=3)] = 8192
+    batch_tokens: Annotated[int, Field(ge=3)] = 4096
 
 
 @dataclass(frozen=True)

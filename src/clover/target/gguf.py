@@ -1,7 +1,9 @@
 """Targets in one GGUF file, as llama.cpp uses them: transformers reads and dequantises them, the tokenizer too."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -77,22 +79,41 @@ def finish(model: PreTrainedModel, source: Source) -> None:
     """
     if source.gguf_file is None:
         return
-    from gguf import GGUFReader
+    import gguf
 
     model.config.architectures = [type(model).__name__]
     vars(model.config).pop("quantization_config", None)
-    fields = GGUFReader(Path(source.place, source.gguf_file)).fields
+    fields = gguf.GGUFReader(str(Path(source.place, source.gguf_file))).fields
     found = [int(fields[name].contents()) for name in _TURN_ENDS if name in fields]
     if found:
         assert model.generation_config is not None
         model.generation_config.eos_token_id = list(dict.fromkeys(found))
 
 
-def hide_bar() -> None:
-    """Keep the bar of dequantising off the terminal where transformers' other bars are; it does not ask by itself."""
-    bar = getattr(modeling_gguf_pytorch_utils, "tqdm", None)
-    if bar is not None and not logging.is_progress_bar_enabled():
-        modeling_gguf_pytorch_utils.tqdm = partial(bar, disable=True)  # pyright: ignore[reportPrivateImportUsage]
+@contextmanager
+def read_once(source: Source) -> Iterator[None]:
+    """Let transformers parse a GGUF file once, where it does so for configuration, weights and tokenizer: seconds each.
+
+    Its bar of dequantising, which does not ask by itself, is hidden where its other bars are.
+    """
+    if source.gguf_file is None:
+        yield
+        return
+    import gguf
+
+    package: Any = gguf
+    loader: Any = modeling_gguf_pytorch_utils
+    reader = package.GGUFReader
+    quiet = hasattr(loader, "tqdm") and not logging.is_progress_bar_enabled()
+    try:
+        package.GGUFReader = cache(reader)
+        if quiet:
+            loader.tqdm = partial(loader.tqdm, disable=True)
+        yield
+    finally:
+        package.GGUFReader = reader
+        if quiet:
+            loader.tqdm = loader.tqdm.func
 
 
 def _packaged(package: str) -> Path:

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 
 from clover.errors import UserError, one_line
 from clover.files import read_json
-from clover.target.gguf import Source, finish, hide_bar, loading_options
+from clover.target.gguf import Source, finish, loading_options
 from clover.target.support import check_config
 
 _MOST = {"layer": 1_000, "head": 100_000, "size": 100_000_000}  # of numbers whose names hold these words
@@ -129,7 +129,6 @@ def load_model(
         _refuse_pickles(source.directory)
     how: dict[str, Any] = {"use_safetensors": True}
     if source.gguf_file is not None:
-        hide_bar()
         how = {**source.options, **loading_options()}
     try:
         loaded: Any = hf.AutoModelForCausalLM.from_pretrained(

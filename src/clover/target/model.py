@@ -20,7 +20,7 @@ from clover.fixed_cache import FixedCache
 from clover.target import loading, support
 from clover.target.attention import group_queries
 from clover.target.fast_linear import MAX_BYTES, can_speed_up, fast_linear, shared_copy, speed_up
-from clover.target.gguf import find_source
+from clover.target.gguf import find_source, read_once
 from clover.target.probe import check_tree, run_plainly
 from clover.target.structure import (
     LogitsHead,
@@ -105,10 +105,12 @@ class TargetModel:
         device = loading.resolve_device(device)
         resolved = None if dtype == "fastest" else loading.resolve_dtype(dtype, device)
         source = find_source(str(name_or_path))
-        config = loading.load_config(source, trust_remote_code)
-        dtype = resolved or loading.fastest_dtype(config.get_text_config().hidden_size, device)
-        model = loading.load_model(source, config, dtype, device, trust_remote_code)
-        return cls(model, loading.load_tokenizer(source, trust_remote_code))
+        with read_once(source):
+            config = loading.load_config(source, trust_remote_code)
+            dtype = resolved or loading.fastest_dtype(config.get_text_config().hidden_size, device)
+            model = loading.load_model(source, config, dtype, device, trust_remote_code)
+            tokenizer = loading.load_tokenizer(source, trust_remote_code)
+        return cls(model, tokenizer)
 
     # -- facts ---------------------------------------------------------------------------------------------------
 
