@@ -5,23 +5,19 @@ python examples/train.py TEXTS.jsonl my-draft [MINUTES] [TARGET]
 
 import sys
 
-import torch
-
 import clover
 from clover.assets import TARGET
 from clover.data import FileTexts
 from clover.drafts import RecallDraft
 from clover.target import TargetModel
-from clover.train import TrainConfig, train, with_vocabulary
+from clover.train import TrainConfig, prepare, train
 
 texts, output, *more = sys.argv[1:]
 target = TargetModel.load(more[1] if len(more) > 1 else TARGET, dtype="fastest")
 assert target.tokenizer is not None
 data = FileTexts([texts], target.tokenizer, target.eos_token_ids)
 config = TrainConfig(output=output, max_minutes=float(more[0] if more else 1), loss=RecallDraft.default_loss)
-config = with_vocabulary(config, target.vocab_size)  # a part of a large one
-torch.manual_seed(config.seed)
-draft = RecallDraft.from_target(target, **config.draft)
+config, draft = prepare(config, target)
 train(config, target, data, draft)
 
 model = clover.load(target, output)

@@ -200,15 +200,10 @@ def _train(
     resume: bool,
     overwrite: bool,
 ) -> "TrainResult":
-    import torch
-
-    from clover.drafts.loading import trainable_system
+    from clover.train import prepare
     from clover.train import train as run_training
-    from clover.train import with_vocabulary
 
-    config = with_vocabulary(config, target.vocab_size)
-    torch.manual_seed(config.seed)  # the starting values are drawn at random
-    draft = trainable_system(config.system).from_target(target, **config.draft)
+    config, draft = prepare(config, target)
     return run_training(config, target, texts, draft, resume=resume, overwrite=overwrite)
 
 

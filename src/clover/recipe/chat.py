@@ -11,11 +11,10 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from clover.data import FileTexts, SampleTexts
-from clover.drafts import DraftModel, load_draft
+from clover.drafts import load_draft
 from clover.drafts.config import all_options, check_names, check_options
 from clover.drafts.loading import trainable_system
 from clover.errors import UserError
@@ -32,7 +31,7 @@ from clover.recipe.text import learnt_tokens, write_once
 from clover.regenerate import RegenerateConfig
 from clover.report.progress import Progress
 from clover.target import TargetModel, weights_fingerprint
-from clover.train import TrainConfig, draft_fields, named_recipe, with_vocabulary
+from clover.train import TrainConfig, draft_fields, named_recipe, prepare
 from clover.train.recipes import DEFAULT, PAPER
 from clover.train.schedule import peak_rate
 
@@ -229,8 +228,7 @@ class _ChatRecipe:
         config = self._config(training, store.tokens)
         if Path(config.output).exists() and (known := self._published(training.name)) is not None:
             return known
-        torch.manual_seed(training.seed)  # the starting values are drawn at random
-        draft: DraftModel = trainable_system(training.system).from_target(self.target, **config.draft)
+        config, draft = prepare(config, self.target)
         result = finish_training(config, self.target, store, draft, self.console)
         return ChatDraftFacts(
             system=training.system,
@@ -264,7 +262,7 @@ class _ChatRecipe:
             **settings,
         )
         learnt = tokens * (1 - config.validation_share)
-        return replace(with_vocabulary(config, self.target.vocab_size), epochs=options.tokens / learnt)
+        return replace(config, epochs=options.tokens / learnt)
 
     def _published(self, name: str) -> ChatDraftFacts | None:
         """The facts of a draft that an earlier run of the command has finished."""

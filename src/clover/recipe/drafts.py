@@ -19,7 +19,7 @@ from clover.files import read_json, write_json, written
 from clover.recipe.text import learnt_tokens
 from clover.report.provenance import Provenance
 from clover.target import TargetModel
-from clover.train import TrainConfig, checkpoint_path, train
+from clover.train import TrainConfig, checkpoint_path, prepare, train
 from clover.tune.ranks import RankPath, rank_texts
 from clover.tune.shapes import count_starts, most_frequent
 from clover.tune.texts import write_texts
@@ -95,8 +95,6 @@ def train_draft(
     system: str, target: TargetModel, texts: Sequence[Sample], output: Path, minutes: float, console: Console
 ) -> DraftFacts:
     """Train one draft by its best recipe; see `finish_training`."""
-    torch.manual_seed(0)
-    draft = trainable_system(system).from_target(target)
     config = TrainConfig(
         output=str(output),
         target="the embedded target",
@@ -107,8 +105,9 @@ def train_draft(
         max_minutes=minutes,
         lr=2e-3,
         dtype="bf16",
-        loss=draft.default_loss,
+        loss=trainable_system(system).default_loss,
     )
+    config, draft = prepare(config, target)
     result = finish_training(config, target, texts, draft, console)
     return DraftFacts(
         system=system,

@@ -3,7 +3,7 @@
 from clover.train.config import TrainConfig
 from clover.train.guesses import measure_guesses, some_batches
 from clover.train.loop import TrainResult, train
-from clover.train.recipes import draft_fields, named_recipe, with_vocabulary
+from clover.train.recipes import draft_fields, named_recipe, prepare
 from clover.train.unfinished import check_unfinished, checkpoint_path
 
 __all__ = [
@@ -14,7 +14,7 @@ __all__ = [
     "draft_fields",
     "measure_guesses",
     "named_recipe",
+    "prepare",
     "some_batches",
     "train",
-    "with_vocabulary",
 ]

@@ -5,9 +5,13 @@ from collections.abc import Iterable
 from dataclasses import asdict, replace
 from typing import Any
 
+import torch
+
+from clover.drafts import DraftModel
 from clover.drafts.loading import trainable_system
 from clover.drafts.vocabulary import default_size
 from clover.errors import UserError
+from clover.target import TargetModel
 from clover.train.config import TrainConfig
 
 DEFAULT, PAPER = RECIPES = ("default", "paper")
@@ -32,7 +36,7 @@ def named_recipe(name: str, system: str) -> tuple[dict[str, Any], dict[str, Any]
     return settings, {"draft_vocab_size": None, **own}
 
 
-def with_vocabulary(config: TrainConfig, vocab_size: int) -> TrainConfig:
+def _with_vocabulary(config: TrainConfig, vocab_size: int) -> TrainConfig:
     """The same training for a target of so many tokens.
 
     Unless another size is named, the draft learns from a part of a large vocabulary, which is fitted at the end.
@@ -41,6 +45,16 @@ def with_vocabulary(config: TrainConfig, vocab_size: int) -> TrainConfig:
     if size is None or "draft_vocab_size" in config.draft:
         return config
     return replace(config, draft=config.draft | {"draft_vocab_size": size}, fit_vocabulary=True)
+
+
+def prepare(config: TrainConfig, target: TargetModel) -> tuple[TrainConfig, DraftModel]:
+    """The training with the part of the vocabulary that a large one is learnt by, and a draft with starting values.
+
+    The seed decides the starting values. UserError if the draft's options or the target do not fit the system.
+    """
+    config = _with_vocabulary(config, target.vocab_size)
+    torch.manual_seed(config.seed)
+    return config, trainable_system(config.system).from_target(target, **config.draft)
 
 
 def draft_fields(given: Iterable[str]) -> dict[str, Any]:
