@@ -1,8 +1,9 @@
-"""What a new user gets: train with all defaults on each target of a panel, and with other flags beside them.
+r"""What a new user gets: train with all defaults on each target of a panel, and with other flags beside them.
 
-    python benchmarks/first_use.py panel.json --minutes 2 --flags '' '--lr 0.004' --json first_use.jsonl
+    python benchmarks/first_use.py benchmarks/panel.json --minutes 2 --flags '' '--lr 0.002' '--lr 0.008' \
+        --systems recall clover2 clover1 medusa eagle eagle3 --json first_use.jsonl
 
-`panel.json` lists targets (benchmarks/panel.py makes two of them):
+`panel.json` lists targets with texts of yours, by paths from the current directory; benchmarks/panel.py makes two:
 
     [{"name": "letters", "target": "DIR", "data": "train.jsonl", "held_out": "held.jsonl"}, ...]
 
