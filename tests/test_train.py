@@ -298,6 +298,9 @@ def test_muon_takes_the_matrices_inside_the_draft_and_adamw_the_rest(config, tar
     sizes = dict(draft.named_parameters())
     assert all(sizes[n].ndim == 2 and target.vocab_size not in sizes[n].shape for n in names["muon"])
     assert list(make_optimizers(draft, replace(config, optimizer="adamw"), 3e-3)) == ["adamw"]
+    eagle = EagleDraft.from_target(target)
+    assert list(make_optimizers(eagle, config, 3e-3)) == ["adamw"]  # its own
+    assert list(make_optimizers(eagle, replace(config, optimizer="muon"), 3e-3)) == ["muon", "adamw"]
 
 
 @pytest.mark.parametrize(
