@@ -17,11 +17,12 @@ from clover.report.statistics import Ratio
 def main(first: str, second: str) -> None:
     """Print the difference of each tree and temperature that both files have."""
     ours, theirs = _settings(first), _settings(second)
-    for key in [key for key in ours if key in theirs]:
-        one, other = ours[key], theirs[key]
+    for (tree, temperature), one in ours.items():
+        other = theirs.get((tree, temperature))
+        if other is None:
+            continue
         if len(one) != len(other):
-            sys.exit(f"{key}: {len(one)} prompts and {len(other)}; give both the same")
-        tree, temperature = key
+            sys.exit(f"{tree}, T {temperature:g}: {len(one)} prompts and {len(other)}; give both the same")
         print(f"{tree}, T {temperature:g}: {(Ratio.of([one]) - Ratio.of([other])).estimate.text()}")
 
 

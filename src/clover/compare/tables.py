@@ -158,13 +158,10 @@ def _training(findings: Findings) -> Table:
         for one in findings.trained
     ]
     columns = ("method", "parameters", "loss", "rate", "steps", "tokens", "time", "held-out loss")
-    said = [
-        i for i in range(len(columns)) if any(row[i] != "–" for row in body)
-    ]  # drafts trained elsewhere say less
-    body = [tuple(row[i] for i in said) for row in body]
-    return Table(
-        "Training", [columns[i] for i in said], body, "Losses of different names cannot be compared."
-    )
+    # Drafts that were trained elsewhere say less: a column without a word is left out.
+    said = [one for one in zip(columns, *body, strict=True) if set(one[1:]) != {"–"}]
+    columns, *body = zip(*said, strict=True)
+    return Table("Training", columns, body, "Losses of different names cannot be compared.")
 
 
 def _origin(findings: Findings) -> Table:

@@ -40,9 +40,14 @@ class Texts(ABC):
 
     def __iter__(self) -> Iterator[Sample]:
         """All that can be used, in order, tokenized as they are asked for."""
+        for block in self._blocks():
+            yield from self.encode(block)
+
+    def _blocks(self) -> Iterator[list[Record | Sample]]:
+        """All that can be used, some hundred at a time."""
         for start in range(0, len(self), _TOGETHER):
             loaded = map(self.load, range(start, min(start + _TOGETHER, len(self))))
-            yield from self.encode([text for text in loaded if text is not None])
+            yield [text for text in loaded if text is not None]
 
 
 class SampleTexts(Texts):
@@ -99,9 +104,8 @@ class FileTexts(Texts):
         UserError after the last one if none has a token to be learnt.
         """
         last: list[Sample] = []
-        for start in range(0, len(self), _TOGETHER):
-            loaded = map(self.load, range(start, min(start + _TOGETHER, len(self))))
-            samples = self._encode([text for text in loaded if text is not None])
+        for block in self._blocks():
+            samples = self._encode(block)
             self._checked = self._checked or any(bool(sample.loss_mask.any()) for sample in samples)
             last = samples or last
             yield from samples

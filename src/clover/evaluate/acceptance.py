@@ -69,16 +69,8 @@ class Group:
     def to_dict(self) -> dict[str, Any]:
         """All numbers as JSON values; `per_prompt` has the new tokens and the steps of each."""
         errors = {"tau_error": self.tau.error, "depth_errors": [depth.error for depth in self.depths]}
-        pairs = {
-            "per_prompt": tau_pairs(self.acceptances)
-        }  # so that two drafts are compared prompt by prompt
-        return {
-            "group": self.name,
-            "prompts": len(self.acceptances),
-            **self.total.to_dict(),
-            **errors,
-            **pairs,
-        }
+        counts = self.total.to_dict() | {"per_prompt": tau_pairs(self.acceptances)}
+        return {"group": self.name, "prompts": len(self.acceptances), **counts, **errors}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from transformers import PreTrainedModel, modeling_gguf_pytorch_utils
+from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from clover.errors import UserError
@@ -100,6 +100,7 @@ def read_once(source: Source) -> Iterator[None]:
         yield
         return
     import gguf
+    from transformers import modeling_gguf_pytorch_utils
 
     package: Any = gguf
     loader: Any = modeling_gguf_pytorch_utils
