@@ -38,6 +38,7 @@ class FeaturesOptions(TextOptions):
 def features(options: FeaturesOptions) -> None:
     """Store the target's hidden states of training texts; clover train --features learns from them."""
     from clover.data import SampleTexts
+    from clover.features import has_begun
     from clover.target import HIDDEN_STATES
 
     output, kind = options.output, options.hidden_state
@@ -45,8 +46,9 @@ def features(options: FeaturesOptions) -> None:
         raise UserError(f"--hidden-state is {kind!r}; it must be one of {', '.join(HIDDEN_STATES)}")
     if not options.files:
         raise UserError("there is nothing to read: give --data")
+    begun = has_begun(output)
     if not options.resume:
-        if (output / "index.json").exists():
+        if begun:
             raise UserError(f"{output} holds hidden states already; --resume goes on with them, or delete it")
         check_output_directory(output)
     model = options.load_target()
@@ -54,7 +56,7 @@ def features(options: FeaturesOptions) -> None:
     source: Texts = opened
     resume = options.resume
     if options.regenerate:
-        begun = (output / "index.json").exists()  # a store that has been begun holds what was written then
+        # A store that has been begun holds what was written then.
         source = SampleTexts(write_anew(options, model, opened, finished=begun)[0])
         resume = resume and begun
     _store(model, source, options, resume)

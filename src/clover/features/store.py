@@ -183,6 +183,11 @@ class _OpenShard:
         return UserError(f"{self.path} is damaged; delete the store and run clover features again")
 
 
+def has_begun(path: Path) -> bool:
+    """Whether the directory holds a store, finished or not."""
+    return (path / _INDEX).exists()
+
+
 def check_store(store: FeatureStore, target: TargetModel, draft: DraftModel) -> None:
     """Raise UserError unless the store was made with this target and holds what the draft reads."""
     if store.config.target != weights_fingerprint(target):
@@ -258,7 +263,7 @@ def _begin(path: Path, config: StoreConfig, resume: bool) -> _Index:
         with written(path):
             path.mkdir(parents=True, exist_ok=True)
         return _Index("clover-features-1", config, False, [])
-    if not (path / _INDEX).exists():
+    if not has_begun(path):
         raise UserError(f"there is nothing to resume: {path / _INDEX} does not exist")
     index = read_model(path / _INDEX, _Index)
     for name, value in asdict(config).items():

@@ -18,7 +18,7 @@ from clover.drafts import load_draft
 from clover.drafts.config import all_options, check_names, check_options
 from clover.drafts.loading import trainable_system
 from clover.errors import UserError
-from clover.features import FeatureStore, StoreConfig, write_features
+from clover.features import FeatureStore, StoreConfig, has_begun, write_features
 from clover.files import checksum, output_directory, read_json, work_directory, write_json
 from clover.options import command_line
 from clover.recipe.begun import BEGUN, check_begun
@@ -210,7 +210,7 @@ class _ChatRecipe:
         config = StoreConfig(
             weights_fingerprint(self.target), self.texts.fingerprint, hidden_state, self.options.max_length
         )
-        begun = (path / "index.json").exists()
+        begun = has_begun(path)
         if not begun or not read_json(path / "index.json").get("finished"):
             self._say(f"2/3 hidden states, {hidden_state}")
             with Progress(self.console) as progress:
