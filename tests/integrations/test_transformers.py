@@ -3,8 +3,9 @@
 import pytest
 import torch
 from scipy.stats import chisquare
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
+    LlamaConfig,
     LogitsProcessorList,
     MinPLogitsWarper,
     NoBadWordsLogitsProcessor,
@@ -23,7 +24,7 @@ import clover
 from clover.integrations.transformers_options import row_options
 from clover.sampling import Sampler, SamplingParams
 from clover.tree import TokenTree, TreeShape
-from tests.families import VOCAB, tiny_model
+from tests.families import VOCAB, tiny_config, tiny_model
 from tests.integrations.small import PAD, PROMPTS, Columns, Spread, batch, draft_for, tokenizer
 
 
@@ -64,6 +65,49 @@ def test_a_model_that_changes_is_followed():
     third = check(second)
     model.model.layers[0].mlp.register_forward_hook(lambda module, given, output: -output)
     check(third)
+
+
+class Adapter(nn.Module):
+    """A layer and what is added to its output while `active`, which nothing but this module knows."""
+
+    def __init__(self, layer: nn.Linear):
+        super().__init__()
+        self.layer, self.active = layer, True
+        self.added = nn.Linear(layer.in_features, layer.out_features, dtype=layer.weight.dtype)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layer(inputs) + self.added(inputs) if self.active else self.layer(inputs)
+
+
+@torch.no_grad()
+def test_switches_of_other_modules_are_followed():
+    model = tiny_model("llama", dtype=torch.float32)
+    mlp = model.model.layers[0].mlp
+    mlp.down_proj = Adapter(mlp.down_proj)
+    fast = clover.speculative(draft_for(model), tree="chain:3")
+    texts = []
+    for active in (True, False, True):
+        mlp.down_proj.active = active
+        texts.append(model.generate(**batch(), max_new_tokens=20))
+        assert model.generate(**batch(), max_new_tokens=20, custom_generate=fast).equal(texts[-1])
+    assert not texts[0].equal(texts[1])
+
+
+@torch.no_grad()
+def test_weights_written_where_nothing_counts_it_are_followed():
+    # Wide enough for packed weights, which are copies.
+    config = LlamaConfig(
+        **{**tiny_config("llama").to_dict(), "hidden_size": 256, "head_dim": 64, "tie_word_embeddings": False}
+    )
+    model = tiny_model("llama", dtype=torch.float32, config=config)
+    fast = clover.speculative(draft_for(model), tree="chain:3")
+    texts = []
+    for _ in range(2):
+        texts.append(model.generate(**batch(), max_new_tokens=12))
+        assert model.generate(**batch(), max_new_tokens=12, custom_generate=fast).equal(texts[-1])
+        weight = model.model.layers[0].self_attn.q_proj.weight
+        weight.data += 0.2 * torch.randn_like(weight)
+    assert not texts[0].equal(texts[1])
 
 
 # -- greedy ------------------------------------------------------------------------------------------------------------

@@ -109,6 +109,17 @@ def test_nothing_outlives_the_model():
     assert gone() is None
 
 
+def test_drafts_of_earlier_calls_are_not_kept(llama):
+    drafts = []
+    for _ in range(4):
+        fast = clover.speculative(draft_for(llama), tree="chain:2")
+        llama.generate(**batch(), max_new_tokens=2, custom_generate=fast)
+        drafts.append(weakref.ref(fast.draft))
+    del fast
+    gc.collect()
+    assert [one() is None for one in drafts] == [True, True, False, False]
+
+
 def test_draft_from_a_directory_is_read_once(llama, tmp_path: Path):
     draft_for(llama).save_pretrained(tmp_path / "draft")
     expected = llama.generate(**batch(), max_new_tokens=8)

@@ -34,6 +34,8 @@ from clover.target import TargetModel
 from clover.target.fast_linear import versions
 from clover.tree import Tree
 
+_KEPT = 2  # engines per model
+
 
 def speculative(
     draft: str | os.PathLike[str] | DraftModel,
@@ -45,7 +47,7 @@ def speculative(
     """Make the `custom_generate` argument of `model.generate` that decodes with a draft.
 
     The model must use SDPA attention and be in evaluation mode; its weights, layers and methods are left alone.
-    What is set up for it is kept as long as the model is. Seeds come from PyTorch's generator, so that
+    What is set up for it is kept with the model, for the last two drafts and trees. Seeds come from PyTorch's generator, so that
     `torch.manual_seed` reproduces a sampled run. With `return_dict_in_generate` only sequences are returned.
     UserError if the tree cannot be read; from `generate`, before anything is generated, if a model or draft does
     not fit or an option cannot be honoured, such as beam search, or returned scores.
@@ -143,7 +145,10 @@ def _requests(
 
 @dataclass
 class _Engines:
-    """What was set up for one model, in the model's `__dict__`; neither copied nor saved with it."""
+    """What was set up for one model, in the model's `__dict__`; neither copied nor saved with it.
+
+    Of the engines, by draft and tree, those used last: each holds a draft.
+    """
 
     state: tuple[Any, ...] | None = None
     target: TargetModel | None = None
@@ -169,10 +174,12 @@ def _engine(model: hf.PreTrainedModel, asked: Speculative) -> Engine:
         _bind(draft, kept.target)
     else:
         draft = os.fspath(draft)
-    key = draft, asked.wanted
-    if key not in kept.engines:
-        kept.engines[key] = make_engine(kept.target, draft, asked.wanted)
-    return kept.engines[key]
+    key, engines = (draft, asked.wanted), kept.engines
+    found = engines.pop(key, None)
+    while len(engines) >= _KEPT:
+        del engines[next(iter(engines))]
+    engines[key] = found or make_engine(kept.target, draft, asked.wanted)
+    return engines[key]
 
 
 def _contents(model: hf.PreTrainedModel) -> Iterator[Any]:

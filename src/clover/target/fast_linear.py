@@ -31,6 +31,12 @@ _MIN_ELEMENTS = 2**16  # of a weight: below it the call itself takes longer than
 _MIN_ELEMENTS_OF_ONE_ROW = 2**18  # below it a packed product of one row gains nothing
 _PACKED_FOR = 8  # rows; other numbers of rows work, too
 _INT8_MULTIPLE = 64  # inputs are a multiple of it: the operator reads 16 at once, also past the end
+_SAMPLED = 64  # numbers of a weight that tell whether it is the same still
+_KNOWN_CODE = (
+    "torch",
+    "transformers",
+    "transformers_modules",
+)  # packages; the last is that of models' own code
 _TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # names of layers that read one input
 
 
@@ -148,9 +154,23 @@ def linear_of(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
     return layer
 
 
-def versions(weights: Iterable[Tensor]) -> list[tuple[int, int]]:
-    """Where weights are, and how often each was written; equal as long as copies of them hold."""
-    return [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]
+def versions(weights: Iterable[Tensor]) -> list[tuple[int, int, list[float]]]:
+    """Where weights are, how often each was written, and on a CPU some of its numbers.
+
+    Equal as long as copies of them hold. The numbers tell what is written through `.data`, which nothing counts.
+    """
+    return [
+        (weight.data_ptr(), 0 if weight.is_inference() else weight._version, _sample(weight))
+        for weight in weights
+    ]
+
+
+def _sample(weight: Tensor) -> list[float]:
+    """Numbers all over a weight; none on a GPU, where copies are not run and the host would wait."""
+    if weight.device.type != "cpu":
+        return []
+    step = weight.numel() // _SAMPLED | 1  # odd: a multiple of the columns would stay in a few of them
+    return weight.detach().flatten()[::step].tolist()
 
 
 def shared_copy(module: AnyModule, keep: Sequence[object] = ()) -> AnyModule:
@@ -163,6 +183,14 @@ def can_speed_up(module: nn.Module) -> bool:
     """Whether a module is on a CPU, and nobody has replaced what a part of it does, which a copy would not tell."""
     on_cpu = all(weight.device.type == "cpu" for weight in module.parameters())
     return on_cpu and not any("forward" in vars(part) for part in module.modules())
+
+
+def runs_known_code(module: nn.Module) -> bool:
+    """Whether all parts are of PyTorch, transformers, or the code that came with the model.
+
+    What these do is said by their weights and hooks. Others, such as adapters, may have switches that a copy misses.
+    """
+    return all(type(part).__module__.partition(".")[0] in _KNOWN_CODE for part in module.modules())
 
 
 def speed_up(module: nn.Module, int8: bool) -> None:

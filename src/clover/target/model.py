@@ -19,7 +19,14 @@ from clover.errors import UserError
 from clover.fixed_cache import FixedCache
 from clover.target import loading, support
 from clover.target.attention import group_queries
-from clover.target.fast_linear import MAX_BYTES, can_speed_up, fast_linear, shared_copy, speed_up
+from clover.target.fast_linear import (
+    MAX_BYTES,
+    can_speed_up,
+    fast_linear,
+    runs_known_code,
+    shared_copy,
+    speed_up,
+)
 from clover.target.gguf import find_source, read_once
 from clover.target.probe import check_tree, run_plainly
 from clover.target.structure import (
@@ -69,7 +76,7 @@ class TargetModel:
             )
         head: Any = model.get_output_embeddings()
         self.base: nn.Module = model.base_model
-        if can_speed_up(self.base):
+        if can_speed_up(self.base) and runs_known_code(self.base):
             # What runs is a copy of the model's structure, which is fast on a CPU, over the same weights.
             self.base = shared_copy(self.base)
             group_queries(self.base)
