@@ -33,7 +33,7 @@ def main() -> None:
     ways = _ways(target, draft, options.tree)
     for temperature in options.temperature or [0.0]:
         for size in options.batch_size or [1]:
-            batches = make_batches(prompts, size, temperature, options.max_new_tokens, target.context_length)
+            batches = make_batches(prompts, size, temperature, options.max_new_tokens, target.longest_run)
             rounds = interleave(ways, batches, options.rounds)
             for found in zip(*rounds.values(), strict=True):
                 assert texts_of(found[0]) == texts_of(found[1]) == texts_of(found[2]), "a text differs"

@@ -36,7 +36,7 @@ def run_fixed(
     mask[:2, :7, :7] = ancestor_mask(PARENTS)
     depths[:2, :7] = mask[:2, :7, :7].sum(2) - 1
     cache.begin_fixed(NODES, NODES)
-    fixed = FixedCache(*cache.storage, cache.row_lengths(ROWS), target.position_limit)
+    fixed = FixedCache(*cache.storage, cache.row_lengths(ROWS), target.longest_run)
     taps = target.taps(kind)
     with taps.active():
         output = target.forward_fixed(full, depths, mask, fixed, taps)

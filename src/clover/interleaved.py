@@ -50,13 +50,13 @@ def make_batches(
     batch_size: int,
     temperature: float,
     max_new_tokens: int,
-    context_length: int,
+    longest_run: int,
 ) -> list[list[Request]]:
     """All prompts in batches of equal size, the first prompts again where some are missing; request i has seed i."""
     requests = []
     for i in range(-(-len(prompts) // batch_size) * batch_size):
         prompt = prompts[i % len(prompts)]
-        tokens = min(max_new_tokens, context_length - len(prompt))
+        tokens = min(max_new_tokens, longest_run - len(prompt))
         requests.append(Request(prompt, tokens, SamplingParams(temperature=temperature, seed=i)))
     return [requests[at : at + batch_size] for at in range(0, len(requests), batch_size)]
 

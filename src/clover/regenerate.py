@@ -169,7 +169,7 @@ def _write(
     target: TargetModel, samples: Iterator[tuple[int, Sample]], config: RegenerateConfig
 ) -> Iterator[list[_Text]]:
     """Yield texts as they end; at most `batch_size` of them are written at a time."""
-    limit = min(config.max_length, target.context_length)
+    limit = min(config.max_length, target.longest_run)
     deadline = time.monotonic() + 60 * (math.inf if config.max_minutes is None else config.max_minutes)
     decoding = Engine(target).open(config.batch_size)
     running: dict[int, _Text] = {}

@@ -201,7 +201,7 @@ def test_the_host_finds_what_a_device_finds(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_trees_end_where_positions_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """One row nears the limit before the others do: nothing is drafted for it, and for them as ever."""
-    monkeypatch.setattr(TargetModel, "position_limit", 26)
+    monkeypatch.setattr(TargetModel, "longest_run", 26)
     target = TargetModel(tiny_model("llama"))
     draft = RecallDraft.from_target(target).to(target.dtype).eval()
     params = [SamplingParams(temperature=1.0, seed=seed) for seed in range(3)]

@@ -163,8 +163,28 @@ def test_no_draft_token_is_placed_beyond_a_rotary_switch() -> None:
     texts = texts_of_rows((r.prompt for r in requests), tokens_of(plain))
     found = run(Engine(target, OracleDraft(target, texts), CLOVER2_TREE), requests)  # type: ignore[arg-type]
     assert tokens_of(found) == tokens_of(plain)
-    with pytest.raises(UserError, match="rotary"):
-        run(Engine(target), [Request(requests[0].prompt, 21)])
+    (longer,) = run(Engine(target), [replace(requests[0], max_new_tokens=21)])
+    assert (longer.tokens, longer.finish_reason) == (plain[0].tokens, "context")
+
+
+def test_a_text_ends_with_the_shortest_window() -> None:
+    config = tiny_config("gemma3_text")
+    config.sliding_window = 24
+    target = TargetModel(tiny_model("gemma3_text", config=config))
+    requests = [Request((3 + i, 9, 4, 7)[: 4 - i], 100, eos=()) for i in range(3)]
+    plain = run(Engine(target), requests)
+    texts = texts_of_rows((r.prompt for r in requests), tokens_of(plain))
+    found = run(Engine(target, OracleDraft(target, texts), CLOVER2_TREE), requests)  # type: ignore[arg-type]
+    assert tokens_of(found) == tokens_of(plain)
+    assert [(len(text), one.finish_reason) for text, one in zip(texts, found)] == [(24, "context")] * 3
+    for text, request in zip(texts, requests):
+        logits = target.model(input_ids=torch.tensor([text]), use_cache=False).logits[0]
+        start = len(request.prompt)
+        assert logits[start - 1 : -1].argmax(-1).tolist() == text[start:]
+    with pytest.raises(
+        UserError, match=r"24 tokens but the target's window of layer 0 \(.*\) is 24; shorten"
+    ):
+        run(Engine(target), [Request((3,) * 24, 1)])
 
 
 def test_a_broken_verification_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

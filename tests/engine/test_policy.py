@@ -221,7 +221,7 @@ def test_looking_up_texts_that_go_in_circles_changes_no_token(dtype: torch.dtype
 @pytest.mark.parametrize("batch", [1, 2])
 def test_lookup_up_to_the_end_of_the_context(target: TargetModel, batch: int) -> None:
     draft = SYSTEMS["clover2"].from_target(target).to(target.dtype).eval()
-    room = target.context_length
+    room = target.longest_run
     requests = [Request(tuple([5, 6, 7, 8] * (room // 4 - 12 - row)), room, eos=()) for row in range(batch)]
     policy = ScriptedPolicy([LookupDrafter(9)])
     found = run(Engine(target, draft, policy=policy), requests)

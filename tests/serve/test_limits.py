@@ -33,6 +33,20 @@ LONG = BODY | {"max_tokens": 100}
 JSON = {"Content-Type": "application/json"}
 
 
+def test_a_chat_is_answered_up_to_the_end_of_a_window(
+    tiny_model: Clover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chat without max_tokens asks for all that the target can run, which is less than its context."""
+    monkeypatch.setattr(tiny_model.target, "longest_run", 60)
+    with serving(tiny_model) as server:
+        body = {"messages": [{"role": "user", "content": "a"}], "ignore_eos": True}
+        status, answer = server.post("/v1/chat/completions", body)
+        assert status == 200, answer
+        assert answer["usage"]["total_tokens"] == 60
+        assert answer["choices"][0]["finish_reason"] == "length"
+        assert server.service.card["max_model_len"] == 60
+
+
 @pytest.fixture(scope="module")
 def strict(tiny_model: Clover) -> Iterator[Live]:
     """A server with a key, and small limits."""

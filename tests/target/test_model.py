@@ -82,7 +82,7 @@ def test_facts() -> None:
     target = TargetModel(tiny_model("granite", torch.float32))
     target.model.generation_config.eos_token_id = [7, 2]
     assert (target.hidden_size, target.vocab_size, target.num_layers) == (HIDDEN, VOCAB, 2)
-    assert (target.dtype, target.device.type, target.context_length) == (torch.float32, "cpu", CONTEXT)
+    assert (target.dtype, target.device.type, target.longest_run) == (torch.float32, "cpu", CONTEXT)
     assert target.eos_token_ids == (7, 2) and target.tokenizer is None
     assert target.embedding_weight.shape == target.lm_head_weight.shape == (VOCAB, HIDDEN)
     assert target.head.linear.bias is None

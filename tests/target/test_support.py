@@ -6,8 +6,8 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from clover.errors import UserError
 from clover.target import TargetModel
-from clover.target.support import check_config, check_run_length
-from tests.families import CONTEXT, FAMILIES, tiny_config, tiny_model
+from clover.target.support import check_config, longest_run
+from tests.families import CONTEXT, FAMILIES, tiny_config
 
 SMALL = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 
@@ -52,9 +52,8 @@ def test_refused_by_the_probe(config: PretrainedConfig, message: str) -> None:
 def test_supported_families(family: str) -> None:
     config = tiny_config(family)
     check_config(config)
-    check_run_length(config, 128)
-    with pytest.raises(UserError, match=f"context of {config.model_type} is {CONTEXT}"):
-        check_run_length(config, CONTEXT + 1)
+    expected = (128, "window of layer 0 (sliding_attention)") if "gemma3" in family else (CONTEXT, "context")
+    assert longest_run(config) == expected
 
 
 SLIDING = ["full_attention", "sliding_attention"]
@@ -62,29 +61,32 @@ CHUNKED = ["full_attention", "full_attention", "chunked_attention"]
 
 
 @pytest.mark.parametrize(
-    ("config", "message"),
+    ("config", "limit"),
     [
         (
             hf.MistralConfig(sliding_window=64),
-            "layer 0 of mistral is of the type sliding_attention and sees only 64",
+            "window of layer 0 (sliding_attention)",
         ),
-        (hf.Phi3Config(sliding_window=64), "layer 0 of phi3 .*sliding_attention"),
-        (hf.Gemma3TextConfig(sliding_window=64, num_hidden_layers=6), "layer 0 of gemma3_text .*sliding"),
+        (hf.Phi3Config(sliding_window=64), "window of layer 0 (sliding_attention)"),
+        (
+            hf.Gemma3TextConfig(sliding_window=64, num_hidden_layers=6),
+            "window of layer 0 (sliding_attention)",
+        ),
         (
             hf.Qwen2Config(
                 use_sliding_window=True, sliding_window=64, max_window_layers=3, num_hidden_layers=5
             ),
-            "layer 3 of qwen2",
+            "window of layer 3 (sliding_attention)",
         ),
         (
             hf.Qwen3Config(
                 use_sliding_window=True, sliding_window=64, layer_types=SLIDING, num_hidden_layers=2
             ),
-            "layer 1",
+            "window of layer 1 (sliding_attention)",
         ),
         (
             hf.Llama4TextConfig(attention_chunk_size=64, layer_types=CHUNKED, num_hidden_layers=3),
-            "layer 2 of llama4_text .*chunked_attention",
+            "window of layer 2 (chunked_attention)",
         ),
         (
             hf.Phi3Config(
@@ -100,36 +102,25 @@ CHUNKED = ["full_attention", "full_attention", "chunked_attention"]
                     "long_factor": [2.0, 2.0],
                 },
             ),
-            "longrope.* after 64",
+            "reach of rotary frequencies (longrope)",
         ),
         (
             hf.LlamaConfig(
                 max_position_embeddings=64,
                 rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0},
             ),
-            "64",
+            "context",
         ),
     ],
 )
-def test_run_longer_than_a_limit(config: PretrainedConfig, message: str) -> None:
-    check_run_length(config, 64)
-    with pytest.raises(UserError, match=message):
-        check_run_length(config, 65)
+def test_what_sets_the_longest_run(config: PretrainedConfig, limit: str) -> None:
+    assert longest_run(config) == (64, limit)
 
 
 def test_window_that_is_switched_off() -> None:
     config = hf.Qwen2Config(use_sliding_window=False, sliding_window=64)
-    check_run_length(config, 100)
-    assert config.max_position_embeddings > 100
-
-
-def test_check_run_of_a_target() -> None:
-    target = TargetModel(tiny_model("gemma3_text"))
-    target.check_run(128)
-    with pytest.raises(
-        UserError, match="layer 0 of gemma3_text is of the type sliding_attention and sees only 128"
-    ):
-        target.check_run(129)
+    assert longest_run(config) == (config.max_position_embeddings, "context")
+    assert config.max_position_embeddings > 64
 
 
 def test_a_window_too_short_to_probe() -> None:

@@ -202,7 +202,7 @@ def _engines(options: AuditOptions, target: TracedTarget, place: str | None) -> 
 def _prompts(options: AuditOptions, target: TargetModel) -> list[tuple[int, ...]]:
     files = () if options.prompts is None else (str(options.prompts),)
     chosen = choose_prompts(files, target, None, assets.HELD_OUT_PROMPTS.stem)
-    room = min(target.context_length, target.position_limit) - _MARGIN
+    room = target.longest_run - _MARGIN
     return [one.tokens for one in fitting(chosen, room, options.max_new_tokens, options.max_prompts)]
 
 

@@ -58,13 +58,13 @@ class Bench:
         self.methods = [make_method(name, self.target, draft, assistant, options.compile) for name in names]
         files = () if options.prompts is None else (str(options.prompts),)
         prompts = choose_prompts(files, self.target, None, assets.HELD_OUT_PROMPTS.stem)
-        room = self.target.context_length
+        room = self.target.longest_run
         fit = fitting(prompts, room, options.max_new_tokens, options.max_prompts)
         self.prompts = [one.tokens for one in fit]
 
     def batches(self, size: int, temperature: float) -> list[list[Request]]:
         """All prompts in batches."""
-        tokens, room = self.options.max_new_tokens, self.target.context_length
+        tokens, room = self.options.max_new_tokens, self.target.longest_run
         return make_batches(self.prompts, size, temperature, tokens, room)
 
 

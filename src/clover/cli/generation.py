@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from clover.engine import Generation
 
 _REQUESTED = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
-_ENDINGS = {"length": "stopped at --max-new-tokens", "context": "stopped at the end of the context"}
+_ENDINGS = {
+    "length": "stopped at --max-new-tokens",
+    "context": "stopped at the most tokens that the target runs",
+}
 
 
 @dataclass(frozen=True)

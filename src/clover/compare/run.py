@@ -251,7 +251,7 @@ class Comparison:
         options, size = self.suite.measuring, cell.batch_size
         share = self.progress.part(1, cell.label)
         prompts = task_prompts(self.target, cell.task, max(size, options.prompts // size * size))
-        whole, context = prompts[: len(prompts) // size * size], self.target.context_length
+        whole, context = prompts[: len(prompts) // size * size], self.target.longest_run
         batches = make_batches(whole, size, cell.temperature, options.max_new_tokens, context)
         engines = make_engines(self.target, [(draft, self._ready(draft)) for draft in cell.drafts])
         found = measure(engines, batches, options.rounds, share)
@@ -289,7 +289,7 @@ class Comparison:
         prompts = [p for task in self.suite.tasks for p in task_prompts(self.target, task, options.prompts)]
         requests = []
         for i, prompt in enumerate(prompts):
-            room = min(options.max_new_tokens, self.target.context_length - len(prompt))
+            room = min(options.max_new_tokens, self.target.longest_run - len(prompt))
             requests.append(Request(prompt, room, SamplingParams(temperature=float(i % 2), seed=i)))
         texts = decode(Engine(self.target), requests, max_sequences=_WRITTEN_TOGETHER).texts
         return text_batches(self.target, list(map(as_sample, prompts, texts)))

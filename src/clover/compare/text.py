@@ -49,7 +49,7 @@ def task_prompts(target: TargetModel, task: Task, count: int, at_least: int = 1)
     UserError if the task has fewer than `at_least` prompts that can be used.
     """
     assert target.tokenizer is not None
-    longest = target.context_length - FEWEST_NEW_TOKENS
+    longest = target.longest_run - FEWEST_NEW_TOKENS
     found = (encode_task(prompt, target.tokenizer).tokens for prompt in _prompts(task, count))
     prompts: dict[tuple[int, ...], None] = {}
     for tokens in found:

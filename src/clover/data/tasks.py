@@ -114,17 +114,17 @@ def spaced(total: int, count: int) -> list[int]:
 
 
 def fitting(
-    prompts: Sequence[TaskPrompt], context_length: int, max_new_tokens: int, limit: int | None = None
+    prompts: Sequence[TaskPrompt], longest_run: int, max_new_tokens: int, limit: int | None = None
 ) -> list[TaskPrompt]:
     """The prompts that leave room for all new tokens, so that every way to decode writes as many; UserError if none.
 
     At most `limit`, evenly spaced.
     """
-    found = [one for one in prompts if len(one.tokens) <= context_length - max_new_tokens]
+    found = [one for one in prompts if len(one.tokens) <= longest_run - max_new_tokens]
     if not found:
         raise UserError(
-            f"no prompt leaves room for {max_new_tokens} new tokens in the target's context of {context_length}; "
-            "lower --max-new-tokens or give shorter prompts"
+            f"no prompt leaves room for {max_new_tokens} new tokens, because the target runs {longest_run} tokens at "
+            "most; lower --max-new-tokens or give shorter prompts"
         )
     return found if limit is None else [found[i] for i in spaced(len(found), limit)[:limit]]
 

@@ -149,7 +149,7 @@ class CapturedSteps:
         self, tree: TokenTree, lengths: Tensor, storage: _Storage, settles: bool
     ) -> tuple[Tensor, ...]:
         """Hidden states and logits; if it settles what is accepted hidden states and the tensors of `Verified`."""
-        cache = FixedCache(*storage, lengths, self._target.position_limit)
+        cache = FixedCache(*storage, lengths, self._target.longest_run)
         output = self._target.forward_fixed(tree.tokens, tree.depths, tree.ancestor_mask, cache, self._taps)
         logits = self._target.logits(output.hidden)
         if not settles:
@@ -159,7 +159,7 @@ class CapturedSteps:
 
     def _grow(self, session: Any, drafter: Any, given: _Growing) -> tuple[Tensor, ...]:
         """The tensors of the trees, in the order of `TokenTree`; of static trees the tokens alone."""
-        session = session.on(FixedCache(*given.storage, given.lengths, self._target.position_limit))
+        session = session.on(FixedCache(*given.storage, given.lengths, self._target.longest_run))
         logits = session.commit(given.hidden, given.next_tokens, given.counts)
         asked = DraftInput(given.root, given.noise, lambda: (session, logits), tuple)
         if isinstance(drafter, StaticDrafter):

@@ -131,10 +131,10 @@ class Decoding:
         if prefix is not None and prefix.cache is not None:
             sequences[0].prefilled = prefix.crop(sequences[0].request.prompt)
             return self._prefill(self._make_batch(sequences, prefix.cache, prefix.session))
-        engine, context = self._engine, self._target.context_length
+        engine = self._engine
         every = [one.request for one in (*sequences, *self._waiting)]
         longest = max(len(request.prompt) + min(request.max_new_tokens, _ROOM) for request in every)
-        room, capacity = self.max_sequences, min(longest, context) + engine.policy.max_nodes
+        room, capacity = self.max_sequences, min(longest, self._target.longest_run) + engine.policy.max_nodes
         if engine.captured is not None:
             room, capacity = engine.captured.sizes(room, max(len(one.request.prompt) for one in sequences))
         return self._begin(sequences, room, capacity)
@@ -199,7 +199,7 @@ class Decoding:
         running = Running(
             batch_size=len(batch.sequences),
             context=batch.cache.length + 1,
-            room=self._target.position_limit - batch.cache.length,
+            room=self._target.longest_run - batch.cache.length,
             texts=lambda: [sequence.repeating for sequence in batch.sequences],
         )
         drafter = engine.policy.choose(running)

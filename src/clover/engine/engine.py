@@ -105,15 +105,14 @@ class Engine:
             decoding.close()
 
     def check(self, request: Request) -> None:
-        """UserError if prompt or run do not fit into the context, or the request asks for what the target lacks."""
-        target, length, context = self.target, len(request.prompt), self.target.context_length
-        if length >= context:
+        """UserError if the prompt leaves no room for a new token, or the request asks for what the target lacks."""
+        target, length, most = self.target, len(request.prompt), self.target.longest_run
+        if length >= most:
             raise UserError(
-                f"the prompt has {length} tokens but the target's context is {context}; shorten it"
+                f"the prompt has {length} tokens but the target's {target.run_limit} is {most}; shorten it"
             )
         if not all(0 <= token < target.vocab_size for token in request.prompt):
             raise UserError(f"the prompt holds a token outside the vocabulary of {target.vocab_size}")
         if request.stop and target.tokenizer is None:
             raise UserError("stop strings need a tokenizer, and the target has none")
         request.params.check_vocabulary(target.vocab_size)
-        target.check_run(min(length + request.max_new_tokens, context))

@@ -77,7 +77,7 @@ class Prefill:
         tokens = torch.tensor([[*part, *[0] * (size + 1 - len(part))] for part in text], device=device)
         with batch.cache.first_rows(rows):
             # padding may reach beyond the last position that the target knows
-            positions = batch.cache.positions(size).clamp(max=self._target.position_limit - 1)
+            positions = batch.cache.positions(size).clamp(max=self._target.longest_run - 1)
             batch.cache.begin(size)
             hidden = self._target.forward(
                 tokens[:rows, :-1], positions, batch.cache, None, self._hidden_state

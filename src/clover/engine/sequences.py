@@ -15,7 +15,7 @@ class RunningSequence:
 
     def __init__(self, index: int, request: Request, target: TargetModel):
         self.index, self.request = index, request
-        self.limit = target.context_length - len(request.prompt)  # tokens that the context leaves room for
+        self.limit = target.longest_run - len(request.prompt)  # tokens that the prompt leaves room for
         self.eos = target.eos_token_ids if request.eos is None else request.eos
         self.tokens: list[int] = []
         self.acceptance = Acceptance()

@@ -41,7 +41,7 @@ class SequenceStep:
 def draft_tree(engine: Engine, batch: Batch, drafter: Drafter) -> TokenTree:
     """Grow the trees; a sequence without room for one gets its root alone."""
     batch.sampler.expect(drafter.max_depth)
-    furthest = engine.target.position_limit - drafter.max_depth
+    furthest = engine.target.longest_run - drafter.max_depth
     full = [length >= furthest for length in batch.cache.lengths]
     if all(full):
         return TokenTree.root_only(batch.root.unsqueeze(1))

@@ -77,7 +77,7 @@ class HeadAccuracy:
 
 def text_batches(target: TargetModel, samples: Sequence[Sample]) -> list[Batch]:
     """Texts in batches, the same for every draft; those longer than 2,048 tokens are cut."""
-    window = min(_WINDOW, target.context_length)
+    window = min(_WINDOW, target.longest_run)
     return list(Batches(samples, window, max(_BATCH_TOKENS, window), seed=0).epoch())
 
 

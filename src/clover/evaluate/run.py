@@ -52,7 +52,7 @@ def _evaluate(options: EvaluateOptions, progress: Progress) -> Report:
     engines = {tree: Engine(target, draft, parse_tree(tree)) for tree in options.trees}
     engines = engines or {_OWN_TREE: model.engine}
     chosen = choose_prompts(options.files, target, options.max_prompts)
-    prompts = fitting(chosen, target.context_length, options.max_new_tokens)
+    prompts = fitting(chosen, target.longest_run, options.max_new_tokens)
     wanted = list(product(engines, options.temperatures))
     greedy = (wanted[0][0], 0.0)  # its texts are what the heads are measured on
     runs = dict.fromkeys([*wanted, greedy])

@@ -47,10 +47,10 @@ def speculative(
     """Make the `custom_generate` argument of `model.generate` that decodes with a draft.
 
     The model must use SDPA attention and be in evaluation mode; its weights, layers and methods are left alone.
-    What is set up for it is kept with the model, for the last two drafts and trees. Seeds come from PyTorch's generator, so that
-    `torch.manual_seed` reproduces a sampled run. With `return_dict_in_generate` only sequences are returned.
-    UserError if the tree cannot be read; from `generate`, before anything is generated, if a model or draft does
-    not fit or an option cannot be honoured, such as beam search, or returned scores.
+    What is set up for it is kept with the model, for the last two drafts and trees. Seeds come from PyTorch's
+    generator, so that `torch.manual_seed` reproduces a sampled run. With `return_dict_in_generate` only
+    sequences are returned. UserError if the tree cannot be read; from `generate`, before anything is generated, if a
+    model or draft does not fit or an option cannot be honoured, such as beam search, or returned scores.
 
     Args:
         draft: directory, hub name, or a draft already in the model's dtype and on its device.
@@ -130,10 +130,10 @@ def _requests(
     options: Sequence[dict[str, Any]],
 ) -> list[Request]:
     needed = max(map(len, prompts)) + new
-    if needed > target.context_length:
+    if needed > target.longest_run:
         raise UserError(
-            f"prompt and new tokens may come to {needed}, but the context of {target.name} is "
-            f"{target.context_length}; lower max_new_tokens or max_length by {needed - target.context_length}"
+            f"prompt and new tokens may come to {needed}, but the {target.run_limit} of {target.name} is "
+            f"{target.longest_run}; lower max_new_tokens or max_length by {needed - target.longest_run}"
         )
     sampled = "temperature" in options[0]
     seeds = torch.randint(2**63 - 1, (len(prompts),)).tolist() if sampled else [0] * len(prompts)

@@ -88,7 +88,7 @@ def _write(
 ) -> Iterator[_Turn]:
     """What the target writes at temperature 1 with each seed, as it ends."""
     decoding, waiting = Engine(target).open(batch_size), iter(seeds)
-    limit = min(_LONGEST, target.context_length - len(opening))
+    limit = min(_LONGEST, target.longest_run - len(opening))
     running: dict[int, int] = {}  # seeds
     while True:
         for seed in islice(waiting, batch_size - len(running)):

@@ -41,7 +41,7 @@ class Asking:
     Args:
         model: whose engine will run the requests.
         name: of the model, as clients say it.
-        most_tokens: that a request may ask for; None for what the context leaves.
+        most_tokens: that a request may ask for; None for what the target can run.
         most_texts: that a request may ask for.
     """
 
@@ -52,7 +52,7 @@ class Asking:
         self._model.target.tokenizer = copy.deepcopy(model.target.tokenizer)
         assert self._model.target.tokenizer is not None
         longest = max(map(len, self._model.target.tokenizer.get_vocab()))
-        self._most_characters = model.target.context_length * longest
+        self._most_characters = model.target.longest_run * longest
         self.executor = ThreadPoolExecutor(1, "clover-tokenizer")
 
     def read(self, body: Body) -> Asked:
@@ -100,9 +100,13 @@ class Asking:
         return request
 
     def _too_long(self, length: str, field: str) -> ApiError:
-        context = self._engine.target.context_length
-        message = f"the context is {context} tokens; the {length} of the prompt do not fit"
+        message = f"{self._limit}; the {length} of the prompt do not fit"
         return ApiError(400, message, "context_length_exceeded", field)
+
+    @property
+    def _limit(self) -> str:
+        target = self._engine.target
+        return f"the {target.run_limit} is {target.longest_run} tokens"
 
     def _new_tokens(self, body: Body, prompt_tokens: int) -> int:
         asked, field, default = body.max_tokens, "max_tokens", _COMPLETION_TOKENS
@@ -110,15 +114,14 @@ class Asking:
             default = None
             if body.max_completion_tokens is not None:
                 asked, field = body.max_completion_tokens, "max_completion_tokens"
-        context = self._engine.target.context_length
-        room = context - prompt_tokens
+        room = self._engine.target.longest_run - prompt_tokens
         if room < 1:
             raise self._too_long(f"{prompt_tokens} tokens", _prompt_field(body))
         if asked is None:
             bounds = [bound for bound in (room, self._most_tokens, default) if bound is not None]
             return min(bounds)
         if asked > room:
-            message = f"the context is {context} tokens: {prompt_tokens} of the prompt and {asked} new ones do not fit"
+            message = f"{self._limit}; {prompt_tokens} of the prompt and {asked} new ones do not fit"
             raise ApiError(400, message, "context_length_exceeded", field)
         if self._most_tokens is not None and asked > self._most_tokens:
             message = f"this server writes at most {self._most_tokens} tokens per text; {asked} are asked for"

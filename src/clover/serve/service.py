@@ -31,7 +31,7 @@ class Service:
             "created": int(time.time()),
             "owned_by": "clover",
             "draft": draft,
-            "max_model_len": model.target.context_length,
+            "max_model_len": model.target.longest_run,
             "max_new_tokens": settings.max_new_tokens,
             "chat": _tells_roles_apart(self.tokenizer),
         }

@@ -166,15 +166,15 @@ class TargetModel:
         """The decoder layers themselves."""
         return find_layers(self.base, self.num_layers, self.name)
 
-    @property
-    def context_length(self) -> int:
-        """Most tokens of a run."""
-        return support.context_length(self.config)
+    @cached_property
+    def longest_run(self) -> int:
+        """Most tokens of a run, new ones included; no draft token is placed beyond, though it might not be accepted."""
+        return support.longest_run(self.config)[0]
 
     @property
-    def position_limit(self) -> int:
-        """Positions below it can be run; no draft token may be placed beyond, though it might never be accepted."""
-        return support.position_limit(self.config)
+    def run_limit(self) -> str:
+        """What sets `longest_run`, such as "context"; for messages."""
+        return support.longest_run(self.config)[1]
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -184,10 +184,6 @@ class TargetModel:
             eos = getattr(config, "eos_token_id", None)
             ids += eos if isinstance(eos, (list, tuple)) else [] if eos is None else [eos]
         return tuple(dict.fromkeys(ids))
-
-    def check_run(self, length: int) -> None:
-        """UserError if a run of ``length`` tokens (prompt and new ones) exceeds what any layer can do losslessly."""
-        support.check_run_length(self.config, length)
 
     # -- running -------------------------------------------------------------------------------------------------
 

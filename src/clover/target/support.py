@@ -32,25 +32,17 @@ def check_config(config: PretrainedConfig) -> None:
     _check_class(config, name)
 
 
-def check_run_length(config: PretrainedConfig, length: int) -> None:
-    """UserError if a run, new tokens included, is longer than the context or the window of some layer, or passes the
-    point at which rotary frequencies switch, because keys before and after it do not fit together.
+def longest_run(config: PretrainedConfig) -> tuple[int, str]:
+    """Most tokens of a run, new ones included, and what sets this limit.
+
+    That is the context, the window of a layer, or the point at which rotary frequencies switch, because keys before and
+    after it do not fit together.
     """
-    name, limit = model_type(config), context_length(config)
-    if length > limit:
-        raise UserError(f"the run needs {length} tokens, but the context of {name} is {limit} tokens")
+    limits = [(context_length(config), "context")]
     for layer, (kind, window) in enumerate(windows(config)):
-        if length > window:
-            raise UserError(
-                f"the run needs {length} tokens, but layer {layer} of {name} is of the type {kind} and sees only "
-                f"{window}; keep prompt and new tokens within {window}"
-            )
-    for kind, switch in _rotary_switches(config):
-        if length > switch:
-            raise UserError(
-                f"the run needs {length} tokens, but {name} changes its rotary frequencies ({kind}) after {switch}; "
-                f"keep prompt and new tokens within {switch}"
-            )
+        limits.append((window, f"window of layer {layer} ({kind})"))
+    limits += [(switch, f"reach of rotary frequencies ({kind})") for kind, switch in _rotary_switches(config)]
+    return min(limits, key=lambda limit: limit[0])
 
 
 def check_fixed_shapes(config: PretrainedConfig) -> None:
@@ -63,8 +55,8 @@ def check_fixed_shapes(config: PretrainedConfig) -> None:
 
 
 def position_limit(config: PretrainedConfig) -> int:
-    """Positions from this one on must not be run, not even for draft tokens: past the context, or past a point at which
-    rotary frequencies switch for everything in the same forward.
+    """Draft layers must not be run at positions from this one on: past the context, or past a point at which rotary
+    frequencies switch for everything in the same forward. Texts may be longer than their windows.
     """
     return min([context_length(config), *(switch for _, switch in _rotary_switches(config))])
 
@@ -75,7 +67,7 @@ def model_type(config: PretrainedConfig) -> str:
 
 
 def context_length(config: PretrainedConfig) -> int:
-    """Most tokens of a run; configurations without a limit get 2**31 - 1."""
+    """Positions that the model has; configurations without a limit get 2**31 - 1."""
     length = getattr(config, "max_position_embeddings", None)
     return length if isinstance(length, int) and length > 0 else 2**31 - 1
 

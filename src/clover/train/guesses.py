@@ -52,7 +52,7 @@ def guesses_of(
 
 def some_batches(parts: Sequence[Texts], target: TargetModel, tokens: int) -> list[Batch]:
     """Batches of texts, drawn at random, as many tokens of each part, so many in all, padding counted."""
-    length, found = min(_WINDOW, target.context_length), list[Batch]()
+    length, found = min(_WINDOW, target.longest_run), list[Batch]()
     for texts in parts:
         batches = Batches(texts, length, _WINDOW, 0, vocab_size=target.vocab_size)
         found += first_batches(batches.epoch(), -(-tokens // len(parts)))

@@ -258,7 +258,7 @@ class _Run:
         shutil.copyfile(self.log.path, folder / "training_log.jsonl")
 
     def _make_batches(self, seed: int, side: Side) -> Batches:
-        max_length = min(self.config.max_length, self.target.context_length)
+        max_length = min(self.config.max_length, self.target.longest_run)
         return Batches(self.texts, max_length, self._batch_tokens, seed, side, self.target.vocab_size)
 
     @property

@@ -29,7 +29,7 @@ def read_requests(
 
     UserError if a file cannot be used, or no prompt leaves room for the new tokens.
     """
-    prompts = fitting(choose_prompts(files, target, limit), target.context_length, max_new_tokens)
+    prompts = fitting(choose_prompts(files, target, limit), target.longest_run, max_new_tokens)
     params = (SamplingParams(temperature=temperature, seed=seed + number) for number in range(len(prompts)))
     return [Request(one.tokens, max_new_tokens, how) for one, how in zip(prompts, params, strict=True)]
 

@@ -114,7 +114,7 @@ def until(wanted: int, fewest: int, seconds: float) -> Callable[[int], bool]:
 
 def _long(target: TargetModel, request: Request) -> Request:
     """A request that goes on for some steps, whatever the text."""
-    room = target.context_length - len(request.prompt)
+    room = target.longest_run - len(request.prompt)
     tokens = max(request.max_new_tokens, min(_SHORTEST_RUN, room))
     return replace(request, max_new_tokens=tokens, eos=())
 
