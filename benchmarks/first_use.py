@@ -35,6 +35,7 @@ from clover.evaluate.acceptance import tau_pairs
 from clover.report.provenance import Provenance
 from clover.report.statistics import ratio
 from clover.target import TargetModel
+from clover.train.record import read_record
 from clover.tree import parse_tree
 
 TREES = {"tau_25_nodes": "clover2", "tau_chain_3": "chain:3"}
@@ -68,14 +69,14 @@ def _run(
         command = ["train", *given, "--max-minutes", str(minutes), *shlex.split(flags)]
         arguments = [sys.executable, "-m", "clover", *command, "--output", str(draft)]
         subprocess.run(arguments, check=True, stdout=sys.stderr)
-        result = json.loads((draft / "training_config.json").read_text())["result"]
+        result = read_record(draft).result
         target = TargetModel.load(named[-1] if named else assets.TARGET)
         taus = _taus(target, draft, _prompts(target, Path(member["held_out"]), options.prompts))
     here = Provenance.here("benchmarks/first_use.py", target.device, target.dtype)
     return {
         "name": member["name"], "system": system, "minutes": minutes, "flags": flags, **taus,
-        "accuracy": (result["validation"] or result["training"])["accuracy"],
-        "steps": result["steps"], "tokens": result["tokens"], "prompts": options.prompts,
+        "accuracy": (result.validation or result.training).accuracy,
+        "steps": result.steps, "tokens": result.tokens, "prompts": options.prompts,
         "date": here.date, "machine": here.machine, "revision": here.revision,
     }  # fmt: skip
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from clover.drafts import DraftModel
     from clover.target import TargetModel
 
-_RECORDS = ("training_config.json", "training_log.jsonl")  # what the training left beside the weights
 _WRITTEN = ".regenerated.jsonl"  # ends the name of a file of answers
 
 
@@ -38,9 +37,11 @@ def load_trained(
 
 def save_copy(draft: "DraftModel", name: str, output: Path, overwrite: bool) -> None:
     """Write the draft, which came from `name`, and what is known of its training."""
+    from clover.train.record import LOG_FILE, RECORD_FILE
+
     with output_directory(output, overwrite) as folder:
         draft.save_pretrained(folder)
-        for record in _RECORDS:
+        for record in (RECORD_FILE, LOG_FILE):
             if (Path(name) / record).is_file():
                 shutil.copyfile(Path(name) / record, folder / record)
 

@@ -8,13 +8,10 @@ Training costs T · p_train; each token saves (t_plain - t_plain / s) · p_serve
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel
-
-from clover.files import read_model
 from clover.report.words import duration
+from clover.train.record import RECORD_FILE, read_record
 
 _HOUR = 3600.0
-_RECORD = "training_config.json"  # what `clover train` leaves with a draft
 
 
 @dataclass(frozen=True)
@@ -47,23 +44,9 @@ class Training:
         return ratio * self.seconds / (plain_seconds * (1 - 1 / speedup))
 
 
-class _Result(BaseModel):
-    seconds: float
-
-
-class _Config(BaseModel):
-    writing_seconds: float = 0.0  # before the training, for texts that the target wrote (`--regenerate`)
-
-
-class _Record(BaseModel):
-    result: _Result
-    config: _Config = _Config()
-
-
 def recorded_seconds(draft: str) -> float | None:
     """What a draft's training took, by the record in its directory, if any; UserError if that is damaged."""
-    path = Path(draft) / _RECORD
-    if not path.is_file():
+    if not Path(draft, RECORD_FILE).is_file():
         return None
-    record = read_model(path, _Record)
+    record = read_record(draft)
     return record.config.writing_seconds + record.result.seconds

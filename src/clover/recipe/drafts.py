@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -20,6 +19,7 @@ from clover.recipe.text import learnt_tokens
 from clover.report.provenance import Provenance
 from clover.target import TargetModel
 from clover.train import TrainConfig, checkpoint_path, prepare, train
+from clover.train.record import RecordedResult, read_record
 from clover.tune.ranks import RankPath, rank_texts
 from clover.tune.shapes import count_starts, most_frequent
 from clover.tune.texts import write_texts
@@ -73,14 +73,12 @@ def finish_training(
     texts: Texts | Sequence[Sample],
     draft: DraftModel,
     console: Console,
-) -> dict[str, Any]:
+) -> RecordedResult:
     """Train a draft into `config.output`, unless it is there; an unfinished training goes on.
-
-    Returns:
-        the fields of the `TrainResult`.
 
     Raises:
         KeyboardInterrupt: a signal ended it.
+        UserError: the record of the finished training is damaged.
     """
     output = Path(config.output)
     if not output.exists():
@@ -88,7 +86,7 @@ def finish_training(
         result = train(config, target, texts, draft, resume=resume, overwrite=not resume, console=console)
         if not result.finished:
             raise KeyboardInterrupt
-    return read_json(output / "training_config.json")["result"]
+    return read_record(output).result
 
 
 def train_draft(
@@ -112,11 +110,11 @@ def train_draft(
     return DraftFacts(
         system=system,
         tokens=learnt_tokens(texts),
-        steps=result["steps"],
-        seen=result["tokens"],
-        minutes=round(result["seconds"] / 60, 1),
+        steps=result.steps,
+        seen=result.tokens,
+        minutes=round(result.seconds / 60, 1),
         parameters=load_draft(output, target).num_parameters(),
-        accuracy=(result["validation"] or {}).get("accuracy", []),
+        accuracy=result.validation.accuracy if result.validation else [],
     )
 
 

@@ -41,6 +41,7 @@ from clover.target import TargetModel, tensors_fingerprint, weights_fingerprint
 from clover.train.config import TrainConfig
 from clover.train.learner import Learner
 from clover.train.progress import Log, describe, stop_requests
+from clover.train.record import LOG_FILE, RECORD_FILE
 from clover.train.schedule import optimizer_name, rate, spent, step_tokens
 from clover.train.unfinished import (
     RunState,
@@ -254,8 +255,8 @@ class _Run:
             "provenance": asdict(Provenance.here("clover train", target.device, target.dtype)),
             "resources": resources,
         }
-        write_json(folder / "training_config.json", record)
-        shutil.copyfile(self.log.path, folder / "training_log.jsonl")
+        write_json(folder / RECORD_FILE, record)
+        shutil.copyfile(self.log.path, folder / LOG_FILE)
 
     def _make_batches(self, seed: int, side: Side) -> Batches:
         max_length = min(self.config.max_length, self.target.longest_run)

@@ -1,0 +1,49 @@
+"""What a training leaves beside the draft's weights, and its reader."""
+
+from pathlib import Path
+
+from pydantic import BaseModel, Field
+
+from clover.files import read_model
+
+RECORD_FILE, LOG_FILE = "training_config.json", "training_log.jsonl"
+
+
+class LogEntry(BaseModel):
+    """What was found of the heads: the loss, and the accuracy of each."""
+
+    loss: float
+    accuracy: list[float] = []
+
+
+class RecordedResult(BaseModel):
+    """A finished training; see `TrainResult`, whose fields these are."""
+
+    steps: int = Field(ge=0)
+    tokens: int = Field(ge=0)
+    seconds: float = Field(ge=0)
+    training: LogEntry
+    validation: LogEntry | None
+
+    @property
+    def loss(self) -> float:
+        """On held-out texts; of the last batches where none were held out."""
+        return (self.validation or self.training).loss
+
+
+class RecordedConfig(BaseModel):
+    """Of the options what is read later."""
+
+    writing_seconds: float = Field(default=0.0, ge=0)  # before the training, for texts that the target wrote
+
+
+class TrainingRecord(BaseModel):
+    """The record of a draft."""
+
+    result: RecordedResult
+    config: RecordedConfig = RecordedConfig()
+
+
+def read_record(draft: str | Path) -> TrainingRecord:
+    """Read the record in a draft's directory; UserError, one line, if it is missing or damaged."""
+    return read_model(Path(draft, RECORD_FILE), TrainingRecord)
