@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import replace
 from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
@@ -15,8 +14,6 @@ import pytest
 from rich.console import Console
 
 from clover.api import load
-from clover.compare.findings import Findings
-from clover.compare.results import read_records
 from clover.compare.run import run_compare
 from clover.errors import UserError
 from clover.files import work_directory
@@ -273,14 +270,26 @@ def test_drafts_that_were_trained_before_are_measured_and_published(
         compare(
             tmp_path, tmp_path / "bare", "trained.toml", **places | {"drafts": tmp_path / "drafts"}, **sizes
         )
+    (tmp_path / "drafts" / first / "training_config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"training_config.json: result is missing"):
+        compare(
+            tmp_path, tmp_path / "bare", "trained.toml", **places | {"drafts": tmp_path / "drafts"}, **sizes
+        )
     with pytest.raises(UserError, match="none of the drafts .* give --drafts DIR"):
         compare(tmp_path, tmp_path / "else", "trained.toml")
 
 
-@pytest.mark.parametrize(("failing", "cells"), [("clover1", (1, 0)), ("labelled", (1, 4))])
+@pytest.mark.parametrize(
+    ("failing", "cells", "missing"), [("clover1", (1, 0), "5 of 6"), ("labelled", (1, 4), "1 of 6")]
+)
 @pytest.mark.usefixtures("without_plots")
 def test_a_training_that_fails_leaves_the_other_cells(
-    tiny_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, cells: tuple[int, int]
+    tiny_files: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failing: str,
+    cells: tuple[int, int],
+    missing: str,
 ) -> None:
     def train(*given: Any) -> Any:
         if next(systems) == failing:
@@ -289,22 +298,12 @@ def test_a_training_that_fails_leaves_the_other_cells(
 
     systems, output = iter(("clover1", "labelled")), tmp_path / "out"
     monkeypatch.setattr("clover.compare.run.finish_training", train)
-    with pytest.raises(UserError, match=f"1 cells have no result; the first: {failing}, .*: the loss is nan"):
+    with pytest.raises(
+        UserError, match=f"no result of {missing} cells; the first: {failing}, .*: the loss is nan"
+    ):
         compare(tiny_files, output)
     assert (len(trained(output)), len(measured(output))) == cells
     assert (output / "report.html").exists()
-
-
-def test_of_two_results_of_a_draft_the_later_counts(finished: Path) -> None:
-    records = read_records(finished / "results.jsonl")
-    twice = [*records, *(replace(one, key=f"{one.key} again") for one in records)]
-    once, again = Findings(records).heads, Findings(twice).heads
-    assert again.keys() == once.keys()
-    for method in once:
-        for one, other in zip(again[method]["top 5"], once[method]["top 5"], strict=True):
-            assert (
-                one.prompts.tolist() == other.prompts.tolist() and one.seeds.tolist() == other.seeds.tolist()
-            )
 
 
 @pytest.mark.usefixtures("without_plots")
@@ -362,7 +361,21 @@ def test_what_cannot_work_is_found_before_the_work(
     (tiny_files / "bad.toml").write_text(text.replace(old, new))
     with pytest.raises(UserError, match=message):
         compare(tiny_files, tmp_path / "out", "bad.toml")
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out" / "results.jsonl").exists()
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_a_place_that_cannot_be_written_is_found_before_the_work(tiny_files: Path, tmp_path: Path) -> None:
+    (tmp_path / "out" / "report.html").mkdir(parents=True)
+    with pytest.raises(UserError, match="report.html is a directory"):
+        compare(tiny_files, tmp_path / "out")
+    page = tmp_path / "docs" / "README.md"
+    page.parent.mkdir()
+    page.write_text("# My own page\n")
+    with pytest.raises(UserError, match="README.md was not written by clover compare"):
+        compare(tiny_files, tmp_path / "else", publish=page.parent)
+    assert page.read_text() == "# My own page\n"
+    assert not list(tmp_path.rglob("results.jsonl"))
 
 
 @pytest.mark.parametrize(

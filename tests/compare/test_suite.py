@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clover.compare.suite import SUITES, Suite, Task, read_suite
+from clover.compare.suite import SUITES, Suite, SuiteTask, read_suite
 from clover.drafts.config import LossConfig
 from clover.drafts.medusa import MedusaDraft
 from clover.errors import UserError
@@ -119,8 +119,8 @@ def test_a_suite_on_the_users_own_model(tmp_path: Path) -> None:
     assert (own.measuring.prompts, own.measuring.max_new_tokens) == (3, 128)
     assert (own.target, own.text.files) == ("my-model", ("chats.jsonl",))
     assert own.tasks == (
-        Task(name="mt", file="questions.jsonl", group="mt_bench"),
-        Task(name="lines", file="lines.txt"),
+        SuiteTask(name="mt", file="questions.jsonl", group="mt_bench"),
+        SuiteTask(name="lines", file="lines.txt"),
     )
     with pytest.raises(UserError, match=r"'questions.jsonl' must be NAME=FILE"):
         read_suite(CompareOptions(suite=str(file), tasks=("questions.jsonl",)))

@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from clover.compare.suite import PLAIN, Suite, System, Task
+from clover.compare.suite import PLAIN, Suite, SuiteTask, System
 from clover.drafts.config import LossConfig, all_options
 from clover.drafts.loading import SYSTEMS
 from clover.files import checksum
@@ -20,7 +20,7 @@ _DRAFT_FILES = ("config.json", "model.safetensors")
 
 
 @dataclass(frozen=True)
-class Method:
+class MethodKey:
     """What decodes, as results name it; a draft is named by a method without a tree.
 
     Args:
@@ -40,7 +40,7 @@ class Method:
     def words(self) -> str:
         """The draft in one line.
 
-        >>> Method("medusa", None, "paper", 200, 1e-3, 0).words
+        >>> MethodKey("medusa", None, "paper", 200, 1e-3, 0).words
         'medusa, paper loss, 200 steps, rate 0.001, seed 0'
         """
         if not self.steps:
@@ -53,14 +53,14 @@ class Method:
 class Draft:
     """A system of the suite trained in one way, or before (`place`); no loss where there is nothing to train."""
 
-    method: Method
+    method: MethodKey
     system: System
     trees: tuple[str, ...]
     loss: LossConfig | None
     place: str | None = None
 
     @property
-    def methods(self) -> list[Method]:
+    def methods(self) -> list[MethodKey]:
         """The draft with each of its trees."""
         return [replace(self.method, tree=tree) for tree in self.trees]
 
@@ -75,7 +75,7 @@ class Cell:
     label: str
     config: dict[str, Any] = field(repr=False)
     drafts: tuple[Draft, ...]
-    task: Task | None = None
+    task: SuiteTask | None = None
     batch_size: int = 1
     temperature: float = 0.0
 
@@ -89,7 +89,8 @@ class Plan:
     """All cells of a suite in the order in which they run: trainings, then measurements.
 
     Everything runs on `place`: target, a hash of its weights, device, dtype. `text` stands for the training text, as
-    `digest` does. UserError if the suite names a file that cannot be read.
+    `digest` does. Trained drafts that are not there are left out; the others keep their seeds. UserError if the suite
+    names a file that cannot be read.
     """
 
     def __init__(self, suite: Suite, place: dict[str, str]):
@@ -126,7 +127,9 @@ class Plan:
         verb = "train" if draft.place is None else "heads of"
         return Cell(f"{verb} {draft.method.words}", config, (draft,))
 
-    def _measuring_cell(self, drafts: tuple[Draft, ...], task: Task, size: int, temperature: float) -> Cell:
+    def _measuring_cell(
+        self, drafts: tuple[Draft, ...], task: SuiteTask, size: int, temperature: float
+    ) -> Cell:
         if temperature == 0:  # a draft that is drawn from needs a temperature
             trees = [tuple(tree for tree in one.trees if not tree.startswith("drawn:")) for one in drafts]
             drafts = tuple(replace(one, trees=some) for one, some in zip(drafts, trees, strict=True))
@@ -137,7 +140,7 @@ class Plan:
         label = f"measure {task.name}, batch {size}, temperature {temperature:g}{trained}"
         return Cell(label, config, drafts, task, size, temperature)
 
-    def _config(self, drafts: Sequence[Draft], tasks: Sequence[Task]) -> dict[str, Any]:
+    def _config(self, drafts: Sequence[Draft], tasks: Sequence[SuiteTask]) -> dict[str, Any]:
         measuring = self.suite.measuring.model_dump(include={"prompts", "max_new_tokens"})
         return {
             "place": self.place,
@@ -145,6 +148,11 @@ class Plan:
             "tasks": {task.name: self._tasks[task.name] for task in tasks},
             **(measuring if tasks else {}),
         }
+
+
+def draft_is_there(place: str) -> bool:
+    """Whether a directory holds a trained draft."""
+    return Path(place, "config.json").is_file()
 
 
 def digest(value: Any) -> str:
@@ -161,14 +169,17 @@ def _drafts(suite: Suite, system: System) -> list[Draft]:
     kind, training = SYSTEMS[system.system], suite.training
     trees = suite.measuring.trees if system.trees is None else system.trees
     if system.drafts is not None:
-        places = enumerate(system.drafts)
-        return [Draft(Method(system.label, seed=seed), system, trees, None, place) for seed, place in places]
+        return [
+            Draft(MethodKey(system.label, seed=seed), system, trees, None, place)
+            for seed, place in enumerate(system.drafts)
+            if draft_is_there(place)
+        ]
     if not kind.trainable:
-        return [Draft(Method(system.label), system, trees, None)]
+        return [Draft(MethodKey(system.label), system, trees, None)]
     rates = system.learning_rates or training.learning_rates
     combinations = product(training.steps, system.losses or training.losses, rates, training.seeds)
     return [
-        Draft(Method(system.label, None, loss, steps, rate, seed), system, trees, suite.loss(loss, kind))
+        Draft(MethodKey(system.label, None, loss, steps, rate, seed), system, trees, suite.loss(loss, kind))
         for steps, loss, rate, seed in combinations
     ]
 

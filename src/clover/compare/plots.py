@@ -11,8 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from clover.compare.findings import HEAD_COUNTS, Findings, Row
-from clover.compare.plan import Method
+from clover.compare.findings import HEAD_COUNTS, Findings, Row, Series
 from clover.report import figure as art
 from clover.report.statistics import Estimate
 
@@ -21,7 +20,7 @@ _WIDTH, _BAR_INCHES, _MARGIN_INCHES = 10.0, 0.3, 1.1
 _ROW_LIMIT = 40  # bars of a plot; with more of them none can be read
 _ERROR: Any = {"ecolor": art.INK, "elinewidth": 0.9, "capsize": 2}
 _SPEEDUP, _TAU = "Speed-up (geometric mean)", "τ, tokens per step"
-Point = tuple[Method, float, Estimate]  # of a method's line: where, how much
+Point = tuple[Series, float, Estimate]  # of a line: where, how much
 
 
 @dataclass(frozen=True)
@@ -36,11 +35,14 @@ class _Panel:
 
 def make_plots(findings: Findings) -> dict[str, art.Picture]:
     """All plots by the name of their file."""
-    drafts = [row for row in findings.rows if row.nodes]
+    drafts = [row for row in findings.complete_rows if row.nodes]
     smallest = [row for row in drafts if row.batch_size == findings.batch_sizes[0]]
     coldest = [row for row in drafts if row.temperature == findings.temperatures[0]]
     both = [row for row in smallest if row.temperature == findings.temperatures[0]]
-    by_size, by_nodes = lambda row: (row.method, row.batch_size), lambda row: (_rule(row.method), row.nodes)
+    by_size, by_nodes = (
+        lambda row: (row.series, row.batch_size),
+        lambda row: (_any_size(row.series), row.nodes),
+    )
     speeds = _against("batch size", coldest, 2, by_size)[:1]  # τ is the same at all
     lines: dict[str, tuple[str, list[_Panel]]] = {
         "batch-size": ("Speed by batch size", speeds),
@@ -56,28 +58,33 @@ def make_plots(findings: Findings) -> dict[str, art.Picture]:
 
 
 def _against(
-    name: str, rows: Sequence[Row], fewest: int, place: Callable[[Row], tuple[Method, float]]
+    name: str, rows: Sequence[Row], fewest: int, place: Callable[[Row], tuple[Series, float]]
 ) -> list[_Panel]:
-    """Speed-up and τ of each method that has at least `fewest` places."""
+    """Speed-up and τ of each series that has at least `fewest` places."""
     places = [(*place(row), row) for row in rows]
-    methods = [method for method, _, _ in places]
-    kept = sorted((p for p in places if methods.count(p[0]) >= fewest), key=lambda p: p[1])
+    lines = [series for series, _, _ in places]
+    kept = sorted((p for p in places if lines.count(p[0]) >= fewest), key=lambda p: p[1])
     temperature = f", temperature {rows[0].temperature:g}" if rows else ""
     panels = [
-        _Panel(_SPEEDUP, name + temperature, [(m, at, row.speedup.geometric) for m, at, row in kept]),
-        _Panel(_TAU, name + temperature, [(m, at, row.tau.estimate) for m, at, row in kept]),
+        _Panel(_SPEEDUP, name + temperature, [(s, at, row.speedup.geometric) for s, at, row in kept]),
+        _Panel(_TAU, name + temperature, [(s, at, row.tau.estimate) for s, at, row in kept]),
     ]
     return panels if kept else []
 
 
-def _rule(method: Method) -> Method:
+def _any_size(series: Series) -> Series:
+    """The series with how its tree is grown in place of the tree."""
+    return replace(series, method=replace(series.method, tree=_rule(str(series.method.tree))))
+
+
+def _rule(tree: str) -> str:
     """How a tree is grown, without its size.
 
-    >>> _rule(Method("clover1", "budget:4")).tree, _rule(Method("clover2", "clover2")).tree
+    >>> _rule("budget:4"), _rule("clover2")
     ('budget', 'clover2')
     """
-    rule, _, size = str(method.tree).rpartition(":")
-    return replace(method, tree=rule) if size.isdigit() else method
+    rule, _, size = tree.rpartition(":")
+    return rule if size.isdigit() else tree
 
 
 def _by_head(findings: Findings) -> list[_Panel]:
@@ -86,8 +93,8 @@ def _by_head(findings: Findings) -> list[_Panel]:
             f"Right, {kind}, %",
             "head",
             [
-                (method, head, share.estimate.scaled(100))
-                for method, kinds in findings.heads.items()
+                (series, head, share.estimate.scaled(100))
+                for series, kinds in findings.heads.items()
                 for head, share in enumerate(kinds[kind], 1)
             ],
             percent=True,
@@ -98,24 +105,24 @@ def _by_head(findings: Findings) -> list[_Panel]:
 
 
 def _draw_speed(findings: Findings, rows: Sequence[Row]) -> Figure:
-    """Bars of speed-up and of τ per method, one per temperature."""
-    methods, temperatures = (
-        list(dict.fromkeys(row.method for row in rows))[:_ROW_LIMIT],
-        findings.temperatures,
+    """Bars of speed-up and of τ per series, one per temperature."""
+    all_series = list(dict.fromkeys(row.series for row in rows))[:_ROW_LIMIT]
+    temperatures = findings.temperatures
+    figure = art.new_figure(
+        _WIDTH, _MARGIN_INCHES + _BAR_INCHES * max(5, len(all_series) * len(temperatures))
     )
-    figure = art.new_figure(_WIDTH, _MARGIN_INCHES + _BAR_INCHES * max(5, len(methods) * len(temperatures)))
     left, right = figure.subplots(1, 2, sharey=True)
     size = 0.8 / len(temperatures)
-    for row in (row for row in rows if row.method in methods):
+    for row in (row for row in rows if row.series in all_series):
         number = temperatures.index(row.temperature)
-        at = methods.index(row.method) + (number - (len(temperatures) - 1) / 2) * size
-        colour = art.shade(_colour(methods, row.method), number)
+        at = all_series.index(row.series) + (number - (len(temperatures) - 1) / 2) * size
+        colour = art.shade(_colour(all_series, row.series), number)
         for axes, found, unit in ((left, row.speedup.geometric, "×"), (right, row.tau.estimate, "")):
             error = found.error or 0.0
             axes.barh(at, found.value, size * 0.92, color=colour, xerr=error, error_kw=_ERROR)
             art.note(axes, found.value + error, at, f"{found.value:.2f}{unit}", "right")
     left.axvline(1.0, color=art.INK, linewidth=0.9, linestyle=":")
-    art.named_bars(left, [findings.label(method) for method in methods])
+    art.named_bars(left, [findings.label(series) for series in all_series])
     shades = ", ".join(f"temperature {temperature:g}" for temperature in temperatures)
     left.set_xlabel(f"against plain decoding, batch {rows[0].batch_size}; from the top: {shades}", loc="left")
     art.finish(left, _SPEEDUP, "x", 1.12)
@@ -128,10 +135,10 @@ def _draw_lines(findings: Findings, panels: Sequence[_Panel]) -> Figure:
     """Panels side by side, with one legend."""
     figure = art.new_figure(_WIDTH, 4.8)
     all_axes = figure.subplots(1, len(panels), squeeze=False, sharey=panels[0].percent)[0]
-    methods = list(dict.fromkeys(method for panel in panels for method, _, _ in panel.points))
+    all_series = list(dict.fromkeys(series for panel in panels for series, _, _ in panel.points))
     for axes, panel in zip(all_axes, panels, strict=True):
-        for method in methods:
-            _draw_line(axes, panel, method, methods, findings.label(method))
+        for series in all_series:
+            _draw_line(axes, panel, series, all_series, findings.label(series))
         places = sorted({place for _, place, _ in panel.points})
         if not panel.percent:
             axes.set_xscale("log")
@@ -144,15 +151,15 @@ def _draw_lines(findings: Findings, panels: Sequence[_Panel]) -> Figure:
     return figure
 
 
-def _draw_line(axes: Any, panel: _Panel, method: Method, methods: Sequence[Method], label: str) -> None:
-    points = [(place, found.value, found.error or 0) for own, place, found in panel.points if own == method]
-    number = [other for other in methods if other.system == method.system].index(method)
-    style = art.line_style(number) | {"color": _colour(methods, method), "label": label, "capsize": 2}
+def _draw_line(axes: Any, panel: _Panel, series: Series, others: Sequence[Series], label: str) -> None:
+    points = [(place, found.value, found.error or 0) for own, place, found in panel.points if own == series]
+    number = [other for other in others if other.method.system == series.method.system].index(series)
+    style = art.line_style(number) | {"color": _colour(others, series), "label": label, "capsize": 2}
     places, values, errors = zip(*points, strict=True) if points else ((), (), ())
     axes.errorbar(places, values, errors, elinewidth=0.8, **style)
 
 
-def _colour(methods: Sequence[Method], method: Method) -> str:
+def _colour(others: Sequence[Series], series: Series) -> str:
     """That of the system; of a system of one's own the next free one."""
-    systems = list(dict.fromkeys(one.system for one in methods))
-    return art.system_colour(method.system, systems.index(method.system))
+    systems = list(dict.fromkeys(one.method.system for one in others))
+    return art.system_colour(series.method.system, systems.index(series.method.system))

@@ -5,16 +5,27 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from clover.compare.findings import Difference, Findings, Row
+from clover.compare.findings import Ablation, Findings, Row
 from clover.compare.results import Record
 from clover.compare.tables import make_tables
-from clover.files import read_json, write_json, write_text
+from clover.errors import UserError
+from clover.files import check_output_file, read_json, read_text, write_json, write_text
 
 _TABLE = ("title", "note", "columns", "rows", "words")
+_HEADLINE = "# Results on one target"
 _INTRODUCTION = (
     "Written by `clover compare SUITE --publish DIR`; the last table of each suite has the command. Differences within "
     "two standard errors are not reported as findings."
 )
+
+
+def check_publication(name: str, folder: Path) -> None:
+    """Say before the work what `publish` would say after it; UserError also for a README.md that it has not written."""
+    page = folder / "README.md"
+    for file in (folder / f"{name}.json", page):
+        check_output_file(file)
+    if page.is_file() and (text := read_text(page).strip()) and not text.startswith(_HEADLINE):
+        raise UserError(f"{page} was not written by clover compare; publish to another directory")
 
 
 def publish(name: str, records: Sequence[Record], folder: Path) -> None:
@@ -24,7 +35,7 @@ def publish(name: str, records: Sequence[Record], folder: Path) -> None:
     """
     findings, last = Findings(records), records[-1]
     rows = [(task, row) for task in findings.tasks for row in findings.rows_of([task])]
-    rows += [("all", row) for row in findings.rows]
+    rows += [("all", row) for row in findings.complete_rows]
     content = {
         "title": last.title,
         "note": last.note,
@@ -34,14 +45,14 @@ def publish(name: str, records: Sequence[Record], folder: Path) -> None:
         "decoding": [_decoding(findings, row, task) for task, row in rows],
         "heads": [
             {
-                "method": findings.label(method),
+                "method": findings.label(series),
                 "count": name,
                 "heads": [asdict(one.estimate) for one in shares],
             }
-            for method, kinds in findings.heads.items()
+            for series, kinds in findings.heads.items()
             for name, shares in kinds.items()
         ],
-        "differences": [_difference(findings, one) for one in findings.differences()],
+        "differences": [_difference(findings, one) for one in findings.ablations()],
         "tables": [{name: getattr(table, name) for name in _TABLE} for table in make_tables(findings)],
     }
     write_json(folder / f"{name}.json", content)
@@ -49,10 +60,10 @@ def publish(name: str, records: Sequence[Record], folder: Path) -> None:
 
 
 def _decoding(findings: Findings, row: Row, task: str) -> dict[str, Any]:
-    method, prompts = row.method, sum(len(own.acceptances) for own in row.own)
+    method, prompts = row.series.method, sum(len(own.acceptances) for own in row.own)
     return {
         "task": task,
-        "method": findings.label(method),
+        "method": findings.label(row.series),
         "system": method.system,
         "tree": method.tree,
         "temperature": row.temperature,
@@ -66,10 +77,10 @@ def _decoding(findings: Findings, row: Row, task: str) -> dict[str, Any]:
     }
 
 
-def _difference(findings: Findings, one: Difference) -> dict[str, Any]:
+def _difference(findings: Findings, one: Ablation) -> dict[str, Any]:
     """What a draft gains over another: shares of top-5 accuracy by head, and tokens per step."""
     return {
-        "method": findings.label(one.method),
+        "method": findings.label(one.series),
         "against": findings.label(one.against),
         "top5": [asdict(value.estimate) for value in one.top5],
         "tau": None if one.tau is None else asdict(one.tau.estimate),
@@ -78,7 +89,7 @@ def _difference(findings: Findings, one: Difference) -> dict[str, Any]:
 
 def _page(folder: Path) -> str:
     """All tables of all suites in Markdown."""
-    parts = ["# Results on one target", _INTRODUCTION]
+    parts = [_HEADLINE, _INTRODUCTION]
     for file in sorted(folder.glob("*.json")):
         content = read_json(file)
         if "tables" not in content:  # of another command

@@ -8,11 +8,12 @@ those of single prompts or batches, so that standard errors can be reckoned from
 
 import json
 import os
+from collections.abc import Hashable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from clover.compare.plan import Method
+from clover.compare.plan import MethodKey
 from clover.evaluate.accuracy import HeadAccuracy
 from clover.files import read_text, validated_json, write_text, written
 from clover.metrics import Acceptance
@@ -33,7 +34,7 @@ class Trained:
         against: name of the system that the ablation table compares this one with.
     """
 
-    method: Method
+    method: MethodKey
     parameters: int
     tokens: int
     seconds: float
@@ -55,7 +56,7 @@ class Decoded:
         exact: whether they have to be: all but at temperatures above 0 with trees that draw their children.
     """
 
-    method: Method
+    method: MethodKey
     nodes: int
     batches: tuple[tuple[int, float], ...]
     acceptances: tuple[Acceptance, ...]
@@ -72,6 +73,36 @@ class Measurement:
     batch_size: int
     temperature: float
     methods: tuple[Decoded, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a cell ran on; older results do not tell the target's weights."""
+
+    target: str
+    device: str
+    dtype: str
+    weights: str | None = None
+
+
+@dataclass(frozen=True)
+class CellConfig:
+    """What a report reads of a cell's configuration; a training without tasks has no prompts.
+
+    Args:
+        tasks: by name what stands for their prompts.
+        prompts, max_new_tokens: that were asked for.
+    """
+
+    place: Place
+    tasks: dict[str, str]
+    prompts: int | None = None
+    max_new_tokens: int | None = None
+
+    @property
+    def texts(self) -> Hashable:
+        """What stands for the texts that heads are measured on."""
+        return self.place, tuple(self.tasks.items()), self.prompts, self.max_new_tokens
 
 
 @dataclass(frozen=True)

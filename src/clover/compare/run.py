@@ -17,9 +17,9 @@ from clover import assets
 from clover.bench.methods import of_engine
 from clover.bench.metrics import Measured
 from clover.compare.findings import Findings
-from clover.compare.plan import Cell, Draft, Method, Plan
+from clover.compare.plan import Cell, Draft, MethodKey, Plan, draft_is_there
 from clover.compare.plots import NAMES, make_plots
-from clover.compare.publish import publish
+from clover.compare.publish import check_publication, publish
 from clover.compare.results import Decoded, Measurement, Record, Trained, append_record, read_records
 from clover.compare.suite import EMBEDDED, Suite, read_suite
 from clover.compare.tables import make_tables
@@ -30,7 +30,7 @@ from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, Request
 from clover.errors import UserError
 from clover.evaluate.accuracy import as_sample, measure_heads, text_batches
-from clover.files import beside, read_json, write_text, written
+from clover.files import beside, check_output_file, write_text, written
 from clover.interleaved import decode, interleave, make_batches
 from clover.measure_options import CompareOptions
 from clover.options import command_line
@@ -43,10 +43,10 @@ from clover.report.words import duration
 from clover.sampling import SamplingParams
 from clover.target import TargetModel, weights_fingerprint
 from clover.train import TrainConfig
+from clover.train.record import RECORD_FILE, RecordedResult, read_record
 from clover.train.unfinished import alone_in
 from clover.tree import parse_tree
 
-_RECORD = "training_config.json"  # what a training leaves beside its draft
 _WRITTEN_TOGETHER = 32  # texts that the heads are measured on
 
 
@@ -57,27 +57,30 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> None
     after the others. After Ctrl-C the report of what is there has been written.
     """
     console = console or Console(stderr=True)
-    results, failed = options.folder / "results.jsonl", list[str]()
+    results, problem = options.folder / "results.jsonl", None
+    suite = None if options.report_only else read_suite(options)
+    if suite is None and not results.exists():
+        raise UserError(f"there are no results in {options.folder}; run the suite first")
+    _check_outputs(options)
     try:
-        if not options.report_only:
+        if suite is not None:
             with alone_in(_work_folder(options)):
-                failed = Comparison(options, console).run()
+                problem = Comparison(options, suite, console).run()
     except KeyboardInterrupt:
         console.print("interrupted; the same command goes on from here", highlight=False)
         if results.exists():
             write_report(read_records(results), options.folder)
         raise
     if not results.exists():
-        raise UserError(
-            failed[0] if failed else f"there are no results in {options.folder}; run the suite first"
-        )
+        assert problem is not None, "a suite has cells, and a cell leaves a result or a problem"
+        raise UserError(problem)
     records = read_records(results)
     page = write_report(records, options.folder)
     if options.publish is not None:
         publish(Path(options.suite).stem, records, options.publish)
     console.print(f"wrote {page}", markup=False, highlight=False, soft_wrap=True)
-    if failed:
-        raise UserError(f"{len(failed)} cells have no result; the first: {failed[0]}")
+    if problem is not None:
+        raise UserError(problem)
 
 
 def write_report(records: Sequence[Record], folder: Path) -> Path:
@@ -104,6 +107,14 @@ def write_report(records: Sequence[Record], folder: Path) -> Path:
     return folder / "report.html"
 
 
+def _check_outputs(options: CompareOptions) -> None:
+    """Raise a UserError, before any time is spent, for what could not be written at the end."""
+    for name in ("results.jsonl", "report.html", f"plots/{NAMES[0]}.png"):
+        check_output_file(options.folder / name)
+    if options.publish is not None:
+        check_publication(Path(options.suite).stem, options.publish)
+
+
 def _work_folder(options: CompareOptions) -> Path:
     return options.work or beside(options.folder, ".work")
 
@@ -125,9 +136,9 @@ def _nameless(options: CompareOptions) -> CompareOptions:
 class Comparison:
     """A suite with its target, where its files are, and what of it is done."""
 
-    def __init__(self, options: CompareOptions, console: Console):
-        self.progress = Progress(console)
-        self.suite = suite = self._present(read_suite(options))
+    def __init__(self, options: CompareOptions, suite: Suite, console: Console):
+        self.progress, self.suite = Progress(console), suite
+        self._tell_missing_drafts()
         self.command = command_line("compare", _nameless(options), files="suite")
         self.results = options.folder / "results.jsonl"
         self.work = _work_folder(options)
@@ -139,54 +150,63 @@ class Comparison:
         place = {"target": suite.target, "device": self.target.device.type, "dtype": self.target.dtype_name}
         self.plan = Plan(suite, place | {"weights": weights_fingerprint(self.target)})
 
-    def _present(self, suite: Suite) -> Suite:
-        """The suite without trained drafts that are not there."""
-        systems = []
-        for one in suite.systems:
-            there = tuple(place for place in one.drafts or () if Path(place, "config.json").is_file())
-            if missing := [place for place in one.drafts or () if place not in there]:
-                self.progress.log(f"left out, not there: {', '.join(missing)}")
-            if there or not one.drafts:
-                systems.append(one.model_copy(update={"drafts": there or None}))
-        if any(one.drafts for one in suite.systems) and not any(one.drafts for one in systems):
+    def _tell_missing_drafts(self) -> None:
+        places = [place for one in self.suite.systems for place in one.drafts or ()]
+        missing = [place for place in places if not draft_is_there(place)]
+        if missing:
+            self.progress.log(f"left out, not there: {', '.join(missing)}")
+        if places and missing == places:
             raise UserError("none of the drafts that the suite names is there; give --drafts DIR")
-        return suite.model_copy(update={"systems": tuple(systems)})
 
-    def run(self) -> list[str]:
+    def run(self) -> str | None:
         """Run the cells that have no result yet, each with one line of results at its end.
 
-        Returns what went wrong; a cell that decodes with a draft whose training failed is left out.
+        Returns what went wrong, if anything; a cell that decodes with a draft whose training failed is left out.
         """
         cells, keys = self.plan.cells, {record.key for record in self.done}
         waiting = [cell for cell in cells if cell.key not in keys]
-        there = f", {len(cells) - len(waiting)} of them done" if len(waiting) < len(cells) else ""
-        self.progress.log(f"{self.suite.name}: {len(cells)} cells{there}")
-        if foreign := keys - {cell.key for cell in cells}:
+        there = len(cells) - len(waiting)
+        self._tell_done(there)
+        if waiting:
+            self._check()
+        failed, finished = dict[MethodKey | str, str](), 0  # by the draft that is missing, or by the cell
+        with self.progress as progress:
+            progress.begin(len(cells), there)
+            for number, cell in enumerate(waiting, there + 1):
+                if any(draft.method in failed for draft in cell.drafts):
+                    progress.log(f"left out, because a draft is missing: {cell.label}")
+                elif (problem := self._finish(cell, number)) is not None:
+                    failed[cell.key if cell.task else cell.drafts[0].method] = problem
+                    progress.log(problem)
+                else:
+                    finished += 1
+        if not failed:
+            return None
+        first, missing = next(iter(failed.values())), len(waiting) - finished
+        return f"no result of {missing} of {len(cells)} cells; the first: {first}"
+
+    def _tell_done(self, there: int) -> None:
+        cells = self.plan.cells
+        done = f", {there} of them done" if there else ""
+        self.progress.log(f"{self.suite.name}: {len(cells)} cells{done}")
+        if foreign := {record.key for record in self.done} - {cell.key for cell in cells}:
             self.progress.log(
                 f"{self.results} also holds {len(foreign)} results that the suite does not ask for any more; the "
                 "report shows them, too"
             )
-        if waiting:
-            self._check()
-        failed = dict[Method | str, str]()  # by the draft that is missing, or by the cell
-        with self.progress as progress:
-            progress.begin(len(cells), len(cells) - len(waiting))
-            for number, cell in enumerate(waiting, len(cells) - len(waiting) + 1):
-                if any(draft.method in failed for draft in cell.drafts):
-                    progress.log(f"left out, because a draft is missing: {cell.label}")
-                    continue
-                started = time.monotonic()
-                try:
-                    result = self._train(cell) if cell.task is None else self._measure(cell)
-                except UserError as error:
-                    failed[cell.key if cell.task else cell.drafts[0].method] = str(error)
-                    progress.log(str(error))
-                    continue
-                self._keep(cell, result, seconds := time.monotonic() - started)
-                progress.reach(number)
-                if not progress.console.is_terminal:
-                    progress.log(f"{number}/{len(cells)} {cell.label}: {duration(seconds)}")
-        return list(failed.values())
+
+    def _finish(self, cell: Cell, number: int) -> str | None:
+        """Run a cell and keep its result; returns what went wrong, if anything."""
+        started, progress = time.monotonic(), self.progress
+        try:
+            result = self._train(cell) if cell.task is None else self._measure(cell)
+        except UserError as error:
+            return str(error)
+        self._keep(cell, result, seconds := time.monotonic() - started)
+        progress.reach(number)
+        if not progress.console.is_terminal:
+            progress.log(f"{number}/{len(self.plan.cells)} {cell.label}: {duration(seconds)}")
+        return None
 
     def _keep(self, cell: Cell, result: Trained | Measurement, seconds: float) -> None:
         title, note = self.suite.title or self.suite.name, self.suite.note
@@ -198,11 +218,10 @@ class Comparison:
         """Build every system with each of its trees, and read every task, before the first hour is spent."""
         for draft in {draft.system.label: draft for draft in self.plan.drafts}.values():
             make_engines(self.target, [(draft, self._new(draft) if draft.loss else self._ready(draft))])
-            if draft.place and self.suite.measuring.accuracy and not Path(draft.place, _RECORD).is_file():
-                raise UserError(
-                    f"{draft.place} has no {_RECORD}, from which the table of trainings is made; "
-                    "set accuracy = false in the suite"
-                )
+        if self.suite.measuring.accuracy:
+            for draft in self.plan.drafts:
+                if draft.place is not None:
+                    _recorded(draft.place)
         largest = max(self.suite.measuring.batch_sizes)
         for task in self.suite.tasks:
             task_prompts(self.target, task, largest, largest)
@@ -219,14 +238,13 @@ class Comparison:
                 except UserError as error:
                     raise UserError(f"{draft.method.words}: {error}") from error
         else:
-            result = read_json(Path(draft.place, _RECORD))["result"]
+            result = _recorded(draft.place)
         model = self._ready(draft)
         share = self.progress.part(1, f"accuracy of {draft.method.words}")
         wanted = self.suite.measuring.accuracy
         heads = measure_heads(self.target, model, self._written, share) if wanted else None
-        loss = (result["validation"] or result["training"])["loss"]
         parameters, against = model.num_parameters(), draft.system.against
-        return Trained(draft.method, parameters, result["tokens"], result["seconds"], loss, heads, against)
+        return Trained(draft.method, parameters, result.tokens, result.seconds, result.loss, heads, against)
 
     def _config(self, draft: Draft) -> TrainConfig:
         suite, method = self.suite, draft.method
@@ -295,12 +313,21 @@ class Comparison:
         return text_batches(self.target, list(map(as_sample, prompts, texts)))
 
 
-def make_engines(target: TargetModel, drafts: Sequence[tuple[Draft, DraftModel]]) -> dict[Method, Engine]:
+def _recorded(place: str) -> RecordedResult:
+    if not Path(place, RECORD_FILE).is_file():
+        raise UserError(
+            f"{place} has no {RECORD_FILE}, from which the table of trainings is made; "
+            "set accuracy = false in the suite"
+        )
+    return read_record(place).result
+
+
+def make_engines(target: TargetModel, drafts: Sequence[tuple[Draft, DraftModel]]) -> dict[MethodKey, Engine]:
     """Plain decoding, and every draft with each of its trees.
 
     UserError if a tree is unknown, or deeper than the draft goes; names the system.
     """
-    engines = {Method(): Engine(target)}
+    engines = {MethodKey(): Engine(target)}
     for draft, model in drafts:
         for method in draft.methods:
             try:
@@ -311,7 +338,7 @@ def make_engines(target: TargetModel, drafts: Sequence[tuple[Draft, DraftModel]]
 
 
 def measure(
-    engines: Mapping[Method, Engine],
+    engines: Mapping[MethodKey, Engine],
     batches: Sequence[Sequence[Request]],
     rounds: int,
     progress: Callable[[float], None],
@@ -330,7 +357,7 @@ def measure(
             batches=tuple(one.batches),
             acceptances=tuple(acceptance for run in one.rounds[0] for acceptance in run.acceptances),
             step_milliseconds={name: 1e3 * value for name, value in (one.steps or {}).items()},
-            identical=one.identical_texts(found[Method()]),
+            identical=one.identical_texts(found[MethodKey()]),
             exact=one.method.comparable(batches[0][0].params.temperature),
         )
         for method, one in found.items()

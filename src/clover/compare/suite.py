@@ -51,7 +51,7 @@ class OwnLoss(LossConfig):
     """A loss that the suite defines itself."""
 
 
-class TextOptions(_Table):
+class TrainingText(_Table):
     """What the drafts learn from: what the target writes, half greedily, half at temperature 1."""
 
     files: tuple[str, ...] = ()  # whose prompts it answers; without any, openings of the recipe's corpus
@@ -108,7 +108,7 @@ class MeasuringOptions(_Table):
     accuracy: bool = True  # measure the accuracy of the heads, too
 
 
-class Task(_Table):
+class SuiteTask(_Table):
     """Prompts to measure on."""
 
     name: Name = "code"
@@ -129,12 +129,12 @@ class Suite(_Table):
     title: str = ""
     note: str = ""
     target: str = EMBEDDED
-    text: TextOptions = TextOptions()
+    text: TrainingText = TrainingText()
     training: TrainingOptions = TrainingOptions()
     losses: dict[str, OwnLoss] = {}
     systems: Annotated[tuple[System, ...], Field(min_length=1)]
     measuring: MeasuringOptions = MeasuringOptions()
-    tasks: Annotated[tuple[Task, ...], Field(min_length=1)] = (Task(),)
+    tasks: Annotated[tuple[SuiteTask, ...], Field(min_length=1)] = (SuiteTask(),)
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:

@@ -27,9 +27,10 @@ def make_tables(findings: Findings) -> list[Table]:
 
 
 def _speed(findings: Findings) -> Table:
+    number = len(findings.tasks)
     rows = [
         (
-            findings.label(row.method),
+            findings.label(row.series) + _lacking(row, number),
             f"{row.temperature:g}",
             str(row.batch_size),
             str(row.nodes or "–"),
@@ -42,7 +43,9 @@ def _speed(findings: Findings) -> Table:
         )
         for row in findings.rows
     ]
-    tasks = f"Over {len(findings.tasks)} tasks together. " if len(findings.tasks) > 1 else ""
+    tasks = f"Over {number} tasks together. " if number > 1 else ""
+    if len(findings.complete_rows) < len(rows):
+        tasks += "A row with fewer says so, and compares only with rows of the same tasks. "
     note = (
         f"{tasks}Speed-up: against plain decoding in the same engine and run, the geometric mean over batches of "
         f"different prompts, each by its median round. τ: tokens per step, the bonus token included. {_ERRORS}"
@@ -50,6 +53,10 @@ def _speed(findings: Findings) -> Table:
     columns = ("method", "T", "batch", "draft tokens\nat most", "tokens/s", "speed-up\n(geometric mean)", "τ")
     more = ("draft\nms/step", "verify\nms/step", "identical\nto plain")
     return Table("Speed", (*columns, *more), rows, note)
+
+
+def _lacking(row: Row, tasks: int) -> str:
+    return "" if len(row.tasks) == tasks else f" ({len(row.tasks)} of {tasks} tasks)"
 
 
 def _identical(row: Row) -> str:
@@ -65,7 +72,7 @@ def _by_task(findings: Findings) -> Iterator[Table]:
     """Speed-up by task at every setting, τ at every temperature."""
     tasks = findings.tasks
     found = {
-        (task, row.temperature, row.batch_size, row.method): row
+        (task, row.temperature, row.batch_size, row.series): row
         for task in tasks
         for row in findings.rows_of([task])
     }
@@ -75,9 +82,9 @@ def _by_task(findings: Findings) -> Iterator[Table]:
         for tau in (False, True) if size == findings.batch_sizes[0] else (False,):
             body = [
                 (
-                    findings.label(row.method),
-                    *(_cell(found.get((task, *setting, row.method)), tau) for task in tasks),
-                    _cell(row, tau),
+                    findings.label(row.series),
+                    *(_cell(found.get((task, *setting, row.series)), tau) for task in tasks),
+                    _cell(None if _lacking(row, len(tasks)) else row, tau),
                 )
                 for row in shown
             ]
@@ -95,7 +102,11 @@ def _depths(findings: Findings) -> Table:
     rows = [row for row in findings.rows if row.depths and row.batch_size == findings.batch_sizes[0]]
     deepest = max((len(row.depths) for row in rows), default=0)
     body = [
-        (findings.label(row.method), f"{row.temperature:g}", *_padded(map(_percent, row.depths), deepest))
+        (
+            findings.label(row.series) + _lacking(row, len(findings.tasks)),
+            f"{row.temperature:g}",
+            *_padded(map(_percent, row.depths), deepest),
+        )
         for row in rows
     ]
     columns = ("method", "T", *(f"depth {depth + 1}" for depth in range(deepest)))
@@ -105,8 +116,8 @@ def _depths(findings: Findings) -> Table:
 
 def _heads(findings: Findings) -> Table:
     body = [
-        (findings.label(method), str(head), *map(_percent, shares))
-        for method, kinds in findings.heads.items()
+        (findings.label(series), str(head), *map(_percent, shares))
+        for series, kinds in findings.heads.items()
         for head, shares in enumerate(zip(*kinds.values(), strict=True), 1)
     ]
     note = (
@@ -118,11 +129,11 @@ def _heads(findings: Findings) -> Table:
 
 
 def _ablation(findings: Findings) -> Table:
-    found = findings.differences()
+    found = findings.ablations()
     deepest = max((len(one.top5) for one in found), default=0)
     body = [
         (
-            findings.label(one.method),
+            findings.label(one.series),
             findings.label(one.against),
             *_padded((_difference(value, 100, 1) for value in one.top5), deepest),
             "–" if one.tau is None else _difference(one.tau, 1, 2),
@@ -146,7 +157,7 @@ def _difference(difference: Ratio, scale: float, digits: int) -> str:
 def _training(findings: Findings) -> Table:
     body = [
         (
-            findings.label(one.method) + (f", seed {one.method.seed}" if one.method.seed else ""),
+            findings.label(series) + (f", seed {one.method.seed}" if one.method.seed else ""),
             f"{one.parameters:,}",
             one.method.loss or "–",
             "–" if one.method.learning_rate is None else f"{one.method.learning_rate:g}",
@@ -155,7 +166,7 @@ def _training(findings: Findings) -> Table:
             duration(one.seconds),
             f"{one.loss:.3f}",
         )
-        for one in findings.trained
+        for series, one in findings.trained
     ]
     columns = ("method", "parameters", "loss", "rate", "steps", "tokens", "time", "held-out loss")
     # Drafts that were trained elsewhere say less: a column without a word is left out.

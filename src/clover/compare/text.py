@@ -5,10 +5,9 @@ from functools import cache
 from itertools import cycle, islice, zip_longest
 from pathlib import Path
 
-from clover.compare.suite import Task, TextOptions
+from clover.compare.suite import SuiteTask, TrainingText
 from clover.data import FileTexts, Sample
-from clover.data.tasks import PROMPT_TOKENS, cut_text, encode_task, read_tasks, spaced
-from clover.data.tasks import Task as Prompt
+from clover.data.tasks import PROMPT_TOKENS, Task, cut_text, encode_task, read_tasks, spaced
 from clover.errors import UserError
 from clover.recipe.corpus import read_corpus
 from clover.recipe.text import openings, write_once
@@ -20,7 +19,7 @@ FEWEST_NEW_TOKENS = 16  # a prompt that leaves less room in the context is left 
 
 
 def training_text(
-    target: TargetModel, options: TextOptions, path: Path, progress: Callable[[int, int], None]
+    target: TargetModel, options: TrainingText, path: Path, progress: Callable[[int, int], None]
 ) -> list[Sample]:
     """What the target has written into `path`; it writes what is missing, see `clover.regenerate.regenerate`."""
     config = RegenerateConfig(
@@ -32,7 +31,7 @@ def training_text(
     return write_once(target, _texts(target, options), config, path, progress)
 
 
-def _texts(target: TargetModel, options: TextOptions) -> Iterator[Sample]:
+def _texts(target: TargetModel, options: TrainingText) -> Iterator[Sample]:
     """What the target writes anew."""
     tokenizer = target.tokenizer
     assert tokenizer is not None
@@ -43,7 +42,9 @@ def _texts(target: TargetModel, options: TextOptions) -> Iterator[Sample]:
     yield from islice(found, options.texts)
 
 
-def task_prompts(target: TargetModel, task: Task, count: int, at_least: int = 1) -> list[tuple[int, ...]]:
+def task_prompts(
+    target: TargetModel, task: SuiteTask, count: int, at_least: int = 1
+) -> list[tuple[int, ...]]:
     """Different prompts of a task as token ids, at most `count`; those that nearly fill the context are left out.
 
     UserError if the task has fewer than `at_least` prompts that can be used.
@@ -65,7 +66,7 @@ def task_prompts(target: TargetModel, task: Task, count: int, at_least: int = 1)
     return list(prompts)
 
 
-def _prompts(task: Task, count: int) -> Iterator[Prompt]:
+def _prompts(task: SuiteTask, count: int) -> Iterator[Task]:
     """Those of a file, `count` evenly spaced ones first; of source code from as many held-out files as possible."""
     if task.file is not None:
         found = [one for one in read_tasks([task.file]) if task.group in (None, one.group)]

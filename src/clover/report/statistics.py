@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, hypot
+from math import exp, hypot, sqrt
 
-import numpy as np
-from numpy.typing import NDArray
-
-Pairs = Sequence[tuple[float, float]]  # (part, whole) of each prompt
+Pair = tuple[float, float]  # part, whole
 
 
 @dataclass(frozen=True)
@@ -37,40 +34,48 @@ class Estimate:
 class Ratio:
     """Sum divided by sum of (part, whole), and how far each prompt and each seed pulls it away.
 
+    Prompts and seeds have names, so that two ratios are compared prompt by prompt whatever the order they came in.
+
     Args:
         value: the ratio, or the difference of two; 0 of nothing is 0.
-        prompts, seeds: the linearised deviations; they sum to 0 (Cochran, Sampling Techniques, 1977, section 6.4).
+        prompts, seeds: the linearised deviations by name (Cochran, Sampling Techniques, 1977, section 6.4), so scaled
+            that the sum of their squares is the variance; empty where a single one cannot tell it.
     """
 
     value: float
-    prompts: NDArray[np.float64]
-    seeds: NDArray[np.float64]
+    prompts: Mapping[Hashable, float]
+    seeds: Mapping[Hashable, float]
 
     @classmethod
-    def of(cls, seeds: Sequence[Pairs]) -> Ratio:
-        """The ratio of pairs by seed and prompt.
+    def of(cls, pairs: Mapping[tuple[Hashable, Hashable], Pair]) -> Ratio:
+        """The ratio of pairs by (seed, prompt).
 
-        >>> Ratio.of([[(2.0, 1.0), (4.0, 1.0)], [(4.0, 1.0), (6.0, 1.0)]]).estimate.text()
+        Seeds need not have the same prompts; what the prompts of one seed alone do then counts as that seed's, too,
+        so the error is rather too large than too small.
+
+        >>> pairs = {(0, "a"): (2.0, 1.0), (0, "b"): (4.0, 1.0), (1, "a"): (4.0, 1.0), (1, "b"): (6.0, 1.0)}
+        >>> Ratio.of(pairs).estimate.text()
         '4.00 ± 1.41'
         """
-        if len({len(pairs) for pairs in seeds}) > 1:  # not all seeds had the same prompts
-            seeds = [[pair for pairs in seeds for pair in pairs]]
-        grid = np.array(seeds, dtype=np.float64)  # [seeds, prompts, 2]
-        whole = grid[..., 1].sum() or 1.0
-        value = float(grid[..., 0].sum() / whole)
-        deviations = (grid[..., 0] - value * grid[..., 1]) / whole
-        return cls(value, deviations.sum(0), deviations.sum(1))
+        total = sum(whole for _, whole in pairs.values()) or 1.0
+        value = sum(part for part, _ in pairs.values()) / total
+        prompts, seeds = dict[Hashable, float](), dict[Hashable, float]()
+        for (seed, prompt), (part, whole) in pairs.items():
+            deviation = (part - value * whole) / total
+            prompts[prompt] = prompts.get(prompt, 0.0) + deviation
+            seeds[seed] = seeds.get(seed, 0.0) + deviation
+        return cls(float(value), _scaled(prompts), _scaled(seeds))
 
     def __sub__(self, other: Ratio) -> Ratio:
-        """The difference, prompt by prompt where both were measured on the same ones."""
-        prompts, seeds = _joined(self.prompts, -other.prompts), _joined(self.seeds, -other.seeds)
+        """The difference: what both were measured on is paired, and the variances of the rest add up."""
+        prompts, seeds = _difference(self.prompts, other.prompts), _difference(self.seeds, other.seeds)
         return Ratio(self.value - other.value, prompts, seeds)
 
     @property
     def estimate(self) -> Estimate:
         """The value; its error is over prompts and, where there are several, over seeds."""
-        errors = [e for e in (_error(self.prompts), _error(self.seeds)) if e is not None]
-        return Estimate(self.value, hypot(*errors) if errors else None)
+        deviations = [*self.prompts.values(), *self.seeds.values()]
+        return Estimate(self.value, hypot(*deviations) if deviations else None)
 
     @property
     def geometric(self) -> Estimate:
@@ -79,19 +84,20 @@ class Ratio:
         return Estimate(exp(found.value), None if found.error is None else exp(found.value) * found.error)
 
 
-def ratio(pairs: Pairs) -> Estimate:
+def ratio(pairs: Sequence[Pair]) -> Estimate:
     """Sum divided by sum of independent pairs: tokens per step or per second over prompts, or a paired speed-up.
 
     >>> ratio([(2.0, 1.0), (4.0, 2.0), (6.0, 3.0)])
     Estimate(value=2.0, error=0.0)
     """
-    return Ratio.of([pairs]).estimate
+    return Ratio.of({(None, number): pair for number, pair in enumerate(pairs)}).estimate
 
 
-def _joined(own: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
-    return own + other if len(own) == len(other) else np.concatenate((own, other))
-
-
-def _error(deviations: NDArray[np.float64]) -> float | None:
+def _scaled(deviations: Mapping[Hashable, float]) -> dict[Hashable, float]:
     number = len(deviations)
-    return None if number < 2 else float(np.sqrt((deviations**2).sum() * number / (number - 1)))
+    factor = sqrt(number / (number - 1)) if number > 1 else 0.0
+    return {name: factor * deviation for name, deviation in deviations.items() if factor}
+
+
+def _difference(own: Mapping[Hashable, float], other: Mapping[Hashable, float]) -> dict[Hashable, float]:
+    return {name: own.get(name, 0.0) - other.get(name, 0.0) for name in (*own, *other)}

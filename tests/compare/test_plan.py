@@ -1,0 +1,37 @@
+"""From a suite to its cells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clover.compare.plan import Plan
+from clover.compare.suite import Suite
+from clover.files import validated
+
+PLACE = {"target": "tiny", "device": "cpu", "dtype": "float32", "weights": "0" * 32}
+
+
+def plan(folder: Path, names: tuple[str, ...]) -> Plan:
+    systems = [{"system": "clover2", "drafts": [str(folder / name) for name in names], "trees": ["chain:1"]}]
+    suite = {"name": "two", "target": "embedded", "systems": systems}
+    return Plan(validated(Suite, suite, "suite"), PLACE)
+
+
+@pytest.mark.parametrize("there", [(0, 1), (0,), (1,)])
+def test_a_trained_draft_keeps_its_seed_where_another_is_not_there(
+    tmp_path: Path, there: tuple[int, ...]
+) -> None:
+    names = ("first", "second")
+    for seed in there:
+        (tmp_path / names[seed]).mkdir()
+        for file in ("config.json", "model.safetensors"):
+            (tmp_path / names[seed] / file).write_text(f"{file} of {seed}")
+    found = plan(tmp_path, names)
+    assert [(draft.method.seed, Path(str(draft.place)).name) for draft in found.drafts] == [
+        (seed, names[seed]) for seed in there
+    ]
+    *heads, measuring = found.cells
+    assert [cell.drafts[0].method.seed for cell in heads] == list(there)
+    assert [draft.method.seed for draft in measuring.drafts] == list(there)
