@@ -209,7 +209,7 @@ def test_insert_copies_the_text_of_the_new_rows_alone(num_layers: int) -> None:
     assert texts_in(cache) == [[150, 151, 7], [100, 107], [50, 207]]
 
 
-def test_insert_grows_for_a_longer_text_and_refuses_more_rows_than_there_is_room_for() -> None:
+def test_insert_grows_for_a_longer_text_and_for_more_rows() -> None:
     cache, other = small_cache(2, capacity=2), small_cache(1, capacity=8)
     cache.drop(0)
     write(cache, 2)
@@ -218,8 +218,14 @@ def test_insert_grows_for_a_longer_text_and_refuses_more_rows_than_there_is_room
     other.commit([7])
     cache.insert(other)
     assert cache.capacity == 7 and texts_in(cache) == [[0, 1], [*range(10, 17)]]
-    with pytest.raises(AssertionError, match="room"):
+    assert cache.storage[0].shape[1] == 2
+    for _ in range(3):
         cache.insert(other)
+    assert cache.capacity == 7 and texts_in(cache) == [[0, 1], *[[*range(10, 17)]] * 4]
+    assert cache.storage[0].shape[1] == 8
+    write(cache, 1, label=30.0)
+    cache.commit([1] * 5)
+    assert [text[-1] for text in texts_in(cache)] == [30, 130, 230, 330, 430]
 
 
 def test_a_cache_without_rows_takes_some_in() -> None:

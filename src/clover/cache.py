@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import Cache
 
-from clover.storage import enlarged, fixed_capacity, gathered, on_device, zeros
+from clover.storage import enlarged, fixed_capacity, gathered, on_device, power_of_two, zeros
 
 KVShape = tuple[int, int, int, int]  # L, Hkv, Dk, Dv
 _MOST_ADDED = 1024  # slots that growth adds at once, at most: what is not needed stays small
@@ -192,11 +192,11 @@ class KVCache(Cache):
         self._hold(lengths)
 
     def insert(self, other: KVCache) -> None:
-        """Take in the rows of another cache of the same kind behind the own ones, where dropped rows have left room."""
+        """Take in the rows of another cache of the same kind behind the own ones; grows where there is no room."""
         first, length = self.batch_size, other.length
-        assert first + other.batch_size <= self._all_keys.shape[1], "no room: make the cache for more rows"
-        if length > self.capacity:
-            self._grow(length)
+        rows = first + other.batch_size
+        if length > self.capacity or rows > self._all_keys.shape[1]:
+            self._grow(max(length, self.capacity), rows)
         self._hold([*self.lengths, *other.lengths])
         self.keys[:, first:, :, :length] = other.keys[..., :length, :]
         self.values[:, first:, :, :length] = other.values[..., :length, :]
@@ -307,11 +307,13 @@ class KVCache(Cache):
         self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
         self._close()
 
-    def _grow(self, capacity: int) -> None:
-        rows = self.batch_size + len(self._aside)
+    def _grow(self, capacity: int, rows: int = 0) -> None:
+        """Make room for so many slots, and for so many rows and some more if there are fewer."""
+        held, present = self.batch_size + len(self._aside), self._all_keys.shape[1]
+        rows = present if rows <= present else power_of_two(rows)
         capacity = fixed_capacity(capacity) if self._fixed else capacity
-        self._all_keys = enlarged(self._all_keys, capacity, rows)
-        self._all_values = enlarged(self._all_values, capacity, rows)
+        self._all_keys = enlarged(self._all_keys, rows, capacity, held)
+        self._all_values = enlarged(self._all_values, rows, capacity, held)
         self._hold(self.lengths)
 
     def _first_to_move(self, path: Tensor, counts: Sequence[int]) -> int:

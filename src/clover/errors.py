@@ -13,3 +13,10 @@ def one_line(error: BaseException) -> str:
     """The start of an error's message, on one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else text[:297] + "..."
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether there was no memory, on the host or a GPU."""
+    # By name and text, because naming PyTorch's class would import PyTorch.
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))

@@ -45,8 +45,9 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str
         return torch.zeros(shape, dtype=dtype, device=device)
 
 
-def enlarged(storage: Tensor, capacity: int, rows: int) -> Tensor:
-    """More slots. Of the first rows all slots are copied, scratch too: a tree may be growing in it."""
-    larger = zeros((*storage.shape[:3], capacity, storage.shape[4]), storage.dtype, storage.device)
-    larger[:, :rows, :, : storage.shape[3]] = storage[:, :rows]
+def enlarged(storage: Tensor, rows: int, capacity: int, held: int) -> Tensor:
+    """More rows or slots. Of the rows that are held all slots are copied, scratch too: a tree may be growing in it."""
+    layers, _, heads, slots, width = storage.shape
+    larger = zeros((layers, rows, heads, capacity, width), storage.dtype, storage.device)
+    larger[:, :held, :, :slots] = storage[:, :held]
     return larger

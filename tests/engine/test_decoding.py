@@ -302,6 +302,20 @@ def test_a_batch_without_rows_holds_no_cache(target: TargetModel) -> None:
     assert decoding._batch is None
 
 
+@pytest.mark.parametrize(("system", "tree"), CASES)
+def test_caches_have_rows_for_those_that_run(target: TargetModel, system: str, tree: str) -> None:
+    """However many may run at once; one that comes later finds a place all the same."""
+    decoding, rows = engine_of(target, system, tree).open(100), list[int]()
+    for _ in range(5):
+        decoding.add(Request((3, 4), 60, eos=()))
+        decoding.step()
+        assert decoding._batch is not None
+        rows.append(decoding._batch.cache.storage[0].shape[1])
+    assert rows == [1, 2, 4, 4, 8]
+    texts = [event.generation.tokens for event in drain(decoding) if event.generation]
+    assert len(texts) == 5 and len(set(texts)) == 1
+
+
 def test_accepted_paths_are_told(target: TargetModel) -> None:
     engine = engine_of(target, "clover2", "chain:3")
     for event in engine.run([Request((3, 4, 5), 20, eos=()), Request((6,), 20, eos=())]):

@@ -16,7 +16,7 @@ BODY = {"prompt": "abc", "max_tokens": 60, "temperature": 0, "ignore_eos": True}
 
 
 def test_a_step_that_fails_ends_its_requests_and_the_next_ones_work(
-    tiny_model: Clover, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Clover, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     step, left = Decoding.step, [5]
 
@@ -35,5 +35,6 @@ def test_a_step_that_fails_ends_its_requests_and_the_next_ones_work(
         failed = [answer["error"] for status, answer in answers if "error" in answer]
         assert failed and all(error["code"] == "engine_failed" for error in failed)
         assert all("Allocator" not in json.dumps(error) for error in failed)
+        assert "lower --max-sequences" in caplog.text
         live.until_idle()
         assert live.post("/v1/completions", BODY)[0] == 200

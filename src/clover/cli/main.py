@@ -23,7 +23,7 @@ from clover.cli import (
     train,
     vocabulary,
 )
-from clover.errors import UserError
+from clover.errors import UserError, is_out_of_memory
 from clover.files import explain
 from clover.options import INTERRUPTED, USER_ERROR
 
@@ -126,12 +126,6 @@ def _explain(error: Exception) -> str | None:
     if isinstance(error, OSError):
         problem = explain(error.errno) if error.errno else str(error)
         return f"{error.filename}: {problem}" if error.filename else problem
-    if _out_of_memory(error):
+    if is_out_of_memory(error):
         return "out of memory; use a smaller --batch-size or --batch-tokens, or --dtype bfloat16"
     return None
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    # By name and text, because naming PyTorch's class would import PyTorch.
-    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return named or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))

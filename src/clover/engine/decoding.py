@@ -30,7 +30,7 @@ from clover.sampling import Sampler
 if TYPE_CHECKING:
     from clover.engine.engine import Engine
 
-_ROOM = 4096  # new tokens that a cache is made for at once; later ones make it grow
+_ROOM = 256  # new tokens that a cache is made for at once: few texts are as long as they may become
 
 
 class Decoding:
@@ -134,10 +134,11 @@ class Decoding:
         engine = self._engine
         every = [one.request for one in (*sequences, *self._waiting)]
         longest = max(len(request.prompt) + min(request.max_new_tokens, _ROOM) for request in every)
-        room, capacity = self.max_sequences, min(longest, self._target.longest_run) + engine.policy.max_nodes
-        if engine.captured is not None:
-            room, capacity = engine.captured.sizes(room, max(len(one.request.prompt) for one in sequences))
-        return self._begin(sequences, room, capacity)
+        rows, capacity = len(sequences), min(longest, self._target.longest_run) + engine.policy.max_nodes
+        if engine.captured is not None:  # graphs are made for one storage: it has all rows from the start
+            longest = max(len(one.request.prompt) for one in sequences)
+            rows, capacity = engine.captured.sizes(self.max_sequences, longest)
+        return self._begin(sequences, rows, capacity)
 
     def _next_prefill(self) -> Prefill:
         """The next prompts, in caches of their own; several if all of them together are one chunk."""
@@ -150,14 +151,14 @@ class Decoding:
         capacity = max(len(one.request.prompt) for one in sequences)
         return self._begin(sequences, len(sequences), capacity)
 
-    def _begin(self, sequences: list[RunningSequence], room: int, capacity: int) -> Prefill:
+    def _begin(self, sequences: list[RunningSequence], rows: int, capacity: int) -> Prefill:
         """Begin the prefill of sequences, in new caches, after what the store holds of their prompts."""
         store = self._store
         found = [(one, None if store is None else store.find(one.request.prompt)) for one in sequences]
         for one, prefix in found:
             one.cached_tokens = one.prefilled = 0 if prefix is None else prefix.length
         found.sort(key=lambda pair: pair[0].cached_tokens - len(pair[0].request.prompt))
-        batch = self._new_batch([one for one, _ in found], room, capacity)
+        batch = self._new_batch([one for one, _ in found], rows, capacity)
         for row, (_, prefix) in enumerate(found):
             if prefix is not None:
                 prefix.fill(batch, row)
@@ -166,12 +167,12 @@ class Decoding:
     def _prefill(self, batch: Batch) -> Prefill:
         return Prefill(batch, self._target, self._engine.hidden_state, self._engine.prefill_chunk)
 
-    def _new_batch(self, sequences: list[RunningSequence], room: int, capacity: int) -> Batch:
-        """Sequences in new caches, which have room for more."""
+    def _new_batch(self, sequences: list[RunningSequence], rows: int, capacity: int) -> Batch:
+        """Sequences in new caches of so many rows."""
         draft = self._engine.draft
-        cache = self._target.new_cache(room, capacity)
-        session = None if draft is None else draft.new_session(room, capacity)
-        for row in range(room - 1, len(sequences) - 1, -1):
+        cache = self._target.new_cache(rows, capacity)
+        session = None if draft is None else draft.new_session(rows, capacity)
+        for row in range(rows - 1, len(sequences) - 1, -1):
             cache.drop(row)
             if session is not None:
                 session.drop(row)

@@ -21,6 +21,7 @@ from threading import Event
 from typing import NamedTuple
 
 from clover.engine import Decoding, Engine, PhaseClock, PrefixStore, Request, StepEvent
+from clover.errors import is_out_of_memory
 from clover.serve.errors import ApiError
 from clover.serve.metrics import Metrics
 from clover.serve.options import ServerOptions
@@ -291,8 +292,9 @@ class Worker:
         """Where something fails (memory, say), end all texts of the batch, and go on with an empty one."""
         try:
             yield
-        except Exception:
-            logging.getLogger("clover").exception("a decoding step failed; its requests were ended")
+        except Exception as error:
+            memory = "; for less memory lower --max-sequences" if is_out_of_memory(error) else ""
+            logging.getLogger("clover").exception("a decoding step failed; its requests were ended%s", memory)
             failed = list(lane.tickets.values())
             lane.open()
             for ticket in failed:
