@@ -10,6 +10,7 @@ from clover.evaluate.acceptance import (
     continue_prompts,
     count_groups,
     count_kinds,
+    prompt_hash,
 )
 from clover.evaluate.kinds import TOKEN_KINDS
 from clover.metrics import Acceptance
@@ -53,7 +54,18 @@ def test_a_draft_that_knows_the_text_gives_all_but_the_bonus_tokens(target: Targ
     assert [len(step) for step in found[0].steps] == [4] * 6
     assert found[0].drafted == [True, True, True, False] * 5 + [True, True, True]
     assert found[0].acceptance.tau == 4 and found[0].acceptance.acceptance_per_depth == [1, 1, 1]
-    assert all(0 < share <= 1 for share in seen)
+    assert seen == pytest.approx([step / 6 for step in range(1, 7)])
+
+
+def test_a_text_that_ends_early_is_done(target: TargetModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = plain(target, PROMPTS)
+    monkeypatch.setattr(TargetModel, "eos_token_ids", (ended[0].tokens[4],))
+    seen: list[float] = []
+    found = continue_prompts(Engine(target), PROMPTS, NEW, 0.0, batch_size=1, progress=seen.append)
+    lengths = [len(one.tokens) for one in found]
+    assert lengths[0] <= 5 and len(seen) == sum(lengths)
+    assert seen[lengths[0] - 1] == pytest.approx(1 / 3)  # the first of three
+    assert seen[-1] == 1 and seen == sorted(seen)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -100,7 +112,7 @@ def test_groups_add_up_and_have_errors_over_prompts() -> None:
     continuations = [
         hand_made("a", [1], [[2, 3], [4]]),
         hand_made("b", [1], [[2, 3, 4, 5]]),
-        hand_made("a", [1], [[2, 3, 4]]),
+        hand_made("a", [7], [[2, 3, 4]]),
     ]
     groups = count_groups(continuations)
     assert [(g.name, len(g.acceptances), g.tau.value) for g in groups] == [("a", 2, 2.0), ("b", 1, 4.0)]
@@ -111,12 +123,13 @@ def test_groups_add_up_and_have_errors_over_prompts() -> None:
     json = setting.to_dict()
     assert json["tau"] == 2.5 and json["nodes"] == 3
     assert json["per_prompt"] == [(3, 2), (3, 1), (4, 1)]  # new tokens and steps, group by group
+    assert json["prompt_hashes"] == [prompt_hash((1,)), prompt_hash((7,)), prompt_hash((1,))]
     assert [(group["group"], group["tau"]) for group in json["groups"]] == [("a", 2.0), ("b", 4.0)]
     assert json["kinds"][0]["share"]["value"] == 0.75 and json["kinds"][0]["emitted"] == 4
 
 
 def test_a_setting_without_prompts_has_no_depths() -> None:
-    assert Group("all", ()).depths == []
+    assert Group("all", (), ()).depths == []
 
 
 def test_kinds_of_emitted_tokens() -> None:

@@ -64,7 +64,7 @@ def test_a_narrow_terminal_crops_no_number() -> None:
     counts = Acceptance()
     for count in (2, 3, 4, 5, 6, 7):
         counts.record(count, drafted_depth=6)
-    setting = Setting("clover2", 25, 0.0, (Group("mt_bench", (counts,) * 9),), ())
+    setting = Setting("clover2", 25, 0.0, (Group("mt_bench", ("",) * 9, (counts,) * 9),), ())
     heads = HeadAccuracy(((10,),), (((1,) * 5,),), (((1,) * 5,),))
     table = make_tables(heads, [setting])[2]
     console = Console(file=io.StringIO(), width=80)

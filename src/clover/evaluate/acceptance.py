@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
+from hashlib import blake2b
 from itertools import chain
 from operator import add
 from typing import Any
@@ -17,12 +18,9 @@ from typing_extensions import Self
 from clover.data.tasks import TaskPrompt
 from clover.engine import Engine, Request
 from clover.evaluate.kinds import TOKEN_KINDS, kinds_of
-from clover.interleaved import Decoding
 from clover.metrics import Acceptance
 from clover.report.statistics import Estimate, ratio
 from clover.sampling import SamplingParams
-
-_GLANCE = 1.0  # seconds between two looks at how far it is
 
 
 @dataclass(frozen=True)
@@ -46,9 +44,13 @@ class Continuation:
 
 @dataclass(frozen=True)
 class Group:
-    """The prompts of one group, each with its acceptance. What is estimated has its standard error over prompts."""
+    """The prompts of one group, by their hashes, each with its acceptance.
+
+    What is estimated has its standard error over prompts.
+    """
 
     name: str
+    prompts: tuple[str, ...]
     acceptances: tuple[Acceptance, ...]
 
     @property
@@ -67,9 +69,10 @@ class Group:
         return [ratio(depth_pairs(self.acceptances, depth)) for depth in range(len(self.total.attempts))]
 
     def to_dict(self) -> dict[str, Any]:
-        """All numbers as JSON values; `per_prompt` has the new tokens and the steps of each."""
+        """All numbers as JSON values; `per_prompt` has the new tokens and the steps of each, `prompt_hashes` which."""
         errors = {"tau_error": self.tau.error, "depth_errors": [depth.error for depth in self.depths]}
-        counts = self.total.to_dict() | {"per_prompt": tau_pairs(self.acceptances)}
+        each = {"per_prompt": tau_pairs(self.acceptances), "prompt_hashes": list(self.prompts)}
+        counts = self.total.to_dict() | each
         return {"group": self.name, "prompts": len(self.acceptances), **counts, **errors}
 
 
@@ -103,7 +106,8 @@ class Setting:
     @property
     def all(self) -> Group:
         """All groups together."""
-        return Group("all", tuple(chain(*(group.acceptances for group in self.groups))))
+        prompts = chain(*(group.prompts for group in self.groups))
+        return Group("all", tuple(prompts), tuple(chain(*(group.acceptances for group in self.groups))))
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers as JSON values."""
@@ -132,24 +136,45 @@ def continue_prompts(
 ) -> list[Continuation]:
     """Let the engine continue prompts, so many at once; prompt i is sampled with `seed + i`.
 
-    `progress` is called now and then with the share that is done, 0 … 1.
+    `progress` is called after each step with the share that is done, 0 … 1; a text that ends early is done.
     """
     requests = [
         Request(prompt.tokens, max_new_tokens, SamplingParams(temperature=temperature, seed=seed + i))
         for i, prompt in enumerate(prompts)
     ]
-    decoding = Decoding(engine, requests, max_sequences=batch_size)
-    while (run := decoding.advance(_GLANCE)) is None:
-        progress(decoding.tokens / (max_new_tokens * len(prompts)))
-    return list(map(Continuation, prompts, run.steps, run.acceptances))
+    steps: list[list[tuple[int, ...]]] = [[] for _ in prompts]
+    acceptances = [Acceptance() for _ in prompts]
+    left = [max_new_tokens for _ in prompts]
+    for event in engine.run(requests, max_sequences=batch_size):
+        steps[event.index].append(event.tokens)
+        left[event.index] -= len(event.tokens)
+        if event.generation is not None:
+            acceptances[event.index] = event.generation.acceptance
+            left[event.index] = 0  # it may have ended early
+        progress(1 - sum(left) / (max_new_tokens * len(prompts)))
+    return list(map(Continuation, prompts, map(tuple, steps), acceptances))
 
 
 def count_groups(continuations: Sequence[Continuation]) -> tuple[Group, ...]:
     """Acceptance per group of prompts."""
-    groups: dict[str, list[Acceptance]] = {}
+    groups: dict[str, list[Continuation]] = {}
     for one in continuations:
-        groups.setdefault(one.prompt.group, []).append(one.acceptance)
-    return tuple(Group(name, tuple(found)) for name, found in groups.items())
+        groups.setdefault(one.prompt.group, []).append(one)
+    return tuple(
+        Group(
+            name, tuple(prompt_hash(one.prompt.tokens) for one in some), tuple(one.acceptance for one in some)
+        )
+        for name, some in groups.items()
+    )
+
+
+def prompt_hash(tokens: Sequence[int]) -> str:
+    """8 hexadecimal digits that stand for the tokens of a prompt.
+
+    >>> prompt_hash((1, 23)) == prompt_hash([1, 23]) != prompt_hash((12, 3))
+    True
+    """
+    return blake2b(" ".join(map(str, tokens)).encode(), digest_size=4).hexdigest()
 
 
 def count_kinds(continuations: Sequence[Continuation], tokenizer: Any) -> tuple[Share, ...]:
