@@ -6,31 +6,85 @@ python benchmarks/paired.py a.json b.json
 
 from __future__ import annotations
 
-import json
+import argparse
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from clover.report.statistics import Ratio
+from clover.errors import UserError
+from clover.files import read_model
+from clover.report.statistics import Pair, Ratio
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A tree at a temperature, as `clover evaluate` writes it: of each prompt its hash, new tokens and steps.
+
+    Older files have no hashes, still older ones no counts by prompt.
+    """
+
+    tree: str
+    temperature: float
+    per_prompt: list[tuple[int, int]] | None = None
+    prompt_hashes: list[str] | None = None
+
+    @property
+    def ratio(self) -> Ratio:
+        """τ; prompts have their numbers for names, which stand for the same prompts in both files."""
+        pairs: list[Pair] = [*(self.per_prompt or ())]
+        return Ratio.of({(None, number): pair for number, pair in enumerate(pairs)})
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is read of the file of `clover evaluate`."""
+
+    settings: list[Setting]
 
 
 def main(first: str, second: str) -> None:
-    """Print the difference of each tree and temperature that both files have."""
+    """Print the difference of each tree and temperature that both files have; UserError if there is none to tell."""
     ours, theirs = _settings(first), _settings(second)
-    for (tree, temperature), one in ours.items():
-        other = theirs.get((tree, temperature))
-        if other is None:
-            continue
-        if len(one) != len(other):
-            sys.exit(f"{tree}, T {temperature:g}: {len(one)} prompts and {len(other)}; give both the same")
-        print(f"{tree}, T {temperature:g}: {(Ratio.of([one]) - Ratio.of([other])).estimate.text()}")
+    common = [setting for setting in ours if setting in theirs]
+    if not common:
+        raise UserError(f"{first} and {second} have no tree and temperature in common")
+    known = [_check_prompts(ours[setting], theirs[setting]) for setting in common]
+    if not all(known):
+        print(
+            "clover: warning: a file does not say which its prompts were; they are taken as the same, in order",
+            file=sys.stderr,
+        )
+    for tree, temperature in common:
+        difference = ours[tree, temperature].ratio - theirs[tree, temperature].ratio
+        print(f"{tree}, T {temperature:g}: {difference.estimate.text()}")
 
 
-def _settings(file: str) -> dict[tuple[str, float], list[tuple[int, int]]]:
-    """New tokens and steps of each prompt, by tree and temperature."""
-    found: list[dict[str, Any]] = json.loads(Path(file).read_text(encoding="utf-8"))["settings"]
-    return {(one["tree"], one["temperature"]): list(map(tuple, one["per_prompt"])) for one in found}
+def _settings(file: str) -> dict[tuple[str, float], Setting]:
+    found = read_model(Path(file), Evaluation).settings
+    if any(one.per_prompt is None for one in found):
+        raise UserError(f"{file} has no counts by prompt; run clover evaluate again")
+    return {(one.tree, one.temperature): one for one in found}
+
+
+def _check_prompts(one: Setting, other: Setting) -> bool:
+    """Whether both say that they had the same prompts; UserError if the prompts cannot be the same."""
+    known = one.prompt_hashes is not None and other.prompt_hashes is not None
+    same = len(one.per_prompt or ()) == len(other.per_prompt or ())
+    if not same or (known and one.prompt_hashes != other.prompt_hashes):
+        raise UserError(
+            f"{one.tree}, T {one.temperature:g}: the files have other prompts; give both the same"
+        )
+    return known
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("first")
+    parser.add_argument("second")
+    try:
+        main(**vars(parser.parse_args()))
+    except UserError as error:
+        print("clover: error:", error, file=sys.stderr)
+        sys.exit(2)
