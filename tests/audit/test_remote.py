@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 from typing import Any
 
 import pytest
@@ -207,6 +208,46 @@ def test_what_cannot_be_audited_is_one_line(run_clover: Callable, prompts: Path)
     assert code == 2 and "cannot be reached" in said
     code, _, said = audit(run_clover, prompts, "file:///etc/passwd")
     assert code == 2 and "no address" in said
+
+
+@contextmanager
+def saying(answer: bytes) -> Iterator[str]:
+    """What answers every connection by these bytes, HTTP or not; the URL."""
+
+    class Handler(StreamRequestHandler):
+        def handle(self) -> None:
+            while (
+                self.rfile.readline().strip()
+            ):  # the request: who closes before it was read resets the connection
+                pass
+            self.wfile.write(answer)
+
+    with ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "cannot be reached: SSH-2.0"),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{",
+            "cannot be reached: IncompleteRead",
+        ),
+        (b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{", "refuses with 500: No"),
+        (b"HTTP/1.1 404 Gone\r\n\r\n<p>not\r\nhere", "refuses with 404: <p>not here"),
+    ],
+)
+def test_what_does_not_speak_the_protocol_is_one_line(
+    run_clover: Callable, prompts: Path, answer: bytes, message: str
+) -> None:
+    with saying(answer) as url:
+        code, _, said = audit(run_clover, prompts, url)
+    assert code == 2 and message in said and "Traceback" not in said and said.count("\n") == 1
 
 
 def test_the_projects_own_server_is_clean(run_clover: Callable, prompts: Path, tmp_path: Path) -> None:

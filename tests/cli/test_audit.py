@@ -57,6 +57,20 @@ def test_sampled_texts_are_held_against_transformers(
     assert len(names) == 10 and json.loads(data.read_text())["sampled_p_value"] > 1e-4
 
 
+def test_plain_decoding_is_held_against_transformers(
+    run_clover: Callable, arguments: list[object], tmp_path: Path
+) -> None:
+    data, models = tmp_path / "audit.json", arguments[: arguments.index("--batch-size")]
+    done = run_clover(
+        *models, "--batch-size", 1, "--tree", "plain", "--against", "transformers", "--json", data
+    )
+    assert done.code == 0, done.out + done.err
+    found = json.loads(data.read_text())
+    assert [way["name"] for way in found["parts"][0]["ways"]] == ["plain, batch 1, greedy"]
+    assert found["tokens"] == 12
+    assert any(name.startswith("transformers, ") for name in found["parts"][0]["p_values"])
+
+
 def test_bfloat16_is_repeated_in_float32(
     run_clover: Callable, arguments: list[object], tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from typing import Any
 
 from clover.errors import UserError, one_line
@@ -91,11 +92,18 @@ class Endpoint:
             with urllib.request.urlopen(request, timeout=_SECONDS) as answer:
                 content = answer.read(MAX_BYTES + 1)
         except urllib.error.HTTPError as error:
-            told = " ".join(error.read(300).decode(errors="replace").split())
-            raise UserError(f"{self.url} refuses with {error.code}: {told}") from error
-        except (OSError, ValueError) as error:
+            raise UserError(f"{self.url} refuses with {error.code}: {_reason(error)}") from error
+        except (OSError, ValueError, HTTPException) as error:
             raise UserError(f"{self.url} cannot be reached: {one_line(error)}") from error
         found = parse_json(decode(content[:MAX_BYTES], self.url), self.url)
         if not isinstance(found, dict):
             raise UserError(f"{self.url}: the answer is no JSON object")
         return found
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    """What a refusal says, on one line."""
+    try:
+        return " ".join(error.read(300).decode(errors="replace").split())
+    except (OSError, HTTPException):  # it broke off
+        return error.reason

@@ -15,7 +15,7 @@ from clover.engine import Engine, Request
 from clover.interleaved import Decode
 from clover.sampling import SamplingParams
 
-PLAIN = "plain"
+PLAIN, GREEDY = "plain", "greedy"
 Told = Callable[[int, str], None]  # tokens that were written, and by what
 _Prompt = TypeVar("_Prompt")
 
@@ -36,7 +36,7 @@ def make_modes(
     Few prompts are taken again: `batch_size` sequences do run together, and no parameters are left out.
     """
     greedy = tuple(Request(prompt, new_tokens) for prompt in at_least(batch_size, prompts))
-    modes = [Mode("greedy", greedy)]
+    modes = [Mode(GREEDY, greedy)]
     if temperature:
         mixed = mixed_params(temperature, vocab_size)
         rows = enumerate(at_least(max(batch_size, len(mixed)), prompts))
@@ -110,7 +110,7 @@ class LocalAudit:
         for mode, reference in zip(self.modes, texts, strict=True):
             for tree, engine in self.engines.items():
                 for size in self.batch_sizes:
-                    if tree != PLAIN or size > 1:
+                    if not self._wrote_reference(mode, tree, size):
                         self._way(mode, reference, tree, engine, size, told)
         self._test_distribution(texts)
         return self.findings
@@ -125,6 +125,11 @@ class LocalAudit:
                 (found[request],) = self.reference([request]).texts
             told(len(found[request]), f"the reference, {mode.name}")
         return [found[request] for request in mode.requests]
+
+    def _wrote_reference(self, mode: Mode, tree: str, size: int) -> bool:
+        """Whether a way is the one that the texts of a mode came from."""
+        by_reference = self.reference is not None and mode.name == GREEDY
+        return (tree, size) == (PLAIN, 1) and not by_reference
 
     def _way(
         self,

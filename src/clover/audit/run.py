@@ -220,7 +220,7 @@ def _draw(options: AuditOptions, audit: local.LocalAudit, found: Findings, progr
         found.other += [f"{name}: {problem}" for problem in problems]
     if audit.reference is not None:
         requests = draw_requests(prompts, [hot], _DRAWS)
-        first = next(name for name in audit.engines if name != local.PLAIN)
+        first = next((name for name in audit.engines if name != local.PLAIN), local.PLAIN)
         writers = _writer(audit.engines[first]), lambda own: audit.reference(own).texts  # type: ignore[misc]
         samples = [
             decode_all(write, requests, f"draws, {name}", _told(progress))
