@@ -96,13 +96,17 @@ class Taps:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Tap the modules inside the block, which leaves no trace on them."""
+        own = [names.get("forward") for names, _ in self._forwards]  # that somebody has put there
         for names, tapped in self._forwards:
             names["forward"] = tapped
         try:
             yield
         finally:
-            for names, _ in self._forwards:
-                del names["forward"]
+            for (names, _), forward in zip(self._forwards, own, strict=True):
+                if forward is None:
+                    del names["forward"]
+                else:
+                    names["forward"] = forward
 
     def take(self, otherwise: Tensor) -> Tensor:
         """The inputs of the last run side by side, [B, N, W]; `otherwise` where there is nothing to read."""
