@@ -143,17 +143,21 @@ def test_a_compressed_body_is_refused(live: Live) -> None:
     assert status == 415 and b"compressed" in answer
 
 
-@pytest.mark.parametrize(("path", "field"), [(PATHS[0], "prompt"), (PATHS[1], "messages")])
+@pytest.mark.parametrize(
+    ("path", "field", "prompt", "length"),
+    [
+        (PATHS[0], "prompt", "a" * 100_000, "100000 characters"),
+        (PATHS[1], "messages", [{"role": "user", "content": "a" * 100_000}], "100000 characters"),
+        (PATHS[1], "messages", [{"role": "user", "content": ""}] * 129, "129 messages"),
+    ],
+)
 def test_a_prompt_that_no_context_holds_is_not_even_tokenized(
-    live: Live, path: str, field: str, monkeypatch: pytest.MonkeyPatch
+    live: Live, path: str, field: str, prompt: Any, length: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Clover, "encode", lambda *_: pytest.fail("it was tokenized"))
-    text = "a" * 100_000
-    status, answer = live.post(
-        path, {field: text if field == "prompt" else [{"role": "user", "content": text}]}
-    )
+    status, answer = live.post(path, {field: prompt})
     assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
-    assert "the context is 128 tokens; the 100000 characters" in answer["error"]["message"]
+    assert f"the context is 128 tokens; the {length} of the prompt" in answer["error"]["message"]
     assert answer["error"]["param"] == field
 
 

@@ -60,6 +60,8 @@ class Asking:
         if body.model not in (None, self._name):
             message = f"there is no model of that name here; this server has {self._name}"
             raise ApiError(404, message, "model_not_found", "model")
+        if isinstance(body, ChatBody) and len(body.messages) > self._engine.target.longest_run:
+            raise self._too_long(f"{len(body.messages)} messages", "messages")  # each is a token at least
         given, texts = _prompts(body), body.n or 1
         if len(given) * texts > self._most_texts:
             message = f"{len(given) * texts} texts are asked for at once; the most is {self._most_texts}"
