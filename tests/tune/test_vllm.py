@@ -14,14 +14,23 @@ from clover.measure_options import TuneOptions
 from clover.target import TargetModel
 from clover.target.gguf import Source
 from clover.tune.run import Tuner
-from clover.tune.vllm import StepCost, _measured, chain_taus, choices, run_tune_vllm, speculative_config
+from clover.tune.vllm import (
+    StepCost,
+    StepCosts,
+    _measured,
+    chain_taus,
+    draft_counts,
+    run_tune_vllm,
+    speculative_config,
+)
 from tests.tiny import save_tiny_pair
 
+STEPS = [{"batch_size": 1, "drafted": k, "seconds": 0.01 + k / 1e5} for k in (0, 3)]
 TAUS = {0: 1.0, 1: 1.6, 2: 2.0, 3: 2.2, 4: 2.3}
 
 
-def costs(*rows: tuple[int, int, float]) -> list[StepCost]:
-    return [StepCost(*row) for row in rows]
+def costs(*rows: tuple[int, int, float]) -> dict[int, dict[int, float]]:
+    return StepCosts("0.32.0", tuple(StepCost(*row) for row in rows)).by_size
 
 
 def test_tau_of_chains_is_counted_step_by_step():
@@ -31,7 +40,7 @@ def test_tau_of_chains_is_counted_step_by_step():
 
 
 def test_a_step_between_two_measured_ones_is_on_the_line():
-    ((*some,),) = choices(costs((1, 0, 0.010), (1, 4, 0.014)), TAUS)
+    ((*some,),) = draft_counts(costs((1, 0, 0.010), (1, 4, 0.014)), TAUS)
     by_number = {one.drafted: one for one in some}
     assert [by_number[k].seconds for k in range(5)] == pytest.approx([0.010, 0.011, 0.012, 0.013, 0.014])
     assert by_number[2].speedup == pytest.approx(2.0 * 10 / 12)
@@ -41,7 +50,7 @@ def test_a_step_between_two_measured_ones_is_on_the_line():
 
 def test_where_steps_grow_dear_fewer_tokens_are_drafted():
     cheap, dear = (1, 0, 0.010), (64, 0, 0.010)
-    sizes = choices(costs(cheap, (1, 4, 0.011), dear, (64, 4, 0.050)), TAUS)
+    sizes = draft_counts(costs(cheap, (1, 4, 0.011), dear, (64, 4, 0.050)), TAUS)
     assert [some[0].drafted for some in sizes] == [4, 0]
     config = speculative_config([some[0] for some in sizes], "dir")
     assert config["num_speculative_tokens"] == 4
@@ -49,20 +58,35 @@ def test_where_steps_grow_dear_fewer_tokens_are_drafted():
 
 
 def test_one_number_for_all_sizes_needs_no_schedule_and_none_no_draft():
-    (some,) = choices(costs((1, 0, 0.010), (1, 4, 0.011)), TAUS)
+    (some,) = draft_counts(costs((1, 0, 0.010), (1, 4, 0.011)), TAUS)
     assert speculative_config(some[:1], "dir") == {
         "method": "eagle",
         "model": "dir",
         "num_speculative_tokens": 4,
     }
-    (some,) = choices(costs((1, 0, 0.010), (1, 4, 0.110)), TAUS)
+    (some,) = draft_counts(costs((1, 0, 0.010), (1, 4, 0.110)), TAUS)
     assert speculative_config(some[:1], "dir") == {}
 
 
-@pytest.mark.parametrize("rows", [[(1, 1, 0.01), (1, 2, 0.02)], [(1, 0, 0.01)], [(1, 0, 0.0), (1, 1, 0.01)]])
-def test_costs_that_say_too_little_are_refused(rows):
-    with pytest.raises(UserError, match="batch size 1 must"):
-        choices(costs(*rows), TAUS)
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([(1, 1, 0.01), (1, 2, 0.02)], "batch size 1 must"),
+        ([(2, 0, 0.01), (2, 1, 0.01), (1, 0, 0.01)], "batch size 1 must"),
+        ([(1, 0, 0.0), (1, 1, 0.01)], "seconds is 0.0"),
+        ([(0, 0, 0.01), (0, 1, 0.01)], "batch_size is 0"),
+        ([(1, 0, 0.01), (1, -1, 0.01)], "drafted is -1"),
+        ([], "steps is"),
+    ],
+)
+def test_costs_that_say_too_little_are_refused(rows, message):
+    with pytest.raises(UserError, match=message):
+        costs(*rows)
+
+
+def test_no_number_of_a_file_is_counted_up_to():
+    ((*some,),) = draft_counts(costs((1, 0, 0.01), (1, 10**12, 0.02)), TAUS)
+    assert sorted(one.drafted for one in some) == sorted(TAUS)
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +94,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> TuneOptions:
     folder = tmp_path_factory.mktemp("vllm")
     target, draft = save_tiny_pair(folder)
     (folder / "prompts.txt").write_text("the quick fox\njumps over\n")
-    steps = [{"batch_size": 1, "drafted": k, "seconds": 0.01 + k / 1e5} for k in (0, 3)]
-    (folder / "costs.json").write_text(json.dumps({"vllm": "0.32.0", "steps": steps}))
+    (folder / "costs.json").write_text(json.dumps({"vllm": "0.32.0", "steps": STEPS}))
     return TuneOptions(
         files=(str(folder / "prompts.txt"),), target=str(target), draft=str(draft), max_new_tokens=8, for_="vllm",
         costs=folder / "costs.json", output=folder / "out.json", json=folder / "all.json",
@@ -148,7 +171,7 @@ def test_a_target_without_a_draft_does_not_get_the_embedded_ones(options, measur
 def test_a_draft_that_was_not_named_is_timed_on_vllm_too(options, monkeypatch):
     asked = []
     monkeypatch.setattr("clover.tune.vllm.export", lambda to, draft, output: asked.append(draft))
-    monkeypatch.setattr("clover.tune.vllm.measure_costs", lambda *args: {"vllm": "0.32.0", "steps": []})
+    monkeypatch.setattr("clover.tune.vllm.measure_costs", lambda *args: {"vllm": "0.32.0", "steps": STEPS})
     tuner = Tuner(options)
     tuner.options, tuner.place = replace(options, draft=None), "where smollm2's is"
     _measured(tuner)
@@ -170,8 +193,16 @@ def test_an_option_that_would_be_ignored_is_refused(run_clover, arguments, messa
     assert (done.code, done.err.count("\n"), message in done.err) == (2, 1, True), done.err
 
 
-def test_a_hostile_costs_file_is_one_line(run_clover, tmp_path):
-    (tmp_path / "costs.json").write_text('{"vllm": "x", "steps": [{"batch_size": "many"}]}')
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([{"batch_size": "many"}], "batch_size"),
+        ([], "steps is []"),
+        (STEPS[:1], "batch size 1 must hold 0 drafted tokens and one more"),
+    ],
+)
+def test_a_hostile_costs_file_is_one_line_before_the_work(run_clover, tmp_path, monkeypatch, steps, message):
+    monkeypatch.setattr("clover.tune.vllm.Tuner", None)
+    (tmp_path / "costs.json").write_text(json.dumps({"vllm": "x", "steps": steps}))
     done = run_clover("tune", "--for", "vllm", "--costs", tmp_path / "costs.json")
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "batch_size" in done.err
+    assert (done.code, done.err.count("\n"), message in done.err) == (2, 1, True), done.err

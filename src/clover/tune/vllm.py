@@ -8,11 +8,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
-from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from rich.console import Console
 
 from clover import assets
@@ -39,9 +39,9 @@ _COLUMNS = ("batch", "draft\ntokens", "τ", "step,\nms", "tokens/s", "speed-up")
 class StepCost:
     """Seconds of a step of vLLM with so many requests, each with so many drafted tokens."""
 
-    batch_size: int
-    drafted: int
-    seconds: float
+    batch_size: Annotated[int, Field(ge=1)]
+    drafted: Annotated[int, Field(ge=0)]
+    seconds: Annotated[float, Field(gt=0)]
 
 
 @checked
@@ -49,11 +49,25 @@ class StepCosts:
     """What `costs` wrote: vLLM's version and its steps, those without drafted tokens included."""
 
     vllm: str
-    steps: tuple[StepCost, ...]
+    steps: Annotated[tuple[StepCost, ...], Field(min_length=1)]
+
+    @property
+    def by_size(self) -> dict[int, dict[int, float]]:
+        """Seconds by batch size and number of drafted tokens, both rising.
+
+        UserError for a batch size that was measured with fewer than two numbers, or not without drafted tokens.
+        """
+        sizes: dict[int, dict[int, float]] = {}
+        for cost in sorted(self.steps, key=lambda one: (one.batch_size, one.drafted)):
+            sizes.setdefault(cost.batch_size, {})[cost.drafted] = cost.seconds
+        for size, measured in sizes.items():
+            if 0 not in measured or len(measured) < 2:
+                raise UserError(f"the costs of batch size {size} must hold 0 drafted tokens and one more")
+        return sizes
 
 
 @dataclass(frozen=True)
-class Choice:
+class DraftCount:
     """A number of drafted tokens at a batch size, and what it is worth; `speedup` is against drafting none."""
 
     batch_size: int
@@ -64,28 +78,23 @@ class Choice:
     speedup: float
 
 
-def choices(costs: Sequence[StepCost], taus: Mapping[int, float]) -> list[list[Choice]]:
-    """Per batch size every number of drafted tokens up to the most measured, the fastest first.
+def draft_counts(
+    costs: Mapping[int, Mapping[int, float]], taus: Mapping[int, float]
+) -> list[list[DraftCount]]:
+    """Per batch size every number of drafted tokens in `taus` up to the most measured, the fastest first.
 
-    Between two numbers that were measured the time of a step is a straight line. UserError for a batch size that was
-    measured with fewer than two numbers, or not without drafted tokens.
+    `costs` is by batch size and number of drafted tokens, see `StepCosts`. Between two numbers that were measured the
+    time of a step is a straight line.
     """
     found = []
-    for size, group in groupby(
-        sorted(costs, key=lambda c: (c.batch_size, c.drafted)), key=lambda c: c.batch_size
-    ):
-        measured = {cost.drafted: cost.seconds for cost in group}
-        if 0 not in measured or len(measured) < 2 or min(measured.values()) <= 0:
-            raise UserError(
-                f"the costs of batch size {size} must be above 0 and hold 0 drafted tokens and one more"
-            )
-        some = list[Choice]()
-        for count in range(max(measured) + 1):
-            if count in taus:
-                tau, seconds = taus[count], _between(measured, count)
+    for size, measured in costs.items():
+        some = list[DraftCount]()
+        for count, tau in taus.items():
+            if count <= max(measured):
+                seconds = _between(measured, count)
                 speedup = tau * measured[0] / seconds
-                some.append(Choice(size, count, tau, seconds, size * tau / seconds, speedup))
-        found.append(sorted(some, key=lambda choice: -choice.tokens_per_second))
+                some.append(DraftCount(size, count, tau, seconds, size * tau / seconds, speedup))
+        found.append(sorted(some, key=lambda one: -one.tokens_per_second))
     return found
 
 
@@ -102,19 +111,19 @@ def chain_taus(paths: Sequence[Sequence[RankPath]], depth: int) -> dict[int, flo
     return {length: exact_tau(paths, frozenset(chain[:length])) for length in range(depth + 1)}
 
 
-def speculative_config(best: Sequence[Choice], draft: str) -> dict[str, Any]:
+def speculative_config(best: Sequence[DraftCount], draft: str) -> dict[str, Any]:
     """What `vllm serve --speculative-config` takes; of several batch sizes with the schedule between them.
 
     Each size stands for those from itself to the next one. Empty where drafting pays at none.
     """
-    most = max(choice.drafted for choice in best)
+    most = max(one.drafted for one in best)
     if most == 0:
         return {}
     config: dict[str, Any] = {"method": "eagle", "model": draft, "num_speculative_tokens": most}
-    if len({choice.drafted for choice in best}) > 1:
-        starts = [1, *(choice.batch_size for choice in best[1:])]
+    if len({one.drafted for one in best}) > 1:
+        starts = [1, *(one.batch_size for one in best[1:])]
         ends = [*(start - 1 for start in starts[1:]), max(best[-1].batch_size, 1024)]
-        drafted = [choice.drafted for choice in best]
+        drafted = [one.drafted for one in best]
         config["num_speculative_tokens_per_batch_size"] = [
             list(one) for one in zip(starts, ends, drafted, strict=True)
         ]
@@ -123,7 +132,7 @@ def speculative_config(best: Sequence[Choice], draft: str) -> dict[str, Any]:
 
 def run_tune_vllm(
     options: TuneOptions, console: Console | None = None, errors: Console | None = None
-) -> list[Choice]:
+) -> list[DraftCount]:
     """Measure acceptance, and vLLM's steps where no file has them; print the table and the configuration for vLLM.
 
     Returns the best number of drafted tokens per batch size. UserError if an option, a file or a model cannot be
@@ -134,6 +143,7 @@ def run_tune_vllm(
         check_output_file(options.output)
     _check(options)
     costs = read_model(options.costs, StepCosts) if options.costs else None
+    sizes = costs.by_size if costs else {}
     with Progress(errors) as progress:
         progress.say("loading target and draft")
         tuner = Tuner(options)
@@ -141,13 +151,13 @@ def run_tune_vllm(
         if costs is None:
             progress.say("timing vLLM's steps")
             costs = _measured(tuner)
-        depth = min(tuner.draft.max_depth, max((cost.drafted for cost in costs.steps), default=0))
-        taus = chain_taus(tuner.rank_paths(progress, depth), depth)
-    sizes = choices(costs.steps, taus)
-    best = [some[0] for some in sizes]
+            sizes = costs.by_size
+        depth = min(tuner.draft.max_depth, max(max(measured) for measured in sizes.values()))
+        counts = draft_counts(sizes, chain_taus(tuner.rank_paths(progress, depth), depth))
+    best = [some[0] for some in counts]
     config = speculative_config(best, "EXPORTED_DRAFT")
     console = console or standard_output()
-    publish(_report(tuner, costs, sizes), console, options.json)
+    publish(_report(tuner, costs, counts), console, options.json)
     say(
         console,
         f"--speculative-config '{json.dumps(config)}'"
@@ -193,7 +203,7 @@ def _measured(tuner: Tuner) -> StepCosts:
     return validated(StepCosts, found, "vLLM's steps")
 
 
-def _report(tuner: Tuner, costs: StepCosts, sizes: Sequence[Sequence[Choice]]) -> Report:
+def _report(tuner: Tuner, costs: StepCosts, sizes: Sequence[Sequence[DraftCount]]) -> Report:
     options, rows, sections = tuner.options, list[tuple[str, ...]](), list[int]()
     for some in sizes:
         sections.append(len(rows))
@@ -217,7 +227,7 @@ def _report(tuner: Tuner, costs: StepCosts, sizes: Sequence[Sequence[Choice]]) -
     return Report(title, tuner.origin, facts, [table], data=data)
 
 
-def _row(one: Choice, first: bool) -> tuple[str, ...]:
+def _row(one: DraftCount, first: bool) -> tuple[str, ...]:
     return (
         str(one.batch_size) if first else "",
         str(one.drafted),
