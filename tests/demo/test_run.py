@@ -3,13 +3,16 @@
 import io
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from clover.demo import run
-from clover.demo.rounds import Difference
+from clover.demo.rounds import Difference, Round, decode_round
 from clover.demo.run import run_demo
 from clover.measure_options import DemoOptions
 from clover.options import command_line
@@ -64,6 +67,24 @@ def test_prompts_that_would_not_end_in_time_are_left_out(
     assert isinstance(report.data, dict)
     assert (report.data["max_new_tokens"], report.data["prompts"]) == (96, prompts)
     assert ("left out" in dict(report.notes)) == (prompts == 1)
+
+
+@pytest.mark.parametrize(("limit", "shares"), [(2.5, [0.4, 0.8]), (1e6, [1 / 3, 2 / 3, 1])])
+def test_the_bar_goes_by_the_time_where_that_ends_before_the_prompts(
+    options: DemoOptions, monkeypatch: pytest.MonkeyPatch, limit: float, shares: list[float]
+) -> None:
+    def one_second(*given: Any) -> Round:
+        clock[0] += 1.0
+        return decode_round(*given)
+
+    clock, seen = [0.0], list[float]()
+    monkeypatch.setattr(run, "TIME_LIMIT", limit)
+    monkeypatch.setattr(run, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(run, "decode_round", one_second)
+    monkeypatch.setattr(run.Progress, "reach", lambda self, done: seen.append(done))
+    quiet = Console(file=io.StringIO())
+    run_demo(replace(options, temperature=0.0), quiet, quiet)
+    assert seen == pytest.approx([0.0, *shares])
 
 
 @pytest.mark.parametrize(

@@ -99,10 +99,10 @@ class _Demo:
 
     def run(self, deadline: float, console: Console, progress: Progress) -> list[Round]:
         """Decode all prompts, or those that end before the deadline; live where there is a terminal for it."""
-        total, longest = len(self.bench.prompts), 0.0
+        total, longest, began = len(self.bench.prompts), 0.0, time.perf_counter()
         panels = Panels(console, self.target.tokenizer, total)
         live = panels.fits and not self.options.quiet
-        progress.begin(total)
+        progress.begin(1.0)
         progress.say("decoding")
         with ExitStack() as stack:
             if live:
@@ -117,8 +117,9 @@ class _Demo:
                     panels.rounds.append(done)
                     if not live:
                         progress.log(describe(done))
-                progress.reach(number + 1)
-                longest = max(longest, time.perf_counter() - started)
+                now = time.perf_counter()
+                longest = max(longest, now - started)
+                progress.reach(max((number + 1) / total, (now - began) / max(deadline - began, longest)))
         return panels.rounds
 
     def _round(self, number: int, temperature: float, show: Show | None) -> Round:
