@@ -67,6 +67,11 @@ def test_plain_steps_and_whole_texts_agree(family: str, kind: str) -> None:
         torch.testing.assert_close(output.read, whole.read[:, step : step + 1], **EXACT)
 
 
+def test_a_model_on_another_device_is_refused() -> None:
+    with pytest.raises(UserError, match="device 'meta' is not supported; use cpu or cuda"):
+        TargetModel(tiny_model("llama").to("meta"))
+
+
 def test_text_on_top_of_ragged_rows() -> None:
     target = TargetModel(tiny_model("llama"))
     tokens = torch.randint(VOCAB, (2, 8))
@@ -167,7 +172,8 @@ def test_load(directory: Path) -> None:
         ({"dtype": torch.int64}, "dtype"),
         ({"device": "gpu"}, "device 'gpu'"),
         ({"device": "cuda:77"}, "device 'cuda:77'"),
-        ({"device": "meta"}, "meta"),
+        ({"device": "meta"}, "device 'meta' is not supported; use cpu or cuda"),
+        ({"device": "mps"}, "device 'mps' is not supported; use cpu or cuda"),
     ],
 )
 def test_load_refuses_bad_options(directory: Path, options: dict, message: str) -> None:

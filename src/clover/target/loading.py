@@ -40,17 +40,22 @@ FAILURES = (
 
 
 def resolve_device(device: str | torch.device | None) -> torch.device:
-    """The device asked for, or a GPU if there is one; UserError if it is not there."""
+    """The device asked for, or a GPU if there is one; UserError if it is not there, or neither of the two."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         resolved = torch.device(device)
+        check_device(resolved)
         torch.empty(1, device=resolved)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError) as error:
         raise UserError(f"device {str(device)!r} cannot be used here: {one_line(error)}") from error
-    if resolved.type == "meta":
-        raise UserError("device 'meta' holds no weights; use cpu or cuda")
     return resolved
+
+
+def check_device(device: torch.device) -> None:
+    """UserError unless decoding runs there; on Apple's mps there is no float64, in which tokens are chosen."""
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"device {str(device)!r} is not supported; use cpu or cuda")
 
 
 def resolve_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:

@@ -75,6 +75,7 @@ class TargetModel:
                 f"{self.name} ({type(model).__name__}) is no causal language model with an lm_head"
             )
         head: Any = model.get_output_embeddings()
+        loading.check_device(head.weight.device)
         self.base: nn.Module = model.base_model
         if can_speed_up(self.base) and runs_known_code(self.base):
             # What runs is a copy of the model's structure, which is fast on a CPU, over the same weights.
