@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,11 +56,17 @@ def test_a_draft_is_found_by_its_target(chat_model: Path) -> None:
     assert [prompt.group for prompt in prompts] == ["mt_bench"] * 8
 
 
-def test_another_target_has_no_draft(chat_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_target_has_no_draft(
+    chat_model: Path, monkeypatch: pytest.MonkeyPatch, run_clover: Callable
+) -> None:
     monkeypatch.setattr(assets, "_SMOLLM2_WEIGHTS", "other")
     with pytest.raises(UserError, match="a target was given but no draft"):
         load(chat_model)
     assert load(chat_model, plain=True).engine.draft is None
+    for command, has_plain in (("generate", True), ("serve", True), ("evaluate", False), ("bench", False)):
+        words = ("def",) if command == "generate" else ("--port", 0) if command == "serve" else ()
+        done = run_clover(command, *words, "--target", chat_model)
+        assert (done.code, done.err.count("\n"), "--plain" in done.err) == (2, 1, has_plain), done.err
 
 
 def test_the_demo_of_a_chat_model(chat_model: Path, tmp_path: Path) -> None:

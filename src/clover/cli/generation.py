@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clover import options
+from clover.errors import UserError
 
 if TYPE_CHECKING:
     from clover.api import Clover
@@ -29,11 +30,15 @@ class DraftingOptions(options.ModelOptions):
     compile: options.Compile = False
 
     def load(self) -> Clover:
-        """Load them."""
+        """Load them; UserError as `clover.load`."""
         from clover import api
+        from clover.assets import NoDraftError
 
         how = {name: getattr(self, name) for name in ("method", "tree", "plain", "compile")}
-        return api.load(self.target, self.draft, **how, **self.loading)
+        try:
+            return api.load(self.target, self.draft, **how, **self.loading)
+        except NoDraftError as error:
+            raise UserError(f"{error}; --plain decodes without one") from error
 
 
 @dataclass(frozen=True)
