@@ -40,7 +40,7 @@ def test_a_forced_draft_is_right_now_and_then_and_the_text_stays(
     assert run.texts == plain.texts
     untrained = decode(Engine(target, draft, shape), BATCH)
     assert run.acceptance.tau > untrained.acceptance.tau + 0.3
-    assert set(run.acceptance.histogram) >= {0, 1, 2} or len(run.acceptance.histogram) == 4
+    assert len(run.acceptance.histogram) == 4 and all(run.acceptance.histogram)  # none to three are accepted
 
 
 def test_steps_of_all_trees_are_measured(target: TargetModel, draft: MedusaDraft) -> None:

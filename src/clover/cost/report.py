@@ -36,8 +36,7 @@ def break_even_table(costs: Sequence[TreeCost], training: Training, taus: Sequen
     """Of the last tree of each batch size."""
     rows = []
     for one in {one.plain.batch_size: one for one in costs}.values():
-        tokens = [_paying_tokens(one, training, tau) if tau <= one.depth + 1 else None for tau in taus]
-        paid = ("never" if number is None else count(number) for number in tokens)
+        paid = (_paid(one, training, tau) for tau in taus)
         rows.append((str(one.plain.batch_size), tree_label(one.tree), *paid))
     columns = ("batch", "tree", *(f"at τ {tau:g}" for tau in taus))
     return Table("Tokens after which the training has paid for itself", columns, rows, words=2)
@@ -52,6 +51,14 @@ def as_data(one: TreeCost, training: Training | None, taus: Sequence[float]) -> 
         "speedup_at": {f"{tau:g}": one.speedup(tau) for tau in known},
         "paying_tokens_at": paying,
     }
+
+
+def _paid(one: TreeCost, training: Training, tau: float) -> str:
+    """In words; "–" where the tree cannot give τ."""
+    if tau > one.depth + 1:
+        return "–"
+    tokens = _paying_tokens(one, training, tau)
+    return "never" if tokens is None else count(tokens)
 
 
 def _paying_tokens(one: TreeCost, training: Training, tau: float) -> float | None:
