@@ -54,3 +54,8 @@ def test_pictures_keep_their_words_apart(settings: list[tuple[int, float]]) -> N
     shown = texts(figure)
     assert {"plain decoding", "Clover-1 (paper)", "Clover-2 (paper)", "Recall (ours)"} <= set(shown)
     assert sum(text.startswith("Speed-up") for text in shown) == len(settings)
+
+
+def test_the_note_says_what_the_errors_are_over() -> None:
+    note = speed_table(found([(1, 0.0), (4, 0.0)], [])).note
+    assert "± standard error over batches, at batch 1 over prompts" in note

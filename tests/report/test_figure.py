@@ -29,7 +29,7 @@ def draw() -> Figure:
     left, right = figure.subplots(1, 2)
     for place, name in enumerate(("plain", "recall")):
         left.barh(place, place + 1, 0.7, color=system_colour(name))
-        note(left, place + 1, place, f"{place + 1:.2f}×", "right")
+        note(left, place + 1, place, f"{place + 1:.2f}×")
         right.plot(
             [1, 2, 4],
             [place, 3, 2 + place],

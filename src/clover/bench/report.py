@@ -43,7 +43,8 @@ def speed_table(found: Sequence[Metrics]) -> Table:
         "Speed",
         list(told),
         list(zip(*told.values(), strict=True)),
-        "speed-up: against plain decoding of the same run, ± standard error over prompts; τ: tokens per step and text",
+        "speed-up: against plain decoding of the same run, ± standard error over batches, at batch 1 over prompts; "
+        "τ: tokens per step and text, ± over prompts",
         strong=[at for at, one in enumerate(found) if one.ideal_share is not None],
         sections=[at for at in range(1, len(found)) if settings[at] != settings[at - 1]],
         optional=optional,
@@ -122,7 +123,7 @@ def _draw_setting(axes: Any, methods: list[tuple[str, str]], found: dict[str, Me
     for place, (name, _) in enumerate(methods):
         one = found.get(name)
         if one is None:
-            art.note(axes, 0, place, "not able", "right")
+            art.note(axes, 0, place, "not able")
             continue
         colour = art.system_colour(name, place)
         outline: Any = {"facecolor": "none", "edgecolor": colour, "linestyle": (0, (3, 2))}
@@ -133,7 +134,7 @@ def _draw_setting(axes: Any, methods: list[tuple[str, str]], found: dict[str, Me
         axes.errorbar(one.speedup, place, xerr=error, color=art.INK, linewidth=1, capsize=2)
         end = max(one.speedup + error, one.ideal_speedup or 0.0)
         tau = f", τ {one.tau:.2f}" if one.acceptance_per_depth else ""
-        art.note(axes, end, place, f"{one.speedup:.2f}×{tau}\n{one.tokens_per_second:.0f} tokens/s", "right")
+        art.note(axes, end, place, f"{one.speedup:.2f}×{tau}\n{one.tokens_per_second:.0f} tokens/s")
     axes.axvline(1.0, color=art.INK, linewidth=0.9, linestyle=":")
     axes.set_xlim(0, 1.75 * most)
     art.named_bars(axes, [label for _, label in methods])

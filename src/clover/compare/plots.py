@@ -120,7 +120,7 @@ def _draw_speed(findings: Findings, rows: Sequence[Row]) -> Figure:
         for axes, found, unit in ((left, row.speedup.geometric, "×"), (right, row.tau.estimate, "")):
             error = found.error or 0.0
             axes.barh(at, found.value, size * 0.92, color=colour, xerr=error, error_kw=_ERROR)
-            art.note(axes, found.value + error, at, f"{found.value:.2f}{unit}", "right")
+            art.note(axes, found.value + error, at, f"{found.value:.2f}{unit}")
     left.axvline(1.0, color=art.INK, linewidth=0.9, linestyle=":")
     art.named_bars(left, [findings.label(series) for series in all_series])
     shades = ", ".join(f"temperature {temperature:g}" for temperature in temperatures)

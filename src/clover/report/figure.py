@@ -149,16 +149,11 @@ def finish(axes: Any, title: str, axis: Literal["x", "y", "both"] = "y", room: f
         axes.set_ylim(top=axes.get_ylim()[1] * room)
 
 
-def note(
-    axes: Any, x: float, y: float, text: str, side: Literal["above", "below", "right"] = "above"
-) -> None:
-    """Write at the end of a bar: above it, inside it below its top, or to its right."""
-    offset = {"above": (0, 3), "below": (0, -5), "right": (5, 0)}[side]
+def note(axes: Any, x: float, y: float, text: str) -> None:
+    """Write to the right of the end of a horizontal bar."""
     axes.annotate(
-        text, (x, y), offset, textcoords="offset points", fontsize=9, linespacing=1.3,
-        ha="left" if side == "right" else "center",
-        va={"above": "bottom", "below": "top", "right": "center"}[side],
-        color="white" if side == "below" else INK,
+        text, (x, y), (5, 0), textcoords="offset points", fontsize=9, linespacing=1.3, ha="left", va="center",
+        color=INK,
     )  # fmt: skip
 
 
