@@ -14,7 +14,7 @@ from itertools import count, product
 import pytest
 import torch
 
-from clover.drafts import RecallDraft
+from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, Generation, Request
 from clover.errors import UserError
 from clover.sampling import SamplingParams
@@ -109,9 +109,12 @@ def test_every_tree_gives_the_tokens_of_plain_decoding(
 
 @pytest.mark.usefixtures("small_caches")
 @pytest.mark.parametrize("hidden_state", ["post_norm", "pre_norm"])
-def test_a_clover2_draft_gives_the_tokens_of_plain_decoding(target: TargetModel, hidden_state: str) -> None:
+@pytest.mark.parametrize("system", ["clover2", "recall"])
+def test_a_draft_gives_the_tokens_of_plain_decoding(
+    target: TargetModel, system: str, hidden_state: str
+) -> None:
     torch.manual_seed(1)
-    draft = RecallDraft.from_target(target, hidden_state=hidden_state).to(target.dtype).eval()
+    draft = SYSTEMS[system].from_target(target, hidden_state=hidden_state).to(target.dtype).eval()
     requests = requests_of(3, SETTINGS)
     found = run(Engine(target, draft, prefill_chunk=4), requests)
     assert tokens_of(found) == tokens_of(run(Engine(target), requests))
@@ -197,7 +200,7 @@ def test_a_broken_verification_would_be_noticed(monkeypatch: pytest.MonkeyPatch)
         return replace(honest, tokens=torch.cat((tree.tokens[:, 1:2], honest.tokens[:, 1:]), dim=1))
 
     target = TargetModel(tiny_model("llama"))
-    draft = RecallDraft.from_target(target).to(target.dtype).eval()
+    draft = SYSTEMS["recall"].from_target(target).to(target.dtype).eval()
     requests = requests_of(3, SETTINGS[:1])
     plain = run(Engine(target), requests)
     monkeypatch.setattr(module, "verify_on_host", careless)
