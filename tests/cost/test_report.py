@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clover.cost.breakeven import Training
+from clover.cost.breakeven import TrainingCost
 from clover.cost.report import as_data, break_even_table
 from clover.cost.steps import PlainCost, TreeCost
 
@@ -10,7 +10,7 @@ FAST = TreeCost(PlainCost(1, 100, 0.1, 0.01), "chain:2", 2, 2, 0.1, 0.011, 0.0, 
 
 
 def test_a_tau_that_the_tree_cannot_give_is_not_one_that_never_pays() -> None:
-    taus, training = (1.0, 3.0, 3.5), Training(3600.0)
+    taus, training = (1.0, 3.0, 3.5), TrainingCost(3600.0)
     ((batch, _, never, paid, beyond),) = break_even_table([FAST], training, taus).rows
     assert (batch, never, beyond) == ("1", "never", "–") and paid not in ("never", "–")
     found = as_data(FAST, training, taus)

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from clover.demo import run
-from clover.demo.rounds import Difference, Round, decode_round
+from clover.demo.rounds import Round, TextDifference, decode_round
 from clover.demo.run import run_demo
 from clover.measure_options import DemoOptions
 from clover.options import command_line
@@ -123,7 +123,7 @@ def test_interruption(options: DemoOptions, run_clover: Callable, monkeypatch: p
 def test_a_defect_is_an_exit_code(
     options: DemoOptions, run_clover: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = Difference("recall", 1, 3, 2.0, defect=True)
+    found = TextDifference("recall", 1, 3, 2.0, defect=True)
     monkeypatch.setattr(run, "find_differences", lambda *_: [found])
     done = run_clover(*arguments(options, "--max-new-tokens", 2, "--quiet"))
     assert done.code == 1

@@ -15,7 +15,7 @@ _HOUR = 3600.0
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingCost:
     """What a training takes, and money per hour of the machine that trains and of the one that decodes.
 
     Without both an hour of either counts alike.
@@ -35,7 +35,7 @@ class Training:
     def paying_tokens(self, plain_seconds: float, speedup: float) -> float | None:
         """Generated tokens after which it has paid for itself, by plain decoding's seconds per token; or None.
 
-        >>> Training(3600).paying_tokens(0.01, 2.0), Training(3600, 1.0, 2.0).paying_tokens(0.01, 2.0)
+        >>> TrainingCost(3600).paying_tokens(0.01, 2.0), TrainingCost(3600, 1.0, 2.0).paying_tokens(0.01, 2.0)
         (720000.0, 360000.0)
         """
         if speedup <= 1:

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
-from clover.cost.breakeven import Training
+from clover.cost.breakeven import TrainingCost
 from clover.cost.steps import TreeCost
 from clover.report.table import Table
 from clover.report.words import count, times
@@ -32,7 +32,7 @@ def tau_table(costs: Sequence[TreeCost], taus: Sequence[float]) -> Table:
     return Table("What τ must be", columns, rows, note, words=2, sections=sections)
 
 
-def break_even_table(costs: Sequence[TreeCost], training: Training, taus: Sequence[float]) -> Table:
+def break_even_table(costs: Sequence[TreeCost], training: TrainingCost, taus: Sequence[float]) -> Table:
     """Of the last tree of each batch size."""
     rows = []
     for one in {one.plain.batch_size: one for one in costs}.values():
@@ -42,7 +42,7 @@ def break_even_table(costs: Sequence[TreeCost], training: Training, taus: Sequen
     return Table("Tokens after which the training has paid for itself", columns, rows, words=2)
 
 
-def as_data(one: TreeCost, training: Training | None, taus: Sequence[float]) -> dict[str, Any]:
+def as_data(one: TreeCost, training: TrainingCost | None, taus: Sequence[float]) -> dict[str, Any]:
     """All numbers of a tree as JSON values."""
     known = [tau for tau in taus if tau <= one.depth + 1]
     paying = {f"{tau:g}": _paying_tokens(one, training, tau) for tau in known} if training else {}
@@ -53,7 +53,7 @@ def as_data(one: TreeCost, training: Training | None, taus: Sequence[float]) -> 
     }
 
 
-def _paid(one: TreeCost, training: Training, tau: float) -> str:
+def _paid(one: TreeCost, training: TrainingCost, tau: float) -> str:
     """In words; "–" where the tree cannot give τ."""
     if tau > one.depth + 1:
         return "–"
@@ -61,5 +61,5 @@ def _paid(one: TreeCost, training: Training, tau: float) -> str:
     return "never" if tokens is None else count(tokens)
 
 
-def _paying_tokens(one: TreeCost, training: Training, tau: float) -> float | None:
+def _paying_tokens(one: TreeCost, training: TrainingCost, tau: float) -> float | None:
     return training.paying_tokens(one.plain.token_seconds, one.speedup(tau))

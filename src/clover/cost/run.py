@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from clover import assets
-from clover.cost.breakeven import Training, recorded_seconds
+from clover.cost.breakeven import TrainingCost, recorded_seconds
 from clover.cost.report import as_data, break_even_table, tau_table
 from clover.cost.steps import TreeCost, measure_steps
 from clover.drafts import DraftModel, load_usable
@@ -82,13 +82,13 @@ def _draft(options: CostOptions, target: TargetModel) -> DraftModel:
     return draft.to(target.dtype).eval()
 
 
-def _training(options: CostOptions) -> Training | None:
+def _training(options: CostOptions) -> TrainingCost | None:
     """As long as the user says, or as is recorded; None where neither is known."""
     seconds = recorded_seconds(assets.draft_place(options.draft)) if options.draft else None
     seconds = seconds if options.minutes is None else 60 * options.minutes
     if seconds is None and options.price is not None:
         raise UserError("a price was given but not how long the training takes; give --minutes, too")
-    return None if seconds is None else Training(seconds, options.price, options.serving_price)
+    return None if seconds is None else TrainingCost(seconds, options.price, options.serving_price)
 
 
 def _measure(
@@ -111,7 +111,7 @@ def _report(
     origin: Provenance,
     draft: DraftModel,
     costs: list[TreeCost],
-    training: Training | None,
+    training: TrainingCost | None,
 ) -> Report:
     system = draft_kind(draft.config)
     parameters = count(sum(weight.numel() for weight in draft.parameters()))

@@ -79,7 +79,7 @@ def _run_theirs(current: Round, show: Show) -> None:
 
 
 @dataclass(frozen=True)
-class Difference:
+class TextDifference:
     """A greedy text that is not plain decoding's.
 
     Args:
@@ -103,7 +103,7 @@ class Difference:
         return f"{self.method}, prompt {self.prompt}, at new token {self.position}: {gap}; {why}"
 
 
-def find_differences(target: TargetModel, rounds: Sequence[Round]) -> Iterator[Difference]:
+def find_differences(target: TargetModel, rounds: Sequence[Round]) -> Iterator[TextDifference]:
     """All of them, each with how near a tie the target is there."""
     exact = target.dtype in (torch.float32, torch.float64)
     for one in rounds:
@@ -116,7 +116,7 @@ def find_differences(target: TargetModel, rounds: Sequence[Round]) -> Iterator[D
             at = next((at for at in range(both) if plain[at] != other[at]), both)
             text = (*one.request.prompt, *plain[:at])
             gap = _gap(target, text, plain[at], other[at]) if at < both else None
-            yield Difference(name, one.number + 1, at + 1, gap, exact and (gap is None or gap > _TIE))
+            yield TextDifference(name, one.number + 1, at + 1, gap, exact and (gap is None or gap > _TIE))
 
 
 @torch.inference_mode()

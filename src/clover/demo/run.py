@@ -16,7 +16,7 @@ from clover.bench.metrics import metrics_of
 from clover.bench.report import make_report
 from clover.bench.run import Bench
 from clover.demo.live import Panels, describe
-from clover.demo.rounds import Difference, Round, Show, decode_round, find_differences
+from clover.demo.rounds import Round, Show, TextDifference, decode_round, find_differences
 from clover.drafting.prompt_lookup import LOOKUP
 from clover.errors import UserError
 from clover.interleaved import warm_up
@@ -129,7 +129,9 @@ class _Demo:
         text = str(self.target.tokenizer.decode(list(request.prompt)))
         return decode_round(Round(number, text, request, self.methods), show or (lambda current: None))
 
-    def report(self, rounds: Sequence[Round], differences: Sequence[Difference], seconds: float) -> Report:
+    def report(
+        self, rounds: Sequence[Round], differences: Sequence[TextDifference], seconds: float
+    ) -> Report:
         """The report of finished rounds."""
         options, tokens, found = self.options, self.bench.options.max_new_tokens, []
         for temperature in self.temperatures:
