@@ -127,7 +127,7 @@ def run(policy: Policy, queue: Sequence[Text], size: int, pair: Pair, rng: Rando
             done = len(read[n]) - len(queue[n].prompt)
             read[n].extend(queue[n].new[done : at[n]])
         texts = [read[n] for n in live]
-        running = Running(len(live), 100, texts=lambda texts=texts: texts)
+        running = Running(len(live), texts=lambda texts=texts: texts)
         drafter = policy.choose(running)
         emitted = tuple(1 + accepted(queue[n], at[n], drafter, read[n]) for n in live)
         asks = drafter.max_nodes > 1 and not isinstance(drafter, LookupDrafter)
@@ -136,7 +136,7 @@ def run(policy: Policy, queue: Sequence[Text], size: int, pair: Pair, rng: Rando
         seconds += CATCH_UP * caught_up * pair.seconds(len(live), PLAIN_DRAFTER)
         drift = DRIFT_KEPT * drift + rng.gauss(0, DRIFT * (1 - DRIFT_KEPT**2) ** 0.5)
         seen = seconds * rng.lognormvariate(0, NOISE) * exp(drift)
-        policy.record(StepOutcome(running, drafter, drafter.max_nodes, emitted, seen, caught_up))
+        policy.record(StepOutcome(drafter.max_nodes, emitted, seen, caught_up))
         for n, tokens in zip(live, emitted, strict=True):
             at[n] += tokens
         total += seconds

@@ -101,7 +101,7 @@ def test_a_tuning_beside_the_draft_is_used_where_it_fits(pair: tuple[Path, Path]
         assert find_tuning(draft, target) == (found if fits else None)
     policy = clover.load(target, draft).engine.policy
     assert isinstance(policy, AutoPolicy)
-    assert policy.choose(Running(1, 10)) is not None and policy.leader == "chain:2"
+    assert policy.choose(Running(1)) is not None and policy.leader == "chain:2"
     (draft / "tuning.json").write_text("{}")
     assert clover.load(target, draft, tree="chain:3").engine.policy.max_nodes == 4, "it does not matter here"
     with pytest.raises(UserError, match="clover tune"):

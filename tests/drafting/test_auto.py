@@ -77,7 +77,7 @@ def test_the_fastest_of_the_tuning_leads_per_batch_size() -> None:
         ),
     )
     for rows, expected in ((1, "chain:4"), (8, PLAIN), (7, PLAIN), (64, PLAIN), (2, "chain:4")):
-        policy.choose(Running(rows, 10))
+        policy.choose(Running(rows))
         assert policy.leader == expected
 
 
@@ -95,12 +95,12 @@ def test_a_text_that_goes_in_circles_is_looked_up() -> None:
     text = RepeatingText([1, 2, 3, 4] * 12)
     policy, asked = make_policy(draft()), 0
     for _ in range(30):
-        running = Running(1, 50, texts=lambda: [text])
+        running = Running(1, texts=lambda: [text])
         drafter = policy.choose(running)
         looked_up = isinstance(drafter, LookupDrafter)
         asked += looked_up
         tokens = 1 + drafter.max_depth if looked_up else 1
         seconds = 1.2 if looked_up else 1.0 if isinstance(drafter, PlainDrafter) else 2.0
-        policy.record(StepOutcome(running, drafter, drafter.max_nodes, (tokens,), seconds, 0))
+        policy.record(StepOutcome(drafter.max_nodes, (tokens,), seconds, 0))
         text.extend(text.following(tokens))
     assert asked > 20

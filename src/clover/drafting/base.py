@@ -60,13 +60,9 @@ PLAIN_DRAFTER = PlainDrafter()
 
 @dataclass(frozen=True)
 class Running:
-    """The sequences that the next step is for.
-
-    `context` counts the tokens of the longest one, `room` the positions that it may still take.
-    """
+    """The sequences that the next step is for; `room` counts the positions that the longest may still take."""
 
     batch_size: int
-    context: int
     room: int = field(default=sys.maxsize, compare=False)
     texts: Callable[[], Sequence[RepeatingText]] = field(default=tuple, compare=False)
 
@@ -76,15 +72,12 @@ class StepOutcome:
     """How one decoding step went.
 
     Attributes:
-        running: the sequences, when the step was chosen.
         nodes: of each tree, root included; 1 for a plain step.
         emitted: tokens of each sequence in this step, bonus token included.
         seconds: of the whole step.
         caught_up: positions per sequence that the draft had to take in beyond the last step's.
     """
 
-    running: Running
-    drafter: Drafter
     nodes: int
     emitted: tuple[int, ...]
     seconds: float

@@ -199,7 +199,6 @@ class Decoding:
         behind = batch.pending.behind
         running = Running(
             batch_size=len(batch.sequences),
-            context=batch.cache.length + 1,
             room=self._target.longest_run - batch.cache.length,
             texts=lambda: [sequence.repeating for sequence in batch.sequences],
         )
@@ -220,16 +219,8 @@ class Decoding:
             requests = [sequence.request for sequence in batch.sequences]
             events = with_details(events, requests, steps, tree, found, drafter)
             self._leave(batch)
-        engine.policy.record(
-            StepOutcome(
-                running=running,
-                drafter=drafter,
-                nodes=tree.tokens.shape[1],
-                emitted=tuple(counts),
-                seconds=time.perf_counter() - started,
-                caught_up=caught_up,
-            )
-        )
+        seconds = time.perf_counter() - started
+        engine.policy.record(StepOutcome(tree.tokens.shape[1], tuple(counts), seconds, caught_up))
         return events
 
     def _leave(self, batch: Batch) -> None:
