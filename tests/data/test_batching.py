@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from clover.data import Batches, Position, Sample, SampleTexts, batching, fingerprint, held_out
+from clover.data import Batches, Position, Sample, SampleTexts, batching, fingerprint, held_out, held_out_of
 from clover.errors import UserError
 
 
@@ -116,6 +116,30 @@ def test_what_is_held_out_is_chosen_by_content(samples: list[Sample]) -> None:
     assert 20 < sum(chosen) < 60
     assert [held_out(0.2)(Sample(s.tokens.clone(), s.loss_mask.clone())) for s in samples] == chosen
     assert not any(map(held_out(0.0), samples)) and all(map(held_out(1.0), samples))
+
+
+def test_of_few_texts_the_one_of_the_lowest_hash_is_held_out(samples: list[Sample]) -> None:
+    few = [one for one in samples if not held_out(0.02)(one)][:5]
+    held = held_out_of(SampleTexts(few), 0.02)
+    assert held is not None
+    (found,) = filter(held, few)
+    assert found.digest() == min(one.digest() for one in few)
+    again = held_out_of(SampleTexts(few[::-1]), 0.02)
+    assert again is not None and again(found) and sum(map(again, few)) == 1
+
+
+def test_where_the_share_holds_a_text_no_other_is_held_out(samples: list[Sample]) -> None:
+    held = held_out_of(SampleTexts(samples), 0.2)
+    assert held is not None
+    assert list(map(held, samples)) == list(map(held_out(0.2), samples))
+
+
+def test_something_is_left_to_learn(samples: list[Sample]) -> None:
+    one = samples[0]
+    assert held_out_of(SampleTexts([one]), 0.02) is None
+    assert held_out_of(SampleTexts([one, one]), 0.02) is None
+    assert held_out_of(SampleTexts([]), 0.02) is None
+    assert held_out_of(SampleTexts(samples), 0.0) is None
 
 
 def test_the_fingerprint_sees_tokens_and_masks(samples: list[Sample]) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from clover.data import FileTexts, Record, Sample, encode_records
-from clover.data.chat import TemplateRefused, encode_prompt
+from clover.data import FileTexts, Record, Sample, TurnSample, encode_records
+from clover.data.chat import TemplateRefused, encode_prompt, with_answers
 from clover.errors import UserError
 from tests.data import tokenizers
 from tests.data.tokenizers import make_tokenizer
@@ -103,6 +103,79 @@ def test_only_the_completion_of_a_prompt_is_learnt() -> None:
     assert learnt(sample, tokenizer) == [" sat</s>"]
     (sample,) = encode_records([Record("x", prompt="the cat")], tokenizer)
     assert learnt(sample, tokenizer) == []
+
+
+@pytest.mark.parametrize("template", [tokenizers.CHATML, tokenizers.ANSWERS_ALONE, None])
+def test_spaces_are_learnt_where_the_tokenizer_trims_them(template: str | None) -> None:
+    chat = Record("x", messages=(QUESTION, {"role": "assistant", "content": "   hello   é \n   yes  "}))
+    records = [
+        chat,
+        Record("x", prompt="the cat  ", completion="  sat   on   "),
+        Record("x", completion="  the  "),
+    ]
+    trimmed = encode_records(records, make_tokenizer(template, trims=True))
+    expected = encode_records(records, make_tokenizer(template))
+    for found, wanted in zip(trimmed, expected):
+        assert found.tokens.tolist() == wanted.tokens.tolist()
+        assert found.loss_mask.tolist() == wanted.loss_mask.tolist()
+
+
+def test_a_turn_is_rendered_after_other_answers() -> None:
+    tokenizer = make_tokenizer(tokenizers.STRIPS_THINKING)
+    first, second = encode_records([CONVERSATION], tokenizer)
+    assert isinstance(first, TurnSample) and isinstance(second, TurnSample)
+    assert (first.number, second.number) == (0, 1)
+    assert first.messages == (QUESTION, ANSWER) and second.messages == CONVERSATION.messages
+    found = tokenizer.decode(with_answers(second, ["<think>sat</think>no"], tokenizer).tokens)
+    assert found == tokenizer.decode(second.tokens).replace("hello é 世", "no")
+
+
+def test_much_text_is_tokenized_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = make_tokenizer(tokenizers.STRIPS_THINKING)
+    records = [
+        CONVERSATION,
+        Record("x", completion="the cat sat"),
+        CONVERSATION,
+        Record("x", completion="no"),
+    ]
+    whole = [sample.digest() for sample in encode_records(records, tokenizer)]
+    monkeypatch.setattr("clover.data.chat._TOGETHER", 60)
+    sizes: list[int] = []
+    encode = type(tokenizer).__call__
+
+    def watched(self: Any, texts: list[str], **options: Any) -> Any:
+        sizes.append(sum(map(len, texts)))
+        return encode(self, texts, **options)
+
+    monkeypatch.setattr(type(tokenizer), "__call__", watched)
+    assert [sample.digest() for sample in encode_records(records, tokenizer)] == whole
+    assert len(sizes) > 3 and max(sizes) < 60 + 120  # one text beyond the bound at most
+
+
+def test_a_conversation_of_very_many_turns_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clover.data.chat._MAX_TURNS", 3)
+    tokenizer, refused = make_tokenizer(tokenizers.CHATML), []
+    short = Record("x", messages=(QUESTION, ANSWER))
+    samples = encode_records([CONVERSATION, short], tokenizer, refused=lambda *given: refused.append(given))
+    assert len(samples) == 1
+    ((record, error),) = refused
+    assert record is CONVERSATION and str(error) == "a conversation of 4 turns; cut it to 3"
+    with pytest.raises(UserError, match="of 4 turns"):
+        encode_records([CONVERSATION], tokenizer)
+
+
+def test_records_with_tokens_that_the_target_does_not_know_are_left_out() -> None:
+    tokenizer, refused = make_tokenizer(tokenizers.STRIPS_THINKING), []
+    records = [CONVERSATION, Record("x", completion="hello"), Record("x", completion="the")]
+    samples = encode_records(records[1:], tokenizer)
+    known = max(int(sample.tokens.max()) for sample in samples[1:]) + 1
+    assert int(samples[0].tokens.max()) >= known
+    found = encode_records(records, tokenizer, (), lambda *given: refused.append(given), known)
+    assert [sample.digest() for sample in found] == [samples[1].digest()]
+    assert [record for record, _ in refused] == records[:2]
+    assert all("another tokenizer made them" in str(error) for _, error in refused)
+    with pytest.raises(UserError, match="another tokenizer made them"):
+        encode_records(records, tokenizer, vocab_size=known)
 
 
 def test_tokenizers_without_offsets_are_refused() -> None:

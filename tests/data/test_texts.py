@@ -88,3 +88,58 @@ def test_what_is_wrong_far_down_is_left_out_and_named(
     first, second = found.problems.values()
     assert "line 11 is not valid JSON" in first
     assert "line 22: the chat template" in second and second.endswith("roles must alternate")
+
+
+def test_what_is_left_out_is_told_with_its_share(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "_CHECKED", 1)
+    write(files[1], {"text": "hello"}, "{broken", *({"text": "hello"} for _ in range(8)))
+    found = FileTexts(files[1:], make_tokenizer())
+    assert found.left_out == ""
+    for row in (0, 1, 1, 2):
+        found.load(row)
+    assert found.left_out.startswith("left out 1 of the first 3 texts; the first: ")
+    assert "line 2 is not valid JSON" in found.left_out
+
+
+def test_texts_of_another_tokenizer_are_left_out_and_refused_where_there_are_no_others(
+    tmp_path: Path,
+) -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens(["strange"])
+    some, none = (tmp_path / name for name in ("some.jsonl", "none.jsonl"))
+    write(some, {"text": "the strange cat"}, {"text": "the cat"})
+    write(none, {"text": "the strange cat"})
+    known = len(tokenizer) - 1
+    found = FileTexts([some], tokenizer, vocab_size=known)
+    assert [tokenizer.decode(sample.tokens) for sample in found] == ["<s>the cat</s>"]
+    (problem,) = found.problems.values()
+    assert problem.startswith(f"{some}, line 1: the texts hold token {known}")
+    with pytest.raises(UserError, match=f"none.jsonl, line 1: .* knows {known}: another tokenizer made them"):
+        next(Batches(FileTexts([none], tokenizer, vocab_size=known), 64, 64, seed=0))
+
+
+def test_a_block_is_bounded_by_texts_and_by_characters(files: list[Path]) -> None:
+    found = FileTexts(files, make_tokenizer(CHATML))
+    every = range(len(found))
+    block, read = found.read_block(every, 7, 10**6)
+    assert (len(block), read) == (7, 7)
+    size = len("hello world 0")
+    block, read = found.read_block(every[30:], 7, 2 * size + 1)
+    assert (len(block), read) == (3, 3)  # the one that reaches the bound is in it
+    block, read = found.read_block(every, 2, 10**6, lambda text: not text.messages)
+    assert [text.completion for text in block] == ["hello world 0", "hello world 1"] and read == 32
+    assert found.read_block([], 7, 7) == ([], 0)
+
+
+def test_long_texts_are_read_a_few_at_a_time(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "_SIZE_TOGETHER", 40)
+    sizes: list[int] = []
+    encode = texts.encode_records
+
+    def watched(records: list[Record], *given: object) -> object:
+        sizes.append(sum(record.size for record in records))
+        return encode(records, *given)
+
+    monkeypatch.setattr(texts, "encode_records", watched)
+    assert len(list(FileTexts(files, make_tokenizer(CHATML)))) == 50
+    assert max(sizes) < 60

@@ -29,6 +29,9 @@ OPENS_THINKING = (  # as DeepSeek-R1's: the opening of the answer holds a tag th
     "{{ m['content'].split('</think>')[-1] }}{{ eos_token }}{% else %}<U>{{ m['content'] }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<A><think>\n{% endif %}"
 )
+ANSWERS_ALONE = (
+    "{% for m in messages %}{% if m['role'] == 'assistant' %}{{ m['content'] }}{% endif %}{% endfor %}"
+)
 COUNTS_TURNS = "{{ messages | length }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
 ALTERNATES = (
     "{% for m in messages %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
@@ -37,8 +40,13 @@ ALTERNATES = (
 )
 
 
-def make_tokenizer(template: str | None = None, adds_bos: bool = True) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer with <s>, </s> and the marks of chat."""
+def make_tokenizer(
+    template: str | None = None, adds_bos: bool = True, trims: bool = False
+) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer with <s>, </s> and the marks of chat.
+
+    With `trims` a token covers no spaces, and one of spaces alone nothing.
+    """
     inner = Tokenizer(models.BPE())
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
@@ -48,8 +56,10 @@ def make_tokenizer(template: str | None = None, adds_bos: bool = True) -> PreTra
         vocab_size=340, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
     inner.train_from_iterator([TEXT] * 4, trainer)
+    steps = [processors.ByteLevel(trim_offsets=True)] if trims else []
     if adds_bos:
-        inner.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 0)])
+        steps.append(processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 0)]))
+    inner.post_processor = processors.Sequence(steps)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>", eos_token="</s>")
     tokenizer.chat_template = template
     return tokenizer

@@ -10,7 +10,7 @@ Shapes: B windows of a batch, T longest window of the batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from clover.data.chat import Sample
+from clover.data.chat import Sample, check_tokens
 from clover.data.formats import Record
 from clover.data.texts import SampleTexts, Texts
 from clover.errors import UserError
@@ -148,33 +148,37 @@ class Batches:
         return torch.Generator().manual_seed(seed)
 
     def _read(self, epoch: int, start: int) -> _Block:
-        order, found, size, text = self._order(epoch), [], 0, start
-        while text < len(order) and len(found) < _BLOCK_TEXTS and size < _BLOCK_SIZE:
-            loaded = self.texts.load(int(order[text]))
-            text += 1
-            if loaded is not None and self.side(loaded):
-                found.append(loaded)
-                size += loaded.size
+        rows = self._order(epoch)[start:]
+        found, read = self.texts.read_block(rows, _BLOCK_TEXTS, _BLOCK_SIZE, self.side)
         cut = [window for sample in self.texts.encode(found) for window in windows(sample, self.max_length)]
         if self.vocab_size is not None:
             check_tokens(cut, self.vocab_size)
         groups = grouped(sorted(cut, key=lambda window: window.size), self.batch_tokens)
         shuffled = torch.randperm(len(groups), generator=self._generator(epoch, start)).tolist()
-        return _Block([collate(groups[i]) for i in shuffled], text)
-
-
-def check_tokens(samples: Iterable[Sample], vocab_size: int) -> None:
-    """UserError if they hold a token that the target does not know."""
-    highest = max((int(sample.tokens.max()) for sample in samples if sample.size), default=0)
-    if highest >= vocab_size:
-        raise UserError(
-            f"the texts hold token {highest}, but the target knows {vocab_size}: another tokenizer made them"
-        )
+        return _Block([collate(groups[i]) for i in shuffled], start + read)
 
 
 def held_out(share: float) -> Side:
     """Whether a text is in the share (0 … 1) that is held out, by a hash of it: equal texts are on the same side."""
     return lambda text: int.from_bytes(text.digest()[:8], "big") / 2**64 < share
+
+
+def held_out_of(texts: Texts, share: float) -> Side | None:
+    """Which of the texts are held out: a share of them; of few, none of which is in it, the one of the lowest hash.
+
+    None where nothing is to be held out, or nothing would be left to learn.
+    """
+
+    def loaded() -> Iterator[Record | Sample]:
+        return (text for text in map(texts.load, range(len(texts))) if text is not None)
+
+    if not share:
+        return None
+    held = held_out(share)
+    if not any(map(held, loaded())):
+        lowest = min((text.digest() for text in loaded()), default=b"")
+        held = lambda text: text.digest() == lowest  # noqa: E731
+    return None if all(map(held, loaded())) else held
 
 
 def windows(sample: Sample, max_length: int) -> Iterator[Sample]:

@@ -4,15 +4,15 @@ Conversations go through the tokenizer's chat template (`PLAIN_TEMPLATE` without
 says is learnt, its end-of-turn token included. A conversation is rendered up to each assistant turn, with the opening
 of the answer and with the answer; what the second has more is learnt. That holds only if both are beginnings of the
 whole conversation. Where templates rewrite earlier turns (Qwen3's drops their thinking) there is one sample per
-assistant turn, rendered as far as that turn, which is also what the target sees when it answers there.
+assistant turn (`TurnSample`), rendered as far as that turn, which is also what the target sees when it answers there.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,8 @@ PLAIN_TEMPLATE = (
     "{% if add_generation_prompt %}Assistant:{% endif %}"
 )
 _STAND_IN = "…"
+_MAX_TURNS = 1000  # of a conversation: what is rendered, and the time that it takes, grow with their square
+_TOGETHER = 2**20  # characters that are tokenized at a time; a token takes some hundred bytes meanwhile
 
 Span = tuple[int, int]  # characters of a rendered text, end excluded
 
@@ -59,20 +61,37 @@ class Sample:
         return hashlib.blake2b(content, digest_size=16).digest()
 
 
+@dataclass(frozen=True, eq=False)
+class TurnSample(Sample):
+    """An answer of a conversation whose earlier turns the chat template rewrites; it alone is learnt.
+
+    `messages` end on it; `number` counts the answers of the conversation, from 0.
+    """
+
+    messages: tuple[Message, ...]
+    number: int
+
+
 @dataclass(frozen=True)
 class _Text:
     """A text to tokenize and the spans of it that are learnt, all if None.
 
     A conversation has its special tokens already. A plain text that is `open` is to be continued, and gets no end.
+    `turn` has the messages and the number of a `TurnSample`.
     """
 
     text: str
     spans: list[Span] | None
     chat: bool = False
     open: bool = False
+    turn: tuple[tuple[Message, ...], int] | None = None
 
 
-class TemplateRefused(UserError):
+class RecordRefused(UserError):
+    """A record cannot be a training text, though others of its file can."""
+
+
+class TemplateRefused(RecordRefused):
     """The chat template does not take this conversation, because its roles do not alternate, say."""
 
 
@@ -81,6 +100,7 @@ def encode_records(
     tokenizer: PreTrainedTokenizerBase,
     eos_token_ids: Sequence[int] = (),
     refused: Callable[[Record, UserError], None] | None = None,
+    vocab_size: int | None = None,
 ) -> list[Sample]:
     """Tokenize records together, on all cores: one sample of each, or one per assistant turn where the template
     rewrites earlier turns.
@@ -89,8 +109,8 @@ def encode_records(
 
     Args:
         eos_token_ids: the tokens on which the target stops; the tokenizer's own end-of-text token always counts.
-        refused: called with a record that the chat template does not take, which is then left out; without it
-            TemplateRefused is raised.
+        refused: called with a record that is left out: the chat template does not take it, it has too many turns, or
+            a token that is not below `vocab_size`, if given; without `refused` a UserError is raised.
 
     Raises:
         UserError: the assistant's words cannot be found in what the template makes of a conversation, or the
@@ -100,25 +120,60 @@ def encode_records(
         raise UserError(
             f"{type(tokenizer).__name__} cannot say which characters a token covers; take a fast one"
         )
-    texts: list[_Text] = []
+    leave_out, texts, owners = refused or _refuse, list[_Text](), list[Record]()
     for record in records:
         try:
-            texts += _render_record(record, tokenizer)
-        except TemplateRefused as error:
-            if refused is None:
-                raise
-            refused(record, error)
-    end: Any = tokenizer.eos_token_id
-    stops: list[int] = [*([] if end is None else [end]), *eos_token_ids]
-    samples: dict[int, Sample] = {}
-    for chat in (True, False):
-        some = [i for i, text in enumerate(texts) if text.chat == chat]
-        batch = [texts[i].text for i in some]
-        options: Any = {"add_special_tokens": not chat, "return_offsets_mapping": True, "verbose": False}
-        encoded: Any = tokenizer(batch, **options) if some else {"input_ids": [], "offset_mapping": []}
-        for i, tokens, offsets in zip(some, encoded["input_ids"], encoded["offset_mapping"], strict=True):
-            samples[i] = _sample(texts[i], tokens, offsets, stops)
-    return [samples[i] for i in range(len(texts))]
+            rendered = _render_record(record, tokenizer)
+        except RecordRefused as error:
+            leave_out(record, error)
+            continue
+        texts += rendered
+        owners += [record] * len(rendered)
+    samples = [sample for part in _parts(texts) for sample in _tokenize(part, tokenizer, eos_token_ids)]
+    if vocab_size is None:
+        return samples
+    fit: list[Sample] = []
+    for _, group in groupby(zip(owners, samples, strict=True), key=lambda one: id(one[0])):
+        (record, *_), own = zip(*group, strict=True)
+        try:
+            check_tokens(own, vocab_size)
+        except UserError as error:
+            leave_out(record, error)
+            continue
+        fit += own
+    return fit
+
+
+def _refuse(_record: Record, error: UserError) -> None:
+    raise error
+
+
+def check_tokens(samples: Iterable[Sample], vocab_size: int) -> None:
+    """UserError if they hold a token that the target does not know."""
+    highest = max((int(sample.tokens.max()) for sample in samples if sample.size), default=0)
+    if highest >= vocab_size:
+        raise UserError(
+            f"the texts hold token {highest}, but the target knows {vocab_size}: another tokenizer made them"
+        )
+
+
+def with_answers(
+    turn: TurnSample,
+    answers: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    eos_token_ids: Sequence[int] = (),
+) -> Sample:
+    """The turn as the template renders it after other answers, one for each before it.
+
+    TemplateRefused if the chat template does not take these.
+    """
+    messages = list(turn.messages)
+    for k, answer in zip(_answered(messages), answers, strict=False):
+        messages[k] = {"role": "assistant", "content": answer}
+    (sample,) = _tokenize(
+        [_render_turn(tokenizer, messages, "with the new answers")], tokenizer, eos_token_ids
+    )
+    return sample
 
 
 def check_learnt(samples: Sequence[Sample], tokenizer: PreTrainedTokenizerBase) -> None:
@@ -176,12 +231,22 @@ def _render_record(record: Record, tokenizer: PreTrainedTokenizerBase) -> list[_
         spans = [(len(record.prompt), len(text))] if record.prompt else None
         return [_Text(text, spans, open=not record.completion)]
     messages = list(record.messages)
-    text = _render(tokenizer, messages)
-    answered = [k for k in range(1, len(messages)) if messages[k]["role"] == "assistant"]
+    if len(messages) > _MAX_TURNS:
+        raise RecordRefused(f"a conversation of {len(messages):,} turns; cut it to {_MAX_TURNS:,}")
+    text, answered = _render(tokenizer, messages), _answered(messages)
     spans = _assistant_spans(tokenizer, messages, answered, text)
     if spans is not None:
         return [_Text(text, spans, chat=True)]
-    return [_render_turn(tokenizer, messages[: k + 1], record.where) for k in answered]
+    turns = [_render_turn(tokenizer, messages[: k + 1], record.where) for k in answered]
+    return [
+        replace(turn, turn=(record.messages[: k + 1], number))
+        for number, (k, turn) in enumerate(zip(answered, turns, strict=True))
+    ]
+
+
+def _answered(messages: Sequence[Message]) -> list[int]:
+    """Where the assistant answers."""
+    return [k for k in range(1, len(messages)) if messages[k]["role"] == "assistant"]
 
 
 def _assistant_spans(
@@ -211,18 +276,51 @@ def _render_turn(tokenizer: PreTrainedTokenizerBase, messages: list[Message], wh
     return _Text(text, [(start, len(text))], chat=True)
 
 
+def _parts(texts: Sequence[_Text]) -> Iterator[list[_Text]]:
+    """The texts in order, as many at a time as may be tokenized together."""
+    part, size = list[_Text](), 0
+    for text in texts:
+        part.append(text)
+        size += len(text.text)
+        if size >= _TOGETHER:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def _tokenize(
+    texts: Sequence[_Text], tokenizer: PreTrainedTokenizerBase, eos_token_ids: Sequence[int]
+) -> list[Sample]:
+    end: Any = tokenizer.eos_token_id
+    stops: list[int] = [*([] if end is None else [end]), *eos_token_ids]
+    samples: dict[int, Sample] = {}
+    for chat in (True, False):
+        some = [i for i, text in enumerate(texts) if text.chat == chat]
+        batch = [texts[i].text for i in some]
+        options: Any = {"add_special_tokens": not chat, "return_offsets_mapping": True, "verbose": False}
+        encoded: Any = tokenizer(batch, **options) if some else {"input_ids": [], "offset_mapping": []}
+        for i, tokens, offsets in zip(some, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+            samples[i] = _sample(texts[i], tokens, offsets, stops)
+    return [samples[i] for i in range(len(texts))]
+
+
 def _sample(text: _Text, tokens: list[int], offsets: list[Span], stops: Sequence[int]) -> Sample:
     mask = np.full(len(tokens), text.spans is None)
     starts, ends = np.array(offsets, dtype=np.int64).reshape(-1, 2).T
     for start, end in text.spans or ():
-        learnt = np.flatnonzero((starts < end) & (ends > start) & (starts < ends))
+        # A token of spaces alone covers nothing where the tokenizer trims: it stands where its spaces end, or at 0.
+        # What a tokenizer inserts stands at 0, too, but no span of a text with such tokens begins there.
+        after, before = (ends > start) | (start == 0), (starts < end) | (ends == end)
+        learnt = np.flatnonzero(after & before)
         if text.chat:  # what the template writes after the end of a turn is its own
             last_stop = max((i for i in learnt if tokens[i] in stops), default=len(tokens))
             learnt = learnt[learnt <= last_stop]
         mask[learnt] = True
     if not (text.chat or text.open) and stops and (not tokens or tokens[-1] not in stops):
         tokens, mask = [*tokens, stops[0]], np.append(mask, True)
-    return Sample(torch.tensor(tokens, dtype=torch.int32), torch.from_numpy(mask))
+    content = torch.tensor(tokens, dtype=torch.int32), torch.from_numpy(mask)
+    return Sample(*content) if text.turn is None else TurnSample(*content, *text.turn)
 
 
 def _template(tokenizer: PreTrainedTokenizerBase) -> str:

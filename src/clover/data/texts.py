@@ -4,7 +4,7 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from clover.data.formats import Record, open_rows, parse_record
 from clover.errors import UserError
 
 _CHECKED = 1000  # records of each file that are looked at before anything else is done
-_TOGETHER = 256  # records that are tokenized at a time
+_TOGETHER, _SIZE_TOGETHER = 256, 2**20  # texts and characters (tokens of samples) that are read at a time
 _PROBES, _PROBE_BYTES = 64, 2**16  # parts of a file that tell it from others
 
 
@@ -38,6 +38,31 @@ class Texts(ABC):
         """Tokenize some of them, in order; samples are taken as they are."""
         return [text for text in texts if isinstance(text, Sample)]
 
+    @property
+    def left_out(self) -> str:
+        """How many of those that were looked at cannot be used, and why the first cannot; empty where all can."""
+        return ""
+
+    def read_block(
+        self,
+        rows: Sequence[int] | Tensor,
+        max_texts: int,
+        max_size: int,
+        wanted: Callable[[Record | Sample], bool] = lambda _: True,
+    ) -> tuple[list[Record | Sample], int]:
+        """Load texts until there are so many, or they have so many characters (tokens of samples) together.
+
+        Returns those that can be used and are wanted, at least one where there is one, and how many rows were read.
+        """
+        found, size, read = list[Record | Sample](), 0, 0
+        while read < len(rows) and len(found) < max_texts and size < max_size:
+            text = self.load(int(rows[read]))
+            read += 1
+            if text is not None and wanted(text):
+                found.append(text)
+                size += text.size
+        return found, read
+
     def __iter__(self) -> Iterator[Sample]:
         """All that can be used, in order, tokenized as they are asked for."""
         for block in self._blocks():
@@ -45,9 +70,11 @@ class Texts(ABC):
 
     def _blocks(self) -> Iterator[list[Record | Sample]]:
         """All that can be used, some hundred at a time."""
-        for start in range(0, len(self), _TOGETHER):
-            loaded = map(self.load, range(start, min(start + _TOGETHER, len(self))))
-            yield [text for text in loaded if text is not None]
+        start = 0
+        while start < len(self):
+            block, read = self.read_block(range(start, len(self)), _TOGETHER, _SIZE_TOGETHER)
+            start += read
+            yield block
 
 
 class SampleTexts(Texts):
@@ -66,13 +93,14 @@ class SampleTexts(Texts):
 class FileTexts(Texts):
     """The records of files (see `clover.data.formats`) as training texts.
 
-    A thousand records of each file are looked at beforehand. What cannot be used later on, and conversations that
-    the chat template refuses, are left out and kept in `problems`. UserError if a file cannot be read or
-    understood; from `encode`, if none of the first tokens is to be learnt.
+    A thousand records of each file are looked at beforehand. What cannot be used later on, and what `encode_records`
+    refuses, is left out and kept in `problems`. UserError if a file cannot be read or understood; from `encode`, if
+    none of the first tokens is to be learnt.
 
     Args:
         eos_token_ids: the tokens on which the target stops; the tokenizer's own end-of-text token always counts.
         stand_ins: give each user turn and each prompt without an answer a dummy one, for the target to write anew.
+        vocab_size: texts with a token that is not below it are left out; None for all.
     """
 
     def __init__(
@@ -81,8 +109,10 @@ class FileTexts(Texts):
         tokenizer: PreTrainedTokenizerBase,
         eos_token_ids: Sequence[int] = (),
         stand_ins: bool = False,
+        vocab_size: int | None = None,
     ):
         self.tokenizer, self.eos_token_ids, self.stand_ins = tokenizer, tuple(eos_token_ids), stand_ins
+        self.vocab_size = vocab_size
         self.problems: dict[str, str] = {}
         self._checked = False
         names = list(map(Path, paths))
@@ -92,6 +122,7 @@ class FileTexts(Texts):
             for row in range(min(rows.count, _CHECKED)):
                 parse_record(*rows.read(row))
         self._ends = list(accumulate(rows.count for rows in self._files))
+        self._read = bytearray(len(self))  # 1 for each row that was looked at
         options = (stand_ins, self.eos_token_ids, str(tokenizer.chat_template), len(tokenizer))
         self.fingerprint = _hash(repr(options).encode(), *map(_probe, names)).hex()
 
@@ -111,7 +142,17 @@ class FileTexts(Texts):
             yield from samples
         self._check(last)
 
+    @property
+    def left_out(self) -> str:
+        if not self.problems:
+            return ""
+        first = next(iter(self.problems.values()))
+        return (
+            f"left out {len(self.problems):,} of the first {self._read.count(1):,} texts; the first: {first}"
+        )
+
     def load(self, row: int) -> Record | None:
+        self._read[row] = 1
         file = bisect_right(self._ends, row)
         try:
             record = parse_record(*self._files[file].read(row - (self._ends[file - 1] if file else 0)))
@@ -137,7 +178,7 @@ class FileTexts(Texts):
 
     def _encode(self, texts: Sequence[Record | Sample]) -> list[Sample]:
         records = [text for text in texts if isinstance(text, Record)]
-        return encode_records(records, self.tokenizer, self.eos_token_ids, self._leave_out)
+        return encode_records(records, self.tokenizer, self.eos_token_ids, self._leave_out, self.vocab_size)
 
     def _leave_out(self, record: Record, error: UserError) -> None:
         self.problems[record.where] = f"{record.where}: {error}"
