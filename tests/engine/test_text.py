@@ -80,6 +80,26 @@ def test_text_ends_before_the_first_stop_string(stop: tuple[str, ...], expected:
     assert detokenizer.stopped == (expected != "the cat sat on the mat and the")
 
 
+class Bytes:
+    """A tokenizer whose tokens are bytes, and which passes over those that are no text; notes the longest window."""
+
+    longest = 0
+
+    def decode(self, tokens: list[int], skip_special_tokens: bool) -> str:
+        self.longest = max(self.longest, len(tokens))
+        return bytes(tokens).decode(errors="ignore")
+
+
+def test_tokens_without_text_do_not_pile_up() -> None:
+    tokenizer = Bytes()
+    detokenizer, pieces = Detokenizer(tokenizer), []
+    for part in ("naïve", "日本", "🙂"):
+        for token in [*part.encode(), *[0x80] * 300]:
+            pieces.append(detokenizer.push([token]))
+    assert "".join(pieces) == "naïve日本🙂" == detokenizer.text
+    assert tokenizer.longest < 25
+
+
 def test_a_space_between_prompt_and_text_is_kept() -> None:
     """As with SentencePiece, whose decoder drops the space of the first token it is given."""
     inner = Tokenizer(models.WordLevel({"▁one": 0, "▁two": 1, "▁three": 2}, unk_token="▁one"))
@@ -87,6 +107,10 @@ def test_a_space_between_prompt_and_text_is_kept() -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
     detokenizer = Detokenizer(tokenizer, prompt=(0,))
     assert detokenizer.push([1]) + detokenizer.push([2]) + detokenizer.finish() == " two three"
+    tokenizer.add_special_tokens({"eos_token": "<end>"})
+    detokenizer = Detokenizer(tokenizer, prompt=(0,))
+    tokens = [*[3] * 50, 1, *[3] * 50, 2]
+    assert "".join(detokenizer.push([token]) for token in tokens) == " two three"
 
 
 def test_without_a_tokenizer_there_is_no_text() -> None:
