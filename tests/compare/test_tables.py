@@ -25,6 +25,7 @@ def test_a_method_without_results_of_a_task_has_no_number_for_all() -> None:
     names = [row[0] for row in found["Speed"].rows]
     assert [name.endswith(" (1 of 2 tasks)") for name in names] == [False, False, True]
     assert "A row with fewer says so" in found["Speed"].note
+    assert found["τ by task, temperature 0, batch 1"].columns == ("method", "code", "chat", "all")
     alone = tables([measured("code", {OURS: FAST, THEIRS: SLOW})])["Speed"]
     assert not any("tasks)" in row[0] for row in alone.rows) and "fewer" not in alone.note
 

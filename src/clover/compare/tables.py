@@ -69,22 +69,24 @@ def _identical(row: Row) -> str:
 
 
 def _by_task(findings: Findings) -> Iterator[Table]:
-    """Speed-up by task at every setting, τ at every temperature."""
-    tasks = findings.tasks
+    """Speed-up by task at every setting, τ at every temperature; columns are the tasks that were measured there."""
     found = {
         (task, row.temperature, row.batch_size, row.series): row
-        for task in tasks
+        for task in findings.tasks
         for row in findings.rows_of([task])
     }
     for temperature, size in product(findings.temperatures, findings.batch_sizes):
         setting = (temperature, size)
         shown = [row for row in findings.rows if (row.temperature, row.batch_size) == setting and row.nodes]
+        tasks = [
+            task for task in findings.tasks if any((task, *setting, row.series) in found for row in shown)
+        ]
         for tau in (False, True) if size == findings.batch_sizes[0] else (False,):
             body = [
                 (
                     findings.label(row.series),
                     *(_cell(found.get((task, *setting, row.series)), tau) for task in tasks),
-                    _cell(None if _lacking(row, len(tasks)) else row, tau),
+                    _cell(row if row.tasks >= set(tasks) else None, tau),
                 )
                 for row in shown
             ]
