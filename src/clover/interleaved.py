@@ -98,7 +98,7 @@ def take_turns(methods: list[T], turn: int) -> list[T]:
     return order if turn % 2 == 0 else [order[0], *order[:0:-1]]
 
 
-class Decoding:
+class TimedDecoding:
     """One batch on one engine, decoded a while at a time; `seconds` are those inside `advance`."""
 
     def __init__(
@@ -146,7 +146,7 @@ def decode(
     engine: Engine, batch: Sequence[Request], synchronize: bool = False, max_sequences: int | None = None
 ) -> Run:
     """Decode a batch once, `max_sequences` at a time; `synchronize`: see `PhaseClock`."""
-    run = Decoding(engine, batch, synchronize, max_sequences).advance()
+    run = TimedDecoding(engine, batch, synchronize, max_sequences).advance()
     assert run is not None, "it has all the time it takes"
     return run
 

@@ -19,7 +19,7 @@ _SECONDS = 120.0  # for one answer
 
 
 @dataclass(frozen=True)
-class Answer:
+class RemoteText:
     """What a server wrote: its tokens as text, with each its log-probability and the best ones; both empty if it tells
     none. `drafted` is whether the server says that a draft took part.
     """
@@ -55,12 +55,12 @@ class Endpoint:
             raise UserError(f"{self.url}: the server lists no model; name one with --model")
         return Endpoint(self.url, self.key, str(models[0].get("id")), self.body)
 
-    def ask_all(self, requests: Sequence[dict[str, Any]], together: int) -> list[Answer]:
+    def ask_all(self, requests: Sequence[dict[str, Any]], together: int) -> list[RemoteText]:
         """The answers to completions requests, so many at a time."""
         with ThreadPoolExecutor(together) as pool:
             return list(pool.map(self.ask, requests))
 
-    def ask(self, request: dict[str, Any]) -> Answer:
+    def ask(self, request: dict[str, Any]) -> RemoteText:
         """The answer to one; UserError if it is refused or makes no sense."""
         found = self._ask("completions", {"model": self.model, "logprobs": TOP} | self.body | request)
         try:
@@ -77,7 +77,7 @@ class Endpoint:
             raise UserError(f"{self.url}: the answer is no completion: {one_line(error)}") from error
         if not len(tokens) == len(own) == len(top):
             own, top = (), ()
-        return Answer(tokens, own, top, drafted)
+        return RemoteText(tokens, own, top, drafted)
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         base = self.url.rstrip("/").removesuffix("/v1")

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from clover.audit.distribution import two_samples
-from clover.audit.endpoint import Answer, Endpoint
+from clover.audit.endpoint import Endpoint, RemoteText
 from clover.audit.findings import ENDED, Difference, Findings, Way
 from clover.audit.judge import SAFETY, Noise
 from clover.audit.local import at_least
@@ -106,7 +106,7 @@ class RemoteAudit:
             self.findings.ways.append(way)
 
     def _compare(
-        self, way: Way, requests: Sequence[dict[str, Any]], old: Sequence[Answer], new: Sequence[Answer],
+        self, way: Way, requests: Sequence[dict[str, Any]], old: Sequence[RemoteText], new: Sequence[RemoteText],
         greedy: bool, told: Told,
     ) -> list[float]:  # fmt: skip
         """Note the first difference of each text; returns errors of log-probabilities where texts agree."""
@@ -139,7 +139,7 @@ class RemoteAudit:
         return errors
 
     def _gap(
-        self, request: dict[str, Any], answer: Answer, at: int, pair: Sequence[str | None], told: Told
+        self, request: dict[str, Any], answer: RemoteText, at: int, pair: Sequence[str | None], told: Told
     ) -> tuple[float, float]:
         """The gap of two tokens' log-probabilities, and how far it moves when asked for again in other company."""
         if not answer.top:
@@ -152,7 +152,7 @@ class RemoteAudit:
         others = [_difference(one.top[0], pair) for one in asked if one.top]
         return abs(here), max((abs(here - other) for other in others if other < inf), default=0.0)
 
-    def _measure(self, first: Sequence[Answer], second: Sequence[Answer]) -> list[float]:
+    def _measure(self, first: Sequence[RemoteText], second: Sequence[RemoteText]) -> list[float]:
         return [
             error
             for one, other in zip(first, second, strict=True)
@@ -160,7 +160,7 @@ class RemoteAudit:
         ]
 
     def _measure_again(
-        self, requests: Sequence[dict[str, Any]], answers: Sequence[Answer], told: Told
+        self, requests: Sequence[dict[str, Any]], answers: Sequence[RemoteText], told: Told
     ) -> list[float]:
         """Errors where the text so far is the prompt, and the same token follows."""
         places = [
@@ -195,7 +195,7 @@ class RemoteAudit:
 
     def _ask(
         self, side: Endpoint, requests: Sequence[dict[str, Any]], together: int, told: Told, doing: str
-    ) -> list[Answer]:
+    ) -> list[RemoteText]:
         told(0, doing)
         found = []
         for start in range(0, len(requests), together):
@@ -204,7 +204,7 @@ class RemoteAudit:
         return found
 
 
-def _token(answer: Answer, at: int) -> str | None:
+def _token(answer: RemoteText, at: int) -> str | None:
     return answer.tokens[at] if at < len(answer.tokens) else None
 
 
@@ -214,7 +214,7 @@ def _first_difference(one: Sequence[str], other: Sequence[str]) -> int | None:
     return None if first == len(one) == len(other) else first
 
 
-def _moved(one: Answer, other: Answer, until: int | None) -> list[float]:
+def _moved(one: RemoteText, other: RemoteText, until: int | None) -> list[float]:
     """What the log-probability of each token differs by, up to where the texts differ."""
     pairs = zip(one.tokens[:until], other.tokens, one.own, other.own, strict=False)
     return [b - a for name, same, a, b in pairs if name == same and _UNKNOWN not in name and abs(b - a) < inf]

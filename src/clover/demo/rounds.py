@@ -11,7 +11,7 @@ import torch
 
 from clover.bench.methods import PLAIN, Method
 from clover.engine import Request
-from clover.interleaved import Decoding, Run, speed, take_turns
+from clover.interleaved import Run, TimedDecoding, speed, take_turns
 from clover.target import TargetModel
 
 TURN_SECONDS = 0.1
@@ -29,7 +29,7 @@ class Round:
     prompt: str
     request: Request
     methods: Sequence[Method]
-    decodings: dict[str, Decoding] = field(default_factory=dict)
+    decodings: dict[str, TimedDecoding] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
 
     @property
@@ -44,7 +44,7 @@ Show = Callable[[Round], None]
 def decode_round(current: Round, show: Show) -> Round:
     """Decode the prompt with every method; `show` is called between the turns."""
     engines = {one.name: one.engine for one in current.methods if one.engine is not None}
-    current.decodings = {name: Decoding(engine, [current.request]) for name, engine in engines.items()}
+    current.decodings = {name: TimedDecoding(engine, [current.request]) for name, engine in engines.items()}
     parts = [_run_ours, _run_theirs]
     for part in parts if current.number % 2 == 0 else reversed(parts):
         part(current, show)

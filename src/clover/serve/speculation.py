@@ -12,7 +12,7 @@ from clover.serve.worker import Step
 
 
 @dataclass
-class _Piece:
+class _TokenText:
     """The text of one token, as far as it was not handed out."""
 
     text: str
@@ -29,7 +29,7 @@ class Speculation:
     def __init__(self, tokenizer: Any, request: Request):
         self._tokenizer = tokenizer
         self._text = Detokenizer(tokenizer, request.stop, request.prompt)
-        self._held: deque[_Piece] = deque()
+        self._held: deque[_TokenText] = deque()
         self._steps = 0
 
     def take(self, step: Step) -> tuple[str, dict[str, Any]]:
@@ -58,10 +58,10 @@ class Speculation:
     def _push(self, token: int, source: str, depth: int) -> str:
         before = len(self._text.text)
         released = self._text.push([token])
-        self._held.append(_Piece(self._text.text[before:], source, depth))
+        self._held.append(_TokenText(self._text.text[before:], source, depth))
         return released
 
-    def _release(self, count: int) -> list[_Piece]:
+    def _release(self, count: int) -> list[_TokenText]:
         """The pieces of the next so many characters; the last may be a part of one."""
         out = []
         while self._held and len(self._held[0].text) <= count:
@@ -69,7 +69,7 @@ class Speculation:
             count -= len(out[-1].text)
         if count:
             first = self._held[0]
-            out.append(_Piece(first.text[:count], first.source, first.depth))
+            out.append(_TokenText(first.text[:count], first.source, first.depth))
             first.text = first.text[count:]
         return out
 
