@@ -1,6 +1,8 @@
 import errno
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ from safetensors.torch import save_file
 
 from clover.errors import UserError
 from clover.files import (
+    alone_in,
+    alone_with,
     beside,
     check_output_file,
     output_directory,
@@ -242,6 +246,49 @@ def test_one_process_at_a_time_works_in_a_directory(tmp_path: Path) -> None:
             raise AssertionError("both have it")
     with work_directory(work):
         assert work.is_dir()
+
+
+def test_a_directory_that_one_works_in_alone_goes_away_if_nothing_is_left(tmp_path: Path) -> None:
+    with alone_in(tmp_path / "work"):
+        with pytest.raises(UserError, match="another process works in"), alone_in(tmp_path / "work"):
+            raise AssertionError("both have it")
+    assert names(tmp_path) == []
+    with alone_in(tmp_path / "work"):
+        (tmp_path / "work" / "kept").touch()
+    assert names(tmp_path / "work") == ["kept"]
+
+
+def test_one_process_at_a_time_writes_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "texts.jsonl"
+    with alone_with(file):
+        with pytest.raises(UserError, match="another process writes .*texts.jsonl"), alone_with(file):
+            raise AssertionError("both have it")
+        with alone_with(file.with_name("other.jsonl")):
+            file.touch()
+    with alone_with(file):
+        pass
+    assert names(file.parent) == ["texts.jsonl"]
+
+
+KILLED = """
+import os, sys
+from clover.files import output_directory, output_file
+with output_file(sys.argv[1] + "/checkpoint") as file, output_directory(sys.argv[1] + "/draft") as folder:
+    file.touch()
+    (folder / "half").touch()
+    os._exit(9)
+"""
+
+
+def test_what_a_killed_process_left_is_removed_when_the_next_one_begins(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    with work_directory(work):
+        (work / "whole").touch()
+    assert subprocess.run([sys.executable, "-c", KILLED, str(work)]).returncode == 9
+    left = set(names(work)) - {".lock", "whole"}
+    assert len(left) == 2 and all(name.endswith(".partial") for name in left)
+    with work_directory(work):
+        assert names(work) == [".lock", "whole"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are those of POSIX")

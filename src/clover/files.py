@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, field, fields
 from functools import lru_cache, wraps
 from pathlib import Path
@@ -123,20 +123,58 @@ def _check_regular(path: Path) -> None:
 
 @contextmanager
 def work_directory(path: Path) -> Iterator[None]:
-    """Make a directory that the stages of a run share, and hold it; UserError while another process works in it."""
+    """Make a directory that the stages of a run share, and hold it; UserError while another process works in it.
+
+    What killed processes have left half-written in it is removed.
+    """
     with written(path):
         path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path / LOCK)
+    with _held(path / LOCK, f"another process works in {path}; wait for it, or choose another directory"):
+        for left in path.glob(".*.partial"):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+        yield
+
+
+@contextmanager
+def alone_in(path: Path) -> Iterator[None]:
+    """`work_directory`, which goes away again if nothing is left in it."""
+    with work_directory(path):
         try:
-            lock.acquire(blocking=False)
+            yield
+        finally:
+            with suppress(OSError):
+                (path / LOCK).unlink()
+                path.rmdir()
+
+
+@contextmanager
+def alone_with(path: Path) -> Iterator[None]:
+    """Hold a file, which may not be there yet, by a lock beside it; UserError while another process does."""
+    lock = path.with_name(f".{path.name}{LOCK}")
+    with written(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with _held(lock, f"another process writes {path}; wait for it, or choose another output"):
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+@contextmanager
+def _held(lock: Path, refusal: str) -> Iterator[None]:
+    held = FileLock(lock)
+    with written(lock):
+        try:
+            held.acquire(blocking=False)
         except Timeout as error:
-            raise UserError(
-                f"another process works in {path}; wait for it, or choose another directory"
-            ) from error
+            raise UserError(refusal) from error
     try:
         yield
     finally:
-        lock.release()
+        held.release()
 
 
 @contextmanager

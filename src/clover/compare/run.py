@@ -30,7 +30,7 @@ from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, Request
 from clover.errors import UserError
 from clover.evaluate.accuracy import as_sample, measure_heads, text_batches
-from clover.files import beside, check_output_file, write_text, written
+from clover.files import alone_in, beside, check_output_file, write_text, written
 from clover.interleaved import decode, interleave, make_batches
 from clover.measure_options import CompareOptions
 from clover.options import command_line
@@ -44,7 +44,6 @@ from clover.sampling import SamplingParams
 from clover.target import TargetModel, weights_fingerprint
 from clover.train import TrainConfig
 from clover.train.record import RECORD_FILE, RecordedResult, read_record
-from clover.train.unfinished import alone_in
 from clover.tree import parse_tree
 
 _WRITTEN_TOGETHER = 32  # texts that the heads are measured on

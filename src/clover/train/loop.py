@@ -33,7 +33,7 @@ from clover.drafts import DraftModel
 from clover.drafts.vocabulary import frequent_tokens, worthwhile_size
 from clover.errors import UserError
 from clover.features import FeatureStore, check_store, hidden_scale
-from clover.files import output_directory, validated, write_json
+from clover.files import alone_in, output_directory, validated, write_json
 from clover.losses import HeadMetrics
 from clover.report.progress import Progress
 from clover.report.provenance import Provenance
@@ -45,7 +45,6 @@ from clover.train.record import LOG_FILE, RECORD_FILE
 from clover.train.schedule import optimizer_name, rate, spent, step_tokens
 from clover.train.unfinished import (
     RunState,
-    alone_in,
     check_unfinished,
     checkpoint_path,
     clear,

@@ -1,14 +1,12 @@
 """What an unfinished run leaves beside its output, and what a run needs to go on from there."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from clover.data import Position
 from clover.errors import UserError
-from clover.files import LOCK, work_directory
 from clover.train.config import TrainConfig
 
 
@@ -45,18 +43,6 @@ class RunState:
             )
         if self.data != texts:
             raise UserError(f"{path} was trained on other texts; resume with the same data")
-
-
-@contextmanager
-def alone_in(work: Path) -> Iterator[None]:
-    """Hold the directory while the run goes on; it goes away again if nothing is left in it."""
-    with work_directory(work):
-        try:
-            yield
-        finally:
-            with suppress(OSError):
-                (work / LOCK).unlink()
-                work.rmdir()
 
 
 def clear(config: TrainConfig) -> None:
