@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,12 +10,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from clover.data import Sample
+from clover.data import FileTexts, Sample
 from clover.engine import Engine, Request
 from clover.errors import UserError
 from clover.regenerate import RegenerateConfig, read_regenerated, regenerate, written_name, written_seconds
 from clover.target import TargetModel
+from tests.data.tokenizers import STRIPS_THINKING
 from tests.families import tiny_model
+from tests.tiny import save_tiny_pair
 
 CONFIG = RegenerateConfig(max_length=24, prompt_tokens=4, temperatures=(0.0,), batch_size=2)
 
@@ -59,6 +62,63 @@ def test_every_answer_is_written_after_the_new_ones_before_it(target: TargetMode
         target.model.generation_config.eos_token_id = None
 
 
+def test_where_earlier_turns_are_rewritten_each_is_asked_after_the_new_answers(tmp_path: Path) -> None:
+    target = TargetModel.load(save_tiny_pair(tmp_path, STRIPS_THINKING)[0])
+    tokenizer, config = target.tokenizer, RegenerateConfig(max_length=120, temperatures=(0.0,), batch_size=2)
+    assert tokenizer is not None
+    asked = ["the cat?", "and the mat?", "yes or no?"]
+    path, written = tmp_path / "d.jsonl", tmp_path / "w.jsonl"
+    path.write_text(json.dumps({"turns": asked}) + '\n{"turns": ["hello"]}\n')
+
+    def prompt(messages: list[dict[str, str]]) -> list[int]:
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    first = prompt([{"role": "user", "content": asked[0]}])
+    target.model.generation_config.eos_token_id = continuation(target, first, 40)[7]
+    expected, messages = [], []
+    for question in asked:
+        messages.append({"role": "user", "content": question})
+        given = prompt(messages)
+        answer = continuation(target, given, 120 - len(given))
+        expected.append((given, answer))
+        messages.append({"role": "assistant", "content": tokenizer.decode(answer[:-1])})
+    texts = FileTexts([path], tokenizer, target.eos_token_ids, stand_ins=True)
+    seen: list[int] = []
+    found = regenerate(target, texts, config, written, lambda samples, _: seen.append(samples))
+    assert [one.tokens.tolist() for one in found[:3]] == [given + answer for given, answer in expected]
+    assert [int((~one.loss_mask).sum()) for one in found[:3]] == [len(given) for given, _ in expected]
+    assert len(found) == 4 and seen[-1] == 2 and max(seen) == 2
+    assert "…" not in "".join(tokenizer.decode(one.tokens) for one in found)
+
+    lines = written.read_text().splitlines(keepends=True)
+    written.write_text("".join(line for line in lines if line.startswith('{"index":0,')))
+    again = regenerate(target, texts, config, written)
+    assert [one.tokens.tolist() for one in again] == [one.tokens.tolist() for one in found]
+
+
+def test_an_answer_that_was_cut_off_is_not_followed(tmp_path: Path) -> None:
+    target = TargetModel.load(save_tiny_pair(tmp_path, STRIPS_THINKING)[0])
+    tokenizer = target.tokenizer
+    assert tokenizer is not None
+    target.config.eos_token_id = target.model.generation_config.eos_token_id = None
+    (tmp_path / "d.jsonl").write_text('{"turns": ["the cat?", "and the mat?"]}\n')
+    texts = FileTexts([tmp_path / "d.jsonl"], tokenizer, stand_ins=True)
+    (only,) = regenerate(target, texts, replace(CONFIG, max_length=60), tmp_path / "w.jsonl")
+    assert len(only.tokens) == 60
+
+
+def test_a_long_plain_text_gives_an_opening_for_each_window(target: TargetModel, tmp_path: Path) -> None:
+    text = [3 + i % 40 for i in range(75)]
+    seen: list[int] = []
+    found = regenerate(
+        target, [sample(text, [1] * 75)], CONFIG, tmp_path / "w.jsonl", lambda texts, _: seen.append(texts)
+    )
+    assert [one.tokens[:4].tolist() for one in found] == [text[at : at + 4] for at in (0, 24, 48)]
+    assert all(len(one.tokens) == 24 for one in found)
+    assert seen[-1] == 1 and max(seen) == 1
+
+
 def test_a_text_ends_before_the_first_turn_that_does_not_fit(target: TargetModel, tmp_path: Path) -> None:
     eos = continuation(target, [3, 4, 5], 40)[2]
     target.model.generation_config.eos_token_id = eos
@@ -93,8 +153,9 @@ def test_an_interrupted_run_goes_on_where_it_stopped(target: TargetModel, tmp_pa
     path, seen = tmp_path / "cut.jsonl", []
     lines = (tmp_path / "whole.jsonl").read_text().splitlines(keepends=True)
     path.write_text(lines[3] + lines[1] + lines[2][:10])
-    again = regenerate(target, samples, CONFIG, path, lambda texts, tokens: seen.append(texts))
-    assert seen == [2, 4, 6]
+    again = regenerate(target, samples, CONFIG, path, lambda *given: seen.append(given))
+    assert list(dict.fromkeys(texts for texts, _ in seen)) == [2, 4, 6]
+    assert [tokens for _, tokens in seen] == list(range(40, 121, 2))  # two texts, a token of each in a step
     assert [s.tokens.tolist() for s in again] == [s.tokens.tolist() for s in whole]
     assert sorted(path.read_text().splitlines(keepends=True)) == sorted(lines)
     assert [s.tokens.tolist() for s in read_regenerated(path)] == [s.tokens.tolist() for s in whole]
@@ -122,6 +183,25 @@ def test_the_time_of_an_interrupted_run_counts(target: TargetModel, tmp_path: Pa
     assert len(regenerate(target, samples, replace(CONFIG, max_minutes=1.0), path)) == 2
     assert len(regenerate(target, samples, replace(CONFIG, max_minutes=9.0), path)) == 6
     assert 61 < written_seconds(path) < 121
+
+
+def test_the_time_since_the_last_text_ended_is_noted_where_a_run_is_stopped(
+    target: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = [sample([3 + i, 4, 5, 6, 7, 8, 9, 10], [1] * 8) for i in range(6)]
+    path, ticks, noted = tmp_path / "texts.jsonl", iter(range(1000)), []
+    monkeypatch.setattr("clover.regenerate.time", SimpleNamespace(monotonic=lambda: next(ticks)))
+
+    def stop(texts: int, tokens: int) -> None:
+        if texts == 2:
+            noted.append(written_seconds(path))
+        if len(noted) == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        regenerate(target, samples, CONFIG, path, stop)
+    assert noted == [noted[0]] * 6
+    assert written_seconds(path) == noted[0] + 6  # one look at the clock in each step, one at the end
 
 
 def test_a_prompt_that_does_not_fit_is_left_out(target: TargetModel, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Let the target write the training text itself: a draft learns the model, not the data set.
 
-Of a conversation every answer is written anew, each after the turns before it (with the new answers in them). Of a
-plain text the opening is kept and the target continues it.
+Of a conversation every answer is written anew, each after the turns before it (with the new answers in them). Where
+the chat template rewrites earlier turns, each turn is a text of its own, which is rendered once the answers before it
+are there. Of a plain text the opening is kept and the target continues it; a long one is cut into several.
 """
 
 import hashlib
@@ -9,15 +10,17 @@ import json
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
 
-from clover.data import Sample
+from clover.data import Sample, TurnSample
+from clover.data.chat import TemplateRefused, with_answers
 from clover.engine import Engine, Request
 from clover.errors import UserError
 from clover.files import append_lines, read_json, read_lines, write_json
@@ -34,7 +37,8 @@ class RegenerateConfig:
 
     Args:
         max_length: tokens of a text at most, its prompt included.
-        prompt_tokens: tokens of a plain text that are kept as its opening, at most half of it.
+        prompt_tokens: tokens of a plain text, or of each `max_length` tokens of it, that are kept as its opening, at
+            most half of it.
         temperatures: text i is written at `temperatures[i % len]`: a draft should meet greedy and sampled text.
         batch_size: texts that are written together.
         max_minutes: end all texts after this time, interrupted runs included; None to write them all.
@@ -69,10 +73,15 @@ class _Written:
 
 @dataclass
 class _Text:
-    """A text that is being written: what it holds so far, and what stands before each answer that is to come."""
+    """A text that is being written: what it holds so far, and what stands before each answer that is to come.
+
+    `later` are the turns of its conversation that are texts of their own, `answers` those before this one.
+    """
 
     index: int
     parts: deque[list[int]]
+    later: Sequence[TurnSample] = ()
+    answers: tuple[str, ...] = ()
     tokens: list[int] = field(default_factory=list)
     loss_mask: list[int] = field(default_factory=list)
     turn: int = 0
@@ -131,7 +140,7 @@ def regenerate(
     written of the others is kept as it is: to leave them out would leave out the long ones.
 
     Args:
-        progress: called with (texts, tokens) written so far, at first and whenever a text has ended.
+        progress: called with (samples, tokens) written so far, at first and after each step.
 
     Returns:
         the written texts, in the order of `samples`.
@@ -145,18 +154,22 @@ def regenerate(
         else {}
     )
     tokens = sum(sum(line.loss_mask) for line in done.values())
-    progress(len(done), tokens)
     before, started = written_seconds(path), time.monotonic()
     if config.max_minutes is not None:
         config = replace(config, max_minutes=max(config.max_minutes - before / 60, 0.0))
-    to_do = ((index, sample) for index, sample in enumerate(samples) if index not in done)
-    for texts in _write(target, to_do, config):
-        lines = [_Written(text.index, text.tokens, text.loss_mask) for text in texts]
-        append_lines(path, lines)
-        write_json(path.with_suffix(_SECONDS), {"seconds": before + time.monotonic() - started})
-        done |= {line.index: line for line in lines}
-        tokens += sum(sum(line.loss_mask) for line in lines)
-        progress(len(done), tokens)
+    queue = _Queue(target, samples, config, done)
+    try:
+        for ended, written in _write(target, queue, config):
+            if ended:
+                lines = [_Written(text.index, text.tokens, text.loss_mask) for text in ended]
+                append_lines(path, lines)
+                done |= {line.index: line for line in lines}
+                _note_seconds(path, before + time.monotonic() - started)
+            tokens += written
+            progress(queue.samples * min(len(done), queue.texts) // max(queue.texts, 1), tokens)
+    finally:
+        if path.exists():
+            _note_seconds(path, before + time.monotonic() - started)
     if not tokens:
         raise UserError(
             "the target wrote nothing: every text ended at once, or none fits; check its chat template, the data, "
@@ -165,36 +178,120 @@ def regenerate(
     return [done[index].sample for index in sorted(done)]
 
 
-def _write(
-    target: TargetModel, samples: Iterator[tuple[int, Sample]], config: RegenerateConfig
-) -> Iterator[list[_Text]]:
-    """Yield texts as they end; at most `batch_size` of them are written at a time."""
+class _Queue:
+    """The texts that are still to be written.
+
+    Attributes:
+        samples, texts: how many of the samples have been opened, and how many texts these are.
+    """
+
+    def __init__(
+        self,
+        target: TargetModel,
+        samples: Iterable[Sample],
+        config: RegenerateConfig,
+        done: Mapping[int, _Written],
+    ):
+        self._target, self._config, self._done = target, config, done
+        self._groups = _groups(samples, config)
+        self.samples = self.texts = 0
+
+    def take(self) -> _Text | None:
+        """The next one that is not done; None if there is none."""
+        for number, first, later in self._groups:
+            text: _Text | None = _Text(self.texts, self._parts(first), later)
+            self.samples, self.texts = number, self.texts + 1 + len(later)
+            while text is not None and (written := self._done.get(text.index)) is not None:
+                text = self.after(text, written.tokens, written.loss_mask)
+            if text is not None:
+                return text
+        return None
+
+    def after(self, text: _Text, tokens: Sequence[int], loss_mask: Sequence[int]) -> _Text | None:
+        """The next turn of the conversation, after what was written of `text`.
+
+        None if there is none, or the answer was cut off, or the template does not take it.
+        """
+        target, tokenizer = self._target, self._target.tokenizer
+        if not text.later or tokens[-1] not in target.eos_token_ids:
+            return None
+        assert tokenizer is not None
+        answer = [token for token, learnt in zip(tokens, loss_mask, strict=True) if learnt]
+        words: Any = tokenizer.decode(answer[:-1], clean_up_tokenization_spaces=False)
+        answers = (*text.answers, words)
+        try:
+            sample = with_answers(text.later[0], answers, tokenizer, target.eos_token_ids)
+        except TemplateRefused:
+            return None
+        return _Text(text.index + 1, self._parts(sample), text.later[1:], answers)
+
+    def _parts(self, sample: Sample) -> deque[list[int]]:
+        return deque(_parts(sample, self._config.prompt_tokens))
+
+
+def _write(target: TargetModel, queue: _Queue, config: RegenerateConfig) -> Iterator[tuple[list[_Text], int]]:
+    """Yield at first and after each step the texts that have ended, and how many tokens it has written.
+
+    At most `batch_size` texts are written at a time.
+    """
     limit = min(config.max_length, target.longest_run)
     deadline = time.monotonic() + 60 * (math.inf if config.max_minutes is None else config.max_minutes)
     decoding = Engine(target).open(config.batch_size)
     running: dict[int, _Text] = {}
+    ended, written = list[_Text](), 0
     while time.monotonic() < deadline:
-        while len(running) < config.batch_size and (following := next(samples, None)) is not None:
-            index, sample = following
-            text = _Text(index, deque(_parts(sample, config.prompt_tokens)))
+        while len(running) < config.batch_size and (text := queue.take()) is not None:
             if (request := text.ask(config, limit)) is not None:
                 running[decoding.add(request)] = text
+        yield ended, written
         if not running:
             return
-        ended = []
+        ended, written = [], 0
         for event in decoding.step():
             text = running[event.index]
             text.answer(event.tokens)
+            written += len(event.tokens)
             if event.generation is None:
                 continue
             del running[event.index]
-            if (request := text.ask(config, limit)) is not None:
-                running[decoding.add(request)] = text
-            else:
+            request = text.ask(config, limit)
+            if request is None:
                 ended.append(text)
-        if ended:
-            yield ended
-    yield list(running.values())
+                text = queue.after(text, text.tokens, text.loss_mask)
+                request = None if text is None else text.ask(config, limit)
+            if text is not None and request is not None:
+                running[decoding.add(request)] = text
+    yield [*ended, *running.values()], written
+
+
+def _groups(
+    samples: Iterable[Sample], config: RegenerateConfig
+) -> Iterator[tuple[int, Sample, list[TurnSample]]]:
+    """How many samples there are so far, a text to be written, and those of its conversation that follow from it."""
+    number = 0
+
+    def conversation(sample: Sample) -> int:
+        nonlocal number
+        number += not (isinstance(sample, TurnSample) and sample.number)
+        return number
+
+    for place, group in groupby(samples, conversation):
+        first, *later = group
+        for window in _windows(first, config):
+            yield place, window, [turn for turn in later if isinstance(turn, TurnSample)]
+
+
+def _windows(sample: Sample, config: RegenerateConfig) -> Iterator[Sample]:
+    """The parts of a long plain text, of which each opening is kept; what is no plain text is left whole."""
+    whole = sample.size <= config.max_length or not bool(sample.loss_mask.all())
+    for start in range(0, 1 if whole else sample.size, config.max_length):
+        window = sample if whole else sample.part(start, start + config.max_length)
+        if not start or window.size >= config.prompt_tokens:
+            yield window
+
+
+def _note_seconds(path: Path, seconds: float) -> None:
+    write_json(path.with_suffix(_SECONDS), {"seconds": seconds})
 
 
 def written_seconds(path: Path) -> float:
