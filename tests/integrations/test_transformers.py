@@ -63,7 +63,10 @@ def test_a_model_that_changes_is_followed():
     second = check(first)
     model.load_state_dict({name: value * 1.5 for name, value in model.state_dict().items()})
     third = check(second)
-    model.model.layers[0].mlp.register_forward_hook(lambda module, given, output: -output)
+    hook = model.model.layers[0].mlp.register_forward_hook(lambda module, given, output: -output)
+    check(third)
+    hook.remove()
+    model.model.layers[0].mlp.forward = lambda inputs: inputs.square()
     check(third)
 
 

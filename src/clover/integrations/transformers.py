@@ -183,9 +183,9 @@ def _engine(model: hf.PreTrainedModel, asked: Speculative) -> Engine:
 
 
 def _contents(model: hf.PreTrainedModel) -> Iterator[Any]:
-    """What the engine has copies of: modules with their hooks, and the versions of all weights."""
+    """What the engine has copies of: modules, with what was put on them, and the versions of all weights."""
     for module in model.modules():
-        yield module, len(module._forward_hooks), len(module._forward_pre_hooks)
+        yield module, len(module._forward_hooks), len(module._forward_pre_hooks), vars(module).get("forward")
     yield from versions(chain(model.parameters(), model.buffers()))
 
 
