@@ -64,10 +64,11 @@ def test_a_model_that_changes_is_followed():
     model.load_state_dict({name: value * 1.5 for name, value in model.state_dict().items()})
     third = check(second)
     hook = model.model.layers[0].mlp.register_forward_hook(lambda module, given, output: -output)
-    check(third)
+    fourth = check(third)
     hook.remove()
+    fifth = check(fourth)
     model.model.layers[0].mlp.forward = lambda inputs: inputs.square()
-    check(third)
+    check(fifth)
 
 
 class Adapter(nn.Module):
