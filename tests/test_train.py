@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from clover.data import Batches, Position, Sample
+from clover.data import Batches, Position, Sample, SampleTexts, Texts, held_out
 from clover.drafts import Clover2Draft, DraftModel, RecallDraft, load_draft
 from clover.drafts.eagle import EagleDraft
 from clover.drafts.medusa import MedusaDraft
@@ -66,7 +66,9 @@ def quiet() -> Console:
     return Console(file=StringIO(), width=200)
 
 
-def run(config: TrainConfig, target: TargetModel, samples: list[Sample], **options: Any) -> TrainResult:
+def run(
+    config: TrainConfig, target: TargetModel, samples: Texts | list[Sample], **options: Any
+) -> TrainResult:
     draft = options.pop("draft", None) or make_draft(target)
     return train(config, target, samples, draft, console=options.pop("console", quiet()), **options)
 
@@ -203,6 +205,44 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
         for line in (Path(other.output) / "training_log.jsonl").read_text().splitlines()
     ]
     assert steps == [1, 2, 3, 4, 5, 6, 7, 8, 8]
+
+
+class Failing(SampleTexts):
+    """Texts that cannot be read from a moment on."""
+
+    broken = False
+
+    def load(self, row: int) -> Sample:
+        if self.broken:
+            raise UserError("cannot read the texts: input/output error")
+        return super().load(row)
+
+
+def test_where_the_texts_fail_what_was_learnt_is_kept(config, target, samples, monkeypatch, tmp_path) -> None:
+    config = replace(config, step_tokens=200)
+    other = replace(config, output=str(tmp_path / "other"))
+    monkeypatch.setattr("clover.data.batching._BLOCK_TEXTS", 12)
+    run(config, target, samples)
+
+    texts = Failing(samples)
+    with monkeypatch.context() as patched:
+        stop_after(patched, 2, lambda: setattr(texts, "broken", True))
+        with pytest.raises(UserError, match="cannot read the texts"):
+            run(other, target, texts)
+    steps = [
+        json.loads(line)["step"] for line in (other.work_directory / "log.jsonl").read_text().splitlines()
+    ]
+    assert 2 < steps[-1] < 8
+    texts.broken = False
+    assert run(other, target, texts, resume=True).steps == 8
+    assert same(weights(config), weights(other))
+
+
+def test_of_few_texts_one_is_held_out(config, target, samples) -> None:
+    few = [one for one in samples if not held_out(0.02)(one)][:5]
+    result = run(replace(config, validation_share=0.02), target, few)
+    assert result.validation is not None
+    assert run(replace(config, validation_share=0.0), target, few, overwrite=True).validation is None
 
 
 def test_what_cannot_be_resumed_says_why(config, target, samples, monkeypatch) -> None:

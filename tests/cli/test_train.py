@@ -8,6 +8,7 @@ import pytest
 
 from clover import regenerate
 from clover.drafts import Clover1Draft, Clover2Draft, RecallDraft
+from clover.files import alone_with
 from clover.losses import LossConfig
 from clover.train import TrainResult
 
@@ -83,6 +84,41 @@ def test_target_writes_the_answers_itself(train: Callable, tmp_path: Path) -> No
     assert len(written[0].read_text().splitlines()) == len(TEXTS)
     assert "goes on from" not in err
     assert "goes on from the texts" in train("--regenerate", "--overwrite").err
+
+
+def test_a_mistake_in_the_draft_is_found_before_the_target_writes(train: Callable, tmp_path: Path) -> None:
+    code, out, err = train("--regenerate", "--set", "num_heads=two")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "num_heads is 'two'" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["texts.jsonl"]
+
+
+def test_one_process_at_a_time_writes_the_answers(
+    train: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clover.regenerate.append_lines", interrupted_after(1))
+    assert train("--regenerate", "--batch-size", 4).code == 130
+    monkeypatch.undo()
+    (written,) = tmp_path.glob("draft.*.regenerated.jsonl")
+    begun = written.read_text()
+    with alone_with(written):
+        code, _, err = train("--regenerate", "--resume")
+    assert code == 2 and "another process writes" in err.splitlines()[-1]
+    assert written.read_text() == begun
+    assert sorted(tmp_path.glob(".*")) == []
+
+
+@pytest.mark.parametrize("flags", [[], ["--regenerate"]])
+def test_what_is_left_out_is_told_at_once_and_in_the_end(
+    train: Callable, data: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str]
+) -> None:
+    monkeypatch.setattr("clover.data.texts._CHECKED", 1)
+    data.write_text(data.read_text() + "{broken\n" * 30)
+    code, _, err = train(*flags)
+    lines = [line for line in err.splitlines() if "left out" in line]
+    assert code == 0
+    assert lines[0].startswith("left out 30 of the first 50 texts; the first: ")
+    assert lines[1:] == [lines[0].replace("30 of the first 50 texts", "30 texts")]
 
 
 def test_an_interrupted_writing_is_resumed_and_trained_on(

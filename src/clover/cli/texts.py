@@ -2,6 +2,7 @@
 
 import math
 import sys
+import time
 from dataclasses import dataclass, replace
 from glob import escape
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 
 from clover import options
 from clover.errors import UserError
+from clover.files import alone_with
 from clover.options import panel
 
 if TYPE_CHECKING:
@@ -93,7 +95,9 @@ class TextOptions(options.ModelOptions):
         from clover.data import FileTexts
 
         assert target.tokenizer is not None
-        return FileTexts(self.files, target.tokenizer, target.eos_token_ids, self.regenerate)
+        return FileTexts(
+            self.files, target.tokenizer, target.eos_token_ids, self.regenerate, target.vocab_size
+        )
 
 
 def has_written(output: Path) -> bool:
@@ -131,13 +135,18 @@ def write_anew(
         return read_regenerated(path), written_seconds(path)
     if path.exists():
         print(f"goes on from the texts in {path}; delete it to write all anew", file=sys.stderr)
-    with Progress() as progress:
+    with alone_with(path), Progress() as progress:
         progress.say("the target writes")
+        before, began, told = written_seconds(path), time.monotonic(), False
 
         def show(written: int, tokens: int) -> None:
+            nonlocal told
             limit = math.inf if rules.max_minutes is None else 60 * rules.max_minutes
-            share = max(written / len(texts), written_seconds(path) / limit)
+            share = max(written / len(texts), (before + time.monotonic() - began) / limit)
             progress.go_on(1.0, share, f"the target writes: {written:,} texts, {tokens:,} tokens")
+            if not told and texts.left_out:
+                progress.log(texts.left_out)
+            told = True
 
         samples = regenerate(target, texts, rules, path, show)
     return samples, written_seconds(path)

@@ -15,10 +15,8 @@ from clover.files import check_output_directory
 from clover.options import panel
 
 if TYPE_CHECKING:
-    from clover.data import FileTexts, Sample
+    from clover.data import Sample
     from clover.drafts import LossConfig
-    from clover.features import FeatureStore
-    from clover.target import TargetModel
     from clover.train import TrainConfig, TrainResult
 
 _DTYPES = {"bfloat16": "bf16", "float32": "fp32"}
@@ -116,7 +114,10 @@ class TrainOptions(TextOptions):
 @options.takes_options
 def train(given: TrainOptions) -> None:
     """Train a draft for a target that stays as it is."""
+    from clover.data import FileTexts
     from clover.features import FeatureStore
+    from clover.train import prepare
+    from clover.train import train as run_training
 
     if given.features is None and not given.files:
         raise UserError("there is nothing to learn from: give --data, or --features")
@@ -126,15 +127,16 @@ def train(given: TrainOptions) -> None:
     check_output_directory(given.output, given.overwrite)
     resume = _check_resume(config, given)
     model = given.load_target()
-    if given.features is not None:
-        result = _train(model, FeatureStore(given.features), config, resume, given.overwrite)
-    else:
-        opened = given.open(model)
-        learnt: FileTexts | list[Sample] = opened
-        if given.regenerate:
-            learnt, seconds = write_anew(given, model, opened, given.resume, finished=resume)
-            config = replace(config, writing_seconds=seconds)
-        result = _train(model, learnt, config, resume, given.overwrite)
+    opened = FeatureStore(given.features) if given.features is not None else given.open(model)
+    config, draft = prepare(
+        config, model
+    )  # what is wrong with the draft is found before the target writes for hours
+    learnt: FeatureStore | FileTexts | list[Sample] = opened
+    if given.regenerate and isinstance(opened, FileTexts):
+        learnt, seconds = write_anew(given, model, opened, given.resume, finished=resume)
+        config = replace(config, writing_seconds=seconds)
+    result = run_training(config, model, learnt, draft, resume=resume, overwrite=given.overwrite)
+    if isinstance(opened, FileTexts):
         options.tell_left_out(opened.problems.values())
     _report(config, result)
 
@@ -191,20 +193,6 @@ def _check_resume(config: "TrainConfig", given: TrainOptions) -> bool:
         return False
     check_unfinished(config, given.resume, given.overwrite)
     return given.resume
-
-
-def _train(
-    target: "TargetModel",
-    texts: "FileTexts | FeatureStore | list[Sample]",
-    config: "TrainConfig",
-    resume: bool,
-    overwrite: bool,
-) -> "TrainResult":
-    from clover.train import prepare
-    from clover.train import train as run_training
-
-    config, draft = prepare(config, target)
-    return run_training(config, target, texts, draft, resume=resume, overwrite=overwrite)
 
 
 def _report(config: "TrainConfig", result: "TrainResult") -> None:

@@ -19,13 +19,13 @@ from torch import Tensor
 
 from clover.checkpoint import load_checkpoint, save_checkpoint
 from clover.data import (
+    Batch,
     Batches,
     Position,
-    Record,
     Sample,
     SampleTexts,
     Texts,
-    held_out,
+    held_out_of,
     token_counts,
 )
 from clover.data.batching import Side, first_batches
@@ -153,9 +153,8 @@ class _Run:
         self.config, self.target, self.draft = config, target, draft.bind(target)
         self.target_weights = weights_fingerprint(target)
         self.texts = texts if isinstance(texts, Texts) else SampleTexts(texts)
-        held = held_out(config.validation_share)
-        self.held_out = None if all(map(held, _loaded(self.texts))) else held  # something must be learnt
-        self.batches = self._make_batches(config.seed, lambda text: not (self.held_out and held(text)))
+        self.held_out = held = held_out_of(self.texts, config.validation_share)
+        self.batches = self._make_batches(config.seed, lambda text: held is None or not held(text))
         if draft.d2t is not None:
             self.counts = token_counts(self._learnt_first(), target.vocab_size)
             draft.reduce_vocabulary(frequent_tokens(self.counts, len(draft.d2t)))
@@ -185,7 +184,9 @@ class _Run:
         self.log = Log(log_path(self.config), self.step)
         with stop_requests() as stopped:
             self.progress.say("training")
-            self.progress.begin(1.0, self._spent())
+            self.progress.begin(1.0, self._spent())  # the first texts have been read by then
+            if self.texts.left_out:
+                self.progress.log(self.texts.left_out)
             while not self._finished() and not stopped():
                 self._take_step()
                 now = time.monotonic()
@@ -270,10 +271,22 @@ class _Run:
         for batch in first_batches(self.batches.epoch(), _COUNTED_TOKENS):
             yield Sample(batch.tokens, batch.predicted_mask)
 
+    def _next_batches(self) -> list[Batch]:
+        """Those of the next step; where the texts fail, what has been learnt is saved first."""
+        place, wanted = self.batches.position, step_tokens(self.config, self.tokens)
+        batches: list[Batch] = []
+        try:
+            while not batches or sum(int(batch.lengths.sum()) for batch in batches) < wanted:
+                batches.append(next(self.batches))
+        except Exception:
+            self.batches.position = place
+            if self.step:
+                self.save()
+            raise
+        return batches
+
     def _take_step(self) -> None:
-        batches, wanted = [next(self.batches)], step_tokens(self.config, self.tokens)
-        while sum(int(batch.lengths.sum()) for batch in batches) < wanted:
-            batches.append(next(self.batches))
+        batches = self._next_batches()
         metrics = self.learner.step(batches, self._rate(), self._depths())
         self.step += 1
         self.tokens += sum(int(batch.lengths.sum()) for batch in batches)
@@ -299,7 +312,7 @@ class _Run:
         raise UserError(f"{what} at step {self.step}; lower the learning rate ({self.learner.lr:.2g})")
 
     def _validate(self) -> dict[str, Any] | None:
-        if self.held_out is None or not self.config.validation_share:
+        if self.held_out is None:
             return None
         try:
             batches = list(
@@ -349,10 +362,6 @@ class _Run:
 
     def _rate(self) -> float:
         return rate(self.config, self._spent())
-
-
-def _loaded(texts: Texts) -> Iterator[Record | Sample]:
-    return (text for text in map(texts.load, range(len(texts))) if text is not None)
 
 
 def _peak_memory(device: torch.device) -> int | None:
