@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,20 @@ import torch
 from clover.data import Batches, Sample, SampleTexts, Texts
 from clover.drafts import Eagle3Draft, RecallDraft
 from clover.errors import UserError
-from clover.features import FeatureStore, StoreConfig, check_store, compute_features, store, write_features
+from clover.features import (
+    FeatureStore,
+    StoreConfig,
+    check_store,
+    compute_features,
+    has_begun,
+    is_finished,
+    store,
+    write_features,
+)
+from clover.files import alone_in, output_file
 from clover.target import TargetModel, weights_fingerprint
 from clover.train import TrainConfig, train
-from tests.families import VOCAB, tiny_model
+from tests.families import CONTEXT, VOCAB, tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +99,78 @@ def test_an_interrupted_store_goes_on(
     write_features(target, texts, rules, tmp_path / "cut", resume=True)
     with pytest.raises(KeyboardInterrupt):
         write_features(target, texts, rules, tmp_path / "early", progress=stop_at_once)
-    (tmp_path / "early" / ".00000.safetensors.partial").write_bytes(b"half a shard")
+    with monkeypatch.context() as patched:
+        patched.setattr("os.getpid", lambda: 1)
+        half = output_file(tmp_path / "early" / "00000.safetensors")
+        half.__enter__().write_bytes(b"half a shard, of a process that was killed")
     write_features(target, texts, rules, tmp_path / "early", resume=True)
     assert FeatureStore(tmp_path / "early").fingerprint == FeatureStore(tmp_path / "whole").fingerprint
     assert FeatureStore(tmp_path / "cut").fingerprint == FeatureStore(tmp_path / "whole").fingerprint
+    assert not list((tmp_path / "early").glob(".*"))
+
+
+def test_long_texts_are_run_and_kept_a_few_at_a_time(
+    target: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, shown = samples(20), list[int]()
+    monkeypatch.setattr(store, "_SIZE_TOGETHER", 60)
+    monkeypatch.setattr(store, "_SHARD_BYTES", 1)
+    write_features(
+        target, texts, config(target, texts), tmp_path / "s", progress=lambda done, _: shown.append(done)
+    )
+    assert shown[0] == 0 and shown[-1] == 20 and len(shown) > 5
+    for start, stop in pairwise(shown):
+        assert sum(one.size for one in list(texts)[start : stop - 1]) < 60
+    assert len(list((tmp_path / "s").glob("*.safetensors"))) == len(shown) - 1
+
+
+@pytest.mark.parametrize("counted", [2**20, 100])
+def test_the_size_told_is_that_of_the_windows_that_are_kept(
+    target: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counted: int
+) -> None:
+    monkeypatch.setattr(store, "_SIZE_COUNTED", counted)  # of 400 tokens
+    some = Sample(torch.arange(20).int(), torch.arange(20) >= 14)
+    texts, told = SampleTexts([some] * 20), list[int]()
+    write_features(target, texts, config(target, texts), tmp_path / "s", tell_size=told.append)
+    read = FeatureStore(tmp_path / "s")
+    assert read.tokens == 20 * 8  # the second of two windows
+    assert told == [read.tokens * (2 * target.hidden_size + 5)]
+
+
+def test_windows_are_no_longer_than_the_target_runs(target: TargetModel, tmp_path: Path) -> None:
+    tokens = torch.arange(600, dtype=torch.int32) % VOCAB
+    texts = SampleTexts([Sample(tokens, torch.ones(600, dtype=torch.bool))])
+    write_features(target, texts, replace(config(target, texts), max_length=2048), tmp_path / "s")
+    read = FeatureStore(tmp_path / "s")
+    assert [read.load(row).size for row in range(len(read))] == [CONTEXT, CONTEXT, 600 - 2 * CONTEXT]
+
+
+def test_one_process_at_a_time_writes_a_store(target: TargetModel, tmp_path: Path) -> None:
+    texts = samples(7)
+    with alone_in(tmp_path / "s"), pytest.raises(UserError, match="another process works in"):
+        write_features(target, texts, config(target, texts), tmp_path / "s", resume=True)
+
+    def other(_done: int, _tokens: int) -> None:
+        with pytest.raises(UserError, match="not empty"):
+            write_features(target, texts, config(target, texts), tmp_path / "s")
+        with pytest.raises(UserError, match="another process works in"):
+            write_features(target, texts, config(target, texts), tmp_path / "s", resume=True)
+
+    write_features(target, texts, config(target, texts), tmp_path / "s", progress=other)
+    assert is_finished(tmp_path / "s")
+
+
+def test_a_store_says_whether_it_is_whole(target: TargetModel, tmp_path: Path) -> None:
+    def stop(_done: int, _tokens: int) -> None:
+        assert not is_finished(tmp_path / "s")
+        raise KeyboardInterrupt
+
+    texts = samples(7)
+    with pytest.raises(UserError, match="cannot read"):
+        is_finished(tmp_path / "s")
+    with pytest.raises(KeyboardInterrupt):
+        write_features(target, texts, config(target, texts), tmp_path / "s", progress=stop)
+    assert has_begun(tmp_path / "s") and not is_finished(tmp_path / "s")
 
 
 def test_what_does_not_fit_is_refused(

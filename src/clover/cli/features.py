@@ -77,6 +77,8 @@ def _store(model: "TargetModel", source: "Texts", options: FeaturesOptions, resu
 
         def tell(size: int) -> None:
             progress.log(f"{len(source):,} texts, about {size / 1e6:,.0f} MB of hidden states")
+            if source.left_out:
+                progress.log(source.left_out)
 
         write_features(model, source, config, output, resume, show, tell)
     print(f"{output}: {FeatureStore(output).tokens:,} tokens")

@@ -1,7 +1,14 @@
 """What the frozen target says about training text: computed as it is needed, or once and kept on disk."""
 
 from clover.features.compute import Features, compute_features, hidden_scale
-from clover.features.store import FeatureStore, StoreConfig, check_store, has_begun, write_features
+from clover.features.store import (
+    FeatureStore,
+    StoreConfig,
+    check_store,
+    has_begun,
+    is_finished,
+    write_features,
+)
 
 __all__ = [
     "Features",
@@ -10,6 +17,7 @@ __all__ = [
     "check_store",
     "compute_features",
     "has_begun",
+    "is_finished",
     "hidden_scale",
     "write_features",
 ]

@@ -31,13 +31,15 @@ from clover.data.batching import check_tokens, collate, grouped, windows
 from clover.drafts import DraftModel
 from clover.errors import UserError
 from clover.features.compute import Features, compute_features
-from clover.files import check_output_directory, checksum, output_file, read_model, write_json, written
+from clover.files import alone_in, check_output_directory, checksum, output_file, read_model, write_json
 from clover.target import TargetModel, weights_fingerprint
 
 _INDEX = "index.json"
 _SHARD_BYTES, _SHARD_SECONDS = 2**28, 300.0  # of a shard; a run that is killed loses no more than one
-_TOGETHER = 64  # texts that are sorted by length, so that little of a batch is padding
-_COUNTED = 512  # texts whose tokens are counted to predict the size
+# Texts and their characters (tokens of samples) that are sorted by length, so that little of a batch is padding; the
+# states of all of them are in memory.
+_TOGETHER, _SIZE_TOGETHER = 64, 2**17
+_COUNTED, _SIZE_COUNTED = 512, 2**20  # texts, and their characters, from which the size is predicted
 _MARGIN = 1.05  # of the free space that is asked for
 _Count = Annotated[int, Field(ge=0)]
 
@@ -188,6 +190,11 @@ def has_begun(path: Path) -> bool:
     return (path / _INDEX).exists()
 
 
+def is_finished(path: Path) -> bool:
+    """Whether the directory holds a whole store; UserError if it holds none that can be read."""
+    return read_model(path / _INDEX, _Index).finished
+
+
 def check_store(store: FeatureStore, target: TargetModel, draft: DraftModel) -> None:
     """Raise UserError unless the store was made with this target and holds what the draft reads."""
     if store.config.target != weights_fingerprint(target):
@@ -199,13 +206,18 @@ def check_store(store: FeatureStore, target: TargetModel, draft: DraftModel) -> 
         raise UserError(f"the draft reads {read} states, but {store.path} holds {kept}; see --hidden-state")
 
 
-def store_bytes(target: TargetModel, texts: Texts, hidden_state: str) -> int:
-    """Bytes that the store of these texts will take, from the tokens of some hundred of them."""
-    count = len(texts)
-    some = [texts.load(row) for row in range(0, count, max(1, count // _COUNTED))]
-    samples = texts.encode([text for text in some if text is not None])
-    tokens = sum(sample.size for sample in samples) * count / max(1, len(some))
-    width = target.hidden_size + (0 if hidden_state == "post_norm" else target.hidden_width(hidden_state))
+def store_bytes(target: TargetModel, texts: Texts, config: StoreConfig) -> int:
+    """Bytes that the store of these texts will take, from some hundred of them that stand anywhere.
+
+    Characters are counted in all of these, tokens in as many as are tokenized in a moment.
+    """
+    rows = torch.randperm(len(texts), generator=torch.Generator().manual_seed(0))[:_COUNTED]
+    size = sum(text.size for text in map(texts.load, rows.tolist()) if text is not None)
+    some, _ = texts.read_block(rows, _COUNTED, _SIZE_COUNTED)
+    stored = sum(window.size for sample in texts.encode(some) for window in _windows(sample, target, config))
+    tokens = stored / max(1, sum(text.size for text in some)) * size / max(1, len(rows)) * len(texts)
+    kind = config.hidden_state
+    width = target.hidden_size + (0 if kind == "post_norm" else target.hidden_width(kind))
     return int(tokens * (2 * width + 4 + 1))
 
 
@@ -227,10 +239,19 @@ def write_features(
 
     Raises:
         UserError: the disk has too little room, the directory is in the way or belongs to another target, other texts
-            or options, or it cannot be written.
+            or options, another process writes it, or it cannot be written.
     """
-    index = _begin(path, config, resume)
-    need, free = store_bytes(target, texts, config.hidden_state), shutil.disk_usage(path).free
+    if not resume:
+        check_output_directory(path)
+    with alone_in(path):
+        index = _begin(path, config, resume)
+        _check_room(store_bytes(target, texts, config), path, index, tell_size)
+        write_json(path / _INDEX, asdict(index))
+        _write(target, texts, path, index, progress)
+
+
+def _check_room(need: int, path: Path, index: _Index, tell_size: Callable[[int], None]) -> None:
+    free = shutil.disk_usage(path).free
     tell_size(need)
     need -= sum((path / shard.name).stat().st_size for shard in index.shards)
     if need * _MARGIN > free:
@@ -238,30 +259,34 @@ def write_features(
             f"the hidden states take {need / 1e9:.1f} GB, but {path} has {free / 1e9:.1f} GB left; "
             "give fewer texts or another directory"
         )
-    write_json(path / _INDEX, asdict(index))
+
+
+def _write(
+    target: TargetModel, texts: Texts, path: Path, index: _Index, progress: Callable[[int, int], None]
+) -> None:
+    """All texts from where the index ends."""
     done = index.shards[-1].texts if index.shards else 0
     tokens, saved = sum(shard.tokens for shard in index.shards), time.monotonic()
     progress(done, tokens)
     pending: list[tuple[Sample, Features]] = []
-    for start in range(done, len(texts), _TOGETHER):
-        stop = min(start + _TOGETHER, len(texts))
-        loaded = [text for row in range(start, stop) if (text := texts.load(row)) is not None]
-        pending += _run(target, texts.encode(loaded), config)
+    while done < len(texts):
+        loaded, read = texts.read_block(range(done, len(texts)), _TOGETHER, _SIZE_TOGETHER)
+        done += read
+        pending += _run(target, texts.encode(loaded), index.config)
         size = sum(_stored_bytes(features) for _, features in pending)
-        due = size >= _SHARD_BYTES or time.monotonic() - saved >= _SHARD_SECONDS or stop == len(texts)
+        due = size >= _SHARD_BYTES or time.monotonic() - saved >= _SHARD_SECONDS or done == len(texts)
         if due and pending:
-            index = replace(index, shards=[*index.shards, _write_shard(path, pending, stop, index)])
+            index = replace(index, shards=[*index.shards, _write_shard(path, pending, done, index)])
             write_json(path / _INDEX, asdict(index))
             tokens, pending, saved = tokens + index.shards[-1].tokens, [], time.monotonic()
-        progress(stop, tokens + sum(sample.size for sample, _ in pending))
+        progress(done, tokens + sum(sample.size for sample, _ in pending))
     write_json(path / _INDEX, asdict(replace(index, finished=True)))
 
 
 def _begin(path: Path, config: StoreConfig, resume: bool) -> _Index:
     if not resume:
-        check_output_directory(path)
-        with written(path):
-            path.mkdir(parents=True, exist_ok=True)
+        if has_begun(path):
+            raise UserError(f"another process has begun {path}; choose another directory")
         return _Index("clover-features-1", config, False, [])
     if not has_begun(path):
         raise UserError(f"there is nothing to resume: {path / _INDEX} does not exist")
@@ -279,7 +304,7 @@ def _run(
 ) -> Iterator[tuple[Sample, Features]]:
     """Every window with its states [T, W] and [T, H], in the order of the texts."""
     check_tokens(samples, target.vocab_size)
-    found = [window for sample in samples for window in windows(sample, config.max_length)]
+    found = [window for sample in samples for window in _windows(sample, target, config)]
     order = sorted(range(len(found)), key=lambda i: found[i].size)
     states: dict[int, Features] = {}
     numbers = iter(order)
@@ -291,6 +316,10 @@ def _run(
                 read = _kept(features.hidden_input[row, : window.size])
             states[number] = Features(read, wanted)
     return ((window, states[number]) for number, window in enumerate(found))
+
+
+def _windows(sample: Sample, target: TargetModel, config: StoreConfig) -> Iterator[Sample]:
+    return windows(sample, min(config.max_length, target.longest_run))
 
 
 def _kept(states: Tensor) -> Tensor:

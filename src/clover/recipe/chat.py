@@ -18,7 +18,7 @@ from clover.drafts import load_draft
 from clover.drafts.config import all_options, check_names, check_options
 from clover.drafts.loading import trainable_system
 from clover.errors import UserError
-from clover.features import FeatureStore, StoreConfig, has_begun, write_features
+from clover.features import FeatureStore, StoreConfig, has_begun, is_finished, write_features
 from clover.files import checksum, output_directory, read_json, work_directory, write_json
 from clover.options import command_line
 from clover.recipe.begun import BEGUN, check_begun
@@ -172,7 +172,13 @@ class _ChatRecipe:
         """Let the target answer, half greedily, half at temperature 1."""
         options, tokenizer = self.options, self.target.tokenizer
         assert tokenizer is not None
-        found = FileTexts(self._prompt_files(), tokenizer, self.target.eos_token_ids, stand_ins=True)
+        found = FileTexts(
+            self._prompt_files(),
+            tokenizer,
+            self.target.eos_token_ids,
+            stand_ins=True,
+            vocab_size=self.target.vocab_size,
+        )
         config = RegenerateConfig(max_length=options.max_length, batch_size=options.batch_size)
         with Progress(self.console) as progress:
             count = min(options.texts, len(found))
@@ -211,7 +217,7 @@ class _ChatRecipe:
             weights_fingerprint(self.target), self.texts.fingerprint, hidden_state, self.options.max_length
         )
         begun = has_begun(path)
-        if not begun or not read_json(path / "index.json").get("finished"):
+        if not begun or not is_finished(path):
             self._say(f"2/3 hidden states, {hidden_state}")
             with Progress(self.console) as progress:
 
