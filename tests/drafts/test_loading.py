@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from clover.drafts import DraftModel, load_draft
 from clover.drafts.loading import SYSTEMS, trainable_system
 from clover.errors import UserError
 from clover.target import TargetModel
 from clover.tree import CLOVER2_TREE, TreeShape
-from tests.families import tiny_model
+from tests.families import tiny_config, tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -146,3 +147,15 @@ def test_systems_by_name() -> None:
         trainable_system("clover3")
     with pytest.raises(UserError, match="lookup has no weights to train"):
         trainable_system("lookup")
+
+
+@pytest.mark.parametrize("name", [name for name, system in SYSTEMS.items() if system.trainable])
+def test_a_target_whose_code_came_with_it_is_named(name: str) -> None:
+    class OwnConfig(LlamaConfig):
+        model_type = "own_kind"
+
+    config = OwnConfig(**tiny_config("llama").to_dict())
+    config.auto_map = {"AutoModelForCausalLM": "modeling_own.OwnModel"}
+    model = LlamaForCausalLM._from_config(config, attn_implementation="sdpa")
+    with pytest.raises(UserError, match="its type, own_kind, is not one of transformers' own"):
+        SYSTEMS[name].from_target(TargetModel(model))

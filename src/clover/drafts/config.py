@@ -7,7 +7,7 @@ from inspect import get_annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
-from transformers import AutoConfig, PretrainedConfig
+from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 
 from clover.errors import UserError
 from clover.files import validated
@@ -115,8 +115,17 @@ class DraftConfig(PretrainedConfig):
 
     @property
     def target_shape(self) -> PretrainedConfig:
-        """The target's configuration as an object of its own class, which knows every family's names for sizes."""
-        return AutoConfig.for_model(**(self.target_config or {}))
+        """The target's configuration as an object of its own class, which knows every family's names for sizes.
+
+        UserError if transformers does not know that class: then the target's code came with its weights.
+        """
+        described = self.target_config or {}
+        if (kind := described.get("model_type")) is not None and kind not in CONFIG_MAPPING:
+            raise UserError(
+                f"no draft can be built like the target: its type, {kind}, is not one of transformers' own; "
+                "--draft lookup needs no training"
+            )
+        return AutoConfig.for_model(**described)
 
 
 def check_options(config_class: Any, options: Mapping[str, Any], source: str) -> None:
