@@ -94,6 +94,7 @@ def test_equals_the_slow_reference(
     torch.testing.assert_close(result.total, expected)
     torch.testing.assert_close(grad, expected_grad)
     torch.testing.assert_close(result.metrics.sums.T, torch.tensor(metrics, dtype=torch.float64))
+    assert result.metrics.loss(config) == pytest.approx(result.total.item())
 
 
 @pytest.mark.parametrize("copies", [1, 20])

@@ -76,6 +76,14 @@ class HeadMetrics:
         *sums, count = self.sums.double().cpu()
         return {name: (part / count.clamp_min(1)).tolist() for name, part in zip(_NAMES, sums, strict=True)}
 
+    def loss(self, config: LossConfig) -> float:
+        """The loss of all heads, in means over the positions that count.
+
+        `head_losses` takes them over all that are learnt, which are more with `LossConfig.likely_tokens_only`.
+        """
+        sums = self.sums.double().cpu()
+        return float((_mixed(sums, config) * _head_weights(sums[4], config)).sum())
+
 
 @dataclass(frozen=True)
 class HeadLosses:
@@ -142,7 +150,7 @@ def head_losses(
     """
     depth, device = len(outputs), outputs.device
     counts = count_positions(predicted_mask, depth) if divisors is None else divisors.to(device)
-    weights = config.decay ** torch.arange(depth, device=device) / counts.clamp_min(1)
+    weights = _head_weights(counts, config)
     targets, read, counted = _find_positions(predicted_mask, likely, depth)
     flat, hidden = outputs.detach().flatten(1, 2), hidden_target.detach().flatten(0, 1)
     gradients = _Gradients(torch.zeros_like(flat)) if torch.is_grad_enabled() else None
@@ -317,6 +325,11 @@ def _mixed(values: Sequence[Tensor] | Tensor, config: LossConfig) -> Tensor:
     """The weighted sum of the first three values; what has no weight gets no gradient either."""
     weights = (config.distillation_weight, config.regression_weight, config.label_weight)
     return sum((weight * value for weight, value in zip(weights, values) if weight), 0 * values[0])  # noqa: B905
+
+
+def _head_weights(counts: Tensor, config: LossConfig) -> Tensor:
+    """What the sums of each head over `counts` [D] positions are multiplied by in the loss."""
+    return config.decay ** torch.arange(len(counts), device=counts.device) / counts.clamp_min(1)
 
 
 def _chunk_rows(logits_fn: LogitsFn, hidden: Tensor, depth: int, d2t: Tensor | None = None) -> int:

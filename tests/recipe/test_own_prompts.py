@@ -70,7 +70,6 @@ def test_a_target_whose_turns_never_end_is_refused(tmp_path: Path) -> None:
     target = TargetModel.load(save_tiny_pair(tmp_path)[0])
     target.model.generation_config.eos_token_id = None
     target.config.eos_token_id = None
-    target.__dict__.pop("eos_token_ids", None)
     with pytest.raises(UserError, match="the target asks nothing"):
         write_own_prompts(target, 2, 4, tmp_path / "a")
     assert not (tmp_path / "a").exists()

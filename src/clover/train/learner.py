@@ -119,12 +119,7 @@ class Learner:
 
     def summary(self, metrics: HeadMetrics) -> dict[str, Any]:
         """Means per head, and their weighted sum `loss`, which is what is minimised."""
-        means, loss = metrics.means(), self.config.loss
-        mixed = [
-            loss.distillation_weight * d + loss.regression_weight * r + loss.label_weight * h
-            for d, r, h in zip(means["distillation"], means["regression"], means["label"], strict=True)
-        ]
-        return {"loss": sum(loss.decay**head * value for head, value in enumerate(mixed)), **means}
+        return {"loss": metrics.loss(self.config.loss), **metrics.means()}
 
     def _learn(self, batch: Batch, divisors: Tensor) -> HeadLosses:
         """The loss of the first depths, as many as there are divisors, from noisy states."""
