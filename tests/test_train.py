@@ -1,7 +1,7 @@
 import json
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from io import StringIO
 from itertools import count
@@ -24,8 +24,7 @@ from clover.target import TargetModel
 from clover.train import TrainConfig, TrainResult, loop, train
 from clover.train.learner import Learner
 from clover.train.optimizers import make_optimizers
-from clover.train.progress import Log, describe, stop_requests
-from clover.train.schedule import peak_rate, rate, spent
+from clover.train.schedule import peak_rate
 from clover.train.unfinished import RunState
 from tests.families import VOCAB, tiny_model
 
@@ -362,15 +361,6 @@ def test_impossible_options_are_named(options: dict[str, Any], message: str) -> 
         TrainConfig(output="x", **options)
 
 
-def test_the_bound_that_is_nearer_counts() -> None:
-    config = TrainConfig(output="x", max_steps=100, max_minutes=1.0, epochs=2.5)
-    assert spent(config, 50, 6.0, 0.1) == 0.5
-    assert spent(config, 10, 30.0, 0.1) == 0.5
-    assert spent(config, 10, 90.0, 0.1) == 1.0
-    assert spent(replace(config, max_steps=None), 1000, 30.0, 9.0) == 0.5
-    assert spent(replace(config, max_steps=None, max_minutes=None), 1000, 999.0, 1.0) == 0.4
-
-
 def test_the_rate_follows_from_the_width_unless_given(config, target, samples) -> None:
     derived = replace(config, lr=None, max_steps=1)
     assert peak_rate(derived, RecallDraft, 256) == pytest.approx(4e-3)
@@ -389,45 +379,3 @@ def test_epochs_bound_a_run(config, target, samples) -> None:
     windows = [n for s in samples for n in [len(s.tokens[:24]), len(s.tokens[24:])] if n > 2]
     assert sum(windows) < result.tokens < 2 * sum(windows)
     assert result.validation is None
-
-
-def test_learning_rates() -> None:
-    config = TrainConfig(output="x", warm_up=0.1, decay=0.5)
-    shares = (0.0, 0.05, 0.2, 0.5, 0.75, 1.0)
-    assert [round(rate(config, s), 2) for s in shares] == [0.01, 0.51, 1.0, 1.0, 0.5, 0.0]
-    cosine = replace(config, schedule="cosine")
-    assert [round(rate(cosine, s), 2) for s in shares] == [0.01, 0.51, 0.9, 0.5, 0.15, 0.0]
-    assert rate(replace(config, warm_up=0.0, decay=0.0), 0.0) == 1.0
-    constant = replace(config, schedule="constant")
-    assert [round(rate(constant, s), 2) for s in shares] == [0.01, 0.51, 1.0, 1.0, 1.0, 1.0]
-
-
-def test_an_entry_is_described_in_one_line() -> None:
-    entry = {"step": 30, "loss": 2.5, "accuracy": [0.5, 0.25], "seconds": 61.0, "tokens_per_second": 1234.0}
-    assert describe(entry) == "step 30  loss 2.500  accuracy 0.50 0.25  1,234 tokens/s"
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Python's own handler of Ctrl-C, also where the tests run in a shell's background, which ignores the signal."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("interruptible")
-def test_a_second_signal_works_as_ever() -> None:
-    with stop_requests() as stopped:
-        assert not stopped()
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stopped()
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_a_fresh_log_starts_empty(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    path.write_text('{"step": 1}\n')
-    Log(path, 0).write({"step": 2})
-    assert path.read_text() == '{"step": 2}\n'

@@ -1,0 +1,43 @@
+"""What a run tells of itself, and how it is asked to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clover.train.progress import Log, describe, stop_requests
+
+
+def test_an_entry_is_described_in_one_line() -> None:
+    entry = {"step": 30, "loss": 2.5, "accuracy": [0.5, 0.25], "seconds": 61.0, "tokens_per_second": 1234.0}
+    assert describe(entry) == "step 30  loss 2.500  accuracy 0.50 0.25  1,234 tokens/s"
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Python's own handler of Ctrl-C, also where the tests run in a shell's background, which ignores the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_second_signal_works_as_ever() -> None:
+    with stop_requests() as stopped:
+        assert not stopped()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stopped()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_fresh_log_starts_empty(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"step": 1}\n')
+    Log(path, 0).write({"step": 2})
+    assert path.read_text() == '{"step": 2}\n'
