@@ -329,7 +329,8 @@ def _mixed(values: Sequence[Tensor] | Tensor, config: LossConfig) -> Tensor:
 
 def _head_weights(counts: Tensor, config: LossConfig) -> Tensor:
     """What the sums of each head over `counts` [D] positions are multiplied by in the loss."""
-    return config.decay ** torch.arange(len(counts), device=counts.device) / counts.clamp_min(1)
+    heads = torch.arange(len(counts), dtype=counts.dtype, device=counts.device)
+    return config.decay**heads / counts.clamp_min(1)
 
 
 def _chunk_rows(logits_fn: LogitsFn, hidden: Tensor, depth: int, d2t: Tensor | None = None) -> int:
