@@ -160,7 +160,8 @@ def alone_with(path: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            lock.unlink(missing_ok=True)
+            with suppress(OSError):
+                lock.unlink()
 
 
 @contextmanager

@@ -140,7 +140,7 @@ def regenerate(
     written of the others is kept as it is: to leave them out would leave out the long ones.
 
     Args:
-        progress: called with (samples, tokens) written so far, at first and after each step.
+        progress: called with (conversations and plain texts, tokens) written so far, at first and after each step.
 
     Returns:
         the written texts, in the order of `samples`.
@@ -166,7 +166,7 @@ def regenerate(
                 done |= {line.index: line for line in lines}
                 _note_seconds(path, before + time.monotonic() - started)
             tokens += written
-            progress(queue.samples * min(len(done), queue.texts) // max(queue.texts, 1), tokens)
+            progress(queue.opened * min(len(done), queue.texts) // max(queue.texts, 1), tokens)
     finally:
         if path.exists():
             _note_seconds(path, before + time.monotonic() - started)
@@ -182,7 +182,8 @@ class _Queue:
     """The texts that are still to be written.
 
     Attributes:
-        samples, texts: how many of the samples have been opened, and how many texts these are.
+        opened: how many conversations and plain texts have been opened.
+        texts: how many texts these are.
     """
 
     def __init__(
@@ -194,13 +195,13 @@ class _Queue:
     ):
         self._target, self._config, self._done = target, config, done
         self._groups = _groups(samples, config)
-        self.samples = self.texts = 0
+        self.opened = self.texts = 0
 
     def take(self) -> _Text | None:
         """The next one that is not done; None if there is none."""
         for number, first, later in self._groups:
             text: _Text | None = _Text(self.texts, self._parts(first), later)
-            self.samples, self.texts = number, self.texts + 1 + len(later)
+            self.opened, self.texts = number, self.texts + 1 + len(later)
             while text is not None and (written := self._done.get(text.index)) is not None:
                 text = self.after(text, written.tokens, written.loss_mask)
             if text is not None:
@@ -213,10 +214,10 @@ class _Queue:
         None if there is none, or the answer was cut off, or the template does not take it.
         """
         target, tokenizer = self._target, self._target.tokenizer
-        if not text.later or tokens[-1] not in target.eos_token_ids:
+        answer = [token for token, learnt in zip(tokens, loss_mask, strict=True) if learnt]
+        if not (text.later and answer) or answer[-1] not in target.eos_token_ids:
             return None
         assert tokenizer is not None
-        answer = [token for token, learnt in zip(tokens, loss_mask, strict=True) if learnt]
         words: Any = tokenizer.decode(answer[:-1], clean_up_tokenization_spaces=False)
         answers = (*text.answers, words)
         try:
@@ -267,7 +268,7 @@ def _write(target: TargetModel, queue: _Queue, config: RegenerateConfig) -> Iter
 def _groups(
     samples: Iterable[Sample], config: RegenerateConfig
 ) -> Iterator[tuple[int, Sample, list[TurnSample]]]:
-    """How many samples there are so far, a text to be written, and those of its conversation that follow from it."""
+    """The number, from 1, of a conversation or plain text, a text of it to be written, and those that follow on that."""
     number = 0
 
     def conversation(sample: Sample) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,20 @@ def test_the_target_may_write_the_texts_first(data: Path, tmp_path: Path) -> Non
     given = ["features", "--data", str(data), "--output", str(store), "--regenerate", "--max-length", "40"]
     assert run(given) == 0
     assert run([*given, "--resume"]) == 0
+
+
+def test_what_is_left_out_is_told_before_the_target_runs(
+    data: Path, tiny_target: Path, tmp_path: Path, run_clover: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clover.data.texts._CHECKED", 1)
+    data.write_text(data.read_text() + "\n" + "{broken\n" * 30)
+    given = ("--target", tiny_target, "--data", data, "--output", tmp_path / "store")
+    code, out, err = run_clover("features", *given)
+    first, last = (line for line in err.splitlines() if "left out" in line)
+    assert code == 0 and out.startswith(f"{tmp_path / 'store'}: ")
+    assert first.startswith("left out 30 of the first 38 texts; the first: ")
+    assert last.startswith("left out 30 texts; the first: ")
+    assert err.index(first) < err.index(last)
 
 
 @pytest.mark.parametrize(
