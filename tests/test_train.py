@@ -14,16 +14,14 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from clover.data import Batches, Position, Sample, SampleTexts, Texts, held_out
+from clover.data import Batches, Position, Sample, SampleTexts, Texts, held_out, held_out_of
 from clover.drafts import Clover2Draft, DraftModel, RecallDraft, load_draft
 from clover.drafts.eagle import EagleDraft
-from clover.drafts.medusa import MedusaDraft
 from clover.errors import UserError
 from clover.losses import LossConfig
 from clover.target import TargetModel
 from clover.train import TrainConfig, TrainResult, loop, train
 from clover.train.learner import Learner
-from clover.train.optimizers import make_optimizers
 from clover.train.schedule import peak_rate
 from clover.train.unfinished import RunState
 from tests.families import VOCAB, tiny_model
@@ -244,6 +242,28 @@ def test_of_few_texts_one_is_held_out(config, target, samples) -> None:
     assert run(replace(config, validation_share=0.0), target, few, overwrite=True).validation is None
 
 
+def test_a_run_of_an_older_version_that_held_out_nothing_goes_on_so(
+    config, target, samples, monkeypatch, tmp_path
+) -> None:
+    few = [one for one in samples if not held_out(0.02)(one)][:5]
+    config = replace(config, validation_share=0.02, batch_tokens=60)
+    other = replace(config, output=str(tmp_path / "other"))
+
+    def draft(seed: int) -> DraftModel:
+        torch.manual_seed(seed)
+        return RecallDraft.from_target(target, draft_vocab_size=20)
+
+    older: Any = lambda *given: RunState(*given[:-1])  # noqa: E731
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "held_out_of", lambda texts, share: held_out_of(texts, share, one=False))
+        patched.setattr(loop, "RunState", older)
+        run(config, target, few, draft=draft(0))
+        stop_after(patched, 3, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        assert not run(other, target, few, draft=draft(0)).finished
+    assert run(other, target, few, draft=draft(1), resume=True).validation is None
+    assert same(weights(config), weights(other))
+
+
 def test_what_cannot_be_resumed_says_why(config, target, samples, monkeypatch) -> None:
     with pytest.raises(UserError, match="nothing to resume"):
         run(config, target, samples, resume=True)
@@ -321,25 +341,6 @@ def test_accumulated_batches_give_the_gradient_of_one_large_batch(config, target
     for a, b in zip(one.parameters, two.parameters, strict=True):
         moments = (learner.optimizers["adamw"].state[p]["exp_avg"] for learner, p in ((one, a), (two, b)))
         torch.testing.assert_close(*moments, rtol=1e-3, atol=1e-7)
-
-
-def test_muon_takes_the_matrices_inside_the_draft_and_adamw_the_rest(config, target) -> None:
-    draft = MedusaDraft.from_target(target, num_heads=2)  # with lm_heads of its own
-    found = make_optimizers(draft, config, 3e-3)
-    names = {
-        kind: {
-            n for n, p in draft.named_parameters() for g in o.param_groups if any(p is q for q in g["params"])
-        }
-        for kind, o in found.items()
-    }
-    assert names["muon"] and names["muon"].isdisjoint(names["adamw"])
-    assert names["muon"] | names["adamw"] == {n for n, p in draft.named_parameters() if p.requires_grad}
-    sizes = dict(draft.named_parameters())
-    assert all(sizes[n].ndim == 2 and target.vocab_size not in sizes[n].shape for n in names["muon"])
-    assert list(make_optimizers(draft, replace(config, optimizer="adamw"), 3e-3)) == ["adamw"]
-    eagle = EagleDraft.from_target(target)
-    assert list(make_optimizers(eagle, config, 3e-3)) == ["adamw"]  # its own
-    assert list(make_optimizers(eagle, replace(config, optimizer="muon"), 3e-3)) == ["muon", "adamw"]
 
 
 @pytest.mark.parametrize(

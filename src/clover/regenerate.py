@@ -268,7 +268,7 @@ def _write(target: TargetModel, queue: _Queue, config: RegenerateConfig) -> Iter
 def _groups(
     samples: Iterable[Sample], config: RegenerateConfig
 ) -> Iterator[tuple[int, Sample, list[TurnSample]]]:
-    """The number, from 1, of a conversation or plain text, a text of it to be written, and those that follow on that."""
+    """The number, from 1, of a conversation or plain text, a text of it to be written, and those that follow it."""
     number = 0
 
     def conversation(sample: Sample) -> int:

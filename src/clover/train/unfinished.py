@@ -12,7 +12,7 @@ from clover.train.config import TrainConfig
 
 @dataclass(frozen=True)
 class RunState:
-    """What a checkpoint holds beside tensors."""
+    """What a checkpoint holds beside tensors; `one_held_out` as `held_out_of` is told, False of older versions."""
 
     config: dict[str, Any]
     target: str
@@ -25,6 +25,7 @@ class RunState:
     seconds: float
     scale: float
     entry: dict[str, Any]
+    one_held_out: bool = False
 
     def check(
         self, path: Path, config: TrainConfig, target: str, dtype: str, device: str, texts: str
