@@ -222,6 +222,7 @@ def test_a_lm_head_of_the_draft_itself_gets_its_gradient(
         expected = expected + config.decay**i * part / counts
     (expected_grad,) = torch.autograd.grad(expected.sum(), own)
     torch.testing.assert_close(own.grad, expected_grad)
+    assert own.grad is not None and own.grad.is_contiguous()  # PyTorch's fused AdamW heeds no strides
 
 
 def _plain_loss(

@@ -307,7 +307,10 @@ class _Gradients:
         with torch.autocast(loss.device.type, enabled=False):
             gradient, *own = torch.autograd.grad(loss, (states, *parameters))
         self.outputs.index_put_(places, gradient, accumulate=True)
-        self.own = tuple(map(Tensor.add_, self.own, own)) if self.own else tuple(own)
+        if self.own:
+            self.own = tuple(map(Tensor.add_, self.own, own))
+        else:  # as the weights lie: PyTorch's fused AdamW reads both in memory order, whatever their strides
+            self.own = tuple(map(Tensor.contiguous, own))
 
 
 def _imitate(log_probs: Tensor, target_probs: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from clover.data import Batches, Sample
 from clover.drafts import DraftModel, MedusaDraft, RecallDraft, load_draft
+from clover.drafts.loading import SYSTEMS
 from clover.target import TargetModel
 from clover.train import TrainConfig, train
 from clover.train.guesses import guesses_of
@@ -48,6 +49,27 @@ def test_hits_are_counted_token_by_token(target: TargetModel, system: type[Draft
                     expected[choice] += int(2 * choice == wanted)
     found = learner.measure(batches).hits
     assert torch.equal(found, expected) and found.sum() > 0
+
+
+@pytest.mark.parametrize("system", [system for system in SYSTEMS.values() if system.trainable])
+def test_a_step_is_that_of_plain_adamw(target: TargetModel, system: type[DraftModel]) -> None:
+    """The fused optimizer against the one that is written out, on lm_heads of the draft's own, too."""
+    torch.manual_seed(0)
+    draft, plain = system.from_target(target), system.from_target(target)
+    plain.load_state_dict(draft.state_dict())
+    config = TrainConfig(output="x", dtype="fp32", optimizer="adamw", lr=1e-2)
+    learners = [Learner(config, target, one) for one in (draft, plain)]
+    learners[1].optimizers = {
+        "adamw": torch.optim.AdamW(
+            learners[1].parameters, 1e-2, config.betas, weight_decay=config.weight_decay, fused=False
+        )
+    }
+    batches = list(Batches(samples(), 16, 60, seed=1).epoch())[:2]
+    for learner in learners:
+        torch.manual_seed(1)  # of the noise
+        learner.step(batches, 1.0)
+    for ours, theirs in zip(draft.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("fit", [True, False])
