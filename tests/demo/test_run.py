@@ -113,7 +113,7 @@ def test_interruption(options: DemoOptions, run_clover: Callable, monkeypatch: p
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("clover.interleaved.Decoding.advance", interrupted)
+    monkeypatch.setattr("clover.interleaved.TimedDecoding.advance", interrupted)
     done = run_clover(*arguments(options))
     assert done.code == 130
     assert done.err.strip() == "clover: error: interrupted"
