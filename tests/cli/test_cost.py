@@ -40,6 +40,16 @@ def test_a_smaller_vocabulary_and_trees_of_ones_own(cost: Callable, tmp_path: Pa
     assert found["training_seconds"] is None
 
 
+def test_a_large_vocabulary_is_reduced_as_a_training_would(
+    cost: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = cost("--system", "medusa", "--tree", "chain:2")
+    monkeypatch.setattr("clover.drafts.vocabulary._LARGE", 64)
+    reduced = cost("--system", "medusa", "--tree", "chain:2")
+    assert whole.code == reduced.code == 0
+    assert "proposes from" in reduced.out and "proposes from" not in whole.out
+
+
 def test_a_trained_draft_tells_what_its_training_took(
     cost: Callable, run_clover: Callable, tiny_target: Path, tmp_path: Path
 ) -> None:

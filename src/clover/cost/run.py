@@ -11,6 +11,7 @@ from clover.cost.report import as_data, break_even_table, tau_table
 from clover.cost.steps import TreeCost, measure_steps
 from clover.drafts import DraftModel, load_usable
 from clover.drafts.loading import trainable_system
+from clover.drafts.vocabulary import default_size
 from clover.errors import UserError
 from clover.measure_options import CostOptions
 from clover.options import command_line
@@ -75,10 +76,11 @@ def _draft(options: CostOptions, target: TargetModel) -> DraftModel:
         return load_usable(assets.draft_place(options.draft), target)
     torch.manual_seed(options.seed)
     draft: Any = trainable_system(options.system or _SYSTEM).from_target(target)
-    if options.draft_vocabulary is not None:
-        if options.draft_vocabulary > target.vocab_size:
+    size = options.draft_vocabulary or default_size(target.vocab_size)
+    if size is not None:
+        if size > target.vocab_size:
             raise UserError(f"draft_vocabulary must be from 1 to the target's {target.vocab_size}")
-        draft.reduce_vocabulary(torch.arange(options.draft_vocabulary))
+        draft.reduce_vocabulary(torch.arange(size))
     return draft.to(target.dtype).eval()
 
 
@@ -115,9 +117,11 @@ def _report(
 ) -> Report:
     system = draft_kind(draft.config)
     parameters = count(sum(weight.numel() for weight in draft.parameters()))
+    size = draft.config.draft_vocab_size
+    tokens = f", proposes from {size:,} tokens" if size else ""
     facts = [
         ("target", options.target or "embedded"),
-        ("draft", f"{system}, {options.draft or 'random weights'}, {parameters} parameters"),
+        ("draft", f"{system}, {options.draft or 'random weights'}, {parameters} parameters{tokens}"),
     ]
     tables = [tau_table(costs, options.taus)]
     if training is not None:
