@@ -36,5 +36,7 @@ def test_a_step_that_fails_ends_its_requests_and_the_next_ones_work(
         assert failed and all(error["code"] == "engine_failed" for error in failed)
         assert all("Allocator" not in json.dumps(error) for error in failed)
         assert "lower --max-sequences" in caplog.text
+        metrics = live.send("GET", "/metrics")[2].decode()
+        assert f"clover_requests_failed_total {len(failed)}.0\n" in metrics
         live.until_idle()
         assert live.post("/v1/completions", BODY)[0] == 200

@@ -34,6 +34,7 @@ class Metrics:
             registry=self._registry,
         )
         self.refused = self._of(Counter, "requests_refused", "Requests refused because too many wait.")
+        self.failed = self._of(Counter, "requests_failed", "Texts that ended because a decoding step failed.")
         self._running = self._of(Gauge, "num_requests_running", "Texts that are being decoded.")
         self._waiting = self._of(
             Gauge, "num_requests_waiting", "Texts that wait for a place, or for their prompt."

@@ -296,6 +296,7 @@ class Worker:
             memory = "; for less memory lower --max-sequences" if is_out_of_memory(error) else ""
             logging.getLogger("clover").exception("a decoding step failed; its requests were ended%s", memory)
             failed = list(lane.tickets.values())
+            self._metrics.failed.inc(len(failed))
             lane.open()
             for ticket in failed:
                 error = ApiError(500, "the server could not go on with this request", "engine_failed")
