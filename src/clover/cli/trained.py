@@ -58,7 +58,8 @@ def texts_of(target: "TargetModel", files: Sequence[str]) -> list["Texts"]:
     if others:
         if target.tokenizer is None:
             raise UserError("the target has no tokenizer, which texts need")
-        parts.append(FileTexts(others, target.tokenizer, target.eos_token_ids))
+        given = target.tokenizer, target.eos_token_ids
+        parts.append(FileTexts(others, *given, vocab_size=target.vocab_size))
     return parts
 
 
