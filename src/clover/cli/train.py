@@ -128,9 +128,8 @@ def train(given: TrainOptions) -> None:
     resume = _check_resume(config, given)
     model = given.load_target()
     opened = FeatureStore(given.features) if given.features is not None else given.open(model)
-    config, draft = prepare(
-        config, model
-    )  # what is wrong with the draft is found before the target writes for hours
+    # What is wrong with the draft is found before the target writes for hours.
+    config, draft = prepare(config, model)
     learnt: FeatureStore | FileTexts | list[Sample] = opened
     if given.regenerate and isinstance(opened, FileTexts):
         learnt, seconds = write_anew(given, model, opened, given.resume, finished=resume)

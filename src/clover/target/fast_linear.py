@@ -32,11 +32,7 @@ _MIN_ELEMENTS_OF_ONE_ROW = 2**18  # below it a packed product of one row gains n
 _PACKED_FOR = 8  # rows; other numbers of rows work, too
 _INT8_MULTIPLE = 64  # inputs are a multiple of it: the operator reads 16 at once, also past the end
 _SAMPLED = 64  # numbers of a weight that tell whether it is the same still
-_KNOWN_CODE = (
-    "torch",
-    "transformers",
-    "transformers_modules",
-)  # packages; the last is that of models' own code
+_KNOWN_CODE = ("torch", "transformers", "transformers_modules")  # packages; the last has models' own code
 _TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # names of layers that read one input
 
 
