@@ -9,6 +9,7 @@ from rich.console import Console
 
 from clover.compare.results import Measurement, read_records
 from clover.compare.run import Comparison, run_compare
+from clover.compare.suite import read_suite
 from clover.errors import UserError
 from clover.evaluate.acceptance import tau_pairs
 from clover.measure_options import CompareOptions
@@ -52,7 +53,8 @@ def write_training_text(place: Workplace) -> None:
     """Let the target continue the openings; goes on from what is written."""
     if place.facts("text") is not None:
         return
-    samples = Comparison(_options(place, "drafts", trained_only=True), Console(stderr=True)).training_text
+    options = _options(place, "drafts", trained_only=True)
+    samples = Comparison(options, read_suite(options), Console(stderr=True)).training_text
     learnt = sum(int(sample.loss_mask.sum()) for sample in samples)
     place.finish("text", {"texts": len(samples), "tokens_to_learn": learnt})
 
