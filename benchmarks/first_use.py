@@ -8,10 +8,11 @@ r"""What a new user gets: train with all defaults on each target of a panel, and
     [{"name": "letters", "target": "DIR", "data": "train.jsonl", "held_out": "held.jsonl"}, ...]
 
 The target `embedded` is that of the package. The held-out file has `text`, whose first 40 tokens are the prompt, or
-`messages` or `turns`, whose first turn is. Each training is a `clover train` of its own; τ is greedy, of the 25-node
-tree and of a chain of three, over `--prompts` prompts of 64 new tokens, evenly spaced over the file, with its standard
-error over them. Prints one JSON line per training, and at the end the τ of the defaults divided by the best. Flags such
-as '--seed 1' give other seeds. Trainings that the JSON file holds already are not run again.
+`messages` or `turns`, whose first turn is. Each training is a `clover train` of its own; τ is greedy, of 25 nodes
+(the tree of Clover-2's paper, or for drafts that go less deep Clover-1's dynamic one) and of a chain of three, over
+`--prompts` prompts of 64 new tokens, evenly spaced over the file, with its standard error over them. Prints one JSON
+line per training, and at the end the τ of the defaults divided by the best. Flags such as '--seed 1' give other seeds.
+Trainings that the JSON file holds already are not run again.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from clover.target import TargetModel
 from clover.train.record import read_record
 from clover.tree import parse_tree
 
-TREES = {"tau_25_nodes": "clover2", "tau_chain_3": "chain:3"}
+DEEP, SHALLOW = "clover2", "budget:25"  # trees of 25 nodes; the first is five deep
 PROMPT_TOKENS, NEW_TOKENS = 40, 64
 
 
@@ -103,7 +104,8 @@ def _prompts(target: TargetModel, path: Path, count: int) -> list[list[int]]:
 
 def _taus(target: TargetModel, draft: Path, prompts: list[list[int]]) -> dict[str, float]:
     loaded, taus = load_draft(draft, target), {}
-    for name, tree in TREES.items():
+    wide = SHALLOW if loaded.max_depth < 5 else DEEP
+    for name, tree in {"tau_25_nodes": wide, "tau_chain_3": "chain:3"}.items():
         model = Clover(Engine(target, loaded, tree=parse_tree(tree)))
         results = model.generate(prompts, max_new_tokens=NEW_TOKENS, batch_size=8)
         tau = ratio(tau_pairs([result.acceptance for result in results]))
