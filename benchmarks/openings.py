@@ -5,8 +5,8 @@
 
 A draft of a chat model learns from texts that all begin with its default system prompt. `default.jsonl` has chats as
 the chat template opens them, `system.jsonl` the same with one of four system prompts in turn, `raw.jsonl` the questions
-as plain text between "Question:" and "Answer:", because a bare question often ends at once. The questions are spaced
-evenly over the file, which is read as `clover evaluate` reads it.
+as plain text, without a template. The questions are spaced evenly over the file, which is read as `clover evaluate`
+reads it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     _write(options.output / "default.jsonl", [{"messages": chat} for chat in asked])
     _write(options.output / "system.jsonl", [{"messages": chat} for chat in told])
-    _write(options.output / "raw.jsonl", [{"prompt": f"Question: {words}\n\nAnswer:"} for words in questions])
+    _write(options.output / "raw.jsonl", [{"prompt": words} for words in questions])
 
 
 def _write(path: Path, rows: list[dict[str, Any]]) -> None:
