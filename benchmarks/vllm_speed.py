@@ -105,9 +105,8 @@ def _result(
     speed = {name: sum(f[name].seconds for f in rounds) / len(rounds) / new for name in (PLAIN, draft)}
     there = sum(len(f[draft].tokens) - 1 for f in rounds) / sum(f[draft].steps for f in rounds)
     made = own.generate(prompts, max_new_tokens=new, ignore_eos=True, batch_size=1)
-    here = sum(
-        (one.acceptance for one in made), Acceptance()
-    ).tau  # the first step drafts, too: nothing is left out
+    # Our first step drafts, too: nothing is left out.
+    here = sum((one.acceptance for one in made), Acceptance()).tau
     return {
         "speedup": speedup,
         "plain_tokens_per_second": 1 / speed[PLAIN],

@@ -55,6 +55,16 @@ def interrupted_after(times: int) -> Callable:
     return call
 
 
+@pytest.fixture
+def interrupted(train: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The answers of a training that was interrupted while the target wrote them."""
+    with monkeypatch.context() as patch:
+        patch.setattr("clover.regenerate.append_lines", interrupted_after(1))
+        assert train("--regenerate", "--batch-size", 4).code == 130
+    (written,) = tmp_path.glob("draft.*.regenerated.jsonl")
+    return written
+
+
 def test_trained_draft_decodes_like_the_target_alone(
     train: Callable, run_clover: Callable, tiny_target: Path, tmp_path: Path
 ) -> None:
@@ -93,18 +103,12 @@ def test_a_mistake_in_the_draft_is_found_before_the_target_writes(train: Callabl
     assert [path.name for path in tmp_path.iterdir()] == ["texts.jsonl"]
 
 
-def test_one_process_at_a_time_writes_the_answers(
-    train: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("clover.regenerate.append_lines", interrupted_after(1))
-    assert train("--regenerate", "--batch-size", 4).code == 130
-    monkeypatch.undo()
-    (written,) = tmp_path.glob("draft.*.regenerated.jsonl")
-    begun = written.read_text()
-    with alone_with(written):
+def test_one_process_at_a_time_writes_the_answers(train: Callable, tmp_path: Path, interrupted: Path) -> None:
+    begun = interrupted.read_text()
+    with alone_with(interrupted):
         code, _, err = train("--regenerate", "--resume")
     assert code == 2 and "another process writes" in err.splitlines()[-1]
-    assert written.read_text() == begun
+    assert interrupted.read_text() == begun
     assert sorted(tmp_path.glob(".*")) == []
 
 
@@ -121,22 +125,16 @@ def test_what_is_left_out_is_told_at_once_and_in_the_end(
     assert lines[1:] == [lines[0].replace("30 of the first 50 texts", "30 texts")]
 
 
-def test_an_interrupted_writing_is_resumed_and_trained_on(
-    train: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("clover.regenerate.append_lines", interrupted_after(1))
-    assert train("--regenerate", "--batch-size", 4).code == 130
-    monkeypatch.undo()
-    (written,) = tmp_path.glob("draft.*.regenerated.jsonl")
-    begun = written.read_text()
+def test_an_interrupted_writing_is_resumed_and_trained_on(train: Callable, interrupted: Path) -> None:
+    begun = interrupted.read_text()
     assert 0 < len(begun.splitlines()) < len(TEXTS)
     code, _, err = train("--regenerate", "--resume", "--seed", 1)
     assert (code, err.count("\n")) == (2, 1)
     assert "same target, data and options" in err
     code, out, err = train("--regenerate", "--resume")
     assert (code, "trained 2 steps" in out, "goes on from" in err) == (0, True, True)
-    assert written.read_text().startswith(begun)
-    assert len(written.read_text().splitlines()) == len(TEXTS)
+    assert interrupted.read_text().startswith(begun)
+    assert len(interrupted.read_text().splitlines()) == len(TEXTS)
 
 
 def test_training_that_began_on_written_texts_goes_on_with_the_same(

@@ -5,9 +5,7 @@ from typing import Any
 
 _HALF_CHARACTER = "\ufffd"
 _CONTEXT = 4
-_MOST_HELD = (
-    16  # tokens that have given no text; a window that grew with them would take ever longer to decode
-)
+_MOST_HELD = 16  # tokens that have given no text: a window that grew with them would decode ever more slowly
 
 
 class Detokenizer:
@@ -44,9 +42,8 @@ class Detokenizer:
             self._append(after[len(before) :])
             self._window, self._known = self._known, len(self._tokens)
         elif after == before and len(self._tokens) - self._known > _MOST_HELD:
-            del self._tokens[
-                self._known : -_CONTEXT
-            ]  # without text; the last may be the bytes of half a character
+            # Those without text go; the last may be the bytes of half a character.
+            del self._tokens[self._known : -_CONTEXT]
         return self._release(len(self.text) if self.stopped else len(self.text) - self._held_back())
 
     def finish(self) -> str:

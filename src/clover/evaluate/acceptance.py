@@ -136,7 +136,7 @@ def continue_prompts(
 ) -> list[Continuation]:
     """Let the engine continue prompts, so many at once; prompt i is sampled with `seed + i`.
 
-    `progress` is called after each step with the share that is done, 0 … 1; a text that ends early is done.
+    `progress` is called after each text's step with the share that is done, 0 … 1; a text that ends early is done.
     """
     requests = [
         Request(prompt.tokens, max_new_tokens, SamplingParams(temperature=temperature, seed=seed + i))
@@ -144,14 +144,14 @@ def continue_prompts(
     ]
     steps: list[list[tuple[int, ...]]] = [[] for _ in prompts]
     acceptances = [Acceptance() for _ in prompts]
-    left = [max_new_tokens for _ in prompts]
+    done, total = 0, max_new_tokens * len(prompts)
     for event in engine.run(requests, max_sequences=batch_size):
         steps[event.index].append(event.tokens)
-        left[event.index] -= len(event.tokens)
+        done += len(event.tokens)
         if event.generation is not None:
             acceptances[event.index] = event.generation.acceptance
-            left[event.index] = 0  # it may have ended early
-        progress(1 - sum(left) / (max_new_tokens * len(prompts)))
+            done += max_new_tokens - len(event.generation.tokens)  # it may have ended early
+        progress(done / total)
     return list(map(Continuation, prompts, map(tuple, steps), acceptances))
 
 

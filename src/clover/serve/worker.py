@@ -299,8 +299,8 @@ class Worker:
             self._metrics.failed.inc(len(failed))
             lane.open()
             for ticket in failed:
-                error = ApiError(500, "the server could not go on with this request", "engine_failed")
-                self._call(lambda stream=ticket.stream, error=error: stream.fail(error))
+                answer = ApiError(500, "the server could not go on with this request", "engine_failed")
+                self._call(lambda stream=ticket.stream, answer=answer: stream.fail(answer))
 
     def _call(self, function: Callable[[], None]) -> None:
         assert self._loop is not None
