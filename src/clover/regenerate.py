@@ -146,7 +146,8 @@ def regenerate(
         the written texts, in the order of `samples`.
 
     Raises:
-        UserError: the file cannot be written or is not of this kind, or the target writes nothing at all.
+        UserError: the file cannot be written or is not of this kind, or the target writes nothing at all, or has no
+            time to.
     """
     done = (
         {line.index: line for line in read_lines(path, _Written, _MAX_BYTES, mend=True)}
@@ -170,6 +171,8 @@ def regenerate(
     finally:
         if path.exists():
             _note_seconds(path, before + time.monotonic() - started)
+    if not tokens and config.max_minutes == 0:
+        raise UserError("no text is written yet, and --regenerate-minutes leaves no time to write; give more")
     if not tokens:
         raise UserError(
             "the target wrote nothing: every text ended at once, or none fits; check its chat template, the data, "

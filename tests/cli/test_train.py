@@ -137,6 +137,17 @@ def test_an_interrupted_writing_is_resumed_and_trained_on(train: Callable, inter
     assert len(interrupted.read_text().splitlines()) == len(TEXTS)
 
 
+def test_no_minutes_take_the_texts_there_are(train: Callable, interrupted: Path) -> None:
+    begun = interrupted.read_text()
+    code, out, err = train("--regenerate", "--regenerate-minutes", 0)
+    assert (code, "trained 2 steps" in out, "goes on from" in err) == (0, True, True)
+    assert interrupted.read_text() == begun
+    interrupted.unlink()
+    code, _, err = train("--regenerate", "--regenerate-minutes", 0, "--overwrite")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "no text is written yet, and --regenerate-minutes leaves no time" in err
+
+
 def test_training_that_began_on_written_texts_goes_on_with_the_same(
     train: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,7 +142,8 @@ def write_anew(
         def show(written: int, tokens: int) -> None:
             nonlocal told
             limit = math.inf if rules.max_minutes is None else 60 * rules.max_minutes
-            share = max(written / len(texts), (before + time.monotonic() - began) / limit)
+            spent = (before + time.monotonic() - began) / limit if limit else 1.0
+            share = max(written / len(texts), spent)
             progress.go_on(1.0, share, f"the target writes: {written:,} texts, {tokens:,} tokens")
             if not told and texts.left_out:
                 progress.log(texts.left_out)
