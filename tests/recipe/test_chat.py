@@ -15,7 +15,7 @@ from rich.console import Console
 
 import clover.features.store as store
 import clover.recipe.chat as chat
-from clover import load
+from clover import assets, load
 from clover.errors import UserError
 from clover.options import command_line
 from clover.recipe.chat import Training, plan_trainings, run_chat_recipe
@@ -177,6 +177,14 @@ def test_mistakes_are_found_before_anything_is_done(
 ) -> None:
     with pytest.raises(UserError, match=message):
         run(options(files, tmp_path / "out", **wrong))
+    assert not (tmp_path / "out.work").exists()
+
+
+def test_facts_of_another_recipe_are_refused_before_anything_is_done(files: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "facts.json").write_bytes((assets.TARGET.parent / "facts.json").read_bytes())
+    with pytest.raises(UserError, match=r"facts.json, which .* did not write so: drafts.0.name is missing"):
+        run(options(files, tmp_path / "out"))
     assert not (tmp_path / "out.work").exists()
 
 

@@ -19,7 +19,7 @@ from clover.drafts.config import all_options, check_names, check_options
 from clover.drafts.loading import trainable_system
 from clover.errors import UserError
 from clover.features import FeatureStore, StoreConfig, has_begun, is_finished, write_features
-from clover.files import checksum, output_directory, read_json, work_directory, write_json
+from clover.files import checksum, output_directory, read_json, validated, work_directory, write_json
 from clover.options import command_line
 from clover.recipe.begun import BEGUN, check_begun
 from clover.recipe.card import write_chat_cards
@@ -89,6 +89,13 @@ def plan_trainings(options: ChatRecipeOptions) -> list[Training]:
     return sorted(found, key=lambda one: (one.seed, one.recipe))  # a second seed comes after all others
 
 
+@dataclass(frozen=True)
+class _Published:
+    """What is read of an output's `facts.json`."""
+
+    drafts: list[ChatDraftFacts]
+
+
 def run_chat_recipe(options: ChatRecipeOptions, console: Console | None = None) -> None:
     """Run all stages; see the head of this file.
 
@@ -100,8 +107,19 @@ def run_chat_recipe(options: ChatRecipeOptions, console: Console | None = None) 
     plan = plan_trainings(options)
     for one in plan:
         _ = one.hidden_state  # what is wrong is found before the hours
+    _read_published(options.output)
     with work_directory(options.folder):
         _ChatRecipe(options, plan, console or Console(stderr=True)).run()
+
+
+def _read_published(output: Path) -> list[ChatDraftFacts]:
+    """The facts of the drafts in an output directory; UserError if another command wrote them."""
+    noted = output / "facts.json"
+    if not noted.exists():
+        return []
+    return validated(
+        _Published, read_json(noted), f"{noted}, which clover recipe smollm2 did not write so"
+    ).drafts
 
 
 class _ChatRecipe:
@@ -272,11 +290,7 @@ class _ChatRecipe:
 
     def _published(self, name: str) -> ChatDraftFacts | None:
         """The facts of a draft that an earlier run of the command has finished."""
-        return next((ChatDraftFacts(**one) for one in self._noted() if one["name"] == name), None)
-
-    def _noted(self) -> list[dict[str, Any]]:
-        noted = self.options.output / "facts.json"
-        return read_json(noted)["drafts"] if noted.exists() else []
+        return next((one for one in _read_published(self.options.output) if one.name == name), None)
 
     def _publish(self, facts: ChatDraftFacts) -> None:
         """Copy a finished draft to the output, unless it is there, and write all cards anew."""
@@ -286,7 +300,8 @@ class _ChatRecipe:
             ignored = shutil.ignore_patterns("*_log.jsonl")
             with output_directory(output / facts.name, overwrite=True) as folder:
                 shutil.copytree(trained, folder, dirs_exist_ok=True, ignore=ignored)
-        drafts = [one for one in self._noted() if one["name"] != facts.name] + [asdict(facts)]
+        others = [one for one in _read_published(output) if one.name != facts.name]
+        drafts = [asdict(one) for one in (*others, facts)]
         target = {"name": Path(self.options.target).name, "texts": len(self.samples), "own": self.own}
         write_json(output / "facts.json", {"target": target, "sources": self.sources, "drafts": drafts})
         write_chat_cards(output)
