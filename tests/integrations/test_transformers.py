@@ -7,8 +7,6 @@ from torch import Tensor, nn
 from transformers import (
     LlamaConfig,
     LogitsProcessorList,
-    MinPLogitsWarper,
-    NoBadWordsLogitsProcessor,
     PreTrainedModel,
     RepetitionPenaltyLogitsProcessor,
     SequenceBiasLogitsProcessor,
@@ -17,13 +15,10 @@ from transformers import (
     TemperatureLogitsWarper,
     TextIteratorStreamer,
     TopKLogitsWarper,
-    TopPLogitsWarper,
 )
 
 import clover
-from clover.integrations.transformers_options import row_options
-from clover.sampling import Sampler, SamplingParams
-from clover.tree import TokenTree, TreeShape
+from clover.tree import TreeShape
 from tests.families import VOCAB, tiny_config, tiny_model
 from tests.integrations.small import PAD, PROMPTS, Columns, Spread, batch, draft_for, tokenizer
 
@@ -333,32 +328,3 @@ def compare_counts(drawn: torch.Tensor, probs: torch.Tensor) -> None:
     assert counts[~possible].sum() == 0
     expected = probs[possible].double()
     assert chisquare(counts[possible], expected / expected.sum() * len(drawn)).pvalue > 1e-3
-
-
-@pytest.mark.parametrize("do_sample", [True, False])
-@pytest.mark.parametrize("bans", [True, False])
-def test_options_do_what_the_processors_do(do_sample, bans):
-    processors = LogitsProcessorList(
-        [
-            RepetitionPenaltyLogitsProcessor(1.4),
-            TemperatureLogitsWarper(0.7),
-            TopKLogitsWarper(20),
-            TopPLogitsWarper(0.9),
-            MinPLogitsWarper(0.02),
-        ]
-    )
-    if bans:
-        processors[:0] = [SequenceBiasLogitsProcessor([[[7], 2.5], [[30], float("-inf")]])]
-        processors[2:2] = [NoBadWordsLogitsProcessor([[11], [2]], eos_token_id=2)]
-    torch.manual_seed(0)
-    logits, text = torch.randn(3, VOCAB) * 3, torch.randint(VOCAB, (3, 6))
-    options = row_options(processors, [text[:1, :0]] * 3, do_sample)
-    assert all(("process" in row) == bans for row in options)
-    params = [SamplingParams(**{"temperature": 0.0} | row) for row in options]
-    sampler = Sampler(params, text.tolist(), VOCAB, "cpu")
-    probs = sampler.target_probs(logits[:, None], TokenTree.root_only(text[:, -1:]))[:, 0]
-    expected = processors(text, logits)
-    if do_sample:
-        torch.testing.assert_close(probs, expected.softmax(-1))
-    else:
-        assert probs.argmax(-1).equal(expected.argmax(-1))

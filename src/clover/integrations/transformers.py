@@ -28,7 +28,7 @@ from clover.api import make_engine, what_drafts
 from clover.drafts import DraftModel
 from clover.engine import Decoding, Engine, Request
 from clover.errors import UserError
-from clover.integrations.transformers_options import check_options, read_ends, read_prompts, row_options
+from clover.integrations.transformers_options import Ends, check_options, read_ends, read_prompts, row_options
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
 from clover.target.fast_linear import versions
@@ -90,14 +90,14 @@ class Speculative:
         check_options(generation_config, arguments)
         prompts = read_prompts(input_ids, arguments.get("attention_mask"), arguments.get("position_ids"))
         criteria = hf.StoppingCriteriaList([*stopping_criteria, *_stop_criteria(stop_strings, tokenizer)])
-        max_length, eos = read_ends(criteria)
+        ends = read_ends(criteria, input_ids.shape[1])
         padding = [
             row[None, : len(row) - len(prompt)] for row, prompt in zip(input_ids, prompts, strict=True)
         ]
-        options = row_options(logits_processor, padding, generation_config.do_sample, self.processors)
+        options = row_options(logits_processor, padding, generation_config.do_sample, ends, self.processors)
         engine = _engine(model, self)
         decoding = engine.open(len(prompts))
-        for request in _requests(engine.target, prompts, eos, max_length - input_ids.shape[1], options):
+        for request in _requests(engine.target, prompts, ends, options):
             decoding.add(request)
         batch = _Batch(input_ids, criteria, getattr(generation_config, "_pad_token_tensor", None))
         batch.take(decoding, streamer)
@@ -125,10 +125,10 @@ def _arguments_kept_back() -> dict[str, Any]:
 def _requests(
     target: TargetModel,
     prompts: Sequence[tuple[int, ...]],
-    eos: frozenset[int],
-    new: int,
+    ends: Ends,
     options: Sequence[dict[str, Any]],
 ) -> list[Request]:
+    new = ends.max_length - ends.prompt
     needed = max(map(len, prompts)) + new
     if needed > target.longest_run:
         raise UserError(
@@ -138,7 +138,7 @@ def _requests(
     sampled = "temperature" in options[0]
     seeds = torch.randint(2**63 - 1, (len(prompts),)).tolist() if sampled else [0] * len(prompts)
     return [
-        Request(prompt, new, SamplingParams(**chosen, seed=seed), eos=tuple(eos))
+        Request(prompt, new, SamplingParams(**chosen, seed=seed), eos=tuple(ends.eos))
         for prompt, seed, chosen in zip(prompts, seeds, options, strict=True)
     ]
 

@@ -80,22 +80,46 @@ def read_prompts(input_ids: Tensor, mask: Tensor | None, positions: Tensor | Non
     return [tuple(row[keep].tolist()) for row, keep in zip(input_ids, real, strict=True)]
 
 
+@dataclass(frozen=True)
+class Ends:
+    """Where `generate` ends rows: at `max_length` columns, and after tokens `eos` in columns from `prompt` on."""
+
+    prompt: int
+    max_length: int
+    eos: frozenset[int] = frozenset()
+
+    def open(self, texts: Tensor) -> Tensor:
+        """Which texts Long [P, columns] have not ended, Bool [P]."""
+        eos = torch.tensor([*self.eos], dtype=torch.long, device=texts.device)
+        ended = torch.isin(texts[:, self.prompt :], eos).any(1)
+        return ~ended & (texts.shape[1] < self.max_length)
+
+
 @dataclass(frozen=True, eq=False)
 class _RowProcessors:
-    """The processors as `generate` runs them, on texts of one row; `padding` Long [1, …] is what they see before it."""
+    """The processors as `generate` runs them, on texts of one row; `padding` Long [1, …] is what they see before it.
+
+    Drafted texts that go on past their ends `generate` would not show them: of these the scores stay as they are.
+    """
 
     processors: hf.LogitsProcessorList
     padding: Tensor
+    ends: Ends
 
     def __call__(self, texts: Tensor, scores: Tensor) -> Tensor:
         run: Any = self.processors
-        return run(torch.cat([self.padding.expand(len(texts), -1), texts], dim=1), scores)
+        columns = torch.cat([self.padding.expand(len(texts), -1), texts], dim=1)
+        going_on = self.ends.open(columns)
+        if not bool(going_on.any()):
+            return scores
+        return scores.index_put((going_on,), run(columns[going_on], scores[going_on]).to(scores.dtype))
 
 
 def row_options(
     processors: Sequence[hf.LogitsProcessor],
     padding: Sequence[Tensor],
     do_sample: bool | None,
+    ends: Ends,
     own: Collection[type] = (),
 ) -> list[dict[str, Any]]:
     """Fields of each row's SamplingParams, the seed left out, that do what the processors do.
@@ -115,7 +139,7 @@ def row_options(
             raise refused(f"the logits processor {name}{'' if theirs else hint}")
     options = {"temperature": 1.0} if do_sample else {}
     rows = (hf.LogitsProcessorList(_of_row(one, row) for one in processors) for row in range(len(padding)))
-    return [options | {"process": _RowProcessors(*row)} for row in zip(rows, padding, strict=True)]
+    return [options | {"process": _RowProcessors(*row, ends)} for row in zip(rows, padding, strict=True)]
 
 
 def _of_row(processor: Any, row: int) -> hf.LogitsProcessor:
@@ -155,12 +179,12 @@ def _fields(
     return options
 
 
-def read_ends(criteria: Iterable[hf.StoppingCriteria]) -> tuple[int, frozenset[int]]:
-    """Columns at which all rows end, padding included, and the tokens after which one does."""
+def read_ends(criteria: Iterable[hf.StoppingCriteria], prompt: int) -> Ends:
+    """The ends of rows whose prompts, padding included, are so many columns."""
     lengths, eos = [], set[int]()
     for criterion in criteria:
         if isinstance(criterion, hf.MaxLengthCriteria):
             lengths.append(criterion.max_length)
         elif isinstance(criterion, hf.EosTokenCriteria):
             eos.update(criterion.eos_token_id.tolist())
-    return min(lengths), frozenset(eos)
+    return Ends(prompt, min(lengths), frozenset(eos))

@@ -10,6 +10,7 @@ from torch import Tensor
 from clover.errors import UserError
 from clover.files import checked
 
+Process = Callable[[Tensor, Tensor], Tensor]
 _Token = Annotated[int, Field(ge=0)]
 _Penalty = Annotated[float, Field(ge=-1e3, le=1e3)]
 _Bias = Annotated[float, Field(ge=-1e6, le=1e6)]
@@ -40,7 +41,7 @@ class SamplingParams:
         banned_tokens: never emitted.
         process: a function of one's own, applied to the logits after the penalties: of texts Long [P, T], prompt
             included, and the logits [P, V] of what follows them. It must look at nothing else, because drafted tokens
-            are texts to it, too.
+            are texts to it, too, even behind one that ends the text; but none that it gave -inf itself.
         seed: of the random numbers, in [0, 2^63); equal prompts with equal seeds get equal texts.
     """
 
@@ -53,7 +54,7 @@ class SamplingParams:
     presence_penalty: _Penalty = 0.0
     logit_bias: Mapping[_Token, _Bias] = field(default_factory=dict, hash=False)
     banned_tokens: Annotated[tuple[_Token, ...], Field(strict=False)] = ()
-    process: Callable[[Tensor, Tensor], Tensor] | None = field(default=None, hash=False)
+    process: Process | None = field(default=None, hash=False)
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
     @property

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from clover.sampling.params import SamplingParams
+from clover.sampling.params import Process, SamplingParams
 from clover.tree import TokenTree
 
 
@@ -31,19 +31,15 @@ class Processors:
         self.active = any(row.process is not None for row in params)
 
     def apply(self, scores: Tensor, tree: TokenTree) -> Tensor:
-        """Scores [B, N, V] as the functions leave them."""
+        """Scores [B, N, V] as the functions leave them.
+
+        Nodes that cannot be accepted, and those below them, are passed over: functions may know no such texts.
+        """
         scores = scores.clone()
-        depths, parents, tokens = tree.depths.tolist(), tree.parents.tolist(), tree.tokens.tolist()
+        parents, tokens = tree.parents.tolist(), tree.tokens.tolist()
         for row, (params, text) in enumerate(zip(self._params, self._texts, strict=True)):
-            if params.process is None:
-                continue
-            paths: list[list[int]] = []
-            for parent, token in zip(parents[row], tokens[row], strict=True):
-                paths.append([*paths[parent], token] if parent >= 0 else text)
-            for depth in sorted(set(depths[row])):
-                nodes = [node for node, its_depth in enumerate(depths[row]) if its_depth == depth]
-                leading = torch.tensor([paths[node] for node in nodes], device=scores.device)
-                scores[row, nodes] = params.process(leading, scores[row, nodes]).to(scores.dtype)
+            if params.process is not None:
+                _process(params.process, text, scores[row], parents[row], tokens[row])
         return scores
 
     def commit(self, tokens: Tensor, counts: Tensor) -> None:
@@ -61,3 +57,25 @@ class Processors:
         """Take in the sequences of another batch behind the own ones; the parameters are those of all."""
         self._configure(params)
         self._texts += other._texts
+
+
+def _process(
+    process: Process, text: list[int], scores: Tensor, parents: list[int], tokens: list[int]
+) -> None:
+    """Change the scores [N, V] of one tree in place, depth by depth; its root is the end of the text."""
+    paths, nodes = {0: text}, [0]
+    while nodes:
+        leading = torch.tensor([paths[node] for node in nodes], device=scores.device)
+        scores[nodes] = process(leading, scores[nodes]).to(scores.dtype)
+        below = [node for node, parent in enumerate(parents) if parent in nodes]
+        above = [parents[node] for node in below]
+        possible = _possible(scores[above], [tokens[node] for node in below])
+        nodes = [node for node, may_follow in zip(below, possible, strict=True) if may_follow]
+        paths = {node: [*paths[parents[node]], tokens[node]] for node in nodes}
+
+
+def _possible(scores: Tensor, tokens: list[int]) -> list[bool]:
+    """Whether each of P tokens may be chosen by its row of scores [P, V]; where all are -inf one is chosen even so."""
+    own = scores.gather(1, torch.tensor(tokens, dtype=torch.long, device=scores.device).unsqueeze(1))
+    excluded = own == -torch.inf
+    return (~excluded | (scores == -torch.inf).all(1, keepdim=True)).squeeze(1).tolist()
