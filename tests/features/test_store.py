@@ -109,6 +109,24 @@ def test_an_interrupted_store_goes_on(
     assert not list((tmp_path / "early").glob(".*"))
 
 
+def test_a_store_goes_on_in_the_dtype_it_was_begun_in(target: TargetModel, tmp_path: Path) -> None:
+    def stop(_done: int, _tokens: int) -> None:
+        raise KeyboardInterrupt
+
+    texts = samples(7)
+    rules = replace(config(target, texts), dtype=target.dtype_name)
+    for name, begun in (("new", rules), ("old", replace(rules, dtype=""))):
+        with pytest.raises(KeyboardInterrupt):
+            write_features(target, texts, begun, tmp_path / name, progress=stop)
+    other = replace(rules, dtype="bfloat16")
+    with pytest.raises(UserError, match=r"another dtype \(float64\)"):
+        write_features(target, texts, other, tmp_path / "new", resume=True)
+    for name in ("new", "old"):
+        write_features(target, texts, rules, tmp_path / name, resume=True)
+    half = TargetModel(tiny_model("llama").to(torch.bfloat16))
+    check_store(FeatureStore(tmp_path / "new"), half, RecallDraft.from_target(half))
+
+
 def test_long_texts_are_run_and_kept_a_few_at_a_time(
     target: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

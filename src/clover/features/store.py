@@ -53,6 +53,7 @@ class StoreConfig:
         hidden_state: kind of the hidden states that are kept for drafts to read, see `TargetModel.hidden_width`.
         max_length: tokens of a window; longer texts are cut.
         batch_tokens: tokens that the target runs at once, at most.
+        dtype: of the target that a store is begun with, which goes on in the same; empty in older stores.
     """
 
     target: str
@@ -60,6 +61,7 @@ class StoreConfig:
     hidden_state: str = "post_norm"
     max_length: Annotated[int, Field(ge=3)] = 2048
     batch_tokens: Annotated[int, Field(ge=3)] = 4096
+    dtype: str = ""
 
 
 @dataclass(frozen=True)
@@ -291,10 +293,12 @@ def _begin(path: Path, config: StoreConfig, resume: bool) -> _Index:
     if not has_begun(path):
         raise UserError(f"there is nothing to resume: {path / _INDEX} does not exist")
     index = read_model(path / _INDEX, _Index)
+    begun = asdict(index.config)
+    begun["dtype"] = begun["dtype"] or config.dtype
     for name, value in asdict(config).items():
-        if asdict(index.config)[name] != value:
+        if begun[name] != value:
             raise UserError(
-                f"{path} was begun with another {name.replace('_', ' ')}; resume with the same options"
+                f"{path} was begun with another {name.replace('_', ' ')} ({begun[name]}); resume with the same options"
             )
     return index
 

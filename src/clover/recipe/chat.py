@@ -232,7 +232,11 @@ class _ChatRecipe:
         if hidden_state == "post_norm" and not path.exists() and (planned or wider.exists()):
             path, hidden_state = wider, _WIDE
         config = StoreConfig(
-            weights_fingerprint(self.target), self.texts.fingerprint, hidden_state, self.options.max_length
+            weights_fingerprint(self.target),
+            self.texts.fingerprint,
+            hidden_state,
+            self.options.max_length,
+            dtype=self.target.dtype_name,
         )
         begun = has_begun(path)
         if not begun or not is_finished(path):
