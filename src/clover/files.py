@@ -85,7 +85,7 @@ def check_output_directory(path: str | os.PathLike[str], overwrite: bool = False
     """Say before the work what `output_directory` would say after it.
 
     UserError if `path` is a file, a mount point or the current directory or above it, or holds files and `overwrite` is
-    off.
+    off; the lock that a killed process leaves is not counted.
     """
     path = Path(os.path.abspath(path))
     if Path.cwd().is_relative_to(path.resolve()):
@@ -95,7 +95,7 @@ def check_output_directory(path: str | os.PathLike[str], overwrite: bool = False
     if not path.is_dir():
         if path.exists() or path.is_symlink():
             raise UserError(f"{path} exists and is not a directory; choose another name")
-    elif not overwrite and any(path.iterdir()):
+    elif not overwrite and any(one.name != LOCK for one in path.iterdir()):
         raise UserError(f"{path} already exists and is not empty; choose another directory or overwrite it")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +24,7 @@ from clover.features import (
     store,
     write_features,
 )
-from clover.files import alone_in, output_file
+from clover.files import LOCK, alone_in, output_file
 from clover.target import TargetModel, weights_fingerprint
 from clover.train import TrainConfig, train
 from tests.families import CONTEXT, VOCAB, tiny_model
@@ -107,6 +108,22 @@ def test_an_interrupted_store_goes_on(
     assert FeatureStore(tmp_path / "early").fingerprint == FeatureStore(tmp_path / "whole").fingerprint
     assert FeatureStore(tmp_path / "cut").fingerprint == FeatureStore(tmp_path / "whole").fingerprint
     assert not list((tmp_path / "early").glob(".*"))
+
+
+def test_a_run_that_is_killed_before_there_is_an_index_is_begun_anew(
+    target: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_given: object) -> None:
+        shutil.copytree(tmp_path / "s", tmp_path / "left")  # for what is raised clears it away
+        raise KeyboardInterrupt
+
+    texts = samples(7)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(store, "store_bytes", killed)
+        write_features(target, texts, config(target, texts), tmp_path / "s")
+    assert [one.name for one in (tmp_path / "left").iterdir()] == [LOCK]
+    write_features(target, texts, config(target, texts), tmp_path / "left")
+    assert is_finished(tmp_path / "left")
 
 
 def test_a_store_goes_on_in_the_dtype_it_was_begun_in(target: TargetModel, tmp_path: Path) -> None:
