@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from clover.data import Batches, Sample, SampleTexts, Texts
 from clover.drafts import Eagle3Draft, RecallDraft
@@ -24,7 +25,7 @@ from clover.features import (
     store,
     write_features,
 )
-from clover.files import LOCK, alone_in, output_file
+from clover.files import LOCK, alone_in, checksum, output_file
 from clover.target import TargetModel, weights_fingerprint
 from clover.train import TrainConfig, train
 from tests.families import CONTEXT, VOCAB, tiny_model
@@ -260,6 +261,45 @@ def test_a_damaged_store_is_refused(target: TargetModel, tmp_path: Path, damage:
         read = FeatureStore(tmp_path / "s")
         assert damage == "flip"  # which the hash alone tells, once the states are read
         read.features(next(Batches(read, 12, 60, seed=1)), "post_norm")
+
+
+def forge(path: Path, **changed: torch.Tensor | None) -> None:
+    """Give the one shard of a store other tensors, or none of a name, and the index its hash."""
+    shard, index = path / "00000.safetensors", path / "index.json"
+    tensors = load_file(shard) | changed
+    save_file({name: tensor for name, tensor in tensors.items() if tensor is not None}, shard)
+    entry = json.loads(index.read_text())
+    entry["shards"][0]["checksum"] = checksum(shard)
+    index.write_text(json.dumps(entry))
+
+
+def test_a_store_of_other_tensors_is_refused_though_its_hash_is_right(
+    target: TargetModel, tmp_path: Path
+) -> None:
+    texts = samples(7)
+    write_features(target, texts, config(target, texts, "pre_norm"), tmp_path / "s")
+    whole = load_file(tmp_path / "s" / "00000.safetensors")
+    lengths = whole["lengths"].clone()
+    lengths[0], lengths[1] = lengths[0] + lengths[1] + 1, -1
+    for changed in (
+        {"read": None},
+        {"read": whole["read"][:-1]},
+        {"hidden": whole["hidden"].float()},
+        {"hidden": whole["hidden"].flatten()},
+        {"tokens": whole["tokens"].float()},
+        {"tokens": whole["tokens"][:, None]},
+        {"lengths": whole["lengths"].float()},
+        {"lengths": lengths},
+    ):
+        forge(tmp_path / "s", **whole | changed)
+        with pytest.raises(UserError, match="00000.safetensors is damaged"):
+            FeatureStore(tmp_path / "s")
+    forge(tmp_path / "s", **whole | {"hidden": whole["hidden"][:, :-1].contiguous()})
+    with pytest.raises(UserError, match="00000.safetensors is damaged"):
+        check_store(FeatureStore(tmp_path / "s"), target, RecallDraft.from_target(target))
+    forge(tmp_path / "s", **whole | {"tokens": whole["tokens"].neg()})
+    with pytest.raises(UserError, match=r"hold token -\d+"):
+        next(Batches(FeatureStore(tmp_path / "s"), 12, 60, seed=1, vocab_size=VOCAB))
 
 
 def test_training_from_a_store_is_training_with_the_target(target: TargetModel, tmp_path: Path) -> None:

@@ -150,11 +150,12 @@ def _refuse(_record: Record, error: UserError) -> None:
 
 def check_tokens(samples: Iterable[Sample], vocab_size: int) -> None:
     """UserError if they hold a token that the target does not know."""
-    highest = max((int(sample.tokens.max()) for sample in samples if sample.size), default=0)
-    if highest >= vocab_size:
-        raise UserError(
-            f"the texts hold token {highest}, but the target knows {vocab_size}: another tokenizer made them"
-        )
+    for sample in samples:
+        for token in map(int, sample.tokens.aminmax()) if sample.size else ():
+            if not 0 <= token < vocab_size:
+                raise UserError(
+                    f"the texts hold token {token}, but the target knows {vocab_size}: another tokenizer made them"
+                )
 
 
 def with_answers(

@@ -116,7 +116,8 @@ class FeatureStore(Texts):
         if not index.finished:
             raise UserError(f"{path} is not finished; run the same clover features command with --resume")
         self.config = index.config
-        self._shards = [_OpenShard(path, shard) for shard in index.shards]
+        names = ["hidden"] if index.config.hidden_state == "post_norm" else ["hidden", "read"]
+        self._shards = [_OpenShard(path, shard, names) for shard in index.shards]
         self._ends = list(accumulate(len(shard.starts) for shard in self._shards))
         content = "".join(shard.checksum for shard in index.shards)
         self.fingerprint = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
@@ -146,31 +147,49 @@ class FeatureStore(Texts):
         )
         return Features(read, hidden)
 
+    def check_widths(self, *widths: int) -> None:
+        """UserError unless the states after the final norm have the first of these, what else is kept the second."""
+        for shard in self._shards:
+            if shard.shapes != [(len(shard.tokens), width) for width in widths]:
+                raise shard.damaged()
+
 
 class _OpenShard:
     """A shard and where its windows begin; its states are read from the disk as they are needed.
 
     Only then is the file compared with its hash: of a large store that would take minutes before the first step.
+
+    Args:
+        names: of the states that it must hold.
     """
 
-    def __init__(self, path: Path, shard: _Shard):
+    def __init__(self, path: Path, shard: _Shard, names: Sequence[str]):
         self.path, self._expected = path / shard.name, shard
         try:
             tensors = safe_open(self.path, "pt")
             lengths = tensors.get_tensor("lengths")
             self.tokens, self.loss_mask = tensors.get_tensor("tokens"), tensors.get_tensor("loss_mask").bool()
+            states = [tensors.get_slice(name) for name in names]
         except (SafetensorError, OSError) as error:
-            raise self._damaged() from error
-        ends = lengths.cumsum(0).tolist()
-        if not len(self.tokens) == len(self.loss_mask) == shard.tokens == (ends[-1] if ends else 0):
-            raise self._damaged()
-        self.starts = [0, *ends[:-1]]
-        self._ends = ends
+            raise self.damaged() from error
+        self.shapes = [tuple(part.get_shape()) for part in states]
+        if not self._fits(lengths) or any(part.get_dtype() != "BF16" for part in states):
+            raise self.damaged()
+        self._ends = lengths.cumsum(0).tolist()
+        self.starts = [0, *self._ends[:-1]]
+
+    def _fits(self, lengths: Tensor) -> bool:
+        """Whether dtypes and shapes are those of a shard with windows of these lengths."""
+        integers = lengths.dtype == torch.int64 and self.tokens.dtype in (torch.int32, torch.int64)
+        count = self._expected.tokens
+        flat = lengths.ndim == 1 and self.tokens.shape == self.loss_mask.shape == (count,)
+        rows = all(len(shape) == 2 and shape[0] == count for shape in self.shapes)
+        return integers and flat and rows and bool((lengths > 0).all()) and int(lengths.sum()) == count > 0
 
     @cached_property
     def _file(self) -> safe_open:
         if checksum(self.path) != self._expected.checksum:
-            raise self._damaged()
+            raise self.damaged()
         return safe_open(self.path, "pt")
 
     def sample(self, window: int) -> StoredSample:
@@ -183,7 +202,8 @@ class _OpenShard:
         hidden = self._file.get_slice("hidden")[part]
         return hidden if hidden_state == "post_norm" else self._file.get_slice("read")[part], hidden
 
-    def _damaged(self) -> UserError:
+    def damaged(self) -> UserError:
+        """That the file is not what was written."""
         return UserError(f"{self.path} is damaged; delete the store and run clover features again")
 
 
@@ -206,6 +226,7 @@ def check_store(store: FeatureStore, target: TargetModel, draft: DraftModel) -> 
     kept, read = store.config.hidden_state, draft.config.hidden_state
     if read not in (kept, "post_norm"):
         raise UserError(f"the draft reads {read} states, but {store.path} holds {kept}; see --hidden-state")
+    store.check_widths(target.hidden_size, *([] if kept == "post_norm" else [target.hidden_width(kept)]))
 
 
 def store_bytes(target: TargetModel, texts: Texts, config: StoreConfig) -> int:
