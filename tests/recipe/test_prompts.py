@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,19 @@ def test_only_permissive_rows_are_kept_and_all_are_counted(tmp_path: Path) -> No
         *(f"question {i}" for i in range(3)),
         "other spelling",
     }
+
+
+def test_rows_of_parquet_may_hold_times(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    asked = {"role": "user", "content": "when?", "at": datetime(2026, 1, 2, tzinfo=timezone.utc)}
+    rows = [{"messages": [asked], "licence": "MIT"}]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "p.parquet")
+    accept_prompts(tmp_path / "p.parquet", tmp_path / "kept.jsonl")
+    (kept,) = map(json.loads, (tmp_path / "kept.jsonl").read_text().splitlines())
+    (message,) = kept["messages"]
+    assert (message["content"], message["at"][:10]) == ("when?", "2026-01-02")
 
 
 def test_the_order_of_the_file_does_not_matter(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def accept_prompts(file: Path, output: Path) -> list[PromptSource]:
         licence = _word(fields, "licence") or _word(fields, "license") or _UNKNOWN
         counts[_word(fields, "source") or file.name, licence] += 1
         if is_accepted(licence):
-            kept[hashlib.blake2b(digest).digest()] = json.dumps(fields, ensure_ascii=False)
+            kept[hashlib.blake2b(digest).digest()] = json.dumps(fields, ensure_ascii=False, default=str)
     if not kept:
         raise UserError(
             f"{file} holds no row that may be used: each needs a field licence that names one of "
