@@ -68,6 +68,8 @@ def test_names_of_losses(tmp_path: Path) -> None:
         ("[measuring]\nbatch_sizes = [0]\n", "measuring.batch_sizes.0 is 0"),
         ("[losses.mine]\nweight = 1\n", "losses.mine.weight is unknown"),
         ("[measuring\n", "not valid TOML"),
+        ("x = " + "[" * 100_000 + "\n", "not valid TOML: maximum recursion depth"),
+        ("\n[" + "x." * 10_000 + "y]\n", "nested too deeply"),
         ("target = 'other'\n", r"\[text\] needs files \(or the command --data\)"),
     ],
 )
@@ -98,9 +100,13 @@ def test_errors_in_systems_and_tasks(tmp_path: Path, old: str, new: str, message
         read(tmp_path, GOOD.replace(old, new))
 
 
-def test_a_suite_that_is_not_there(tmp_path: Path) -> None:
+def test_a_suite_that_is_not_there_or_no_suite(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read .*nothing.*quick"):
         read_suite(CompareOptions(suite=str(tmp_path / "nothing")))
+    with (tmp_path / "huge").open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(UserError, match=r"huge is larger than 16 MiB"):
+        read_suite(CompareOptions(suite=str(tmp_path / "huge")))
 
 
 @pytest.mark.parametrize("file", sorted(SUITES.glob("*.toml")), ids=lambda file: file.stem)

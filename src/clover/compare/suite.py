@@ -12,8 +12,8 @@ from typing_extensions import Self
 from clover.drafts import DraftModel
 from clover.drafts.config import LossConfig
 from clover.drafts.loading import SYSTEMS
-from clover.errors import UserError
-from clover.files import explain, validated
+from clover.errors import UserError, one_line
+from clover.files import read_text, validated
 from clover.measure_options import CompareOptions
 
 if sys.version_info >= (3, 11):
@@ -173,15 +173,7 @@ def read_suite(options: CompareOptions) -> Suite:
     path = Path(name)
     if not path.is_file() and (SUITES / f"{name}.toml").is_file():
         path = SUITES / f"{name}.toml"
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        known = ", ".join(sorted(file.stem for file in SUITES.glob("*.toml")))
-        raise UserError(
-            f"cannot read the suite {name}: {explain(error.errno)}; there are also {known}"
-        ) from error
-    except ValueError as error:
-        raise UserError(f"{name} is not valid TOML: {error}") from error
+    table = _read_table(path)
     own = {"target": options.target, "tasks": list(map(_read_task, options.tasks))}
     table |= {key: value for key, value in own.items() if value}
     sizes = {"prompts": options.max_prompts, "max_new_tokens": options.max_new_tokens}
@@ -207,6 +199,18 @@ def read_suite(options: CompareOptions) -> Suite:
             for one in suite.tasks
         )
     return suite.model_copy(update=beside)
+
+
+def _read_table(path: Path) -> dict[str, Any]:
+    try:
+        text = read_text(path)
+    except UserError as error:
+        known = ", ".join(sorted(file.stem for file in SUITES.glob("*.toml")))
+        raise UserError(f"{error}; there are also the suites {known}") from error
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not valid TOML: {one_line(error)}") from error
 
 
 def _read_task(text: str) -> dict[str, Any]:
