@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from clover.bench.run import run_bench
+from clover.bench.run import load_assistant, run_bench
 from clover.errors import UserError
 from clover.measure_options import BenchOptions
+from clover.target import TargetModel
 from tests.tiny import save_tiny_pair
 
 pytestmark = pytest.mark.long
@@ -87,6 +89,13 @@ def test_time_left_is_shown(tiny: Path) -> None:
 def test_errors_come_before_the_measuring(tiny: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         ran(replace(options(tiny), **changes))
+
+
+def test_an_assistant_with_broken_weights_is_refused(tiny: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny / "target", tmp_path / "broken")
+    (tmp_path / "broken" / "model.safetensors").write_bytes(b"broken")
+    with pytest.raises(UserError, match="the assistant .*broken cannot be loaded"):
+        load_assistant(str(tmp_path / "broken"), TargetModel.load(tiny / "target"), trust_remote_code=False)
 
 
 def test_the_command_is_named(tiny: Path) -> None:

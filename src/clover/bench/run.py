@@ -24,6 +24,7 @@ from clover.report.output import Report, check_outputs, publish
 from clover.report.progress import Progress
 from clover.report.provenance import Provenance
 from clover.target import TargetModel
+from clover.target.loading import FAILURES
 
 
 def run_bench(options: BenchOptions, console: Console | None = None, errors: Console | None = None) -> Report:
@@ -74,7 +75,7 @@ def load_assistant(name: str, target: TargetModel, trust_remote_code: bool) -> A
         model: Any = AutoModelForCausalLM.from_pretrained(
             name, dtype=target.dtype, use_safetensors=True, trust_remote_code=trust_remote_code
         )
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except FAILURES as error:
         raise UserError(f"the assistant {name} cannot be loaded: {one_line(error)}") from error
     if model.config.vocab_size != target.config.vocab_size:
         raise UserError(
