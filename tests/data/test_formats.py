@@ -66,6 +66,7 @@ def test_messages_keep_what_templates_may_read() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "only content of type text"),
         ({"conversations": [{"from": "alien", "value": "x"}]}, "unknown speaker 'alien'"),
         ({"conversations": [{"from": "human"}]}, "turn 1: content must be text, not null"),
+        ({"conversations": [{"from": "gpt", "value": "cut"}]}, "x: conversations: nobody says anything"),
         ({"turns": "hi"}, "turns must be a list"),
         ({"prompt": "x", "completion": {}}, "completion must be text, not an object"),
         (

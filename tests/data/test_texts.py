@@ -101,6 +101,14 @@ def test_what_is_left_out_is_told_with_its_share(files: list[Path], monkeypatch:
     assert "line 2 is not valid JSON" in found.left_out
 
 
+def test_conversations_in_which_nobody_asks_are_left_out_and_counted(tmp_path: Path) -> None:
+    asked = [{"from": "human", "value": "the cat?"}, {"from": "gpt", "value": "yes"}]
+    path = write(tmp_path / "a.jsonl", *({"conversations": some} for some in (asked[1:], asked, asked[1:])))
+    found = FileTexts([path], make_tokenizer(CHATML), stand_ins=True)
+    assert len(list(found)) == 1
+    assert found.left_out.startswith(f"left out 2 of the first 3 texts; the first: {path}, line 1: conver")
+
+
 def test_texts_of_another_tokenizer_are_left_out_and_refused_where_there_are_no_others(
     tmp_path: Path,
 ) -> None:

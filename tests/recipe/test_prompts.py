@@ -42,6 +42,7 @@ def test_only_permissive_rows_are_kept_and_all_are_counted(tmp_path: Path) -> No
     rows = [row(f"question {i}", licence="MIT", source="a") for i in range(3)]
     rows += [row("share", licence="CC-BY-SA-3.0", source="b"), row("none", source="c"), rows[0]]
     rows += [row("other spelling", license="Apache-2.0 repo", source="d")]
+    rows += [{"conversations": [{"from": "gpt", "value": "nobody asked"}], "licence": "MIT"}]
     found = accept_prompts(write(tmp_path / "p.jsonl", rows), tmp_path / "kept.jsonl")
     assert {(one.name, one.licence, one.rows, one.used) for one in found} == {
         ("a", "MIT", 3, True),

@@ -21,7 +21,7 @@ from jinja2 import TemplateError
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from clover.data.formats import Message, Record
+from clover.data.formats import Message, Record, RecordRefused
 from clover.errors import UserError, one_line
 
 PLAIN_TEMPLATE = (
@@ -85,10 +85,6 @@ class _Text:
     chat: bool = False
     open: bool = False
     turn: tuple[tuple[Message, ...], int] | None = None
-
-
-class RecordRefused(UserError):
-    """A record cannot be a training text, though others of its file can."""
 
 
 class TemplateRefused(RecordRefused):

@@ -45,6 +45,10 @@ _BESIDE = {"completion", "prompts", "development", "category", "licence", "licen
 Message = dict[str, Any]
 
 
+class RecordRefused(UserError):
+    """A record cannot be a training text, though others of its file can."""
+
+
 @dataclass(frozen=True)
 class Record:
     """One training record: either `messages`, or `prompt` and `completion` as plain text (a `text` has no prompt).
@@ -100,7 +104,8 @@ def open_rows(path: Path) -> Rows:
 def parse_record(fields: Any, where: str) -> Record:
     """Recognise one decoded record by its fields.
 
-    UserError if no accepted field is there, one has the wrong type, or the text is longer than 4 MiB.
+    UserError if no accepted field is there, one has the wrong type, or the text is longer than 4 MiB; RecordRefused
+    if nobody but the assistant speaks in what ShareGPT writes.
     """
     if not isinstance(fields, dict):
         raise UserError(f"{where}: a record must be a JSON object, not {_kind(fields)}")
@@ -225,6 +230,8 @@ def _messages(value: Any, kind: str, place: str) -> tuple[Message, ...]:
     ]
     while kind == "conversations" and messages and messages[0]["role"] == "assistant":
         messages.pop(0)  # a dialogue that was cut in the middle
+    if not messages:
+        raise RecordRefused(f"{place}: nobody says anything that the assistant could answer")
     return tuple(messages)
 
 

@@ -5,6 +5,7 @@ import os
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from clover.data.chat import Sample, check_learnt, encode_records, with_stand_ins
-from clover.data.formats import Record, open_rows, parse_record
+from clover.data.formats import Record, RecordRefused, open_rows, parse_record
 from clover.errors import UserError
 
 _CHECKED = 1000  # records of each file that are looked at before anything else is done
@@ -93,9 +94,9 @@ class SampleTexts(Texts):
 class FileTexts(Texts):
     """The records of files (see `clover.data.formats`) as training texts.
 
-    A thousand records of each file are looked at beforehand. What cannot be used later on, and what `encode_records`
-    refuses, is left out and kept in `problems`. UserError if a file cannot be read or understood; from `encode`, if
-    none of the first tokens is to be learnt.
+    A thousand records of each file are looked at beforehand. What cannot be used later on, and what `parse_record` or
+    `encode_records` refuses, is left out and kept in `problems`. UserError if a file cannot be read or understood; from
+    `encode`, if none of the first tokens is to be learnt.
 
     Args:
         eos_token_ids: the tokens on which the target stops; the tokenizer's own end-of-text token always counts.
@@ -120,7 +121,8 @@ class FileTexts(Texts):
         for name in names:
             self._files.append(rows := open_rows(name))
             for row in range(min(rows.count, _CHECKED)):
-                parse_record(*rows.read(row))
+                with suppress(RecordRefused):
+                    parse_record(*rows.read(row))
         self._ends = list(accumulate(rows.count for rows in self._files))
         self._read = bytearray(len(self))  # 1 for each row that was looked at
         options = (stand_ins, self.eos_token_ids, str(tokenizer.chat_template), len(tokenizer))

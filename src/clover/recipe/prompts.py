@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clover.data.formats import open_rows, parse_record
+from clover.data.formats import RecordRefused, open_rows, parse_record
 from clover.errors import UserError
 from clover.files import write_text
 
@@ -51,7 +51,7 @@ def accept_prompts(file: Path, output: Path) -> list[PromptSource]:
     """Write the rows that may be used into `output`, in an order that depends on their texts alone.
 
     A row has what `clover.data.formats` reads, and `licence` (or `license`) and `source`. Equal rows count
-    once.
+    once, conversations in which nobody asks anything not at all.
 
     Returns:
         what the file holds, the largest part first.
@@ -63,7 +63,10 @@ def accept_prompts(file: Path, output: Path) -> list[PromptSource]:
     kept: dict[bytes, str] = {}
     seen: set[bytes] = set()
     for fields, where in open_rows(file):
-        digest = parse_record(fields, where).digest()
+        try:
+            digest = parse_record(fields, where).digest()
+        except RecordRefused:  # there is nothing to answer
+            continue
         if digest in seen:
             continue
         seen.add(digest)
