@@ -15,7 +15,7 @@ from clover.demo.run import run_demo
 from clover.errors import UserError
 from clover.evaluate.run import choose_prompts
 from clover.measure_options import DemoOptions
-from clover.target import TargetModel, tensors_fingerprint
+from clover.target import TargetModel, signs_fingerprint
 from clover.target import gguf as gguf_targets
 from tests.tiny import save_tiny_pair
 
@@ -27,8 +27,8 @@ FOLDER = Path(assets.__file__).parent
 def chat_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A tiny target that the package takes for SmolLM2; its draft counts as the package's own."""
     target, draft = save_tiny_pair(tmp_path, context=2048)
-    weights = tensors_fingerprint(TargetModel.load(target))
-    monkeypatch.setattr(assets, "_SMOLLM2_WEIGHTS", weights)
+    weights = signs_fingerprint(TargetModel.load(target))
+    monkeypatch.setattr(assets, "_SMOLLM2_SIGNS", weights)
     monkeypatch.setattr(assets, "SMOLLM2_DRAFTS", {"smollm2/recall": draft})
     return target
 
@@ -48,7 +48,7 @@ def test_the_questions_say_where_they_come_from() -> None:
 
 
 def test_a_draft_is_found_by_its_target(chat_model: Path) -> None:
-    for dtype in ("float32", "bfloat16"):
+    for dtype in ("float32", "float16", "bfloat16"):
         model = load(chat_model, dtype=dtype, method="draft")
         assert model.engine.draft is not None and model.engine.draft.config.model_type == "recall"
     assert assets.draft_place("smollm2/recall") == str(assets.SMOLLM2_DRAFTS["smollm2/recall"])
@@ -59,7 +59,7 @@ def test_a_draft_is_found_by_its_target(chat_model: Path) -> None:
 def test_another_target_has_no_draft(
     chat_model: Path, monkeypatch: pytest.MonkeyPatch, run_clover: Callable
 ) -> None:
-    monkeypatch.setattr(assets, "_SMOLLM2_WEIGHTS", "other")
+    monkeypatch.setattr(assets, "_SMOLLM2_SIGNS", "other")
     with pytest.raises(UserError, match="a target was given but no draft"):
         load(chat_model)
     assert load(chat_model, plain=True).engine.draft is None

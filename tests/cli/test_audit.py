@@ -14,7 +14,7 @@ import torch
 
 import clover.engine.step as step_module
 from clover import assets
-from clover.target import TargetModel, tensors_fingerprint
+from clover.target import TargetModel, signs_fingerprint
 from clover.verify import verify_on_host
 from tests.tiny import save_tiny_pair
 
@@ -122,7 +122,7 @@ def test_the_draft_of_smollm2_is_found_by_its_target(
 ) -> None:
     """A tiny target that the package takes for SmolLM2; its draft counts as the package's own."""
     target, draft = (Path(str(arguments[arguments.index(name) + 1])) for name in ("--target", "--draft"))
-    monkeypatch.setattr(assets, "_SMOLLM2_WEIGHTS", tensors_fingerprint(TargetModel.load(target)))
+    monkeypatch.setattr(assets, "_SMOLLM2_SIGNS", signs_fingerprint(TargetModel.load(target)))
     monkeypatch.setattr(assets, "SMOLLM2_DRAFTS", {"smollm2/recall": draft})
     said, found = facts(arguments, run_clover, tmp_path)
     assert found["draft"] == "smollm2/recall" and "1 prompt," in said

@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from clover.drafts import DraftModel, load_draft
 from clover.drafts.loading import SYSTEMS, trainable_system
 from clover.errors import UserError
-from clover.target import TargetModel
+from clover.target import TargetModel, tensors_fingerprint
 from clover.tree import CLOVER2_TREE, TreeShape
 from tests.families import tiny_config, tiny_model
 
@@ -113,6 +113,17 @@ def test_damaged_weights(target: TargetModel, saved: Path) -> None:
     changed(saved, num_augmenting_layers=3)
     with pytest.raises(UserError, match="missing keys"):
         load_draft(saved, target)
+
+
+def test_other_weights_are_told_where_they_can_be_known(
+    saved: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    changed(saved, target_weights=tensors_fingerprint(TargetModel(tiny_model("llama", torch.float32))))
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        load_draft(saved, TargetModel(tiny_model("llama", torch.float32).to(dtype)))
+    assert not recwarn
+    with pytest.warns(UserWarning, match="other weights"):
+        load_draft(saved, TargetModel(tiny_model("llama", torch.float32, seed=1)))
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

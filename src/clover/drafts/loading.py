@@ -107,7 +107,7 @@ def _bound(name: str, target: TargetModel) -> DraftModel:
     described, system = _checked(name)
     check_target(described.get("target_config") or {}, target)
     known = described.get("target_weights")
-    if known is not None and known != tensors_fingerprint(target):
+    if known is not None and tensors_fingerprint(target) not in (None, known):
         warnings.warn(
             f"the draft {name} was trained for a target with other weights; the text stays the target's, but fewer "
             "tokens may be accepted",
