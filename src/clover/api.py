@@ -210,8 +210,17 @@ class Clover:
             return list(tokenizer(prompt)["input_ids"])
         if not getattr(tokenizer, "chat_template", None):
             raise UserError("the target's tokenizer has no chat template; give plain text, no messages")
-        options = {"add_generation_prompt": True, "return_dict": False}
-        return list(tokenizer.apply_chat_template(list(prompt), **options))
+        return list(fill_chat_template(tokenizer, list(prompt), return_dict=False))  # type: ignore[arg-type]
+
+
+def fill_chat_template(tokenizer: Any, messages: list[Message], **options: bool) -> Any:
+    """What `apply_chat_template` makes of messages and the opening of an answer; UserError if the template fails."""
+    try:
+        return tokenizer.apply_chat_template(messages, add_generation_prompt=True, **options)
+    except Exception as error:  # the template is a program of its own, which may raise anything
+        raise UserError(
+            f"the target's chat template does not take these messages: {one_line(error)}; or give plain text"
+        ) from error
 
 
 class Conversation:

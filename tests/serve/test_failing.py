@@ -1,7 +1,8 @@
-"""A step of the engine that fails ends the requests of its batch, and nothing else."""
+"""A step of the engine that fails ends the requests of its batch, a chat template that fails a chat; nothing else."""
 
 from __future__ import annotations
 
+import copy
 import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 
 from clover.api import Clover
 from clover.engine import Decoding
+from clover.errors import UserError
+from tests.data.tokenizers import CHATML
 from tests.serve.live import serving
 
 BODY = {"prompt": "abc", "max_tokens": 60, "temperature": 0, "ignore_eos": True}
@@ -39,4 +42,25 @@ def test_a_step_that_fails_ends_its_requests_and_the_next_ones_work(
         metrics = live.send("GET", "/metrics")[2].decode()
         assert f"clover_requests_failed_total {len(failed)}.0\n" in metrics
         live.until_idle()
+        assert live.post("/v1/completions", BODY)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{% for", "{{ raise_exception('begin with a system\nmessage') }}", {"rag": CHATML, "tools": CHATML}],
+)
+def test_a_template_that_fails_is_one_line_and_completions_need_none(
+    tiny_model: Clover, template: Any
+) -> None:
+    model, messages = copy.copy(tiny_model), [{"role": "user", "content": "abc"}]
+    model.target = copy.copy(tiny_model.target)
+    model.target.tokenizer = copy.deepcopy(tiny_model.target.tokenizer)
+    model.target.tokenizer.chat_template = template  # type: ignore[union-attr]
+    with pytest.raises(UserError, match="chat template does not take these messages: .*; or give plain text"):
+        model.generate(messages)
+    with serving(model) as live:
+        assert live.service.card["chat"] is False
+        status, answer = live.post("/v1/chat/completions", {"messages": messages, "max_tokens": 1})
+        assert (status, answer["error"]["param"]) == (400, "messages")
+        assert "chat template" in answer["error"]["message"] and "\n" not in answer["error"]["message"]
         assert live.post("/v1/completions", BODY)[0] == 200

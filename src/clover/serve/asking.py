@@ -9,8 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from jinja2 import TemplateError
-
 from clover.api import Clover
 from clover.engine import Request
 from clover.errors import UserError, one_line
@@ -75,10 +73,8 @@ class Asking:
         length = _characters(prompt)
         if length > self._most_characters:  # to read them would take seconds
             raise self._too_long(f"{length} characters", field)
-        try:
+        with _blaming(field):
             return self._model.encode(prompt)
-        except (TemplateError, TypeError, ValueError) as error:  # of which UserError is one
-            raise ApiError(400, one_line(error), "invalid_value", field) from error
 
     def _request(self, body: Body, prompt: tuple[int, ...], seed: int) -> Request:
         stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from clover.api import Clover
+from clover.api import Clover, fill_chat_template
 from clover.errors import UserError
 from clover.serve.asking import Asking
 from clover.serve.metrics import Metrics
@@ -38,8 +38,10 @@ class Service:
 
 
 def _tells_roles_apart(tokenizer: Any) -> bool:
-    """Whether the chat template, if there is one, does more than to join the messages; the page offers chat then."""
+    """Whether the chat template, if one works, does more than to join the messages; the page offers chat then."""
     if not getattr(tokenizer, "chat_template", None):
         return False
-    message = {"role": "user", "content": "?"}
-    return tokenizer.apply_chat_template([message], add_generation_prompt=True, tokenize=False) != "?"
+    try:
+        return fill_chat_template(tokenizer, [{"role": "user", "content": "?"}], tokenize=False) != "?"
+    except UserError:
+        return False
