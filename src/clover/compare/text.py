@@ -36,7 +36,7 @@ def _texts(target: TargetModel, options: TrainingText) -> Iterator[Sample]:
     tokenizer = target.tokenizer
     assert tokenizer is not None
     if options.files:
-        found = iter(FileTexts(options.files, tokenizer, target.eos_token_ids, stand_ins=True))
+        found = iter(FileTexts(options.files, tokenizer, target.eos_token_ids, True, target.vocab_size))
     else:
         found = cycle(openings(tokenizer, _corpus().train, options.prompt_tokens, options.texts))
     yield from islice(found, options.texts)
