@@ -29,6 +29,11 @@ from clover.target import TargetModel, weights_fingerprint
 
 _MAX_BYTES = 2**33
 _SECONDS = ".seconds.json"  # ends the name of the file that says how long the written texts took
+_NO_TIME = "no text is written yet, and --regenerate-minutes leaves no time to write; give more"
+_NOTHING = (
+    "the target wrote nothing: every text ended at once, or none fits; check its chat template, the data, "
+    "--max-length and --regenerate-minutes"
+)
 
 
 @dataclass(frozen=True)
@@ -171,13 +176,8 @@ def regenerate(
     finally:
         if path.exists():
             _note_seconds(path, before + time.monotonic() - started)
-    if not tokens and config.max_minutes == 0:
-        raise UserError("no text is written yet, and --regenerate-minutes leaves no time to write; give more")
     if not tokens:
-        raise UserError(
-            "the target wrote nothing: every text ended at once, or none fits; check its chat template, the data, "
-            "--max-length and --regenerate-minutes"
-        )
+        raise UserError(_NOTHING if config.max_minutes != 0 else _NO_TIME)
     return [done[index].sample for index in sorted(done)]
 
 
