@@ -214,6 +214,16 @@ def test_load_refuses_missing_and_misshapen_weights(directory: Path) -> None:
     refuse(directory, "have not the shapes")
 
 
+def test_load_names_tokens_that_are_none(directory: Path) -> None:
+    file = directory / "generation_config.json"
+    for wrong in ([[1]], "</s>", {"a": 1}):
+        file.write_text(json.dumps({"eos_token_id": wrong}))
+        refuse(directory, r"generation_config: eos_token_id\.0 is .*; it must be a valid integer")
+    file.unlink()
+    edit(directory, pad_token_id=VOCAB)
+    refuse(directory, "cannot be loaded: Padding_idx must be within num_embeddings")
+
+
 def test_load_does_not_run_code_of_the_model(directory: Path) -> None:
     edit(directory, model_type="custom", auto_map={"AutoConfig": "custom.Config"})
     (directory / "custom.py").write_text("raise SystemExit('it ran')")

@@ -48,6 +48,36 @@ def test_refused_by_the_probe(config: PretrainedConfig, message: str) -> None:
         TargetModel(model)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("sliding_window", "abc"),
+        ("sliding_window", 64.5),
+        ("attention_chunk_size", "x"),
+        ("logit_scale", "x"),
+        ("logits_scaling", [2.0]),
+        ("final_logit_softcapping", "x"),
+        ("original_max_position_embeddings", "x"),
+        ("eos_token_id", [[1]]),
+        ("eos_token_id", "</s>"),
+    ],
+)
+def test_fields_that_transformers_does_not_check(field: str, value: object) -> None:
+    config = tiny_config("llama")
+    vars(config)[field] = value
+    with pytest.raises(UserError, match=f"llama: {field}.* is .*; it must be"):
+        check_config(config)
+
+
+def test_rotary_fields_that_transformers_does_not_check() -> None:
+    dynamic = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    config = hf.LlamaConfig(**SMALL, rope_parameters=dynamic | {"original_max_position_embeddings": "x"})
+    with pytest.raises(
+        UserError, match=r"llama: rope_parameters\.0\.original_max_position_embeddings is 'x'"
+    ):
+        check_config(config)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_supported_families(family: str) -> None:
     config = tiny_config(family)

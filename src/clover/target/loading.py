@@ -35,7 +35,7 @@ _TIMED_ROWS, _TIMED_RUNS = 512, 7
 _SMALL = 256
 FAILURES = (
     *(OSError, ValueError, RuntimeError, KeyError, TypeError, IndexError, ImportError, AttributeError),
-    *(ZeroDivisionError, SafetensorError, struct.error, StrictDataclassError),
+    *(ArithmeticError, AssertionError, SafetensorError, struct.error, StrictDataclassError),
 )
 
 

@@ -68,6 +68,7 @@ class TargetModel:
         self.config: PretrainedConfig = model.config
         self.tokenizer = tokenizer
         self.name = support.model_type(model.config)
+        support.check_fields(getattr(model, "generation_config", None), f"{self.name}: generation_config")
         if model.config._attn_implementation != "sdpa":
             raise UserError(f"{self.name}: load the target model with attn_implementation='sdpa'")
         if model.get_output_embeddings() is None or model.base_model is model:
@@ -180,11 +181,8 @@ class TargetModel:
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
         """Tokens that end a text, from the generation configuration and the configuration; may be empty."""
-        ids: list[int] = []
-        for config in (getattr(self.model, "generation_config", None), self.config):
-            eos = getattr(config, "eos_token_id", None)
-            ids += eos if isinstance(eos, (list, tuple)) else [] if eos is None else [eos]
-        return tuple(dict.fromkeys(ids))
+        generation = getattr(self.model, "generation_config", None)
+        return tuple(dict.fromkeys(support.eos_tokens(generation) + support.eos_tokens(self.config)))
 
     # -- running -------------------------------------------------------------------------------------------------
 

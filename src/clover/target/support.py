@@ -1,11 +1,13 @@
 """Which target models can be run losslessly, told from the configuration before any weight is loaded."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from typing import Any
 
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PretrainedConfig
 
 from clover.errors import UserError
+from clover.files import validated
 
 FULL_ATTENTION = "full_attention"
 _WINDOW_FIELDS = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
@@ -13,12 +15,32 @@ _OTHER_INPUTS = ("vision_config", "audio_config", "image_config", "speech_config
 _LENGTH_DEPENDENT_ROTARY = ("dynamic", "longrope")
 
 
+@dataclass(frozen=True)
+class _Rotary:
+    original_max_position_embeddings: float | None = None
+
+
+@dataclass(frozen=True)
+class _Fields:
+    """What is read of every configuration; transformers checks of it what the model's own type has."""
+
+    sliding_window: int | None
+    attention_chunk_size: int | None
+    logit_scale: float | None
+    logits_scaling: float | None
+    final_logit_softcapping: float | None
+    original_max_position_embeddings: float | None
+    rope_parameters: list[_Rotary]
+    eos_token_id: list[int]
+
+
 def check_config(config: PretrainedConfig) -> None:
-    """UserError for what no token tree can be run on; names the type and, if one is to blame, the layer.
+    """UserError for what no token tree can be run on; names the type and, if one is to blame, the layer or the field.
 
     So are encoder-decoder and multimodal models, those with recurrent or otherwise special layers or without SDPA.
     """
     name = model_type(config)
+    check_fields(config, name)
     if getattr(config, "is_encoder_decoder", False):
         raise UserError(f"{name} is an encoder-decoder model; Clover needs a decoder-only one")
     for field in _OTHER_INPUTS:
@@ -30,6 +52,19 @@ def check_config(config: PretrainedConfig) -> None:
                 f"{name}: layer {layer} is of the type {kind}; Clover needs attention over a plain KV cache"
             )
     _check_class(config, name)
+
+
+def check_fields(config: Any, name: str) -> None:
+    """UserError if a field that is read here has another type; of a model's configuration or that of generation."""
+    values = {field.name: getattr(config, field.name, None) for field in fields(_Fields)}
+    values |= {"rope_parameters": _rotary_entries(config), "eos_token_id": eos_tokens(config)}
+    validated(_Fields, values, name)
+
+
+def eos_tokens(config: Any) -> list[int]:
+    """Tokens that end a text, as this configuration says; may be empty."""
+    eos = getattr(config, "eos_token_id", None)
+    return list(eos) if isinstance(eos, (list, tuple)) else [] if eos is None else [eos]
 
 
 def longest_run(config: PretrainedConfig) -> tuple[int, str]:
@@ -90,10 +125,14 @@ def windows(config: PretrainedConfig) -> Iterator[tuple[str, int]]:
         yield kind, window or 2**31 - 1
 
 
-def _rotary_switches(config: PretrainedConfig) -> Iterator[tuple[str, int]]:
+def _rotary_entries(config: Any) -> list[dict[str, Any]]:
+    """The rotary parameters of all layers, or those of each attention type."""
     parameters: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
-    per_kind = [value for value in parameters.values() if isinstance(value, dict)]
-    for entry in per_kind or [parameters]:
+    return [value for value in parameters.values() if isinstance(value, dict)] or [parameters]
+
+
+def _rotary_switches(config: PretrainedConfig) -> Iterator[tuple[str, int]]:
+    for entry in _rotary_entries(config):
         kind = entry.get("rope_type") or entry.get("type") or ""
         if kind in _LENGTH_DEPENDENT_ROTARY:
             original = entry.get("original_max_position_embeddings")
