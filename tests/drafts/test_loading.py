@@ -43,8 +43,8 @@ def changed(directory: Path, **fields: Any) -> None:
         ("num_augmenting_layers", 10_000_000), ("embedding_scale", "a"), ("embedding_scale", -1.0),
         ("embedding", "other"), ("start", 5), ("hidden_state", "low_middle_high"), ("dtype", "zz"),
         ("target_config", {}), ("target_config", []), ("target_config", "llama"), ("tree", 5), ("tree", [[0, 0]]),
-        ("tree", [["0"]]), ("tree", []), ("draft_vocab_size", 0), ("draft_vocab_size", 10**9),
-        ("model_type", "llama"), ("model_type", ["clover2"]),
+        ("tree", [["0"]]), ("tree", []), ("tree", [[rank] for rank in range(1025)]),
+        ("draft_vocab_size", 0), ("draft_vocab_size", 10**9), ("model_type", "llama"), ("model_type", ["clover2"]),
     ],
 )  # fmt: skip
 def test_a_wrong_field_is_one_line(target: TargetModel, saved: Path, field: str, value: Any) -> None:

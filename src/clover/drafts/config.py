@@ -15,6 +15,7 @@ from clover.target import TargetModel
 from clover.tree import CLOVER2_TREE, TreeShape
 
 Count = Annotated[int, Field(ge=1, le=64)]
+Paths = Annotated[list[list[int]], Field(max_length=1024)]
 Scale = Annotated[float, Field(gt=0, lt=1e6)]
 OneLayer = Literal["post_norm", "pre_norm"]  # hidden states that are H wide
 Start = Literal["fresh", "last_layer"]
@@ -76,7 +77,8 @@ class DraftConfig(PretrainedConfig):
             agrees.
         hidden_state: "post_norm", the target's states after its final norm, "pre_norm", before it (as in Clover's
             papers), or "low_middle_high", those of three layers side by side (as in EAGLE-3).
-        tree: rank paths of the static tree the draft works best with; the 25-node tree of Clover-2 if None.
+        tree: at most 1,024 rank paths of the static tree the draft works best with; the 25-node tree of Clover-2 if
+            None.
         target_weights: a hash of the weights that it was trained for (`target.tensors_fingerprint`), if known.
         draft_vocab_size: how many of the target's tokens the draft proposes from, the most frequent ones; all if None.
     """
@@ -84,7 +86,7 @@ class DraftConfig(PretrainedConfig):
     num_heads: Count = 5
     target_config: dict[str, Any] | None = None
     hidden_state: Any = "post_norm"  # each system names the kinds that it can read
-    tree: list[list[int]] | None = None
+    tree: Paths | None = None
     target_weights: str | None = None
     draft_vocab_size: int | None = None
 
