@@ -85,7 +85,8 @@ class Decoding:
     @property
     def running(self) -> int:
         """Requests that are being decoded."""
-        return 0 if self._batch is None else len(self._batch.sequences)
+        batch = self._batch  # read once: other threads ask, too, while the last sequence leaves
+        return 0 if batch is None else len(batch.sequences)
 
     @property
     def idle(self) -> bool:
