@@ -323,6 +323,7 @@ class _Run:
     def _validate(self) -> dict[str, Any] | None:
         if self.held_out is None:
             return None
+        self.progress.say("measuring on held-out texts")
         try:
             batches = list(
                 first_batches(self._make_batches(0, self.held_out).epoch(), self._validation_tokens())
@@ -333,7 +334,6 @@ class _Run:
                 f"keeps its vocabulary: {error}"
             )
             return None
-        self.progress.say("measuring on held-out texts")
         measured = self.learner.measure(self.progress.each(batches))
         summary = self.learner.summary(measured.metrics)
         self.log.write({"step": self.step, "validation": summary})
