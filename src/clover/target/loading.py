@@ -3,6 +3,7 @@
 import struct
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -31,6 +32,10 @@ _TOKENIZER_FILES = (
     "spiece.model",
 )
 _TIMED_ROWS, _TIMED_RUNS = 512, 7
+_LONG, _CLEARLY = (
+    0.25,
+    1.5,
+)  # seconds of a run that is more than its start, and how many times as long as the other
 # Hidden size below which bfloat16 gained nothing: 1 M parameters of size 128 took 393 steps in the time of 435.
 _SMALL = 256
 FAILURES = (
@@ -71,17 +76,20 @@ def resolve_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torc
 def fastest_dtype(hidden_size: int, device: torch.device) -> torch.dtype:
     """bfloat16 or float32, whichever multiplies matrices of a model's size faster here; bfloat16 on a GPU.
 
-    Small models spend their time between the products, where casts make bfloat16 the slower one.
+    Small models spend their time between the products, where casts make bfloat16 the slower one. Of large ones a single
+    run of each is enough where they clearly differ: without instructions for bfloat16 one takes seconds.
     """
     if device.type != "cpu":
         return torch.bfloat16
     if hidden_size < _SMALL:
         return torch.float32
-    seconds = {}
-    for dtype in (torch.float32, torch.bfloat16):
-        rows, weight = (torch.ones(size, hidden_size, dtype=dtype) for size in (_TIMED_ROWS, 4 * hidden_size))
-        runs = [_seconds(rows, weight) for _ in range(_TIMED_RUNS)]
-        seconds[dtype] = sorted(runs)[_TIMED_RUNS // 2]
+    sizes, dtypes = (_TIMED_ROWS, 4 * hidden_size), (torch.float32, torch.bfloat16)
+    products = {dtype: [torch.ones(size, hidden_size, dtype=dtype) for size in sizes] for dtype in dtypes}
+    seconds = {dtype: _seconds(*product) for dtype, product in products.items()}
+    faster, slower = sorted(seconds.values())
+    if slower < _LONG or slower < _CLEARLY * faster:
+        for dtype, product in products.items():
+            seconds[dtype] = median(_seconds(*product) for _ in range(_TIMED_RUNS))
     return min(seconds, key=seconds.__getitem__)
 
 
