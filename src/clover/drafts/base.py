@@ -133,7 +133,7 @@ class DraftModel(PreTrainedModel):
         """This draft over the same weights, as sessions run it fastest here; made once per weights.
 
         With `exact` it has no int8 weights and rounds none to bfloat16. The output is then the same for every number
-        of input rows.
+        of input rows up to the rounding of products, whose order of sums follows from that number.
         """
         present = versions(self.parameters())
         if exact not in self._fast or self._fast[exact][0] != present:
