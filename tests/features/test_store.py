@@ -141,8 +141,9 @@ def test_a_store_goes_on_in_the_dtype_it_was_begun_in(target: TargetModel, tmp_p
         write_features(target, texts, other, tmp_path / "new", resume=True)
     for name in ("new", "old"):
         write_features(target, texts, rules, tmp_path / name, resume=True)
-    half = TargetModel(tiny_model("llama").to(torch.bfloat16))
-    check_store(FeatureStore(tmp_path / "new"), half, RecallDraft.from_target(half))
+    for dtype in (torch.bfloat16, torch.float16):
+        half = TargetModel(tiny_model("llama").to(dtype))
+        check_store(FeatureStore(tmp_path / "new"), half, RecallDraft.from_target(half))
 
 
 def test_long_texts_are_run_and_kept_a_few_at_a_time(
