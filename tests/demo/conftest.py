@@ -1,6 +1,5 @@
 """A tiny random target and drafts that were never trained."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,14 +22,6 @@ class Models(NamedTuple):
 
     target: Path
     draft: Path
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # on a busy machine two threads wait for each other at every small operation
-    yield
-    torch.set_num_threads(threads)
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:

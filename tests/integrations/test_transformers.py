@@ -23,14 +23,6 @@ from tests.families import VOCAB, tiny_config, tiny_model
 from tests.integrations.small import PAD, PROMPTS, Columns, Spread, batch, draft_for, tokenizer
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # on a busy machine two threads wait for each other at every small operation
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def llama() -> PreTrainedModel:
     return tiny_model("llama")
