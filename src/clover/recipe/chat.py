@@ -33,12 +33,13 @@ from clover.report.progress import Progress
 from clover.target import TargetModel, weights_fingerprint
 from clover.train import TrainConfig, draft_fields, named_recipe, prepare
 from clover.train.recipes import DEFAULT, PAPER
-from clover.train.schedule import peak_rate
+from clover.train.schedule import peak_rate, step_tokens
 
 SYSTEMS = ("recall", "clover2", "clover1", "medusa", "eagle", "eagle3")
 PAPERS = ("clover1", "clover2", "eagle")
 COMPARED = ("recall", "clover2", "eagle")  # whose differences are small, so that they get a second seed
 _WIDE = "low_middle_high"  # the kind of store that serves drafts of two kinds
+_LEAST_BATCH = 512  # tokens of a forward pass that keep a CPU busy
 
 
 @dataclass(frozen=True)
@@ -290,7 +291,9 @@ class _ChatRecipe:
             **settings,
         )
         learnt = tokens * (1 - config.validation_share)
-        return replace(config, epochs=options.tokens / learnt)
+        # The budget is in tokens, not in minutes: larger passes than the last step wants would only make fewer steps.
+        batch_tokens = max(_LEAST_BATCH, round(step_tokens(config, options.tokens)))
+        return replace(config, epochs=options.tokens / learnt, batch_tokens=batch_tokens)
 
     def _published(self, name: str) -> ChatDraftFacts | None:
         """The facts of a draft that an earlier run of the command has finished."""
