@@ -18,6 +18,8 @@ from transformers import (
 )
 
 import clover
+from clover.drafts.loading import SYSTEMS
+from clover.target import TargetModel
 from clover.tree import TreeShape
 from tests.families import VOCAB, tiny_config, tiny_model
 from tests.integrations.small import PAD, PROMPTS, Columns, Spread, batch, draft_for, tokenizer
@@ -266,7 +268,9 @@ def test_text_streamer_ends(llama, fast):
 
 
 @pytest.mark.parametrize("inference_mode", [False, True])
-def test_torch_seed_reproduces_samples(llama, fast, inference_mode):
+def test_torch_seed_reproduces_samples(llama, inference_mode):
+    fast = clover.speculative(draft_for(llama), tree="chain:3")  # is set up by the first call
+
     def sample(seed):
         torch.manual_seed(seed)
         return llama.generate(**batch(), max_new_tokens=12, do_sample=True, custom_generate=fast)
@@ -277,9 +281,13 @@ def test_torch_seed_reproduces_samples(llama, fast, inference_mode):
     assert not first.equal(other)
 
 
-def test_greedy_draws_no_random_numbers(llama, fast):
+@pytest.mark.parametrize("options", [{}, {"draft_vocab_size": 20}])
+@pytest.mark.parametrize("system", [system for system in SYSTEMS.values() if system.trainable])
+def test_greedy_and_what_is_set_up_draw_no_random_numbers(system, options, tmp_path):
+    model = tiny_model("llama")
+    system.from_target(TargetModel(model), **options).save_pretrained(tmp_path)
     before = torch.get_rng_state()
-    llama.generate(**batch(), max_new_tokens=3, custom_generate=fast)
+    model.generate(**batch(), max_new_tokens=3, custom_generate=clover.speculative(tmp_path))
     assert torch.get_rng_state().equal(before)
 
 

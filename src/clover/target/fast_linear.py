@@ -142,8 +142,8 @@ def fast_linear(layer: nn.Linear, packed: bool, int8: bool) -> nn.Linear:
 
 
 def linear_of(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
-    """A layer of this weight [O, I] and bias [O], without gradient."""
-    layer: Any = nn.Linear(1, 1, bias=False)
+    """A layer of this weight [O, I] and bias [O], without gradient; PyTorch's random numbers stay the caller's."""
+    layer: Any = nn.Linear(1, 1, bias=False, device="meta")  # elsewhere it would draw a weight
     layer.out_features, layer.in_features = weight.shape
     layer.weight = nn.Parameter(weight.detach().contiguous(), requires_grad=False)
     layer.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
