@@ -30,6 +30,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
+from typing_extensions import Self
 
 from clover.cache import KVCache
 from clover.drafts import copies
@@ -230,6 +231,11 @@ class RecallSession(FrontierSession):
     def __init__(self, draft: RecallDraft, cache: KVCache, shares: Shares | None):
         super().__init__(draft, cache)
         self.shares = shares  # None to copy nothing
+
+    def on(self, cache: KVCache) -> Self:
+        session = super().on(cache)
+        session.shares = self.shares
+        return session
 
     def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
         if self.shares is not None:

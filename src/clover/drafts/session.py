@@ -6,7 +6,6 @@ H hidden, W width of the hidden states that are read, V vocabulary.
 
 from __future__ import annotations
 
-import copy
 from typing import Any, Protocol
 
 import torch
@@ -82,8 +81,9 @@ class FrontierSession:
 
     def on(self, cache: KVCache) -> Self:
         """The same session over another cache: of fixed shape (`clover.fixed_cache`), or of other sequences."""
-        session = copy.copy(self)
-        session.cache = cache
+        session = type(self).__new__(type(self))  # PyTorch 2.11 does not compile copy.copy
+        session.draft, session.cache = self.draft, cache
+        session.states, session.depth = self.states, self.depth
         return session
 
     def commit(self, hidden: Tensor, next_tokens: Tensor, counts: list[int]) -> Tensor:
