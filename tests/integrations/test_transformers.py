@@ -18,6 +18,7 @@ from transformers import (
 )
 
 import clover
+from clover.drafts import LookupDraft
 from clover.drafts.loading import SYSTEMS
 from clover.target import TargetModel
 from clover.tree import TreeShape
@@ -189,6 +190,14 @@ def test_it_takes_every_tree_that_load_takes(llama, tree):
     expected = llama.generate(**batch(), max_new_tokens=12)
     fast = clover.speculative(draft_for(llama), tree=tree)
     assert llama.generate(**batch(), max_new_tokens=12, custom_generate=fast).equal(expected)
+
+
+def test_it_takes_a_draft_without_weights(llama):
+    expected = llama.generate(**batch(), max_new_tokens=12)
+    draft = LookupDraft.from_target(TargetModel(tiny_model("llama")))
+    assert llama.generate(**batch(), max_new_tokens=12, custom_generate=clover.speculative(draft)).equal(
+        expected
+    )
 
 
 def test_dictionary_and_inputs_without_mask(llama, fast):
