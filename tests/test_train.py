@@ -336,7 +336,7 @@ def test_accumulated_batches_give_the_gradient_of_one_large_batch(config, target
     small = list(Batches(samples[:6], 24, 48, seed=0).epoch())
     large = list(Batches(samples[:6], 24, 10_000, seed=0).epoch())
     assert len(small) > len(large) == 1
-    merged, whole = one.step(small, 1.0), two.step(large, 1.0)
+    merged, whole = one.step(one.look(small), 1.0), two.step(two.look(large), 1.0)
     assert merged.sums[4].tolist() == whole.sums[4].tolist()
     for a, b in zip(one.parameters, two.parameters, strict=True):
         moments = (learner.optimizers["adamw"].state[p]["exp_avg"] for learner, p in ((one, a), (two, b)))

@@ -40,6 +40,7 @@ from clover.report.progress import Progress
 from clover.report.provenance import Provenance
 from clover.target import TargetModel, tensors_fingerprint, weights_fingerprint
 from clover.train.config import TrainConfig
+from clover.train.echoes import Echoes
 from clover.train.learner import Learner
 from clover.train.progress import Log, describe, stop_requests
 from clover.train.record import LOG_FILE, RECORD_FILE
@@ -164,6 +165,7 @@ class _Run:
             check_store(self.texts, target, draft)
             stored = partial(self.texts.features, hidden_state=draft.config.hidden_state)
         self.learner = Learner(config, target, draft, stored)
+        self.echoes = Echoes(config.echoes if config.max_minutes and stored is None else 1, config.seed)
         self.step = self.tokens = 0
         self.seconds = 0.0  # spent before this process
         self.entry: dict[str, Any] = {}
@@ -295,10 +297,13 @@ class _Run:
         return batches
 
     def _take_step(self) -> None:
-        batches = self._next_batches()
-        metrics = self.learner.step(batches, self._rate(), self._depths())
+        known = self.echoes.take()
+        if known is None:
+            known = self.learner.look(self._next_batches())
+            self.echoes.add(known)
+        metrics = self.learner.step(known, self._rate(), self._depths())
         self.step += 1
-        self.tokens += sum(int(batch.lengths.sum()) for batch in batches)
+        self.tokens += sum(int(batch.lengths.sum()) for batch, _ in known)
         self.pending: HeadMetrics | None = metrics if self.pending is None else self.pending + metrics
 
     def _report(self) -> None:
