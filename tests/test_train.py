@@ -101,7 +101,7 @@ def test_the_draft_learns_and_is_written_with_its_record(config, target, samples
     assert result.finished
     assert result.steps == 60
     record = json.loads((folder / "training_config.json").read_text())
-    assert record["config"] == config.to_dict() | {"dtype": "fp32", "optimizer": "muon"}
+    assert record["config"] == config.to_dict() | {"dtype": "fp32", "optimizer": "muon", "echoes": 1}
     assert record["provenance"]["machine"] and record["provenance"]["date"]
     assert record["result"]["validation"] == result.validation
     log = [json.loads(line) for line in (folder / "training_log.jsonl").read_text().splitlines()]

@@ -64,8 +64,8 @@ class TrainOptions(TextOptions):
     echoes: Annotated[
         int | None,
         _training(
-            "With --max-minutes: how often a text is learnt while the target's states of it are at hand, which saves "
-            "the target's time. Left out: 2, with a paper's recipe 1."
+            "With --max-minutes, without --features: how often a text is learnt while the target's states of it are at "
+            "hand, which saves the target's time. Left out: 2, with a paper's recipe 1."
         ),
     ] = None
     recipe: Annotated[

@@ -80,7 +80,10 @@ class FrontierSession:
         return self.cache.lengths
 
     def on(self, cache: KVCache) -> Self:
-        """The same session over another cache: of fixed shape (`clover.fixed_cache`), or of other sequences."""
+        """The same session over another cache: of fixed shape (`clover.fixed_cache`), or of other sequences.
+
+        What a session holds beside this, and does not make anew at each commit, it hands over itself.
+        """
         session = type(self).__new__(type(self))  # PyTorch 2.11 does not compile copy.copy
         session.draft, session.cache = self.draft, cache
         session.states, session.depth = self.states, self.depth

@@ -39,7 +39,7 @@ SYSTEMS = ("recall", "clover2", "clover1", "medusa", "eagle", "eagle3")
 PAPERS = ("clover1", "clover2", "eagle")
 COMPARED = ("recall", "clover2", "eagle")  # whose differences are small, so that they get a second seed
 _WIDE = "low_middle_high"  # the kind of store that serves drafts of two kinds
-_LEAST_BATCH = 512  # tokens of a forward pass that keep a CPU busy
+_PASS_TOKENS = 512, 4096  # of a forward pass on a GPU, at least and at most
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,18 @@ def plan_trainings(options: ChatRecipeOptions) -> list[Training]:
             if options.seeds or seed == 0 or (system in COMPARED and not fields and recipe == DEFAULT):
                 found.append(Training(system, recipe, seed, fields))
     return sorted(found, key=lambda one: (one.seed, one.recipe))  # a second seed comes after all others
+
+
+def pass_tokens(last_step: float, device: str) -> int | None:
+    """Tokens of a forward pass on a kind of device, if the last step wants so many; None for the training's own.
+
+    The budget is in tokens, not in minutes: on a GPU, passes larger than a step would only make fewer steps of it.
+
+    >>> [pass_tokens(size, "cuda") for size in (100.0, 612.4, 9000.0)], pass_tokens(612.4, "cpu")
+    ([512, 612, 4096], None)
+    """
+    least, most = _PASS_TOKENS
+    return None if device == "cpu" else min(max(least, round(last_step)), most)
 
 
 @dataclass(frozen=True)
@@ -291,9 +303,8 @@ class _ChatRecipe:
             **settings,
         )
         learnt = tokens * (1 - config.validation_share)
-        # The budget is in tokens, not in minutes: larger passes than the last step wants would only make fewer steps.
-        batch_tokens = max(_LEAST_BATCH, round(step_tokens(config, options.tokens)))
-        return replace(config, epochs=options.tokens / learnt, batch_tokens=batch_tokens)
+        size = pass_tokens(step_tokens(config, options.tokens), self.target.device.type)
+        return replace(config, epochs=options.tokens / learnt, batch_tokens=size)
 
     def _published(self, name: str) -> ChatDraftFacts | None:
         """The facts of a draft that an earlier run of the command has finished."""

@@ -1,7 +1,7 @@
 """Texts that are learnt again while the target's states of them are at hand.
 
-The target's pass is half of a step's time and more, and a draft learns from a text that it has met once nearly as much
-as from a new one (data echoing: Choi and others, 1907.05550). So a run with a budget of minutes learns more of it.
+A draft learns from a text that it has met once nearly as much as from a new one, without the target's pass over it
+(data echoing: Choi and others, 1907.05550). So a run with a budget of minutes learns more of it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from clover.train.learner import Known
 
-_TOKENS_BETWEEN = (
+_TOKENS_KEPT = (
     2**14
-)  # that are learnt, about, before a text comes again: at once it would teach nothing new
+)  # with padding; so a text comes again some steps later, where at once it would teach little
 
 
 @dataclass(eq=False)
 class _Step:
-    """The texts of a step, their tokens, and how often they are still to be learnt."""
+    """The texts of a step, their tokens with padding, and how often they are still to be learnt."""
 
     known: list[Known]
     tokens: int
@@ -29,25 +29,21 @@ class Echoes:
     """The texts of the last steps, each of which is learnt `times` times in all, in a random order."""
 
     def __init__(self, times: int, seed: int):
-        self._times, self._random = times, random.Random(seed)
+        self.times, self._random = times, random.Random(seed)
         self._steps: list[_Step] = []
-        self._due = 0  # steps that are to be learnt again before the next new one
 
     def add(self, known: list[Known]) -> None:
-        """Keep what has been learnt for the first time."""
-        if self._times == 1:
-            return
-        tokens = sum(int(batch.lengths.sum()) for batch, _ in known)
-        self._steps.append(_Step(known, tokens, self._times - 1))
-        if sum(step.tokens for step in self._steps) > _TOKENS_BETWEEN:
-            self._due = self._times - 1
+        """Keep what is learnt for the first time now."""
+        if self.times > 1:
+            tokens = sum(batch.tokens.numel() for batch, _ in known)
+            self._steps.append(_Step(known, tokens, self.times - 1))
 
     def take(self) -> list[Known] | None:
-        """What is to be learnt again now; None if new texts are."""
-        if not self._due:
+        """What is to be learnt again now, to make room, but not the last step; None if new texts are."""
+        earlier = self._steps[:-1]
+        if not earlier or sum(step.tokens for step in self._steps) <= _TOKENS_KEPT:
             return None
-        self._due -= 1
-        step = self._random.choice(self._steps)
+        step = self._random.choice(earlier)
         step.left -= 1
         if not step.left:
             self._steps.remove(step)

@@ -1,6 +1,6 @@
 """A training run from its first step, or from a checkpoint, to the finished draft.
 
-A run that is bounded by steps gives the same weights to the bit, however often it was stopped and resumed.
+A run that is bounded by steps alone gives the same weights to the bit, however often it was stopped and resumed.
 """
 
 import math
@@ -256,6 +256,7 @@ class _Run:
             "optimizer": optimizer_name(self.config, type(self.draft)),
             "dtype": "bf16" if learner.bf16 else "fp32",
             "batch_tokens": self._batch_tokens,
+            "echoes": self.echoes.times,
         }
         record = {
             "config": self.config.to_dict() | settled,
@@ -297,14 +298,14 @@ class _Run:
         return batches
 
     def _take_step(self) -> None:
-        known = self.echoes.take()
-        if known is None:
-            known = self.learner.look(self._next_batches())
-            self.echoes.add(known)
+        again = self.echoes.take()
+        known = self.learner.look(self._next_batches()) if again is None else again
         metrics = self.learner.step(known, self._rate(), self._depths())
         self.step += 1
         self.tokens += sum(int(batch.lengths.sum()) for batch, _ in known)
-        self.pending: HeadMetrics | None = metrics if self.pending is None else self.pending + metrics
+        if again is None:  # texts that are known would flatter what is shown
+            self.echoes.add(known)
+            self.pending: HeadMetrics | None = metrics if self.pending is None else self.pending + metrics
 
     def _report(self) -> None:
         """Log and show what was learnt since the last time; this waits for the device."""
