@@ -111,6 +111,6 @@ def test_a_float64_target_trains_float32_weights(own: bool, tmp_path: Path) -> N
     learner = Learner(TrainConfig(str(tmp_path), loss=LossConfig(0.5, 0.5, 0.5)), target, draft)
     sample = Sample(torch.arange(16).int(), torch.ones(16, dtype=torch.bool))
     batches = list(Batches([sample], 16, 400, seed=0).epoch())
-    first, second = (learner.summary(learner.step(learner.look(batches), rate=1.0)) for _ in range(2))
+    first, second = (learner.summary(learner.step(batches, rate=1.0)) for _ in range(2))
     assert second["loss"] < first["loss"]
     assert {weight.dtype for weight in draft.parameters()} == {torch.float32}

@@ -21,17 +21,7 @@ if TYPE_CHECKING:
 
 _DTYPES = {"bfloat16": "bf16", "float32": "fp32"}
 # Options that the training's configuration has, too; those that are left out keep the default they have there.
-_SAME = (
-    "max_steps",
-    "max_minutes",
-    "epochs",
-    "max_length",
-    "batch_tokens",
-    "step_tokens",
-    "echoes",
-    "system",
-    "seed",
-)
+_SAME = ("max_steps", "max_minutes", "epochs", "max_length", "batch_tokens", "step_tokens", "system", "seed")
 
 _given, _bound, _training = panel(), panel("How long"), panel("Training")
 
@@ -60,13 +50,6 @@ class TrainOptions(TextOptions):
     ] = None
     step_tokens: Annotated[
         int | None, _training("Tokens of an optimizer step at least. Left out: it grows with what is learnt.")
-    ] = None
-    echoes: Annotated[
-        int | None,
-        _training(
-            "With --max-minutes, without --features: how often a text is learnt while the target's states of it are at "
-            "hand, which saves the target's time. Left out: 2, with a paper's recipe 1."
-        ),
     ] = None
     recipe: Annotated[
         str,

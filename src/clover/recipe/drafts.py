@@ -101,7 +101,6 @@ def train_draft(
         max_length=WINDOW,
         batch_tokens=512,  # small steps learn more from the same text (docs/log.md)
         max_minutes=minutes,
-        echoes=1,  # the budget is many epochs
         lr=2e-3,
         dtype="bf16",
         loss=trainable_system(system).default_loss,

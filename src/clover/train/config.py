@@ -16,8 +16,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 _MAY_CHANGE = (
-    "output", "target", "data", "max_steps", "max_minutes", "epochs", "echoes", "save_every_minutes",
-    "writing_seconds",
+    "output", "target", "data", "max_steps", "max_minutes", "epochs", "save_every_minutes", "writing_seconds",
 )  # fmt: skip
 
 
@@ -45,8 +44,6 @@ class TrainConfig:
         clip: largest norm of the gradient, None for any; `clip_value` bounds each value of it instead.
         dtype: "bf16" (autocast; weights stay float32) or "fp32"; by default bf16 for a target in bfloat16.
         few_depths: share of `max_minutes` in which a draft with `few_depths_first` learns its first two depths alone.
-        echoes: how often a text is learnt while the target's states of it are at hand, with `max_minutes` and without
-            stored states (`train.echoes`).
         fit_vocabulary: whether a draft of a part of the vocabulary is left, at the end, the tokens that are worth their
             time (`drafts.vocabulary.worthwhile_size`).
         validation_share: share of the texts that is held out and only measured.
@@ -73,7 +70,6 @@ class TrainConfig:
     warm_up: Share = 0.02
     decay: Share = 0.3
     few_depths: Share = 0.6
-    echoes: Count = 2
     clip: Positive | None = 1.0
     clip_value: Positive | None = None
     dtype: Literal["bf16", "fp32"] | None = None

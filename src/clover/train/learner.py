@@ -26,9 +26,6 @@ from clover.train.schedule import peak_rate
 warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
 
 
-Known = tuple[Batch, Features]  # texts, and on the target's device what it says about them
-
-
 @dataclass(frozen=True)
 class Measured:
     """What a draft is right about in held-out texts.
@@ -76,22 +73,18 @@ class Learner:
         self.lr = peak_rate(config, type(draft), target.hidden_size)
         self.optimizers = make_optimizers(draft, config, self.lr)
 
-    def look(self, batches: Iterable[Batch]) -> list[Known]:
-        """What the target says about batches."""
-        return [(batch, self.features(batch.to(self.device))) for batch in batches]
-
-    def step(self, known: Sequence[Known], rate: float, depths: int | None = None) -> HeadMetrics:
-        """One optimizer step on all texts together, at `rate` times the peak learning rate.
+    def step(self, batches: Sequence[Batch], rate: float, depths: int | None = None) -> HeadMetrics:
+        """One optimizer step on all `batches` together, at `rate` times the peak learning rate.
 
         With `depths`, the draft's first ones alone are learnt and measured.
         """
         depths = depths or self.draft.trained_depths
         divisors = sum(
-            (count_positions(batch.predicted_mask, depths) for batch, _ in known), torch.zeros(depths)
+            (count_positions(batch.predicted_mask, depths) for batch in batches), torch.zeros(depths)
         ).to(self.device)
         metrics = None
-        for batch, features in known:
-            losses = self._learn(batch.to(self.device), features, divisors)
+        for batch in batches:
+            losses = self._learn(batch.to(self.device), divisors)
             losses.backward()
             metrics = losses.metrics if metrics is None else metrics + losses.metrics
         assert metrics is not None
@@ -113,8 +106,8 @@ class Learner:
         hits = torch.zeros(0 if self.draft.d2t is None else len(self.draft.d2t), dtype=torch.long)
         for batch in batches:
             batch = batch.to(self.device)
-            features = self.features(batch)
             with self._autocast():
+                features = self.features(batch)
                 outputs = self.draft.train_outputs(features.hidden_input.float(), batch.tokens, every)
                 divisors = count_positions(batch.predicted_mask, every)
                 parts.append(self._losses(batch, features, outputs, divisors).metrics)
@@ -128,9 +121,10 @@ class Learner:
         """Means per head, and their weighted sum `loss`, which is what is minimised."""
         return {"loss": metrics.loss(self.config.loss), **metrics.means()}
 
-    def _learn(self, batch: Batch, features: Features, divisors: Tensor) -> HeadLosses:
+    def _learn(self, batch: Batch, divisors: Tensor) -> HeadLosses:
         """The loss of the first depths, as many as there are divisors, from noisy states."""
         with self._autocast():
+            features = self.features(batch)
             hidden = self._noisy(features.hidden_input.float())
             outputs = self.draft.train_outputs(hidden, batch.tokens, len(divisors))
             return self._losses(batch, features, outputs, divisors)
@@ -159,8 +153,7 @@ class Learner:
         """What the target says about a batch on its device."""
         if self._stored is not None:
             return self._stored(batch)
-        with self._autocast():
-            return compute_features(self.target, batch.tokens, self.draft.config.hidden_state)
+        return compute_features(self.target, batch.tokens, self.draft.config.hidden_state)
 
     def _noisy(self, hidden: Tensor) -> Tensor:
         """With uniform noise (EAGLE-1; the option of Clover-2)."""

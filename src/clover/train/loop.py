@@ -40,7 +40,6 @@ from clover.report.progress import Progress
 from clover.report.provenance import Provenance
 from clover.target import TargetModel, tensors_fingerprint, weights_fingerprint
 from clover.train.config import TrainConfig
-from clover.train.echoes import Echoes
 from clover.train.learner import Learner
 from clover.train.progress import Log, describe, stop_requests
 from clover.train.record import LOG_FILE, RECORD_FILE
@@ -165,7 +164,6 @@ class _Run:
             check_store(self.texts, target, draft)
             stored = partial(self.texts.features, hidden_state=draft.config.hidden_state)
         self.learner = Learner(config, target, draft, stored)
-        self.echoes = Echoes(config.echoes if config.max_minutes and stored is None else 1, config.seed)
         self.step = self.tokens = 0
         self.seconds = 0.0  # spent before this process
         self.entry: dict[str, Any] = {}
@@ -256,7 +254,6 @@ class _Run:
             "optimizer": optimizer_name(self.config, type(self.draft)),
             "dtype": "bf16" if learner.bf16 else "fp32",
             "batch_tokens": self._batch_tokens,
-            "echoes": self.echoes.times,
         }
         record = {
             "config": self.config.to_dict() | settled,
@@ -298,14 +295,11 @@ class _Run:
         return batches
 
     def _take_step(self) -> None:
-        again = self.echoes.take()
-        known = self.learner.look(self._next_batches()) if again is None else again
-        metrics = self.learner.step(known, self._rate(), self._depths())
+        batches = self._next_batches()
+        metrics = self.learner.step(batches, self._rate(), self._depths())
         self.step += 1
-        self.tokens += sum(int(batch.lengths.sum()) for batch, _ in known)
-        if again is None:  # texts that are known would flatter what is shown
-            self.echoes.add(known)
-            self.pending: HeadMetrics | None = metrics if self.pending is None else self.pending + metrics
+        self.tokens += sum(int(batch.lengths.sum()) for batch in batches)
+        self.pending: HeadMetrics | None = metrics if self.pending is None else self.pending + metrics
 
     def _report(self) -> None:
         """Log and show what was learnt since the last time; this waits for the device."""

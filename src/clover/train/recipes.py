@@ -32,7 +32,7 @@ def named_recipe(name: str, system: str) -> tuple[dict[str, Any], dict[str, Any]
         raise UserError(f"the recipe of {system}'s paper is not known; leave --recipe out")
     fields = asdict(paper)
     own = fields.pop("options")
-    settings = {"optimizer": "adamw", "clip": None, "few_depths": 0.0, "echoes": 1, **fields}
+    settings = {"optimizer": "adamw", "clip": None, "few_depths": 0.0, **fields}
     return settings, {"draft_vocab_size": None, **own}
 
 
