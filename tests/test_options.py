@@ -1,9 +1,11 @@
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import pytest
 import typer
+from typer.models import OptionInfo
 from typer.testing import CliRunner
 
 from clover.options import ModelOptions, command_line, takes_options
@@ -50,3 +52,18 @@ def test_a_command_line_chooses_the_same_options() -> None:
     expected = "clover work 'a b' --target t --batch-size 8 --batch-size 2 --quiet --json x.json"
     assert command_line("work", GIVEN, "files") == expected
     assert command_line("work", WorkOptions(), "files") == "clover work"
+
+
+def test_every_option_has_its_name() -> None:
+    """Left to itself, typer 0.27 calls an option --DTYPE whose metavar is that."""
+
+    def work(options: WorkOptions) -> None: ...
+
+    parameters = signature(takes_options(work)).parameters.values()
+    said = {one.name: get_args(one.annotation)[1] for one in parameters}
+    # The first of several names that are given stands where a default would.
+    named = {
+        name: one.param_decls or one.default for name, one in said.items() if isinstance(one, OptionInfo)
+    }
+    assert named["dtype"] == ("--dtype",) and named["batch_size"] == ("--batch-size",)
+    assert ... not in named.values() and "file" not in named

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
-from typer.models import OptionInfo
 
 USER_ERROR, INTERRUPTED = 2, 130  # exit codes
 _SHORT = {int: "N", Path: "FILE"}  # what values are called in the help
@@ -199,7 +198,7 @@ def _parameter(field: Field[Any], hint: Any) -> Parameter:
     if said.metavar is None:
         said.metavar = next((short for one, short in _SHORT.items() if one in kinds), None)
     # Named here: typer adds --no-NAME to switches, and 0.27 takes a metavar that equals the name in capitals for it.
-    if isinstance(said, OptionInfo) and said.default is ...:
+    if isinstance(said, typer.models.OptionInfo) and said.default is ...:
         said.param_decls = (f"--{name.replace('_', '-')}",)
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, said])
 
