@@ -33,13 +33,12 @@ from clover.report.progress import Progress
 from clover.target import TargetModel, weights_fingerprint
 from clover.train import TrainConfig, draft_fields, named_recipe, prepare
 from clover.train.recipes import DEFAULT, PAPER
-from clover.train.schedule import peak_rate, step_tokens
+from clover.train.schedule import pass_tokens, peak_rate, step_tokens
 
 SYSTEMS = ("recall", "clover2", "clover1", "medusa", "eagle", "eagle3")
 PAPERS = ("clover1", "clover2", "eagle")
 COMPARED = ("recall", "clover2", "eagle")  # whose differences are small, so that they get a second seed
 _WIDE = "low_middle_high"  # the kind of store that serves drafts of two kinds
-_PASS_TOKENS = 512, 4096  # of a forward pass on a GPU, at least and at most
 
 
 @dataclass(frozen=True)
@@ -90,16 +89,17 @@ def plan_trainings(options: ChatRecipeOptions) -> list[Training]:
     return sorted(found, key=lambda one: (one.seed, one.recipe))  # a second seed comes after all others
 
 
-def pass_tokens(last_step: float, device: str) -> int | None:
+def batch_tokens(last_step: float, device: str) -> int | None:
     """Tokens of a forward pass on a kind of device, if the last step wants so many; None for the training's own.
 
     The budget is in tokens, not in minutes: on a GPU, passes larger than a step would only make fewer steps of it.
 
-    >>> [pass_tokens(size, "cuda") for size in (100.0, 612.4, 9000.0)], pass_tokens(612.4, "cpu")
+    >>> [batch_tokens(size, "cuda") for size in (100.0, 612.4, 9000.0)], batch_tokens(612.4, "cpu")
     ([512, 612, 4096], None)
     """
-    least, most = _PASS_TOKENS
-    return None if device == "cpu" else min(max(least, round(last_step)), most)
+    if device == "cpu":
+        return None
+    return min(max(pass_tokens("cpu"), round(last_step)), pass_tokens(device))
 
 
 @dataclass(frozen=True)
@@ -303,7 +303,7 @@ class _ChatRecipe:
             **settings,
         )
         learnt = tokens * (1 - config.validation_share)
-        size = pass_tokens(step_tokens(config, options.tokens), self.target.device.type)
+        size = batch_tokens(step_tokens(config, options.tokens), self.target.device.type)
         return replace(config, epochs=options.tokens / learnt, batch_tokens=size)
 
     def _published(self, name: str) -> ChatDraftFacts | None:

@@ -43,7 +43,7 @@ from clover.train.config import TrainConfig
 from clover.train.learner import Learner
 from clover.train.progress import Log, describe, stop_requests
 from clover.train.record import LOG_FILE, RECORD_FILE
-from clover.train.schedule import optimizer_name, rate, spent, step_tokens
+from clover.train.schedule import optimizer_name, pass_tokens, rate, spent, step_tokens
 from clover.train.unfinished import (
     RunState,
     check_unfinished,
@@ -58,7 +58,6 @@ _SCALE_BATCHES, _SCALE_TOKENS = 8, 64  # tokens of each
 _COUNTED_TOKENS = 2**18  # of which the most frequent are found, for a draft that proposes from a part of all
 _VALIDATION_TOKENS, _VALIDATION_SHARE = (2**11, 2**15), 1 / 16  # at least, at most; of what was learnt
 _FEW_DEPTHS = 2
-_BATCH_TOKENS = {"cpu": 512}  # of a forward pass, by kind of device; 4,096 on others
 
 
 @dataclass(frozen=True)
@@ -273,7 +272,7 @@ class _Run:
 
     @property
     def _batch_tokens(self) -> int:
-        return self.config.batch_tokens or _BATCH_TOKENS.get(self.target.device.type, 4096)
+        return self.config.batch_tokens or pass_tokens(self.target.device.type)
 
     def _learnt_first(self) -> Iterator[Sample]:
         """The texts that come first, as one sample per batch."""

@@ -8,6 +8,7 @@ from clover.train.config import TrainConfig
 
 _RATES = {"muon": 0.064, "adamw": 0.024}  # peak rates, times the root of the hidden size (docs/log.md)
 _STEP_GROWTH = 0.5  # tokens of a step per root of the tokens learnt
+_PASS_TOKENS, _GPU_PASS_TOKENS = {"cpu": 512}, 4096  # of a forward pass, by kind of device
 _START = 1e-3  # share at which the warm-up is taken to begin, so that the first step is not wasted
 
 
@@ -18,6 +19,11 @@ def step_tokens(config: TrainConfig, tokens: int) -> float:
     the model (2410.21676, §4); so a short run takes many small steps, and a long one ends with large ones.
     """
     return config.step_tokens or _STEP_GROWTH * math.sqrt(tokens)
+
+
+def pass_tokens(device: str) -> int:
+    """Tokens of a forward pass that keep a kind of device busy."""
+    return _PASS_TOKENS.get(device, _GPU_PASS_TOKENS)
 
 
 def optimizer_name(config: TrainConfig, kind: type[DraftModel]) -> Literal["muon", "adamw"]:
