@@ -5,6 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
 from clover import regenerate
 from clover.drafts import Clover1Draft, Clover2Draft, RecallDraft
@@ -235,6 +238,50 @@ def test_the_recipe_of_the_paper_is_shown_and_options_beside_it_win(train: Calla
     assert config["loss"] == asdict(Clover2Draft.paper_loss)
     assert config["draft"] == {"draft_vocab_size": None, **paper.options, "num_heads": 2}
     assert all(f"{name} " in shown for name in ("lr", "clip_value", "warm_up", *paper.options))
+
+
+def test_a_training_goes_on_from_a_trained_draft(
+    train: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def learnt(name: str) -> tuple[dict, dict[str, Tensor]]:
+        folder = tmp_path / name
+        return json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+
+    monkeypatch.setattr("clover.drafts.vocabulary._LARGE", 64)
+    assert train("--system", "medusa", "--heads", 2).code == 0
+    (tmp_path / "draft").rename(tmp_path / "first")
+    assert train("--start-from", tmp_path / "first", "--lr", 1e-9, "--set", "draft_vocab_size=70").code == 0
+    (before, old), (after, new) = learnt("first"), learnt("draft")
+    assert (after["model_type"], after["num_heads"]) == ("medusa", 2)
+    assert (before.pop("draft_vocab_size"), after.pop("draft_vocab_size")) == (64, 70)
+    assert before == after
+    old_tokens, new_tokens = old.pop("d2t"), new.pop("d2t")
+    both = [token for token in old_tokens.tolist() if token in new_tokens]
+    assert len(both) > 50
+    for name in (rows := [name for name in old if "lm_head" in name]):
+        here, there = (torch.isin(tokens, torch.tensor(both)) for tokens in (old_tokens, new_tokens))
+        torch.testing.assert_close(
+            old.pop(name)[..., here, :], new.pop(name)[..., there, :], atol=1e-6, rtol=0
+        )
+    assert rows
+    torch.testing.assert_close(old, new, atol=1e-6, rtol=0)
+    config = json.loads((tmp_path / "draft" / "training_config.json").read_text())["config"]
+    assert config["start_from"] == str(tmp_path / "first")
+
+
+def test_what_a_draft_to_go_on_from_cannot_become_is_named(train: Callable, tmp_path: Path) -> None:
+    assert train("--heads", 2).code == 0
+    (tmp_path / "draft").rename(tmp_path / "first")
+    for start, flags, problem in (
+        ("first", ["--heads", 3], "has num_heads = 2, and keeps it; 3 takes a new draft"),
+        ("first", ["--system", "medusa"], "is a draft of recall, not of medusa"),
+        ("first", ["--set", "depth=2"], "recall has no option 'depth'"),
+        ("none", [], "none: no such directory"),
+    ):
+        code, out, err = train("--start-from", tmp_path / start, *flags)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert problem in err
+    assert train("--start-from", tmp_path / "first", "--heads", 2).code == 0
 
 
 @pytest.mark.parametrize(

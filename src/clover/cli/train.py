@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 _DTYPES = {"bfloat16": "bf16", "float32": "fp32"}
 # Options that the training's configuration has, too; those that are left out keep the default they have there.
-_SAME = ("max_steps", "max_minutes", "epochs", "max_length", "batch_tokens", "step_tokens", "system", "seed")
+_SAME = (
+    "max_steps", "max_minutes", "epochs", "max_length", "batch_tokens", "step_tokens", "start_from", "seed",
+)  # fmt: skip
 
 _given, _bound, _training = panel(), panel("How long"), panel("Training")
 
@@ -74,10 +76,22 @@ class TrainOptions(TextOptions):
             "size."
         ),
     ] = None
+    start_from: Annotated[
+        str | None,
+        _training(
+            "A trained draft to go on from, such as smollm2/recall; it keeps its system and its configuration. Left "
+            "out: a new draft.",
+            metavar="DRAFT",
+        ),
+    ] = None
     system: Annotated[
-        str,
-        _training("Draft system: recall, clover2, clover1, medusa, eagle, eagle3 or hydra.", metavar="NAME"),
-    ] = "recall"
+        str | None,
+        _training(
+            "Draft system: recall, clover2, clover1, medusa, eagle, eagle3 or hydra. Left out: that of --start-from, "
+            "or recall.",
+            metavar="NAME",
+        ),
+    ] = None
     draft_options: Annotated[
         tuple[str, ...],
         _training(
@@ -140,18 +154,30 @@ def train(given: TrainOptions) -> None:
     _report(config, result)
 
 
+def _system(given: TrainOptions) -> str:
+    """The system that is named, or that of the draft to go on from."""
+    from clover.assets import draft_place
+    from clover.drafts.loading import system_of
+
+    if given.system is not None or given.start_from is None:
+        return given.system or "recall"
+    return system_of(draft_place(given.start_from))
+
+
 def _config(given: TrainOptions) -> "TrainConfig":
     """The training that the options ask for; what a recipe has set is shown."""
     from clover.train import TrainConfig, named_recipe
 
-    settings, fields = named_recipe(given.recipe, given.system)
+    system = _system(given)
+    settings, fields = named_recipe(given.recipe, system)
     dtype: Any = _DTYPES.get(given.dtype or "", given.dtype)
     config = TrainConfig(
         output=str(given.output),
         target=given.target or "embedded",
         data=given.files or (str(given.features),),
+        system=system,
         draft=fields | _draft_options(given),
-        loss=_loss(given),
+        loss=_loss(given, system),
         **settings | _present(given, *_SAME, "optimizer", "lr") | {"dtype": dtype},
     )
     if settings:
@@ -173,13 +199,13 @@ def _draft_options(given: TrainOptions) -> dict[str, Any]:
     return draft_fields(given.draft_options) | _present(given, "hidden_state") | heads
 
 
-def _loss(given: TrainOptions) -> "LossConfig":
+def _loss(given: TrainOptions, system: str) -> "LossConfig":
     from clover.drafts.loading import trainable_system
 
-    kind, name = trainable_system(given.system), given.loss or given.recipe
+    kind, name = trainable_system(system), given.loss or given.recipe
     losses = kind.losses()
     if name not in losses:
-        raise UserError(f"--loss is {name!r}; for {given.system} it must be one of {', '.join(losses)}")
+        raise UserError(f"--loss is {name!r}; for {system} it must be one of {', '.join(losses)}")
     return replace(losses[name], **_present(given, "regression_weight", "likely_tokens_only"))
 
 

@@ -72,6 +72,11 @@ def load_unbound(name_or_path: str | os.PathLike[str]) -> DraftModel:
     return _loaded(name, system, getattr(torch, described.get("dtype") or "float32"))
 
 
+def system_of(name_or_path: str | os.PathLike[str]) -> str:
+    """The name of the system that a draft is of; UserError if no draft is there, or its config.json is damaged."""
+    return str(_checked(os.fspath(name_or_path))[0]["model_type"])
+
+
 def trainable_system(name: str) -> type[DraftModel]:
     """The class of a draft system by its name; UserError if there is no such system, or it has nothing to train."""
     known = ", ".join(sorted(name for name, system in SYSTEMS.items() if system.trainable))

@@ -28,6 +28,7 @@ class TrainConfig:
         output: directory of the finished draft; `<output>.training` holds the log and the checkpoint meanwhile.
         target, data, system, draft: where the target and the texts came from, the draft system and its options, kept
             for the record.
+        start_from: a trained draft of the system whose weights are the starting values, kept for the record.
         max_length: longest window of text in tokens; never more than the target's context.
         batch_tokens: tokens of one forward pass at most, padding counted, unless one text is longer; None for a size
             that keeps the device busy.
@@ -56,6 +57,7 @@ class TrainConfig:
     data: tuple[str, ...] = ()
     system: str = "recall"
     draft: dict[str, Any] = field(default_factory=dict)
+    start_from: str | None = None
     max_length: Count = 2048
     batch_tokens: Count | None = None
     step_tokens: Count | None = None

@@ -7,14 +7,17 @@ from typing import Any
 
 import torch
 
-from clover.drafts import DraftModel
+from clover.assets import draft_place
+from clover.drafts import DraftModel, load_usable
+from clover.drafts.config import check_names, check_options
 from clover.drafts.loading import trainable_system
-from clover.drafts.vocabulary import default_size
+from clover.drafts.vocabulary import check_size, default_size, frequent_tokens
 from clover.errors import UserError
 from clover.target import TargetModel
 from clover.train.config import TrainConfig
 
 DEFAULT, PAPER = RECIPES = ("default", "paper")
+_MAY_DIFFER = ("draft_vocab_size", "copy_shares")  # from those of the draft that a training goes on from
 
 
 def named_recipe(name: str, system: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -50,11 +53,40 @@ def _with_vocabulary(config: TrainConfig, vocab_size: int) -> TrainConfig:
 def prepare(config: TrainConfig, target: TargetModel) -> tuple[TrainConfig, DraftModel]:
     """The training with the part of the vocabulary that a large one is learnt by, and a draft with starting values.
 
-    The seed decides the starting values. UserError if the draft's options or the target do not fit the system.
+    They are those of the trained draft `config.start_from`, or else the seed decides them. UserError if the draft's
+    options or the target do not fit the system, or there is no such trained draft.
     """
     config = _with_vocabulary(config, target.vocab_size)
     torch.manual_seed(config.seed)
+    if config.start_from is not None:
+        return config, _trained(config, config.start_from, target)
     return config, trainable_system(config.system).from_target(target, **config.draft)
+
+
+def _trained(config: TrainConfig, name: str, target: TargetModel) -> DraftModel:
+    """A trained draft to go on from, in float32 or the target's wider dtype.
+
+    It proposes from as many tokens as a new draft: its own and some others, until the texts decide.
+    """
+    draft: Any = load_usable(draft_place(name), target)
+    if draft.config.model_type != config.system:
+        raise UserError(f"{name} is a draft of {draft.config.model_type}, not of {config.system}")
+    check_names(draft.config_class, config.draft)
+    check_options(draft.config_class, config.draft, name)
+    for option, value in config.draft.items():
+        known = getattr(draft.config, option)
+        if option in _MAY_DIFFER:
+            setattr(draft.config, option, value)
+        elif known != value:
+            raise UserError(f"{name} has {option} = {known!r}, and keeps it; {value!r} takes a new draft")
+    draft.to(torch.promote_types(target.dtype, torch.float32))
+    if (size := draft.config.draft_vocab_size) is not None or draft.d2t is not None:
+        size = target.vocab_size if size is None else size
+        check_size(size, target.vocab_size)
+        first = torch.zeros(target.vocab_size, dtype=torch.long)
+        first[slice(None) if draft.d2t is None else draft.d2t.cpu()] = 1
+        draft.reduce_vocabulary(frequent_tokens(first, size))
+    return draft
 
 
 def draft_fields(given: Iterable[str]) -> dict[str, Any]:
