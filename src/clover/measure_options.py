@@ -65,7 +65,7 @@ class EvaluateOptions(options.ModelOptions):
         typer.Argument(
             metavar="FILE",
             help="Prompts: Spec-Bench, MT-bench, HumanEval, GSM8K, other .json and .jsonl, .txt with one per line; "
-            ".py and other texts are cut into prompts. Left out: code prompts.",
+            ".py and other texts are cut into prompts. Left out: code, for smollm2 questions of MT-bench.",
         ),
     ] = ()
     draft: options.Draft = None

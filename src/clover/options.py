@@ -107,11 +107,13 @@ Seed = Annotated[int, _sampling("The same seed draws the same text.", min=0, max
 Files = Annotated[
     tuple[str, ...],
     typer.Argument(
-        metavar="FILE", help="Prompts, in the files that `clover evaluate` takes. Left out: code prompts."
+        metavar="FILE",
+        help="Prompts, in the files that `clover evaluate` takes. Left out: code, for smollm2 MT-bench.",
     ),
 ]
 Prompts = Annotated[
-    Path | None, option("Prompts, as `clover evaluate` takes them. Left out: held-out code prompts.")
+    Path | None,
+    option("Prompts, as `clover evaluate` takes them. Left out: held-out code, for smollm2 MT-bench."),
 ]
 MaxPrompts = Annotated[int, option("Most prompts, spread over their groups.", min=1)]
 MaxMinutes = Annotated[

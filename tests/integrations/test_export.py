@@ -82,7 +82,7 @@ def test_the_speculators_file_names_method_and_verifier(tmp_path, run_clover):
     assert config["speculators_model_type"] == "recall"
     described = config["speculators_config"]
     assert described["verifier"] == {"name_or_path": "some/target", "architectures": ["LlamaForCausalLM"]}
-    assert described["proposal_methods"] == [{"proposal_type": "greedy", "speculative_tokens": 5}]
+    assert described["proposal_methods"] == [{"proposal_type": "greedy", "speculative_tokens": 2}]
 
 
 def test_without_a_target_the_speculators_file_names_none_as_the_help_says(tmp_path, run_clover):

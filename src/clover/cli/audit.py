@@ -8,7 +8,7 @@ from clover.options import takes_options
 
 @takes_options
 def audit(options: AuditOptions) -> None:
-    """Prove on this machine that speculative decoding leaves the output unchanged, before it goes live.
+    """Look on this machine for any way in which speculative decoding changes the output, before it goes live.
 
     Exits with 0 if it does, near-ties of rounding aside, and with 1 if not.
     """

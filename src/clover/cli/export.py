@@ -49,7 +49,7 @@ def export(
     directory: Folder,
     to: To,
     target: Target = None,
-    draft_tokens: DraftTokens = 5,
+    draft_tokens: DraftTokens = 2,
     overwrite: options.Overwrite = False,
 ) -> None:
     """Write a draft for another engine; its weights stay as they are. See docs/vllm.md for how to serve it."""

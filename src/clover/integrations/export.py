@@ -19,7 +19,7 @@ _SPECULATORS = "0.9.0"  # the release of the library whose schema the tests chec
 
 
 def export(
-    to: str, draft: str, output: Path, target: str | None = None, drafted: int = 5, overwrite: bool = False
+    to: str, draft: str, output: Path, target: str | None = None, drafted: int = 2, overwrite: bool = False
 ) -> str | None:
     """Write a draft's directory for another engine: "vllm", or "speculators", the convention of that library.
 
