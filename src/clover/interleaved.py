@@ -117,7 +117,10 @@ class TimedDecoding:
         self._acceptances = [Acceptance() for _ in batch]
 
     def advance(self, seconds: float = float("inf")) -> Run | None:
-        """Decode for about so many seconds, to the end of a step; returns the whole once there is no more to do."""
+        """Decode for about so many seconds, and until some text has its next tokens.
+
+        Returns the whole once there is no more to do.
+        """
         wait_for(self._device)
         started = time.perf_counter()
         for event in self._events:

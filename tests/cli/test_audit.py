@@ -139,6 +139,19 @@ def test_only_trees_of_a_draft_need_one(
     assert facts(with_lookup, run_clover, tmp_path)[1]["draft"] == "lookup"
 
 
+def test_a_draft_without_weights_is_audited_in_all_its_trees(
+    run_clover: Callable, arguments: list[object], tmp_path: Path
+) -> None:
+    data, flags = tmp_path / "audit.json", arguments[: arguments.index("--tree")]
+    flags[flags.index("--draft") + 1] = "lookup"
+    done = run_clover(*flags, "--temperature", 0, "--max-prompts", 1, "--json", data)
+    assert done.code == 0, done.out + done.err
+    found = json.loads(data.read_text())
+    assert found["draft"] == "lookup"
+    ways = {way["name"].split(",")[0] for way in found["parts"][0]["ways"]}
+    assert ways == {"plain", "auto", "chain:4", "lookup"}  # the chain is the draft's own tree
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

@@ -168,7 +168,7 @@ def _exact(options: AuditOptions, draft: str | None) -> dict[str, Engine]:
 
 
 def _trees(options: AuditOptions) -> tuple[str, ...]:
-    return options.trees or ((LOOKUP,) if options.draft == LOOKUP else ("auto", "draft", LOOKUP))
+    return options.trees or ("auto", "draft", LOOKUP)
 
 
 def _draft(options: AuditOptions, target: TargetModel) -> str | None:
@@ -176,8 +176,7 @@ def _draft(options: AuditOptions, target: TargetModel) -> str | None:
     if {local.PLAIN, LOOKUP}.issuperset(_trees(options)):
         return None
     place = assets.draft_place(options.draft, None if options.target is None else target)
-    if place != LOOKUP:
-        load_usable(place, target)  # an engine would decode plainly without a word about it in the report
+    load_usable(place, target)  # an engine would decode plainly without a word about it in the report
     return place
 
 

@@ -1,12 +1,10 @@
 """From a tree's name to what grows it."""
 
-from clover.drafting.base import PLAIN_DRAFTER, Drafter
+from clover.drafting.base import Drafter
 from clover.drafting.budget import BudgetDrafter
 from clover.drafting.drawn import DrawnDrafter
-from clover.drafting.prompt_lookup import LOOKUP, LOOKUP_LENGTH, LookupDrafter
 from clover.drafting.rerank import RerankDrafter
 from clover.drafting.static import ConfidentDrafter, StaticDrafter
-from clover.drafting.tuning import PLAIN
 from clover.drafts import DraftModel
 from clover.tree import BudgetTree, ConfidentChain, DrawnTree, RerankTree, Tree, parse_tree
 
@@ -14,13 +12,9 @@ from clover.tree import BudgetTree, ConfidentChain, DrawnTree, RerankTree, Tree,
 def make_drafter(draft: DraftModel, tree: Tree | str | None = None) -> Drafter:
     """Make what grows `tree` from the draft; UserError if a static tree is deeper than the draft goes.
 
-    `tree` is a tree, or its name: "plain", "lookup" (prompt lookup) or what `parse_tree` reads; when left out the one
-    that the draft's configuration names, as deep as the draft goes.
+    `tree` is a tree, or a name that `parse_tree` reads; when left out the one that the draft's configuration names, as
+    deep as the draft goes.
     """
-    if tree == PLAIN:
-        return PLAIN_DRAFTER
-    if tree == LOOKUP:
-        return LookupDrafter(LOOKUP_LENGTH)
     if tree is None:
         return StaticDrafter(draft, draft.config.tree_shape.cut(draft.max_depth))
     tree = parse_tree(tree) if isinstance(tree, str) else tree

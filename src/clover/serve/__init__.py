@@ -1,1 +1,1 @@
-"""An OpenAI-compatible HTTP server on the engine (docs/serving.md). `run.serve` starts it."""
+"""An OpenAI-compatible HTTP server on the engine (docs/serving.md). `run.run` starts it."""
