@@ -38,6 +38,14 @@ def test_a_clean_engine_is_clean(target: TracedTarget) -> None:
     assert 0 < max(way.worst for way in found.ways) < found.noise.most / 2
 
 
+def test_texts_that_may_differ_are_not_counted_as_compared(target: TracedTarget) -> None:
+    ways = {way.name: way.tokens for way in audit_of(target, ("chain:4", "drawn:clover2"), (2,)).run().ways}
+    for name, tokens in ways.items():
+        if name.startswith("drawn:clover2"):
+            whole = ways[name.replace("drawn:clover2", "chain:4")]
+            assert tokens == whole if name.endswith("greedy") else tokens < whole
+
+
 @pytest.mark.parametrize(("factor", "off"), [(1.0, False), (1.001, True)])
 def test_a_copy_of_the_model_that_is_off_is_found(
     factor: float, off: bool, monkeypatch: pytest.MonkeyPatch

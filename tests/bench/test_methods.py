@@ -36,6 +36,7 @@ def test_all_methods_write_the_same(target: TargetModel, draft: str) -> None:
     assert [one.drafts for one in methods] == [False, True, True, True, True, False, False, False]
     assert [one.nodes for one in methods][3:] == [4, 3, None, None, None]
     assert methods[0].nodes == 1 and methods[1].nodes is None
+    assert make_method("lookup", target, draft, None).nodes is None  # the root alone where nothing repeats
     assert len({one.label for one in methods}) == 8
 
 

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from clover.engine.text import Detokenizer
+from clover.engine.text import Detokenizer, token_name
 from tests.data.tokenizers import make_tokenizer
 
 TOKENIZER = make_tokenizer()
@@ -116,3 +116,13 @@ def test_a_space_between_prompt_and_text_is_kept() -> None:
 def test_without_a_tokenizer_there_is_no_text() -> None:
     detokenizer = Detokenizer(None, ("x",))
     assert detokenizer.push([3]) + detokenizer.finish() == ""
+
+
+def test_a_token_is_named_as_it_reads_amid_others() -> None:
+    inner = Tokenizer(models.WordLevel({"▁the": 0, "the": 1, "s": 2, "<0xC3>": 3}, unk_token="s"))
+    inner.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
+    assert tokenizer.decode([0]) == "the"
+    assert [token_name(tokenizer, token) for token in range(4)] == [" the", "the", "s", "\ufffd"]

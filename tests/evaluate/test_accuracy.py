@@ -227,7 +227,14 @@ def test_shares_have_errors_over_texts() -> None:
     assert nothing.shares(nothing.forced)[0][0].value == 0.0
 
 
-def test_long_texts_are_cut_and_prompts_are_not_predicted() -> None:
+def test_a_text_is_one_with_its_prompt_however_long_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clover.evaluate.accuracy._WINDOW", 8)
+    samples = [as_sample([3] * 14, range(7, 12)), as_sample([3], [4, 5])]
+    lengths = [length for batch in text_batches(tiny_target(), samples) for length in batch.lengths.tolist()]
+    assert sorted(lengths) == [3, 19]
+
+
+def test_prompts_are_not_predicted() -> None:
     samples = [as_sample([3, 4, 5, 6], range(7, 23)), as_sample([3], [4, 5])]
     (batch,) = text_batches(tiny_target(), samples)
     found = measure_heads(tiny_target(), tiny_draft(), [batch])

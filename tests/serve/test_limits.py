@@ -4,6 +4,7 @@ vanish.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import resource
@@ -14,17 +15,20 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from clover.api import Clover
 from clover.cache import KVCache
+from clover.engine import Request
 from clover.engine.batch import Batch, PrefixCache
 from clover.engine.sequences import RunningSequence
 from clover.serve.answers import Answer
+from clover.serve.errors import ApiError
 from clover.serve.options import ServerOptions
-from clover.serve.worker import Stream
+from clover.serve.worker import Step, Stream
 from tests.serve.live import Live, engines_held, serving, wait_for
 
 KEY = "sésame"
@@ -307,3 +311,17 @@ def test_a_request_that_takes_too_long_is_ended(tiny_model: Clover) -> None:
         *_, last = live.events("/v1/completions", LONG)
         assert last["error"]["code"] == "timeout"
         live.until_idle()
+
+
+def test_a_text_that_has_ended_is_told_though_its_time_is_over() -> None:
+    ended: Any = Step(0, SimpleNamespace(generation=object()), 0.0)  # type: ignore[arg-type]
+    worker: Any = SimpleNamespace(release=lambda tickets: None)
+
+    async def read() -> list[list[Step]]:
+        lane: Any = None
+        stream = Stream(worker, [Request((1,), 1)], lane, 60.0, time.perf_counter())
+        stream.put(ended)
+        stream.fail(ApiError(408, "it took longer than 60 s", "timeout"))
+        return [await stream.take(), await stream.take()]
+
+    assert asyncio.run(read()) == [[ended], []]

@@ -134,7 +134,8 @@ def compare(
     Args:
         same_text: per request, whether its tokens have to be those of the reference.
     """
-    way = Way(name, sum(map(len, traced.texts)), traced.acceptance.tau)
+    compared = sum(len(text) for text, same in zip(traced.texts, same_text, strict=True) if same)
+    way = Way(name, compared, traced.acceptance.tau)
     changed, scaled = 0, []
     prompts = list(dict.fromkeys(request.prompt for request in requests))  # some are there more than once
     for number, (request, old, new) in enumerate(zip(requests, reference, traced.texts, strict=True)):

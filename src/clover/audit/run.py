@@ -124,7 +124,7 @@ def _remote(options: AuditOptions, progress: Progress) -> Report:
         "plain_server": options.plain_server or "the same, without speculation",
     }
     origin = _provenance(options, torch.device("cpu"), torch.float32)
-    return make_report([found], origin, [*facts.items(), _run_fact(options, len(texts))], repr)
+    return make_report([found], origin, [*facts.items(), _run_fact(options, len(texts))], _shown)
 
 
 def _local(options: AuditOptions, progress: Progress) -> Report:
@@ -248,7 +248,14 @@ def _run_fact(options: AuditOptions, prompts: int) -> tuple[str, str]:
 
 
 def _token_name(target: TargetModel, token: int | str) -> str:
-    if token == ENDED:
-        return "the end"
     tokenizer: Any = target.tokenizer
-    return repr(tokenizer.decode([token]))
+    return _shown(token if token == ENDED else tokenizer.decode([token]))
+
+
+def _shown(token: int | str) -> str:
+    """A token's text as reports have it.
+
+    >>> _shown(" a"), _shown(ENDED)
+    ("' a'", 'the end')
+    """
+    return "the end" if token == ENDED else repr(token)

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from clover.api import load
+from clover.drafting.prompt_lookup import LOOKUP as PROMPT_LOOKUP
 from clover.engine import Engine
 from clover.integrations.generate import TransformersGenerate
 from clover.interleaved import Decode, decode
@@ -37,7 +38,8 @@ class Method:
     def nodes(self) -> int | None:
         """Tokens that every step verifies per text, root included; None where steps differ, or are not ours."""
         tree = self.tree or ""
-        varies = self.name == AUTO or (tree.startswith("chain:") and tree.count(":") > 1)
+        chosen = AUTO in (self.name, tree) or tree == PROMPT_LOOKUP
+        varies = chosen or (tree.startswith("chain:") and tree.count(":") > 1)
         return None if self.engine is None or varies else self.engine.policy.max_nodes
 
     def refusal(self, batch_size: int) -> str | None:
@@ -54,7 +56,7 @@ class Method:
 def of_engine(name: str, engine: Engine, tree: str | None = None) -> Method:
     """A method of ours."""
     label = (
-        "prompt lookup (ours)" if tree == "lookup" else system_name(name)
+        "prompt lookup (ours)" if tree == PROMPT_LOOKUP else system_name(name)
     )  # a draft system has that name, too
     return Method(name, label, partial(decode, engine), engine, tree)
 

@@ -75,3 +75,12 @@ class Detokenizer:
         piece = self.text[self._released : end]
         self._released = max(self._released, end)
         return piece
+
+
+def token_name(tokenizer: Any, token: int) -> str:
+    """The text of one token amid others, by a transformers tokenizer; half a character is "\ufffd".
+
+    Some tokenizers (Llama-2's, for one) leave out the space before a token that stands first.
+    """
+    alone = tokenizer.decode([token])
+    return tokenizer.decode([token, token])[len(alone) :]

@@ -76,8 +76,8 @@ class HeadAccuracy:
 
 
 def text_batches(target: TargetModel, samples: Sequence[Sample]) -> list[Batch]:
-    """Texts in batches, the same for every draft; those longer than 2,048 tokens are cut."""
-    window = min(_WINDOW, target.longest_run)
+    """Texts in batches, the same for every draft; whole, because a part would have lost its prompt."""
+    window = min(max(_WINDOW, *(len(sample.tokens) for sample in samples)), target.longest_run)
     return list(Batches(samples, window, max(_BATCH_TOKENS, window), seed=0).epoch())
 
 

@@ -11,6 +11,7 @@ from operator import add
 from typing import Any
 
 from clover.engine import Generation, Request, TokenLogprobs
+from clover.engine.text import token_name
 from clover.metrics import Acceptance
 from clover.serve.asking import Asked
 from clover.serve.speculation import Speculation
@@ -124,8 +125,8 @@ class Answer:
     def _logprobs(self, number: int, piece: _Piece) -> dict[str, Any] | None:
         if not piece.logprobs:
             return None
-        names = [self._tokenizer.decode([token]) for token in piece.tokens]
-        tops = [[(self._tokenizer.decode([t]), value) for t, value in one.top] for one in piece.logprobs]
+        names = [token_name(self._tokenizer, token) for token in piece.tokens]
+        tops = [[(token_name(self._tokenizer, t), value) for t, value in one.top] for one in piece.logprobs]
         if self._asked.chat:
             entries = zip(names, piece.logprobs, tops, strict=True)
             content = [
@@ -140,7 +141,8 @@ class Answer:
         return {
             "tokens": names,
             "token_logprobs": [one.logprob for one in piece.logprobs],
-            "top_logprobs": [dict(top) for top in tops] if any(tops) else None,
+            # of tokens with one name the likeliest, which comes first, is told
+            "top_logprobs": [dict(reversed(top)) for top in tops] if any(tops) else None,
             "text_offset": offsets,
         }
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clover.engine import Drafted, Request
-from clover.engine.text import Detokenizer
+from clover.engine.text import Detokenizer, token_name
 from clover.serve.worker import Step
 
 
@@ -74,5 +74,5 @@ class Speculation:
         return out
 
     def _tree(self, drafted: Drafted) -> dict[str, Any]:
-        texts = [self._tokenizer.decode([token]) for token in drafted.tokens]
+        texts = [token_name(self._tokenizer, token) for token in drafted.tokens]
         return {"parents": list(drafted.parents), "tokens": texts}

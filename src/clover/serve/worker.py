@@ -119,7 +119,7 @@ class Stream:
             await self._ready.wait()
         steps = list(self._waiting)
         self._waiting.clear()
-        if not steps and self._error is not None:
+        if not steps and self._left and self._error is not None:
             raise self._error
         self._left -= sum(step.event.generation is not None for step in steps)
         return steps
