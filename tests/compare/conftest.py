@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.compare.runs import compare
 from tests.tiny import save_tiny_pair
 
 SUITE = """
@@ -74,3 +75,16 @@ def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "more.txt").write_text("a b\nc d\ne f\n")
     (folder / "suite.toml").write_text(SUITE.format(target=target))
     return folder
+
+
+@pytest.fixture
+def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plots take their time; two runs draw them, the others do without."""
+    monkeypatch.setattr("clover.compare.run.make_plots", lambda findings: {})
+
+
+@pytest.fixture(scope="session")
+def finished(tiny_files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("run") / "out"
+    compare(tiny_files, output)
+    return output

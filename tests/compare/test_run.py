@@ -6,43 +6,17 @@ import json
 import re
 import shutil
 from html.parser import HTMLParser
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from clover.api import load
-from clover.compare.run import run_compare
 from clover.errors import UserError
 from clover.files import work_directory
-from clover.measure_options import CompareOptions
 from clover.recipe.drafts import finish_training
 from clover.train.learner import Learner
-
-
-def compare(files: Path, output: Path, suite: str = "suite.toml", **options: Any) -> str:
-    """Run the suite; returns what the console has shown."""
-    console = Console(file=StringIO(), width=200)
-    chosen = CompareOptions(suite=str(files / suite), output=output, device="cpu", dtype="float64", **options)
-    try:
-        run_compare(chosen, console)
-    finally:
-        shown = console.file.getvalue()  # type: ignore[attr-defined]
-    return shown
-
-
-def lines(output: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (output / "results.jsonl").read_text().splitlines()]
-
-
-def trained(output: Path) -> list[dict[str, Any]]:
-    return [row["result"] for row in lines(output) if "task" not in row["result"]]
-
-
-def measured(output: Path) -> list[dict[str, Any]]:
-    return [row["result"] for row in lines(output) if "task" in row["result"]]
+from tests.compare.runs import compare, lines, measured, trained
 
 
 def stop_at_step(monkeypatch: pytest.MonkeyPatch, number: int) -> list[int]:
@@ -58,19 +32,6 @@ def stop_at_step(monkeypatch: pytest.MonkeyPatch, number: int) -> list[int]:
 
     monkeypatch.setattr(Learner, "step", counting)
     return steps
-
-
-@pytest.fixture
-def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plots take their time; two runs draw them, the others do without."""
-    monkeypatch.setattr("clover.compare.run.make_plots", lambda findings: {})
-
-
-@pytest.fixture(scope="module")
-def finished(tiny_files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output = tmp_path_factory.mktemp("run") / "out"
-    compare(tiny_files, output)
-    return output
 
 
 def test_every_cell_leaves_a_line_with_its_origin(finished: Path) -> None:
@@ -146,22 +107,6 @@ def test_what_is_done_is_not_done_again(tiny_files: Path, finished: Path) -> Non
     before = (finished / "results.jsonl").read_text()
     assert "6 cells, 6 of them done" in compare(tiny_files, finished)
     assert (finished / "results.jsonl").read_text() == before
-
-
-@pytest.mark.usefixtures("without_plots")
-def test_half_a_line_is_run_again_and_results_of_an_older_suite_are_pointed_out(
-    tiny_files: Path, tmp_path: Path, finished: Path
-) -> None:
-    output = tmp_path / "out"
-    output.mkdir()
-    (tmp_path / "out.work").symlink_to(finished.with_name("out.work"))
-    rows = (finished / "results.jsonl").read_text().splitlines(keepends=True)
-    foreign = json.dumps(json.loads(rows[-1]) | {"key": "0" * 12}) + "\n"
-    (output / "results.jsonl").write_text("".join([*rows[:-1], foreign]) + rows[-1][:40])
-    shown = compare(tiny_files, output)
-    assert "6 cells, 5 of them done" in shown and "holds 1 results that the suite does not ask for" in shown
-    assert [row["key"] for row in lines(output)[:-2]] == [json.loads(row)["key"] for row in rows[:-1]]
-    assert lines(output)[-1]["key"] == json.loads(rows[-1])["key"]
 
 
 @pytest.mark.usefixtures("without_plots")

@@ -1,6 +1,16 @@
+"""When a training has paid for itself, and what is known of what it took."""
+
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from clover.cost.breakeven import TrainingCost
+from clover.cost.breakeven import TrainingCost, recorded_cost
+from clover.cost.run import run_cost
+from clover.measure_options import CostOptions
+from clover.train.record import RECORD_FILE
+from tests.tiny import save_tiny_pair
 
 
 def money_saved(tokens: float, plain_seconds: float, speedup: float, price: float) -> float:
@@ -28,3 +38,46 @@ def test_without_prices_time_counts_alone() -> None:
     )
     assert TrainingCost(1800.0).words == "30:00 min"
     assert TrainingCost(1800.0, 3.0).words == "30:00 min, 1.50 at 3 per hour"
+
+
+@pytest.mark.parametrize("start_from", [{}, {"start_from": None}, {"start_from": "first"}])
+def test_a_training_that_went_on_from_another_says_that_it_counts_alone(
+    tmp_path: Path, start_from: dict[str, Any]
+) -> None:
+    cost = recorded_cost(str(write_record(tmp_path, start_from)))
+    assert cost is not None and cost.seconds == 90
+    more = "; it went on from first, whose training is not counted" if start_from.get("start_from") else ""
+    assert cost.words == f"1:30 min{more}"
+
+
+@pytest.mark.parametrize(("minutes", "said"), [(None, "first"), (3.0, None)])  # 3 minutes are all of it
+def test_the_report_says_so_unless_the_user_told_the_time(
+    tmp_path: Path, minutes: float | None, said: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, draft = save_tiny_pair(tmp_path)
+    write_record(draft, {"start_from": "first"})
+    prompts, file = tmp_path / "prompts.txt", tmp_path / "cost.json"
+    prompts.write_text("one two\n")
+    given: dict[str, Any] = {
+        "prompts": (str(prompts),),
+        "target": str(target),
+        "draft": str(draft),
+        "json": file,
+    }
+    quick: dict[str, Any] = {
+        "trees": ("chain:1",),
+        "batch_sizes": (1,),
+        "max_new_tokens": 8,
+        "max_minutes": 0.01,
+    }
+    run_cost(CostOptions(minutes=minutes, price=2.0, **given, **quick))
+    found = json.loads(file.read_text())
+    assert (found["training_start_from"], found["training_seconds"]) == (said, 60 * (minutes or 1.5))
+    assert ("went on from first" in capsys.readouterr().out) == (said is not None)
+
+
+def write_record(folder: Path, config: dict[str, Any]) -> Path:
+    result = {"steps": 3, "tokens": 9, "seconds": 60.0, "training": {"loss": 2.0}, "validation": None}
+    record = {"result": result, "config": {"writing_seconds": 30.0} | config}
+    (folder / RECORD_FILE).write_text(json.dumps(record))
+    return folder

@@ -1,5 +1,6 @@
 """Steps of a draft that is forced to be right, and what τ their costs ask for."""
 
+from collections.abc import Sequence
 from statistics import fmean
 
 import pytest
@@ -8,7 +9,7 @@ from clover.cost.steps import ForcedDrafter, PlainCost, TreeCost, fitted_line, m
 from clover.drafting import FixedPolicy, StaticDrafter
 from clover.drafts.medusa import MedusaDraft
 from clover.engine import Engine, Request
-from clover.interleaved import decode
+from clover.interleaved import Run, decode
 from clover.target import TargetModel
 from clover.tree import TreeShape, parse_tree
 from tests.families import tiny_model
@@ -27,7 +28,9 @@ def draft(target: TargetModel) -> MedusaDraft:
 BATCH = [Request((3, 4, 5), 40, eos=()), Request((6, 7), 40, eos=())]
 
 
-@pytest.mark.parametrize("name", ["chain:3", "paths:0,1,00,01,10,000"])
+@pytest.mark.parametrize(
+    "name", ["chain:3", "paths:0,1,00,01,10,000", "paths:0,1,10,100"]
+)  # the last has no deep first choices
 def test_a_forced_draft_is_right_now_and_then_and_the_text_stays(
     target: TargetModel, draft: MedusaDraft, name: str
 ) -> None:
@@ -53,6 +56,22 @@ def test_steps_of_all_trees_are_measured(target: TargetModel, draft: MedusaDraft
         assert one.plain == costs[0].plain and one.plain.batch_size == 2 and one.plain.new_tokens == 40
         assert one.plain.step > 0 and one.plain.prefill > 0 and one.steps >= 12
         assert one.fixed >= 0 and one.per_token >= 0 and one.step(1.0) > 0
+
+
+def test_the_clock_of_a_prefill_waits_for_the_gpu(
+    target: TargetModel, draft: MedusaDraft, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the prefill is what it takes to launch it."""
+    prefills: list[bool] = []
+
+    def watched(engine: Engine, batch: Sequence[Request], synchronize: bool = False) -> Run:
+        if batch[0].max_new_tokens == 1:
+            prefills.append(synchronize)
+        return decode(engine, batch, synchronize)
+
+    monkeypatch.setattr("clover.cost.steps.decode", watched)
+    measure_steps(target, draft, [TreeShape.chain(1)], BATCH, lambda steps: steps >= 2)
+    assert prefills and all(prefills)
 
 
 def test_a_line_is_found_in_spite_of_outliers_and_never_says_less_than_nothing() -> None:

@@ -8,12 +8,12 @@ those of single prompts or batches, so that standard errors can be reckoned from
 
 import json
 import os
-from collections.abc import Hashable
-from dataclasses import asdict, dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from clover.compare.plan import MethodKey
+from clover.compare.plan import MethodKey, Plan
 from clover.evaluate.accuracy import HeadAccuracy
 from clover.files import read_text, validated_json, write_text, written
 from clover.metrics import Acceptance
@@ -143,3 +143,20 @@ def read_records(path: Path, mend: bool = False) -> list[Record]:
     lines = enumerate(whole.split("\n")[:-1], 1)
     records = [validated_json(Record, line, f"{path}, line {number}") for number, line in lines]
     return list({record.key: record for record in records}.values())
+
+
+def as_planned(records: Sequence[Record], plan: Plan) -> list[Record]:
+    """The records in the order in which a report of this plan has to read them, and with its suite's `against`.
+
+    The plan's own come last: a row does not tell how many prompts or which weights it is from, and of two results for
+    one row the later counts. `against` is no part of a key, as nothing that is measured depends on it.
+    """
+    asked = {cell.key for cell in plan.cells}
+    against = {system.label: system.against for system in plan.suite.systems}
+    found = []
+    for record in sorted(records, key=lambda record: record.key in asked):
+        result = record.result
+        if isinstance(result, Trained) and result.method.system in against:
+            result = replace(result, against=against[result.method.system])
+        found.append(replace(record, result=result))
+    return found

@@ -20,7 +20,15 @@ from clover.compare.findings import Findings
 from clover.compare.plan import Cell, Draft, MethodKey, Plan, draft_is_there
 from clover.compare.plots import NAMES, make_plots
 from clover.compare.publish import check_publication, publish
-from clover.compare.results import Decoded, Measurement, Record, Trained, append_record, read_records
+from clover.compare.results import (
+    Decoded,
+    Measurement,
+    Record,
+    Trained,
+    append_record,
+    as_planned,
+    read_records,
+)
 from clover.compare.suite import EMBEDDED, Suite, read_suite
 from clover.compare.tables import make_tables
 from clover.compare.text import task_prompts, training_text
@@ -56,7 +64,7 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> None
     after the others. After Ctrl-C the report of what is there has been written.
     """
     console = console or Console(stderr=True)
-    results, problem = options.folder / "results.jsonl", None
+    results, problem, plan = options.folder / "results.jsonl", None, None
     suite = None if options.report_only else read_suite(options)
     if suite is None and not results.exists():
         raise UserError(f"there are no results in {options.folder}; run the suite first")
@@ -64,16 +72,18 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> None
     try:
         if suite is not None:
             with alone_in(_work_folder(options)):
-                problem = Comparison(options, suite, console).run()
+                comparison = Comparison(options, suite, console)
+                plan = comparison.plan
+                problem = comparison.run()
     except KeyboardInterrupt:
         console.print("interrupted; the same command goes on from here", highlight=False)
         if results.exists():
-            write_report(read_records(results), options.folder)
+            write_report(_records(results, plan), options.folder)
         raise
     if not results.exists():
         assert problem is not None, "a suite has cells, and a cell leaves a result or a problem"
         raise UserError(problem)
-    records = read_records(results)
+    records = _records(results, plan)
     page = write_report(records, options.folder)
     if options.publish is not None:
         publish(Path(options.suite).stem, records, options.publish)
@@ -104,6 +114,12 @@ def write_report(records: Sequence[Record], folder: Path) -> Path:
     report = Report(last.title, None, facts, make_tables(findings), list(pictures.values()))
     write_text(folder / "report.html", report.html())
     return folder / "report.html"
+
+
+def _records(results: Path, plan: Plan | None) -> list[Record]:
+    """All results; without a plan as they are in the file."""
+    records = read_records(results)
+    return records if plan is None else as_planned(records, plan)
 
 
 def _check_outputs(options: CompareOptions) -> None:

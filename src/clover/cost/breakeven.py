@@ -18,19 +18,28 @@ _HOUR = 3600.0
 class TrainingCost:
     """What a training takes, and money per hour of the machine that trains and of the one that decodes.
 
-    Without both an hour of either counts alike.
+    Without both an hour of either counts alike. `start_from` is a draft that the training went on from; what that took
+    is not in `seconds`.
     """
 
     seconds: float
     price: float | None = None
     serving_price: float | None = None
+    start_from: str | None = None
 
     @property
     def words(self) -> str:
-        """Time and money, as far as known."""
-        if self.price is None:
-            return duration(self.seconds)
-        return f"{duration(self.seconds)}, {self.price * self.seconds / _HOUR:.2f} at {self.price:g} per hour"
+        """Time and money, as far as known.
+
+        >>> TrainingCost(90, start_from="first").words
+        '1:30 min; it went on from first, whose training is not counted'
+        """
+        words = duration(self.seconds)
+        if self.price is not None:
+            words += f", {self.price * self.seconds / _HOUR:.2f} at {self.price:g} per hour"
+        if self.start_from is not None:
+            words += f"; it went on from {self.start_from}, whose training is not counted"
+        return words
 
     def paying_tokens(self, plain_seconds: float, speedup: float) -> float | None:
         """Generated tokens after which it has paid for itself, by plain decoding's seconds per token; or None.
@@ -44,9 +53,10 @@ class TrainingCost:
         return ratio * self.seconds / (plain_seconds * (1 - 1 / speedup))
 
 
-def recorded_seconds(draft: str) -> float | None:
-    """What a draft's training took, by the record in its directory, if any; UserError if that is damaged."""
+def recorded_cost(draft: str) -> TrainingCost | None:
+    """What a draft's last training took, by the record in its directory, if any; UserError if that is damaged."""
     if not Path(draft, RECORD_FILE).is_file():
         return None
     record = read_record(draft)
-    return record.config.writing_seconds + record.result.seconds
+    seconds = record.config.writing_seconds + record.result.seconds
+    return TrainingCost(seconds, start_from=record.config.start_from)

@@ -1,12 +1,13 @@
 """`clover cost` from its options to the report."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from clover import assets
-from clover.cost.breakeven import TrainingCost, recorded_seconds
+from clover.cost.breakeven import TrainingCost, recorded_cost
 from clover.cost.report import as_data, break_even_table, tau_table
 from clover.cost.steps import TreeCost, measure_steps
 from clover.drafts import DraftModel, load_usable
@@ -86,11 +87,11 @@ def _draft(options: CostOptions, target: TargetModel) -> DraftModel:
 
 def _training(options: CostOptions) -> TrainingCost | None:
     """As long as the user says, or as is recorded; None where neither is known."""
-    seconds = recorded_seconds(assets.draft_place(options.draft)) if options.draft else None
-    seconds = seconds if options.minutes is None else 60 * options.minutes
-    if seconds is None and options.price is not None:
+    cost = recorded_cost(assets.draft_place(options.draft)) if options.draft else None
+    cost = cost if options.minutes is None else TrainingCost(60 * options.minutes)
+    if cost is None and options.price is not None:
         raise UserError("a price was given but not how long the training takes; give --minutes, too")
-    return None if seconds is None else TrainingCost(seconds, options.price, options.serving_price)
+    return cost and replace(cost, price=options.price, serving_price=options.serving_price)
 
 
 def _measure(
@@ -133,6 +134,10 @@ def _report(
         provenance=origin,
         facts=facts,
         tables=tables,
-        data={"training_seconds": training.seconds if training else None, "trees": trees},
+        data={
+            "training_seconds": training.seconds if training else None,
+            "training_start_from": training.start_from if training else None,
+            "trees": trees,
+        },
         notes=[("–", "more than the tree can give, its depth + 1")],
     )

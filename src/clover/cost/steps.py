@@ -23,7 +23,7 @@ from clover.tree import TokenTree, TreeShape, static_spec
 from clover.tune.timing import Step, time_in_turn
 
 _STARTS = 5  # times that the prompts alone are run
-_LEAST, _MOST = 0.1, 0.95  # chance that a token on the first path is right, drawn anew for each step
+_LEAST, _MOST = 0.1, 0.95  # chance that a token on the forced path is right, drawn anew for each step
 
 
 @dataclass(frozen=True)
@@ -133,14 +133,14 @@ def _median_slope(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _prefill(engine: Engine, batch: Sequence[Request]) -> float:
-    """Seconds until the prompts of a batch are run."""
+    """Seconds until the prompts of a batch are run; the clock waits for a GPU, which would still be at work on them."""
     one_token = [replace(request, max_new_tokens=1) for request in batch]
-    runs = [decode(engine, one_token) for _ in range(_STARTS)]
+    runs = [decode(engine, one_token, synchronize=True) for _ in range(_STARTS)]
     return median(run.seconds - run.clock.decoding_seconds for run in runs)
 
 
 class ForcedDrafter:
-    """Grows a static tree with the draft, and then puts the text's own tokens on the path of first choices.
+    """Grows a static tree with the draft, and then puts the text's own tokens on its first deepest path.
 
     The draft does all of its work, and the engine accepts as many tokens as it would of a trained draft. How many is
     drawn for each sequence and step.
@@ -153,7 +153,8 @@ class ForcedDrafter:
         self.max_depth, self.max_nodes = drafter.max_depth, drafter.max_nodes
         self._drafter, self._texts, self._random = drafter, texts, Random(seed)
         paths = drafter.shape.paths
-        self._first = [paths.index((0,) * depth) for depth in range(1, self.max_depth + 1)]
+        deepest = max(paths, key=len)  # the first choices need not go as deep
+        self._forced = [paths.index(deepest[:depth]) for depth in range(1, self.max_depth + 1)]
 
     def grow(self, given: DraftInput) -> TokenTree:
         session, logits = given.catch_up()
@@ -161,7 +162,7 @@ class ForcedDrafter:
         tokens, chance = tree.tokens.clone(), self._random.uniform(_LEAST, _MOST)
         for row, length in enumerate(session.lengths):
             known = self._texts[row][length + 1 :]  # the draft has taken in all positions before the root
-            for node, token in zip(self._first, known, strict=False):
+            for node, token in zip(self._forced, known, strict=False):
                 tokens[row, node] = token
                 if self._random.random() > chance:
                     tokens[row, node] = token - 1 if token else 1
