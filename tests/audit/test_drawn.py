@@ -211,6 +211,16 @@ PLANTS: dict[str, Plant] = {
 }
 
 
+FEW_DRAWS = (
+    400  # of 1000 per prompt: enough for all slips but these, whose p-values are small enough with all draws
+)
+SUBTLE = (
+    "independent draws without their duplicates",
+    "number of tests from the draws",
+    "one number for all tests",
+)
+
+
 def drawn_audit(target: TracedTarget) -> Findings:
     """An audit of drawn trees; the draft sees the last token alone."""
     draft: Any = LastTokenDraft(target, factor=1.0)
@@ -244,6 +254,8 @@ def test_other_draws_are_clean_without_their_slip(
 @pytest.mark.parametrize("plant", PLANTS)
 def test_a_planted_slip_is_found(target: TracedTarget, plant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     PLANTS[plant](monkeypatch)
+    if plant not in SUBTLE:
+        monkeypatch.setattr("clover.audit.run._DRAWS", FEW_DRAWS)
     monkeypatch.setattr(step_module, "_HOST", "none")
     found = drawn_audit(target)
     assert found.defects > 0 or found.problems

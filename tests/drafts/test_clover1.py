@@ -35,6 +35,7 @@ OUTPUTS = {  # the linear layer each half ends with
     "gpt_neox": ("attention.dense", "mlp.dense_4h_to_h"),
 }
 FAMILIES = tuple(OUTPUTS)
+WITH_EVERY_FAMILY = OPTIONS[:3]  # both halves of the augmenting block, and each
 
 
 def augment(target: TargetModel, draft: Clover1Draft, hidden: Tensor) -> Tensor:

@@ -141,16 +141,15 @@ def test_a_draft_that_copies_would_not_help_copies_nothing() -> None:
 def test_sessions_mix_in_what_follows_in_the_text(size: int | None) -> None:
     target, draft = make(RecallDraft, copy_shares=SHARES, draft_vocab_size=size)
 
-    def expected(hidden: Tensor, text: list[int], drafted: list[int]) -> Tensor:
-        own = test_recall.reference(target, draft, hidden, text, drafted)[-1]
-        return mixed_slowly(
-            own, text[1:], drafted, SHARES
-        )  # no state of the target comes before the first token
+    def expected(hidden: Tensor, text: list[int], drafted: list[int]) -> list[Tensor]:
+        own = test_recall.reference(target, draft, hidden, text, drafted)
+        # no state of the target comes before the first token
+        return [mixed_slowly(each, text[1:], drafted[:depth], SHARES) for depth, each in enumerate(own)]
 
     tokens = letters(3, 17)
     hidden = target.train_forward(tokens, draft.config.hidden_state).read
-    for each in (draft, draft.for_inference()):
-        walk_everywhere(each.new_session, hidden, expected, tokens, letters=LETTERS)
+    both = (draft.new_session, draft.for_inference().new_session)
+    walk_everywhere(both, hidden, expected, tokens, letters=LETTERS)
     check_drop(target, draft)
 
 

@@ -93,10 +93,10 @@ def test_session_and_reference_agree_everywhere(family: str, layer: Layer) -> No
     target, draft = make(EagleDraft, family)
     tokens = torch.randint(VOCAB, (3, T + 1))
 
-    def expected(hidden: Tensor, text: list[int], drafted: list[int]) -> Tensor:
-        return target.logits(reference(target, draft, layer, hidden, text, drafted)[-1])
+    def expected(hidden: Tensor, text: list[int], drafted: list[int]) -> list[Tensor]:
+        return [target.logits(state) for state in reference(target, draft, layer, hidden, text, drafted)]
 
-    walk_everywhere(draft.new_session, target.train_forward(tokens).hidden, expected, tokens)
+    walk_everywhere([draft.new_session], target.train_forward(tokens).hidden, expected, tokens)
 
 
 @pytest.mark.parametrize(("family", "layer"), [("llama", llama_layer), ("gpt_neox", whole_text)])

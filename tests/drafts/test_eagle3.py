@@ -110,11 +110,11 @@ def test_session_and_reference_agree_everywhere(family: str) -> None:
     target, draft = make(family)
     tokens = torch.randint(VOCAB, (3, T + 1))
 
-    def expected(hidden: Tensor, text: list[int], drafted: list[int]) -> Tensor:
-        return target.logits(reference(target, draft, hidden, text, drafted)[-1])
+    def expected(hidden: Tensor, text: list[int], drafted: list[int]) -> list[Tensor]:
+        return [target.logits(state) for state in reference(target, draft, hidden, text, drafted)]
 
     hidden = target.train_forward(tokens, "low_middle_high").read
-    walk_everywhere(draft.new_session, hidden, expected, tokens, EXACT)
+    walk_everywhere([draft.new_session], hidden, expected, tokens, EXACT)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])

@@ -16,6 +16,7 @@ from tests.families import HIDDEN, tiny_model
 
 FAMILIES = ("llama", "gpt_neox", "granite")
 OPTIONS: tuple[dict[str, object], ...] = ({}, {"prefix_attention": True})
+WITH_EVERY_FAMILY = OPTIONS
 
 
 def reference(

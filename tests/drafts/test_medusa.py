@@ -23,6 +23,7 @@ from tests.drafts.checks import (
 from tests.families import VOCAB, tiny_config, tiny_model
 
 OPTIONS: tuple[dict[str, object], ...] = ({}, {"own_lm_head": False})
+WITH_EVERY_FAMILY = OPTIONS
 FAMILIES = ("llama", "gpt_neox", "granite", "cohere", "phi")  # the last three scale logits or add a bias
 
 

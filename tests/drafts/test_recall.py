@@ -22,6 +22,7 @@ OPTIONS: tuple[dict[str, object], ...] = (
     {"embedding_scale": 1.0},
     {"hidden_state": "pre_norm"},
 )
+WITH_EVERY_FAMILY = OPTIONS[:1]
 
 
 def recurrent(layer: RecurrentLayer, state: Tensor, embedding: Tensor, text: Tensor) -> Tensor:

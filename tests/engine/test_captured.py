@@ -181,7 +181,7 @@ def test_the_automatic_choice_with_refilled_rows_and_a_reduced_vocabulary(target
 def test_long_catching_up_runs_as_it_is(target: TargetModel) -> None:
     draft = make_draft("eagle", target, num_heads=3)
     chain = make_drafter(draft, parse_tree("chain:3"))
-    requests = requests_of(2, SETTINGS, 2 * NEW)
+    requests = one_request(SETTINGS[1], 2 * NEW)
     policy = ScriptedPolicy([*[chain] * 3, *[PLAIN_DRAFTER] * 9])
     engine = Engine(target, draft, prefill_chunk=3, policy=policy, compile=BACKEND)
     assert tokens_of(run(engine, requests)) == tokens_of(run(Engine(target), requests))

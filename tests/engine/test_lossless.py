@@ -1,7 +1,8 @@
 """Losslessness: with a draft, the engine emits token for token what plain decoding emits.
 
-Every family × trees (chain, wide, the 25 nodes of Clover-2, random) × batches of 1, 3, 8 × caches that grow, greedy and
-sampled, in float64. Plain decoding itself is held against full forwards of the unpatched model without any cache.
+Every family × trees (chain, wide, the 25 nodes of Clover-2, random) × caches that grow or have room, greedy and
+sampled, in float64. Batches of 1, 3 and 8 take turns: of three families, each tree meets each. Plain decoding itself
+is held against full forwards of the unpatched model without any cache.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ def test_every_tree_gives_the_tokens_of_plain_decoding(
     requests = requests_of(batch, SETTINGS)
     plain = run(Engine(target, prefill_chunk=4), requests)
     texts = texts_of_rows((r.prompt for r in requests), tokens_of(plain))
-    for number, (name, room) in enumerate(product(SHAPES, (4096, 1))):
+    turn = FAMILIES.index(target.name) + BATCHES.index(batch)
+    for number, (name, room) in [*enumerate(product(SHAPES, (4096, 1)))][turn % 3 :: 3]:
         monkeypatch.setattr("clover.engine.decoding._ROOM", room)
         draft = OracleDraft(target, texts, spread=number % 3)
         engine = Engine(target, draft, SHAPES[name], prefill_chunk=4)  # type: ignore[arg-type]

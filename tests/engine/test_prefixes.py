@@ -80,8 +80,8 @@ def test_turns_of_several_conversations_get_the_texts_of_fresh_requests(
             for i, talk in enumerate(talks)
         ]
         found = finished(decoding, requests)
-        for request, (tokens, cached) in zip(requests, found, strict=True):
-            assert tokens == run(engine, [request])[0].tokens
+        for fresh, (tokens, cached) in zip(run(engine, requests), found, strict=True):
+            assert tokens == fresh.tokens
             assert cached == 0 or turn > 0
         # With a draft that was asked at each step nothing but the newest tokens is run again.
         assert turn == 0 or all(
