@@ -211,9 +211,7 @@ PLANTS: dict[str, Plant] = {
 }
 
 
-FEW_DRAWS = (
-    400  # of 1000 per prompt: enough for all slips but these, whose p-values are small enough with all draws
-)
+FEW_DRAWS = 400  # in place of 1,000: enough for all slips but the subtle ones
 SUBTLE = (
     "independent draws without their duplicates",
     "number of tests from the draws",

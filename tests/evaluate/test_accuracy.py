@@ -228,10 +228,10 @@ def test_shares_have_errors_over_texts() -> None:
 
 
 def test_a_text_is_one_with_its_prompt_however_long_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clover.evaluate.accuracy._WINDOW", 8)
-    samples = [as_sample([3] * 14, range(7, 12)), as_sample([3], [4, 5])]
+    monkeypatch.setattr(TargetModel, "longest_run", 4096)
+    samples = [as_sample([3] * 2100, range(7, 12)), as_sample([3], [4, 5])]
     lengths = [length for batch in text_batches(tiny_target(), samples) for length in batch.lengths.tolist()]
-    assert sorted(lengths) == [3, 19]
+    assert sorted(lengths) == [3, 2105]
 
 
 def test_prompts_are_not_predicted() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -22,6 +21,7 @@ from clover.data.tasks import fitting, read_tasks, spread
 from clover.drafting.prompt_lookup import LOOKUP
 from clover.drafts import load_usable
 from clover.engine import Engine
+from clover.engine.text import token_name
 from clover.errors import UserError
 from clover.evaluate.run import choose_prompts
 from clover.files import check_output_file, write_text
@@ -248,8 +248,7 @@ def _run_fact(options: AuditOptions, prompts: int) -> tuple[str, str]:
 
 
 def _token_name(target: TargetModel, token: int | str) -> str:
-    tokenizer: Any = target.tokenizer
-    return _shown(token if token == ENDED else tokenizer.decode([token]))
+    return _shown(token if isinstance(token, str) or token == ENDED else token_name(target.tokenizer, token))
 
 
 def _shown(token: int | str) -> str:

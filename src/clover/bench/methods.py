@@ -38,7 +38,7 @@ class Method:
     def nodes(self) -> int | None:
         """Tokens that every step verifies per text, root included; None where steps differ, or are not ours."""
         tree = self.tree or ""
-        chosen = AUTO in (self.name, tree) or tree == PROMPT_LOOKUP
+        chosen = self.name == AUTO or tree == PROMPT_LOOKUP
         varies = chosen or (tree.startswith("chain:") and tree.count(":") > 1)
         return None if self.engine is None or varies else self.engine.policy.max_nodes
 

@@ -10,7 +10,7 @@ from clover.options import takes_options
 def audit(options: AuditOptions) -> None:
     """Look on this machine for any way in which speculative decoding changes the output, before it goes live.
 
-    Exits with 0 if it does, near-ties of rounding aside, and with 1 if not.
+    Exits with 0 if there is none, near-ties of rounding aside, and with 1 if there is one.
     """
     from clover.audit.run import run_audit
 

@@ -24,7 +24,7 @@ from clover.target import TargetModel
 
 TOP = (1, 2, 3, 5, 10)
 MAX_HEADS = 8  # heads that are looked at where a draft goes down without end
-_WINDOW, _BATCH_TOKENS = 2048, 16384  # tokens of a text and of a batch of texts that are run at once
+_BATCH_TOKENS = 16384  # of texts that are run at once, unless one is longer
 
 TopCounts = tuple[tuple[tuple[int, ...], ...], ...]
 
@@ -77,8 +77,7 @@ class HeadAccuracy:
 
 def text_batches(target: TargetModel, samples: Sequence[Sample]) -> list[Batch]:
     """Texts in batches, the same for every draft; whole, because a part would have lost its prompt."""
-    window = min(max(_WINDOW, *(len(sample.tokens) for sample in samples)), target.longest_run)
-    return list(Batches(samples, window, max(_BATCH_TOKENS, window), seed=0).epoch())
+    return list(Batches(samples, target.longest_run, _BATCH_TOKENS, seed=0).epoch())
 
 
 def as_sample(prompt: Sequence[int], new: Sequence[int]) -> Sample:

@@ -141,8 +141,8 @@ class Answer:
         return {
             "tokens": names,
             "token_logprobs": [one.logprob for one in piece.logprobs],
-            # of tokens with one name the likeliest, which comes first, is told
-            "top_logprobs": [dict(reversed(top)) for top in tops] if any(tops) else None,
+            # The likeliest come first; of tokens with one name the likeliest is told.
+            "top_logprobs": [dict(top) | dict(reversed(top)) for top in tops] if any(tops) else None,
             "text_offset": offsets,
         }
 
