@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from clover.data import Batches, Position, Sample, SampleTexts, Texts, held_out, held_out_of
+from clover.data import Batches, Position, Sample, SampleTexts, Texts, held_out
 from clover.drafts import Clover2Draft, DraftModel, RecallDraft, load_draft
 from clover.drafts.eagle import EagleDraft
 from clover.errors import UserError
@@ -240,28 +240,6 @@ def test_of_few_texts_one_is_held_out(config, target, samples) -> None:
     result = run(replace(config, validation_share=0.02), target, few)
     assert result.validation is not None
     assert run(replace(config, validation_share=0.0), target, few, overwrite=True).validation is None
-
-
-def test_a_run_of_an_older_version_that_held_out_nothing_goes_on_so(
-    config, target, samples, monkeypatch, tmp_path
-) -> None:
-    few = [one for one in samples if not held_out(0.02)(one)][:5]
-    config = replace(config, validation_share=0.02, batch_tokens=60)
-    other = replace(config, output=str(tmp_path / "other"))
-
-    def draft(seed: int) -> DraftModel:
-        torch.manual_seed(seed)
-        return RecallDraft.from_target(target, draft_vocab_size=20)
-
-    older: Any = lambda *given: RunState(*given[:-1])  # noqa: E731
-    with monkeypatch.context() as patched:
-        patched.setattr(loop, "held_out_of", lambda texts, share: held_out_of(texts, share, one=False))
-        patched.setattr(loop, "RunState", older)
-        run(config, target, few, draft=draft(0))
-        stop_after(patched, 3, lambda: os.kill(os.getpid(), signal.SIGTERM))
-        assert not run(other, target, few, draft=draft(0)).finished
-    assert run(other, target, few, draft=draft(1), resume=True).validation is None
-    assert same(weights(config), weights(other))
 
 
 def test_what_cannot_be_resumed_says_why(config, target, samples, monkeypatch) -> None:

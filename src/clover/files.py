@@ -259,9 +259,13 @@ def read_model(path: str | os.PathLike[str], kind: type[T], max_bytes: int = MAX
 
 
 def append_lines(path: Path, objects: Iterable[Any]) -> None:
-    """Append dataclasses to a file of JSON lines, which may not be there yet."""
-    with written(path), path.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(asdict(one), separators=(",", ":")) + "\n" for one in objects)
+    """Append dataclasses to a file of JSON lines, which may not be there yet, and wait until they are on the disk."""
+    with written(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(asdict(one), separators=(",", ":")) + "\n" for one in objects)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def read_lines(path: Path, kind: type[T], max_bytes: int = MAX_BYTES, mend: bool = False) -> list[T]:
@@ -269,14 +273,14 @@ def read_lines(path: Path, kind: type[T], max_bytes: int = MAX_BYTES, mend: bool
 
     UserError names the line that is something else.
     """
-    lines = read_text(path, max_bytes).splitlines(keepends=True)
-    whole = [line for line in lines if line.endswith("\n")]
+    text = read_text(path, max_bytes)
+    whole = text[: text.rfind("\n") + 1]
     found = [
         validated_json(kind, line, f"{path}, line {number}, which clover did not write so")
-        for number, line in enumerate(whole, start=1)
+        for number, line in enumerate(whole.split("\n")[:-1], start=1)
     ]
-    if mend and len(lines) != len(found):
-        write_text(path, "".join(whole))
+    if mend and whole != text:
+        write_text(path, whole)
     return found
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from clover.compare.findings import Ablation, Findings, Row
 from clover.compare.plan import MethodKey
-from clover.compare.results import Record, append_record, read_records
+from clover.compare.results import Record, read_records
 from clover.errors import UserError
+from clover.files import append_lines
 from tests.compare.hand import Prompt, measured, trained
 
 OURS, THEIRS = MethodKey("clover2", "chain:1", seed=0), MethodKey("medusa", "chain:1", seed=0)
@@ -64,8 +65,7 @@ def cells() -> list[Record]:
 
 @pytest.fixture
 def records(tmp_path: Path) -> list[Record]:
-    for cell in cells():
-        append_record(tmp_path / "results.jsonl", cell)
+    append_lines(tmp_path / "results.jsonl", cells())
     return read_records(tmp_path / "results.jsonl")
 
 

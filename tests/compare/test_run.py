@@ -326,9 +326,9 @@ def test_a_place_that_cannot_be_written_is_found_before_the_work(tiny_files: Pat
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 2: Invalid JSON"),
+        ("{", "line 2, which clover did not write so: Invalid JSON"),
         ("[]", "line 2"),
-        ('{"label": "poem"}', "line 2: key is missing"),
+        ('{"label": "poem"}', "line 2, which clover did not write so: key is missing"),
     ],
 )
 def test_a_line_that_is_no_result_is_named(

@@ -6,11 +6,12 @@ import random
 from collections.abc import Callable
 
 import pytest
-from torch import Tensor
 from transformers import LlamaConfig
 
+from clover.drafting import PLAIN_DRAFTER, FixedPolicy
 from clover.engine import Decoding, Engine, PrefixStore, Request
 from clover.target import TargetModel
+from clover.tree import parse_tree
 from tests.engine.test_decoding import CASES, Watched, drain, engine_of
 from tests.engine.test_lossless import SETTINGS, run
 from tests.families import VOCAB, tiny_config, tiny_model
@@ -54,18 +55,6 @@ def test_padding_of_a_chunk_stays_within_the_context(family: str, make: Callable
         assert tokens == run(engine, [request])[0].tokens
 
 
-def test_what_is_kept_holds_nothing_of_the_batch(target: TargetModel) -> None:
-    engine, store = engine_of(target, "recall", "clover2"), PrefixStore(2**24)
-    assert engine.draft is not None
-    finished(engine.open(3, store=store), [Request(text(i, 20), 6, eos=(), keep=True) for i in range(3)])
-    for kept in store._kept:
-        fresh = vars(engine.draft.new_session(1, 0))
-        held = {
-            name for name, value in vars(kept.session).items() if isinstance(value, Tensor) and value.numel()
-        }
-        assert held <= {name for name, value in fresh.items() if isinstance(value, Tensor)} - {"states"}
-
-
 @pytest.mark.usefixtures("small_caches")
 @pytest.mark.parametrize(("system", "tree"), [(None, None), *CASES])
 def test_turns_of_several_conversations_get_the_texts_of_fresh_requests(
@@ -106,6 +95,20 @@ def test_what_is_kept_is_not_run_again(target: TargetModel, monkeypatch: pytest.
     assert sum(nodes for _, nodes in watched.shapes) <= 12
     [(_, cached)] = finished(decoding, [Request((9, *talk), 1, eos=())])
     assert cached == 0
+
+
+@pytest.mark.parametrize("system", ["clover2", "eagle", "lookup"])
+def test_a_text_of_plain_steps_is_kept_whole(target: TargetModel, system: str) -> None:
+    """The draft had no part in it, and knows it all the same."""
+    draft, talk = engine_of(target, system, "chain:2").draft, text(1, 40)
+    engine = Engine(target, draft, policy=FixedPolicy(PLAIN_DRAFTER), prefill_chunk=8)
+    store = PrefixStore(2**24)
+    [(tokens, _)] = finished(engine.open(2, store=store), [Request(talk, 30, eos=(), keep=True)])
+    follow_up = Request((*talk, *tokens, 4, 5), 12, eos=(), keep=True)
+    drafting = Engine(target, draft, parse_tree("chain:2"))
+    [(said, cached)] = finished(drafting.open(2, store=store), [follow_up])
+    assert cached >= len(talk) + len(tokens) - 2
+    assert said == run(drafting, [follow_up])[0].tokens
 
 
 def test_a_changed_prompt_shares_its_beginning(target: TargetModel) -> None:

@@ -44,7 +44,7 @@ def samples(count: int, seed: int = 0) -> Texts:
 
 
 def config(target: TargetModel, texts: Texts, kind: str = "post_norm") -> StoreConfig:
-    return StoreConfig(weights_fingerprint(target), texts.fingerprint, kind, max_length=12, batch_tokens=40)
+    return StoreConfig(weights_fingerprint(target), texts.fingerprint, target.dtype_name, kind, 12, 40)
 
 
 @pytest.mark.parametrize("kind", ["post_norm", "pre_norm", "low_middle_high"])
@@ -132,18 +132,16 @@ def test_a_store_goes_on_in_the_dtype_it_was_begun_in(target: TargetModel, tmp_p
         raise KeyboardInterrupt
 
     texts = samples(7)
-    rules = replace(config(target, texts), dtype=target.dtype_name)
-    for name, begun in (("new", rules), ("old", replace(rules, dtype=""))):
-        with pytest.raises(KeyboardInterrupt):
-            write_features(target, texts, begun, tmp_path / name, progress=stop)
+    rules, path = config(target, texts), tmp_path / "store"
+    with pytest.raises(KeyboardInterrupt):
+        write_features(target, texts, rules, path, progress=stop)
     other = replace(rules, dtype="bfloat16")
     with pytest.raises(UserError, match=r"another dtype \(float64\)"):
-        write_features(target, texts, other, tmp_path / "new", resume=True)
-    for name in ("new", "old"):
-        write_features(target, texts, rules, tmp_path / name, resume=True)
+        write_features(target, texts, other, path, resume=True)
+    write_features(target, texts, rules, path, resume=True)
     for dtype in (torch.bfloat16, torch.float16):
         half = TargetModel(tiny_model("llama").to(dtype))
-        check_store(FeatureStore(tmp_path / "new"), half, RecallDraft.from_target(half))
+        check_store(FeatureStore(path), half, RecallDraft.from_target(half))
 
 
 def test_long_texts_are_run_and_kept_a_few_at_a_time(

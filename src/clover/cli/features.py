@@ -69,7 +69,7 @@ def _store(model: "TargetModel", source: "Texts", options: FeaturesOptions, resu
     from clover.target import weights_fingerprint
 
     settings, output = (options.hidden_state, options.max_length, options.batch_tokens), options.output
-    config = StoreConfig(weights_fingerprint(model), source.fingerprint, *settings, dtype=model.dtype_name)
+    config = StoreConfig(weights_fingerprint(model), source.fingerprint, model.dtype_name, *settings)
     with Progress() as progress:
 
         def show(done: int, tokens: int) -> None:

@@ -6,16 +6,14 @@
 those of single prompts or batches, so that standard errors can be reckoned from them.
 """
 
-import json
-import os
 from collections.abc import Hashable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from clover.compare.plan import MethodKey, Plan
 from clover.evaluate.accuracy import HeadAccuracy
-from clover.files import read_text, validated_json, write_text, written
+from clover.files import read_lines
 from clover.metrics import Acceptance
 from clover.report.provenance import Provenance
 
@@ -119,29 +117,9 @@ class Record:
     origin: Provenance
 
 
-def append_record(path: Path, record: Record) -> None:
-    """Add a line to the file, and wait until it is on the disk; UserError if the file cannot be written."""
-    line = json.dumps(asdict(record), ensure_ascii=False, separators=(",", ":")) + "\n"
-    with written(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
-
-
 def read_records(path: Path, mend: bool = False) -> list[Record]:
-    """All records of a file; of two with one key the later. Half a last line, of an interrupted write, is left out.
-
-    With `mend` it is taken off the file, too, for whoever goes on with it. UserError if the file cannot be read, or a
-    line is not a result; names the line.
-    """
-    text = read_text(path, _MAX_BYTES)
-    whole = text[: text.rfind("\n") + 1]
-    if mend and whole != text:
-        write_text(path, whole)
-    lines = enumerate(whole.split("\n")[:-1], 1)
-    records = [validated_json(Record, line, f"{path}, line {number}") for number, line in lines]
+    """All records of a file, as `read_lines` reads them; of two with one key the later."""
+    records = read_lines(path, Record, _MAX_BYTES, mend)
     return list({record.key: record for record in records}.values())
 
 

@@ -25,7 +25,6 @@ from clover.compare.results import (
     Measurement,
     Record,
     Trained,
-    append_record,
     as_planned,
     read_records,
 )
@@ -38,7 +37,7 @@ from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, Request
 from clover.errors import UserError
 from clover.evaluate.accuracy import as_sample, measure_heads, text_batches
-from clover.files import alone_in, beside, check_output_file, write_text, written
+from clover.files import alone_in, append_lines, beside, check_output_file, write_text, written
 from clover.interleaved import decode, interleave, make_batches
 from clover.measure_options import CompareOptions
 from clover.options import command_line
@@ -227,7 +226,7 @@ class Comparison:
         title, note = self.suite.title or self.suite.name, self.suite.note
         origin = Provenance.here(self.command, self.target.device, self.target.dtype)
         known = (cell.key, cell.label, round(seconds, 3), cell.config)
-        append_record(self.results, Record(*known, result, title, note, origin))
+        append_lines(self.results, [Record(*known, result, title, note, origin)])
 
     def _check(self) -> None:
         """Build every system with each of its trees, and read every task, before the first hour is spent."""

@@ -163,9 +163,8 @@ def held_out(share: float) -> Side:
     return lambda text: int.from_bytes(text.digest()[:8], "big") / 2**64 < share
 
 
-def held_out_of(texts: Texts, share: float, one: bool = True) -> Side | None:
-    """Which of the texts are held out: a share of them. With `one`, it is the one of the lowest hash where none is in
-    the share, as may be with few texts.
+def held_out_of(texts: Texts, share: float) -> Side | None:
+    """Which of the texts are held out: a share of them, or the one of the lowest hash where the share holds none.
 
     None where nothing is to be held out, or nothing would be left to learn.
     """
@@ -176,7 +175,7 @@ def held_out_of(texts: Texts, share: float, one: bool = True) -> Side | None:
     if not share:
         return None
     held = held_out(share)
-    if one and not any(map(held, loaded())):
+    if not any(map(held, loaded())):
         lowest = min((text.digest() for text in loaded()), default=b"")
         held = lambda text: text.digest() == lowest  # noqa: E731
     return None if all(map(held, loaded())) else held

@@ -242,7 +242,7 @@ class Decoding:
         """Take out sequences that have finished; their texts are offered to the store."""
         for row in rows:
             if self._store is not None and batch.sequences[row].request.keep:
-                self._store.keep(batch, row)
+                self._store.keep(batch, row, chunk_size(self._engine.prefill_chunk, 1, batch.cache.length))
         batch.drop(rows)
 
     def _free(self) -> None:

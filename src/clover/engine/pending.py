@@ -83,6 +83,13 @@ class Pending:
             left = [count - new for count, new in zip(left, part, strict=True)]
         yield whole.part(done, left)
 
+    def copy_row(self, row: int) -> Pending:
+        """The positions of one sequence, by themselves."""
+        hidden, next_tokens, counts = self._merged()
+        copied = Pending(next_tokens[row : row + 1, 0], hidden.shape[-1], hidden.dtype)
+        copied.append(hidden[row : row + 1], next_tokens[row : row + 1], counts[row : row + 1])
+        return copied
+
     def select(self, rows: Sequence[int]) -> None:
         """Keep these sequences, in this order."""
         hidden, next_tokens, counts = self._merged()

@@ -47,14 +47,21 @@ class PrefixStore:
         self._kept.sort(key=lambda kept: kept is best.kept)
         return best
 
-    def keep(self, batch: Batch, row: int) -> None:
-        """Copy the text at a place, and forget what has not been used for longest if there is no more room."""
+    def keep(self, batch: Batch, row: int, most: int) -> None:
+        """Copy the text at a place, and forget what has not been used for longest if there is no more room.
+
+        The draft takes in what is pending of it, `most` positions at once: what it lacks would have to be run again.
+        """
         sequence = batch.sequences[row]
         tokens = [*sequence.request.prompt, *sequence.tokens]
         for kept in [kept for kept in self._kept if kept.tokens == tokens[: len(kept.tokens)]]:
             self._forget(kept)
         cache = batch.cache.copy_row(row, min(batch.cache.lengths[row], len(tokens)))
-        session = None if batch.session is None else batch.session.copy_row(row)
+        session = None
+        if batch.session is not None:
+            session = batch.session.copy_row(row)
+            for part in batch.pending.copy_row(row).take(most):
+                session.commit(*part)
         self._kept.append(kept := PrefixCache(tokens, cache, session))
         self.bytes += _bytes(kept)
         while self.bytes > self.most_bytes:

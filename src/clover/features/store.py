@@ -50,18 +50,18 @@ class StoreConfig:
 
     Args:
         target, texts: fingerprints of the target and of the texts.
+        dtype: of the target that a store is begun with, which goes on in the same.
         hidden_state: kind of the hidden states that are kept for drafts to read, see `TargetModel.hidden_width`.
         max_length: tokens of a window; longer texts are cut.
         batch_tokens: tokens that the target runs at once, at most.
-        dtype: of the target that a store is begun with, which goes on in the same; empty in older stores.
     """
 
     target: str
     texts: str
+    dtype: str
     hidden_state: str = "post_norm"
     max_length: Annotated[int, Field(ge=3)] = 2048
     batch_tokens: Annotated[int, Field(ge=3)] = 4096
-    dtype: str = ""
 
 
 @dataclass(frozen=True)
@@ -317,7 +317,6 @@ def _begin(path: Path, config: StoreConfig, resume: bool) -> _Index:
         raise UserError(f"there is nothing to resume: {path / _INDEX} does not exist")
     index = read_model(path / _INDEX, _Index)
     begun = asdict(index.config)
-    begun["dtype"] = begun["dtype"] or config.dtype
     for name, value in asdict(config).items():
         if begun[name] != value:
             raise UserError(

@@ -247,9 +247,9 @@ class _ChatRecipe:
         config = StoreConfig(
             weights_fingerprint(self.target),
             self.texts.fingerprint,
+            self.target.dtype_name,
             hidden_state,
             self.options.max_length,
-            dtype=self.target.dtype_name,
         )
         begun = has_begun(path)
         if not begun or not is_finished(path):

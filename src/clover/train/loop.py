@@ -153,7 +153,7 @@ class _Run:
         self.config, self.target, self.draft = config, target, draft.bind(target)
         self.target_weights = weights_fingerprint(target)
         self.texts = texts if isinstance(texts, Texts) else SampleTexts(texts)
-        self.one_held_out, self.held_out = True, held_out_of(self.texts, config.validation_share)
+        self.held_out = held_out_of(self.texts, config.validation_share)
         self.batches = self._make_batches(config.seed, self._is_learnt)
         if draft.d2t is not None:
             self.counts = token_counts(self._learnt_first(), target.vocab_size)
@@ -216,7 +216,6 @@ class _Run:
             self._elapsed(),
             self.learner.scale,
             self.entry,
-            self.one_held_out,
         )
         modules, optimizers = {"draft": self.draft}, self.learner.optimizers
         save_checkpoint(checkpoint_path(self.config), modules, optimizers, asdict(state))
@@ -229,9 +228,6 @@ class _Run:
         state = validated(RunState, load_checkpoint(path, modules, optimizers), str(path))
         target, texts = self.target, self.texts.fingerprint
         state.check(path, self.config, self.target_weights, target.dtype_name, target.device.type, texts)
-        if not state.one_held_out:  # the draft may have learnt that text
-            self.one_held_out = False
-            self.held_out = held_out_of(self.texts, self.config.validation_share, one=False)
         self.draft.bind(target)  # to the vocabulary of the checkpoint
         self.batches.position = state.position
         self.step, self.tokens, self.seconds = state.step, state.tokens, state.seconds

@@ -12,7 +12,7 @@ from clover.train.config import TrainConfig
 
 @dataclass(frozen=True)
 class RunState:
-    """What a checkpoint holds beside tensors; `one_held_out` as `held_out_of` is told, False of older versions."""
+    """What a checkpoint holds beside tensors."""
 
     config: dict[str, Any]
     target: str
@@ -25,7 +25,6 @@ class RunState:
     seconds: float
     scale: float
     entry: dict[str, Any]
-    one_held_out: bool = False
 
     def check(
         self, path: Path, config: TrainConfig, target: str, dtype: str, device: str, texts: str
