@@ -11,7 +11,7 @@ import pytest
 import clover
 from clover.api import Clover, find_tuning
 from clover.drafting import AutoPolicy, Running
-from clover.drafting.tuning import Choice, Tuning, target_fingerprint, write_entry
+from clover.drafting.tuning import Choice, Tuning, architecture_name, write_entry
 from clover.errors import UserError
 from clover.target import TargetModel
 from tests.tiny import save_tiny_pair
@@ -94,7 +94,7 @@ def test_methods_differ_in_who_drafts(pair: tuple[Path, Path]) -> None:
 def test_a_tuning_beside_the_draft_is_used_where_it_fits(pair: tuple[Path, Path], tmp_path: Path) -> None:
     draft = shutil.copytree(pair[1], tmp_path / "draft")
     target = TargetModel.load(pair[0])
-    for fingerprint, fits in (("another", False), (target_fingerprint(target.config), True)):
+    for fingerprint, fits in (("another", False), (architecture_name(target.config), True)):
         choices = (Choice(1, "chain:2", 1.9, 0.02, 90.0), Choice(1, "plain", 1.0, 0.02, 50.0))
         found = Tuning("cpu", "float32", "", 1, "", {}, fingerprint, (), choices)
         write_entry(draft / "tuning.json", found)

@@ -18,7 +18,7 @@ import torch
 from clover import assets
 from clover.drafting import FixedPolicy, LookupDrafter, make_drafter, make_policy
 from clover.drafting.prompt_lookup import LOOKUP, LOOKUP_LENGTH
-from clover.drafting.tuning import FILE_NAME, PLAIN, Tuning, read_tuning, target_fingerprint
+from clover.drafting.tuning import FILE_NAME, PLAIN, Tuning, architecture_name, read_tuning
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Generation, PrefixCache, Request
 from clover.errors import UserError, one_line
@@ -118,7 +118,7 @@ def find_tuning(draft: str | os.PathLike[str], target: TargetModel) -> Tuning | 
     if not file.is_file():
         return None
     dtype = target.dtype_name
-    return read_tuning(file).find(target.device.type, dtype, target_fingerprint(target.config))
+    return read_tuning(file).find(target.device.type, dtype, architecture_name(target.config))
 
 
 class Clover:

@@ -40,7 +40,7 @@ def output_directory(path: str | os.PathLike[str], overwrite: bool = False) -> I
     """
     final = Path(path).resolve() if Path(path).is_dir() else Path(os.path.abspath(path))
     check_output_directory(final, overwrite)
-    temporary = _beside(final, "partial")
+    temporary = _hidden_beside(final, "partial")
     with written(final):
         shutil.rmtree(temporary, ignore_errors=True)  # of a killed process that had this one's number
         temporary.mkdir(parents=True)
@@ -71,7 +71,7 @@ def output_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     final = Path(os.path.realpath(path))
     _check_regular(final)
-    temporary = _beside(final, "partial")
+    temporary = _hidden_beside(final, "partial")
     with written(final):
         try:
             final.parent.mkdir(parents=True, exist_ok=True)
@@ -222,10 +222,10 @@ def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
         raise UserError(f"cannot read {name!r}: {error}") from error
     if len(content) > max_bytes:
         raise UserError(f"{name} is larger than {max_bytes / 2**20:g} MiB; that is too large for what it is")
-    return decode(content, name)
+    return decode_utf8(content, name)
 
 
-def decode(content: bytes, source: str) -> str:
+def decode_utf8(content: bytes, source: str) -> str:
     """Decode UTF-8 without its byte order mark; UserError, which names `source`, if it is not UTF-8."""
     try:
         return content.decode("utf-8-sig")
@@ -370,12 +370,12 @@ def _number_in(error: Exception) -> int | None:
     return int(found[1]) if found else None
 
 
-def _beside(path: Path, ending: str) -> Path:
+def _hidden_beside(path: Path, ending: str) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.{ending}")
 
 
 def _replace_directory(new: Path, final: Path) -> None:
-    old = _beside(final, "old")
+    old = _hidden_beside(final, "old")
     if final.exists():
         shutil.rmtree(old, ignore_errors=True)
         final.rename(old)

@@ -8,7 +8,7 @@ import torch
 from replay import PATHS, Pair, kinds, replay
 
 from clover.drafting import LookupDrafter, PlainDrafter, Running, StepOutcome, make_policy
-from clover.drafting.auto import Acceptance
+from clover.drafting.auto import RunningAcceptance
 from clover.drafting.tuning import PLAIN, Choice, Tuning
 from clover.drafts.ngrams import RepeatingText
 from clover.errors import UserError
@@ -56,7 +56,7 @@ def test_a_good_draft_is_used_from_the_first_steps_on(kind: str, size: int, leas
 
 
 def test_tokens_are_those_of_the_acceptance_rates() -> None:
-    chains = Acceptance(4, rate=0.5, weight=1.0)
+    chains = RunningAcceptance(4, rate=0.5, weight=1.0)
     assert chains.tokens(2) == pytest.approx(1 + 0.5 + 0.25)
     for _ in range(300):
         chains.observe([3, 1], 4)  # rates 1, 1/2, 1, 0

@@ -10,9 +10,9 @@ from clover.drafting.tuning import (
     Tuning,
     TuningFile,
     VerifyCost,
+    architecture_name,
     on_line,
     read_tuning,
-    target_fingerprint,
     write_entry,
 )
 from clover.errors import UserError
@@ -68,8 +68,8 @@ def test_choices_are_those_of_the_nearest_batch_size():
 
 def test_a_target_is_told_by_its_sizes():
     config = SimpleNamespace(model_type="llama", num_hidden_layers=16, hidden_size=256, vocab_size=4096)
-    assert target_fingerprint(config) == "llama-16-256-4096"
-    assert target_fingerprint(SimpleNamespace(**vars(config) | {"hidden_size": 8})) != "llama-16-256-4096"
+    assert architecture_name(config) == "llama-16-256-4096"
+    assert architecture_name(SimpleNamespace(**vars(config) | {"hidden_size": 8})) != "llama-16-256-4096"
 
 
 # -- between measured costs --------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from clover import assets
 from clover.drafting import make_drafter
-from clover.drafting.tuning import PLAIN, Tuning, read_tuning, target_fingerprint
+from clover.drafting.tuning import PLAIN, Tuning, architecture_name, read_tuning
 from clover.drafts import load_draft
 from clover.errors import UserError
 from clover.measure_options import TuneOptions
@@ -69,7 +69,7 @@ def test_a_tuning_from_prompts_to_file(tuned: Tuned) -> None:
     (entry,) = read_tuning(options.output).entries
     assert entry == tuned.tuning
     target = TargetModel.load(str(options.target))
-    assert read_tuning(options.output).find("cpu", "float32", target_fingerprint(target.config)) == entry
+    assert read_tuning(options.output).find("cpu", "float32", architecture_name(target.config)) == entry
     draft = load_draft(str(options.draft), target)
     assert entry.batch_sizes == (1, 2)
     for size in entry.batch_sizes:

@@ -12,7 +12,7 @@ from http.client import HTTPException
 from typing import Any
 
 from clover.errors import UserError, one_line
-from clover.files import MAX_BYTES, decode, parse_json
+from clover.files import MAX_BYTES, decode_utf8, parse_json
 
 TOP = 5  # log-probabilities per token that are asked for
 _SECONDS = 120.0  # for one answer
@@ -95,7 +95,7 @@ class Endpoint:
             raise UserError(f"{self.url} refuses with {error.code}: {_reason(error)}") from error
         except (OSError, ValueError, HTTPException) as error:
             raise UserError(f"{self.url} cannot be reached: {one_line(error)}") from error
-        found = parse_json(decode(content[:MAX_BYTES], self.url), self.url)
+        found = parse_json(decode_utf8(content[:MAX_BYTES], self.url), self.url)
         if not isinstance(found, dict):
             raise UserError(f"{self.url}: the answer is no JSON object")
         return found

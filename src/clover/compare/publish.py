@@ -20,7 +20,7 @@ _INTRODUCTION = (
 
 
 def check_publication(name: str, folder: Path) -> None:
-    """Say before the work what `publish` would say after it; UserError also for a README.md that it has not written."""
+    """Say before the work what `publish_results` would say after it; UserError also for a README.md of others."""
     page = folder / "README.md"
     for file in (folder / f"{name}.json", page):
         check_output_file(file)
@@ -28,7 +28,7 @@ def check_publication(name: str, folder: Path) -> None:
         raise UserError(f"{page} was not written by clover compare; publish to another directory")
 
 
-def publish(name: str, records: Sequence[Record], folder: Path) -> None:
+def publish_results(name: str, records: Sequence[Record], folder: Path) -> None:
     """Write `NAME.json` into `folder`, and `README.md` from all such files there.
 
     UserError if a file cannot be written, or one that is there is no result.

@@ -19,7 +19,7 @@ from clover.bench.metrics import Measured
 from clover.compare.findings import Findings
 from clover.compare.plan import Cell, Draft, MethodKey, Plan, draft_is_there
 from clover.compare.plots import NAMES, make_plots
-from clover.compare.publish import check_publication, publish
+from clover.compare.publish import check_publication, publish_results
 from clover.compare.results import (
     Decoded,
     Measurement,
@@ -85,7 +85,7 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> None
     records = _records(results, plan)
     page = write_report(records, options.folder)
     if options.publish is not None:
-        publish(Path(options.suite).stem, records, options.publish)
+        publish_results(Path(options.suite).stem, records, options.publish)
     console.print(f"wrote {page}", markup=False, highlight=False, soft_wrap=True)
     if problem is not None:
         raise UserError(problem)

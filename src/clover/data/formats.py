@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from clover.errors import UserError, one_line
-from clover.files import decode, explain, parse_json
+from clover.files import decode_utf8, explain, parse_json
 
 _MAX_RECORD_BYTES = 4 * 2**20  # a longer one would keep the tokenizer busy for seconds on end
 _MAX_JSON_BYTES = 2 * 2**30
@@ -164,7 +164,7 @@ def _open_text(path: Path) -> Rows:
 def _open_json(path: Path) -> Rows:
     if path.stat().st_size > _MAX_JSON_BYTES:
         raise UserError(f"{path} is over {_MAX_JSON_BYTES >> 30} GiB; write it as .jsonl")
-    content = parse_json(decode(path.read_bytes(), str(path)), str(path))
+    content = parse_json(decode_utf8(path.read_bytes(), str(path)), str(path))
     records = content if isinstance(content, list) else [content]
     return Rows(len(records), lambda index: (records[index], f"{path}, record {index + 1}"))
 
@@ -201,7 +201,7 @@ def _text_between(path: Path, start: int, end: int, where: str) -> str:
     try:
         with path.open("rb") as file:
             file.seek(start)
-            return decode(file.read(end - start), where)
+            return decode_utf8(file.read(end - start), where)
     except OSError as error:
         raise UserError(f"cannot read {path}: {explain(error.errno)}") from error
 

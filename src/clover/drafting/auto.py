@@ -31,7 +31,7 @@ _LENGTHS, _COMPILED_LENGTHS = (7, 15, 31), (15,)  # tokens that prompt lookup ma
 _LOOKUP_COST = 0.05  # guess: plain steps per token, at least
 
 
-class Acceptance:
+class RunningAcceptance:
     """Tokens per step at each depth, from a running mean of the acceptance rate there.
 
     The rate at a depth counts the sequences that got there; the depth before speaks for one that was hardly seen. At
@@ -102,7 +102,7 @@ class StepSeconds:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Something that may draft: its kind is "plain", "chain", "tree" or "lookup", the rest is for `Acceptance`."""
+    """Something that may draft, of kind "plain", "chain", "tree" or "lookup"; the rest is for `RunningAcceptance`."""
 
     kind: str
     drafter: Drafter
@@ -144,9 +144,9 @@ class AutoPolicy(Policy):
         self.max_depth = max(self._depths.values())
         self._chains, self._lookups = self._of_kind("chain"), self._of_kind("lookup")
         self._shallowest, first = self._chains[0], candidates[self._chains[0]]
-        common = Acceptance(self._depths[self._chains[-1]], first.rate, first.weight)
+        common = RunningAcceptance(self._depths[self._chains[-1]], first.rate, first.weight)
         trees = {
-            name: Acceptance(self._depths[name], candidates[name].rate, candidates[name].weight)
+            name: RunningAcceptance(self._depths[name], candidates[name].rate, candidates[name].weight)
             for name in self._of_kind("tree")
         }
         self._acceptance = dict.fromkeys([PLAIN, *self._chains], common) | trees

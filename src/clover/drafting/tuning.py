@@ -66,14 +66,14 @@ class Choice:
     tokens_per_second: Positive
 
 
-Measured = TypeVar("Measured", VerifyCost, Choice)
+_Entry = TypeVar("_Entry", VerifyCost, Choice)
 
 
 @dataclass(frozen=True)
 class Tuning:
     """One entry: everything that was measured on one device in one dtype, where and when as in `Provenance`.
 
-    `target` is its `target_fingerprint`; of the choices, all trees that were tried, the best is first within each size.
+    `target` is its `architecture_name`; of the choices, all trees that were tried, the best is first within each size.
     """
 
     device: Text
@@ -107,12 +107,12 @@ class TuningFile:
     entries: tuple[Tuning, ...] = ()
 
     def find(self, device: str, dtype: str, target: str) -> Tuning | None:
-        """The entry of a device type and dtype that was measured with this target (`target_fingerprint`)."""
+        """The entry of a device type and dtype that was measured with this target (`architecture_name`)."""
         wanted = (device, dtype, target)
         return next((one for one in self.entries if (one.device, one.dtype, one.target) == wanted), None)
 
 
-def target_fingerprint(config: Any) -> str:
+def architecture_name(config: Any) -> str:
     """Name the target that an entry belongs to, by a transformers configuration: type, layers, width, vocabulary.
 
     Sizes alone, because they decide what a step costs: a fine-tuned target may go on with the tuning of its origin.
@@ -163,7 +163,7 @@ def on_line(points: Sequence[tuple[float, float]], x: float) -> float:
     return y0 + slope * (x - x0)
 
 
-def _of_nearest(measured: tuple[Measured, ...], batch_size: int) -> tuple[Measured, ...]:
+def _of_nearest(measured: tuple[_Entry, ...], batch_size: int) -> tuple[_Entry, ...]:
     """Those of the nearest batch size by ratio; of two the smaller."""
     sizes = {one.batch_size for one in measured}
     nearest = min(sizes, key=lambda size: (abs(math.log(size / batch_size)), size), default=0)

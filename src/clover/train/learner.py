@@ -27,7 +27,7 @@ warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
 
 
 @dataclass(frozen=True)
-class Measured:
+class HeldOut:
     """What a draft is right about in held-out texts.
 
     Attributes:
@@ -100,7 +100,7 @@ class Learner:
         return metrics
 
     @torch.no_grad()
-    def measure(self, batches: Iterable[Batch]) -> Measured:
+    def measure(self, batches: Iterable[Batch]) -> HeldOut:
         """What the draft is right about in all `batches`; nothing is learnt."""
         every, parts, guesses = self.draft.trained_depths, [], list[Guesses]()
         hits = torch.zeros(0 if self.draft.d2t is None else len(self.draft.d2t), dtype=torch.long)
@@ -115,7 +115,7 @@ class Learner:
                     guessed, found = guesses_of(self.draft, batch, features, outputs[0])
                     guesses.append(guessed)
                     hits += found.cpu()
-        return Measured(sum(parts[1:], parts[0]), hits, joined(guesses) if guesses else None)
+        return HeldOut(sum(parts[1:], parts[0]), hits, joined(guesses) if guesses else None)
 
     def summary(self, metrics: HeadMetrics) -> dict[str, Any]:
         """Means per head, and their weighted sum `loss`, which is what is minimised."""

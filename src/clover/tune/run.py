@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from clover import assets
-from clover.drafting.tuning import FILE_NAME, Tuning, read_tuning, target_fingerprint, write_entry
+from clover.drafting.tuning import FILE_NAME, Tuning, architecture_name, read_tuning, write_entry
 from clover.drafts import load_usable
 from clover.engine import Engine
 from clover.errors import UserError
@@ -120,7 +120,7 @@ class Tuner:
         every = list(chain.from_iterable(sizes))
         return Tuning(
             **{name: getattr(self.origin, name) for name in _ORIGIN},
-            target=target_fingerprint(self.target.config),
+            target=architecture_name(self.target.config),
             verify=tuple(verify_costs(every)),
             choices=tuple(one.choice for one in every),
         )
