@@ -197,7 +197,7 @@ def p_value(drawn: torch.Tensor, exact: torch.Tensor) -> float:
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.5])
 def test_sampled_text_has_the_target_distribution(temperature):
     params = SamplingParams(temperature=temperature, top_p=0.9, repetition_penalty=1.5)
-    assert p_value(drawn_pairs(params, 100_000), exact_pairs(params)) > FALSE_ALARM_RATE
+    assert p_value(drawn_pairs(params, 40_000), exact_pairs(params)) > FALSE_ALARM_RATE
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ class CompareOptions(options.ModelOptions):
         typer.Argument(
             help="TOML file, or one of: quick, systems, ablation, tree-size, learning-rate, paper-clover1, "
             "paper-clover2; of trained drafts for SmolLM2: smollm2-clover1, smollm2-clover2, smollm2-tree-size, "
-            "smollm2-ablation."
+            "smollm2-ablation, smollm2-learning-curve."
         ),
     ] = "quick"
     target: Annotated[
