@@ -47,6 +47,18 @@ def test_the_text_is_the_same_however_many_tokens_come_at_once() -> None:
         assert "".join(pieces) + detokenizer.finish() == text
 
 
+def test_no_space_is_lost_however_many_tokens_come_at_once() -> None:
+    """Some tokenizers ask for a "clean-up" of spaces, which looks across tokens."""
+    words = ["do", " n", "'t", " ,", "<unk>"]
+    inner = Tokenizer(models.Unigram([(word, -1.0) for word in words], unk_id=4))
+    inner.decoder = decoders.Fuse()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, clean_up_tokenization_spaces=True)
+    for count in (1, 2, 4):
+        detokenizer = Detokenizer(tokenizer)
+        parts = [detokenizer.push(range(at, at + count)) for at in range(0, 4, count)]
+        assert "".join(parts) + detokenizer.finish() == "do n't ,"
+
+
 def test_half_characters_are_held_back_and_shown_at_the_end() -> None:
     tokens = TOKENIZER("a🙂", add_special_tokens=False)["input_ids"]
     detokenizer = Detokenizer(TOKENIZER)
@@ -85,7 +97,7 @@ class Bytes:
 
     longest = 0
 
-    def decode(self, tokens: list[int], skip_special_tokens: bool) -> str:
+    def decode(self, tokens: list[int], **options: bool) -> str:
         self.longest = max(self.longest, len(tokens))
         return bytes(tokens).decode(errors="ignore")
 

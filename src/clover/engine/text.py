@@ -55,7 +55,10 @@ class Detokenizer:
 
     def _decode(self, start: int, end: int) -> str:
         assert self.tokenizer is not None
-        return self.tokenizer.decode(self._tokens[start:end], skip_special_tokens=True)
+        # "Clean-up" takes spaces away across tokens, so that the text would depend on how many come at once.
+        return self.tokenizer.decode(
+            self._tokens[start:end], skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
 
     def _append(self, piece: str) -> None:
         self.text += piece
