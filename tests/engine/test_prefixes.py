@@ -157,3 +157,12 @@ def test_the_store_forgets_what_was_not_used_for_longest(target: TargetModel) ->
     assert [store.find(talk) is not None for talk in talks] == [True, False, True, True]
     finished(engine.open(1, store=(small := PrefixStore(10))), [Request(talks[0], 2, eos=(), keep=True)])
     assert len(small) == small.bytes == 0
+
+
+def test_a_text_larger_than_the_store_pushes_out_no_other(target: TargetModel) -> None:
+    decoding = Engine(target).open(1, store=(store := PrefixStore(60_000)))
+    talk, other = text(0, 20), text(1, 20)
+    finished(decoding, [Request(one, 2, eos=(), keep=True) for one in (talk, other)])
+    assert len(store) == 2
+    finished(decoding, [Request((*talk, *text(2, 200)), 2, eos=(), keep=True)])
+    assert store.find(talk) and store.find(other) and store.bytes <= store.most_bytes

@@ -50,19 +50,23 @@ class PrefixStore:
     def keep(self, batch: Batch, row: int, most: int) -> None:
         """Copy the text at a place, and forget what has not been used for longest if there is no more room.
 
-        The draft takes in what is pending of it, `most` positions at once: what it lacks would have to be run again.
+        The draft takes in what is pending of it, `most` positions at once: what it lacks would have to be run again. A
+        text that is larger than the store is not kept, and nothing is forgotten for it.
         """
         sequence = batch.sequences[row]
         tokens = [*sequence.request.prompt, *sequence.tokens]
-        for kept in [kept for kept in self._kept if kept.tokens == tokens[: len(kept.tokens)]]:
-            self._forget(kept)
         cache = batch.cache.copy_row(row, min(batch.cache.lengths[row], len(tokens)))
         session = None
         if batch.session is not None:
             session = batch.session.copy_row(row)
             for part in batch.pending.copy_row(row).take(most):
                 session.commit(*part)
-        self._kept.append(kept := PrefixCache(tokens, cache, session))
+        kept = PrefixCache(tokens, cache, session)
+        if _bytes(kept) > self.most_bytes:
+            return
+        for earlier in [one for one in self._kept if one.tokens == tokens[: len(one.tokens)]]:
+            self._forget(earlier)
+        self._kept.append(kept)
         self.bytes += _bytes(kept)
         while self.bytes > self.most_bytes:
             self._forget(self._kept[0])
