@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import clover
 from clover.api import Clover, find_tuning
@@ -57,6 +58,19 @@ def test_bare_tokens_and_a_bare_conversation_are_one_prompt(model: Clover) -> No
 def test_mixed_prompts_are_refused(model: Clover, prompts: Any) -> None:
     with pytest.raises(UserError, match="list of token ids"):
         model.generate(prompts)
+
+
+@pytest.mark.parametrize("prompts", [5, None, torch.tensor([3, 4]), {"role": "user"}, ["the cat", 5]])
+def test_what_is_no_prompt_is_refused(model: Clover, prompts: Any) -> None:
+    with pytest.raises(UserError, match="list of token ids"):
+        model.generate(prompts)
+
+
+@pytest.mark.parametrize("name", ["stop", "batch_size"])
+@pytest.mark.parametrize("value", [None, 1.5, [5]])
+def test_an_option_of_another_type_is_named(model: Clover, name: str, value: Any) -> None:
+    with pytest.raises(UserError, match=f"{name}.* is "):
+        model.generate("the cat", **{name: value})
 
 
 def test_streamed_text_is_the_generated_text(model: Clover) -> None:

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
@@ -153,10 +153,11 @@ class Clover:
             batch_size: prompts that run together; one that has finished makes room for the next.
             sampling: fields of SamplingParams. Prompt number i is sampled with `seed + i`.
         """
-        single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int | Mapping))
+        several = isinstance(prompts, Sequence) and not isinstance(prompts, str)
+        single = not several or (len(prompts) > 0 and isinstance(prompts[0], int | Mapping))
         listed: Sequence[Any] = [prompts] if single else prompts
-        if batch_size < 1:
-            raise UserError(f"batch_size is {batch_size}; it must be at least 1")
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise UserError(f"batch_size is {batch_size!r}; it must be a whole number from 1 on")
         common = {"max_new_tokens": max_new_tokens, "stop": stop, "ignore_eos": ignore_eos}
         requests = [self.request(p, sequence=i, **common, **sampling) for i, p in enumerate(listed)]
         finished = {
@@ -166,13 +167,13 @@ class Clover:
         return results[0] if single else results
 
     def stream(self, prompt: Prompt, **options: Any) -> Iterator[str]:
-        """Continue one prompt, yielding text as it becomes certain. Takes the options of `generate`."""
+        """Continue one prompt, yielding text as it becomes certain. Options: those of `generate` but `batch_size`."""
         for event in self.engine.run([self.request(prompt, **options)]):
             if event.text:
                 yield event.text
 
     def chat(self, **options: Any) -> Conversation:
-        """A conversation that keeps its cache between turns. Takes the options of `generate`."""
+        """A conversation that keeps its cache between turns. Options: those of `generate` but `batch_size`."""
         return Conversation(self, options)
 
     def request(
@@ -189,14 +190,14 @@ class Clover:
         params = SamplingParams(**sampling)
         params = replace(params, seed=params.seed + sequence)
         eos = () if ignore_eos else None
-        ends = (stop,) if isinstance(stop, str) else tuple(stop)
+        ends = tuple(stop) if isinstance(stop, Iterable) and not isinstance(stop, str) else (stop,)
         return Request(tuple(self.encode(prompt)), max_new_tokens, params, ends, eos)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt: a string, token ids (returned as they are), or a list of messages."""
-        if not isinstance(prompt, str) and all(isinstance(token, int) for token in prompt):
+        if not isinstance(prompt, str) and _is_list_of(int, prompt):
             return list(prompt)  # type: ignore[arg-type]
-        if not isinstance(prompt, str) and not all(isinstance(message, Mapping) for message in prompt):
+        if not isinstance(prompt, str) and not _is_list_of(Mapping, prompt):
             raise UserError("a prompt is a string, a list of token ids or a list of messages; this is none")
         tokenizer: Any = self.target.tokenizer
         if tokenizer is None:
@@ -211,6 +212,10 @@ class Clover:
         if not getattr(tokenizer, "chat_template", None):
             raise UserError("the target's tokenizer has no chat template; give plain text, no messages")
         return list(fill_chat_template(tokenizer, list(prompt), return_dict=False))  # type: ignore[arg-type]
+
+
+def _is_list_of(kind: type, values: object) -> bool:
+    return isinstance(values, Sequence) and all(isinstance(value, kind) for value in values)
 
 
 def fill_chat_template(tokenizer: Any, messages: list[Message], **options: bool) -> Any:

@@ -37,6 +37,9 @@ class Request:
             raise UserError("the prompt is empty; give at least one token")
         if not isinstance(self.max_new_tokens, int) or self.max_new_tokens < 1:
             raise UserError(f"max_new_tokens is {self.max_new_tokens!r}; it must be a whole number from 1 on")
+        for text in self.stop:
+            if not isinstance(text, str):
+                raise UserError(f"a stop string is {text!r}; give strings")
         if "" in self.stop:
             raise UserError("a stop string is empty; leave it out")
 
