@@ -47,6 +47,19 @@ def test_the_text_is_the_same_however_many_tokens_come_at_once() -> None:
         assert "".join(pieces) + detokenizer.finish() == text
 
 
+def test_broken_text_is_the_same_however_many_tokens_come_at_once() -> None:
+    """A decoder with bytes to fall back on turns all bytes side by side into marks, if they end in half a character."""
+    inner = Tokenizer(models.BPE({f"<0x{byte:02X}>": byte for byte in range(256)}, [], byte_fallback=True))
+    inner.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer, tokens = PreTrainedTokenizerFast(tokenizer_object=inner), "🙂🙂".encode()[:6]
+    texts = set()
+    for count in (1, 2, 3, 6):
+        detokenizer = Detokenizer(tokenizer)
+        parts = [detokenizer.push(tokens[at : at + count]) for at in range(0, 6, count)]
+        texts.add("".join(parts) + detokenizer.finish())
+    assert len(texts) == 1
+
+
 def test_no_space_is_lost_however_many_tokens_come_at_once() -> None:
     """Some tokenizers ask for a "clean-up" of spaces, which looks across tokens."""
     words = ["do", " n", "'t", " ,", "<unk>"]

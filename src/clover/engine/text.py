@@ -11,7 +11,7 @@ _MOST_HELD = 16  # tokens that have given no text: a window that grew with them 
 class Detokenizer:
     """Turns tokens into text as they come; what it has returned never changes afterwards.
 
-    Only a window of the last tokens is decoded at each step. Text is held back while it may still change: half a
+    Only a window of the last tokens is decoded for each token. Text is held back while it may still change: half a
     character, or the beginning of a stop string. `tokenizers`' DecodeStream does not serve: it keeps half a character
     at the end for itself, fails on some texts of byte tokens, and knows fast tokenizers alone.
 
@@ -33,9 +33,18 @@ class Detokenizer:
 
     def push(self, tokens: Sequence[int]) -> str:
         """Take tokens in; returns the text that became certain. One at a time, if a stop string may end the text."""
-        if self.tokenizer is None:
-            return ""
-        self._tokens += tokens
+        # The text of broken UTF-8 depends on where windows begin and end, so these must not depend on the steps.
+        return "" if self.tokenizer is None else "".join(map(self._push, tokens))
+
+    def finish(self) -> str:
+        """The rest of the text, once no more tokens come."""
+        if self.tokenizer is not None and not self.stopped:
+            before = self._decode(self._window, self._known)
+            self._append(self._decode(self._window, len(self._tokens))[len(before) :])
+        return self._release(len(self.text))
+
+    def _push(self, token: int) -> str:
+        self._tokens.append(token)
         before = self._decode(self._window, self._known)
         after = self._decode(self._window, len(self._tokens))
         if len(after) > len(before) and not after.endswith(_HALF_CHARACTER):
@@ -46,16 +55,9 @@ class Detokenizer:
             del self._tokens[self._known : -_CONTEXT]
         return self._release(len(self.text) if self.stopped else len(self.text) - self._held_back())
 
-    def finish(self) -> str:
-        """The rest of the text, once no more tokens come."""
-        if self.tokenizer is not None and not self.stopped:
-            before = self._decode(self._window, self._known)
-            self._append(self._decode(self._window, len(self._tokens))[len(before) :])
-        return self._release(len(self.text))
-
     def _decode(self, start: int, end: int) -> str:
         assert self.tokenizer is not None
-        # "Clean-up" takes spaces away across tokens, so that the text would depend on how many come at once.
+        # "Clean-up" takes spaces away across tokens, also from text that was returned before.
         return self.tokenizer.decode(
             self._tokens[start:end], skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
