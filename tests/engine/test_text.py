@@ -125,6 +125,31 @@ def test_tokens_without_text_do_not_pile_up() -> None:
     assert tokenizer.longest < 25
 
 
+class Watched:
+    """The tokenizer, and the longest window that was decoded."""
+
+    longest = 0
+
+    def decode(self, tokens: list[int], **options: bool) -> str:
+        self.longest = max(self.longest, len(tokens))
+        return TOKENIZER.decode(tokens, **options)
+
+
+def test_bytes_that_are_no_text_do_not_pile_up() -> None:
+    rng, marks = random.Random(2), TOKENIZER("🙂é", add_special_tokens=False)["input_ids"]
+    assert len(marks) == 6
+    for _ in range(20):
+        tokens = [rng.choice(marks) for _ in range(300)]
+        tokens[100:100] = marks * 3
+        detokenizer, pieces = Detokenizer(TOKENIZER), []
+        for token in tokens:
+            pieces.append(detokenizer.push([token]))
+        assert "".join(pieces) + detokenizer.finish() == TOKENIZER.decode(tokens)
+    detokenizer = Detokenizer(tokenizer := Watched())
+    assert len("".join(detokenizer.push([marks[-1]]) for _ in range(300))) > 280
+    assert tokenizer.longest < 50
+
+
 def test_a_space_between_prompt_and_text_is_kept() -> None:
     """As with SentencePiece, whose decoder drops the space of the first token it is given."""
     inner = Tokenizer(models.WordLevel({"▁one": 0, "▁two": 1, "▁three": 2}, unk_token="▁one"))

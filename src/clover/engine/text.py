@@ -50,10 +50,19 @@ class Detokenizer:
         if len(after) > len(before) and not after.endswith(_HALF_CHARACTER):
             self._append(after[len(before) :])
             self._window, self._known = self._known, len(self._tokens)
-        elif after == before and len(self._tokens) - self._known > _MOST_HELD:
-            # Those without text go; the last may be the bytes of half a character.
-            del self._tokens[self._known : -_CONTEXT]
+        elif len(self._tokens) - self._known > _MOST_HELD:
+            self._hold_fewer(before, after)
         return self._release(len(self.text) if self.stopped else len(self.text) - self._held_back())
+
+    def _hold_fewer(self, before: str, after: str) -> None:
+        """Let go of all but the last tokens, which may be the bytes of half a character: none has more."""
+        certain = len(self._tokens) - _CONTEXT
+        text = self._decode(self._window, certain)
+        if after == before:  # tokens without text
+            del self._tokens[self._known : certain]
+        elif after.startswith(text):  # bytes that are no text; else a character lies across the border
+            self._append(text[len(before) :])
+            self._window, self._known = self._known, certain
 
     def _decode(self, start: int, end: int) -> str:
         assert self.tokenizer is not None
