@@ -96,7 +96,8 @@ class KVCache(Cache):
     ) -> tuple[Tensor, Tensor]:
         """Store one layer's new keys [B, Hkv, N, Dk] and values [B, Hkv, N, Dv]; called by attention layers.
 
-        Returns views [B, Hkv, S', Dk] and [B, Hkv, S', Dv] with S' = max(lengths) + N.
+        Returns views [B, Hkv, S', Dk] and [B, Hkv, S', Dv] with S' = max(lengths) + N, after ``begin(N, after)`` with
+        S' = max(lengths) + after + N.
         """
         assert key_states.shape[2] == self._count, "begin(n) must announce the tokens of every forward"
         self._write_keys[layer_idx].copy_(key_states)

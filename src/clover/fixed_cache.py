@@ -21,7 +21,7 @@ Counts = Sequence[int] | Tensor  # how many positions of each row are real: on t
 class FixedCache(KVCache):
     """The storage of a `KVCache`, [L, R, Hkv, S, D], during one forward of fixed shape over its first rows.
 
-    `lengths` Long [B] are cached tokens of each. Positions of padding that would pass the limit are the last below it.
+    `lengths` Long [B] are cached tokens of each. Padding may reach `position_limit`; its positions then stay below.
     """
 
     def __init__(self, keys: Tensor, values: Tensor, lengths: Tensor, position_limit: int) -> None:
@@ -29,7 +29,7 @@ class FixedCache(KVCache):
         super().__init__(keys, values)
 
     def _hold(self, lengths: list[int]) -> None:
-        """Nothing: what is held, on the host, is for the cache to say whose storage this is."""
+        """Do nothing: the cache that owns the storage knows, on the host, which rows are held."""
 
     def begin(self, num_tokens: int, after: int = 0) -> None:
         steps = torch.arange(after, after + num_tokens, device=self._row_lengths.device)

@@ -27,7 +27,7 @@ def fixed_capacity(slots: int) -> int:
 
 
 def power_of_two(count: int) -> int:
-    """The smallest that is no less than a number above 0."""
+    """The smallest power of two that is at least `count`, a number above 0."""
     return 1 << (count - 1).bit_length()
 
 

@@ -55,7 +55,7 @@ class DraftModel(PreTrainedModel):
     few_depths_first = False  # True where training does better with few depths at first (docs/log.md)
     may_copy = False  # True where sessions may copy from the text, as much as `choose_copies` says
     repeats_step = False  # True where all depths, or all after the first, are one step that can be repeated
-    hears_tokens = True  # False where `step` passes drafted tokens over, so that all nodes of a depth are one
+    hears_tokens = True  # False where `step` ignores drafted tokens: all nodes of a depth are alike
 
     def __init__(self, config: DraftConfig):
         super().__init__(config)

@@ -52,7 +52,10 @@ class Text(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """What is copied after each node, both Long [B, P]; where nothing matches, `matching` is 0 and the token any."""
+    """What is copied after each node: `tokens` Long [B, P], and how many tokens match there, `matching` Int [B, P].
+
+    Where nothing matches, `matching` is 0 and the token any.
+    """
 
     tokens: Tensor
     matching: Tensor

@@ -70,12 +70,12 @@ class NgramIndex:
 
 
 class RepeatingText:
-    """A text whose end may have stood before: the last such place is followed as long as it holds.
+    """A text, and the last earlier place where its end stood. That place is followed while the tokens after it agree.
 
     Attributes:
-        match: tokens before the end that stand before that place, too; 0 where there is none. At most 64.
+        match: how many tokens at the end also stand before that place; 0 if there is no such place, 64 at most.
         judged: of each token after the prompt that could have been looked up: the match before it, and whether
-            the token looked up was right. Whoever reads it may empty it.
+            the token looked up was right. The reader may empty it.
     """
 
     def __init__(self, prompt: Iterable[int]):

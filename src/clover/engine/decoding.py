@@ -69,9 +69,9 @@ class Decoding:
         return self._added - 1
 
     def cancel(self, index: int) -> None:
-        """Forget a request, whether it waits or runs, and free its place; one that has finished is no more there.
+        """Forget a request that waits or runs, and free its place; nothing happens if it has finished.
 
-        Nothing of it is offered to the store: who breaks off at random is not to push out what others go on from.
+        Its text is not offered to the store: texts that were interrupted must not push out those that others continue.
         """
         self._waiting = deque(one for one in self._waiting if one.index != index)
         for batch in (self._batch, self._joining and self._joining.batch):

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 
 class Positions(NamedTuple):
-    """Positions of every sequence, as a draft takes them in: of number b the first counts[b] are real, others padding.
+    """Positions of every sequence, as a draft takes them in: of row b the first counts[b] are real, others padding.
 
     `hidden` is [B, A, W], `next_tokens` Long [B, A] the token that follows each position.
     """
@@ -24,7 +24,7 @@ class Positions(NamedTuple):
     counts: list[int]
 
     def part(self, starts: Sequence[int], counts: list[int]) -> Positions:
-        """So many positions of each sequence from its start on."""
+        """The positions of each sequence b from `starts[b]` on, `counts[b]` of them."""
         width = max(1, *counts)
         if not any(starts):
             return Positions(self.hidden[:, :width], self.next_tokens[:, :width], counts)
@@ -39,7 +39,10 @@ class Positions(NamedTuple):
 
 
 class Pending:
-    """Of each sequence a different number of positions, in the order of the text; `root` Long [B] is the last token."""
+    """The positions that wait, in the order of the text; their number differs by sequence.
+
+    `root` Long [B] are the last tokens of sequences that have no such position yet.
+    """
 
     def __init__(self, root: Tensor, width: int, dtype: torch.dtype):
         hidden = torch.zeros(len(root), 1, width, dtype=dtype, device=root.device)

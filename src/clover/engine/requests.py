@@ -18,7 +18,8 @@ class Request:
         prompt: token ids, at least one.
         stop: the text ends before the first of these strings that it would contain.
         eos: tokens that end the text; the target's own if None, none if empty.
-        logprobs: how many of the most probable tokens are told with each token's log-probability; None for neither.
+        logprobs: events hold each token's log-probability, and those of so many of the most probable tokens; None for
+            no log-probabilities.
         show_trees: whether events hold what was drafted.
         keep: whether the text is kept for requests that go on from it, where the batch has a `PrefixStore`.
     """
@@ -59,8 +60,8 @@ class TokenLogprobs:
 class Drafted:
     """The token tree of one sequence in one step, without its root: each node's token, and the node above or -1.
 
-    `path` are the accepted nodes from depth 1 down, beyond the text's end, too. `copied` says whether prompt lookup
-    took them from the text, so that the draft was not asked.
+    `path` are the accepted nodes from depth 1 down, also those after the end of the text. `copied` says whether prompt
+    lookup took the tree from the text; then the draft was not asked.
     """
 
     tokens: tuple[int, ...]
@@ -101,7 +102,7 @@ class StepEvent:
         tokens: tokens emitted by this step, at least one.
         text: the text that became certain with them; may be "" (half a character, a possible stop string).
         generation: the whole result, with the request's last event.
-        path: accepted nodes of the step's tree, root included; beyond the text's end, too.
+        path: accepted nodes of the step's tree, root included; also those after the end of the text.
         logprobs: of each token, if the request asked for them.
         drafted: the step's tree, if the request asked for it.
     """

@@ -57,7 +57,7 @@ def speculative(
         tree: as in `clover.load`, "auto" by default, or an object of `clover.tree`.
         tokenizer: the model's, needed for `stop_strings` only: transformers does not hand on its own argument.
         processors: classes of logits processors of one's own that look at a text and its scores alone, and keep
-            nothing from call to call: drafted tokens are texts to them, too.
+            nothing from call to call: they are also given texts that end in drafted tokens.
     """
     return Speculative(draft, what_drafts("auto", tree), tokenizer, tuple(processors))
 

@@ -99,7 +99,8 @@ class Ends:
 class _RowProcessors:
     """The processors as `generate` runs them, on texts of one row; `padding` Long [1, …] is what they see before it.
 
-    Drafted texts that go on past their ends `generate` would not show them: of these the scores stay as they are.
+    `generate` shows them no text that has ended, and drafted tokens may go on after the end. The scores of such texts
+    stay as they are.
     """
 
     processors: hf.LogitsProcessorList

@@ -40,8 +40,9 @@ class SamplingParams:
         logit_bias: added to the logits of these tokens, -1e6 to 1e6.
         banned_tokens: never emitted.
         process: a function of one's own, applied to the logits after the penalties: of texts Long [P, T], prompt
-            included, and the logits [P, V] of what follows them. It must look at nothing else, because drafted tokens
-            are texts to it, too, even behind one that ends the text; but none that it gave -inf itself.
+            included, and the logits [P, V] of what follows them. It must look at nothing else, because it is also
+            given texts that end in drafted tokens. These may go on after an end-of-sequence token; they hold no token
+            to which it gave -inf.
         seed: of the random numbers, in [0, 2^63); equal prompts with equal seeds get equal texts.
     """
 

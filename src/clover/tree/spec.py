@@ -87,7 +87,7 @@ MEDUSA_TREE = _shape(
 )
 
 _NAMED = {"clover2": CLOVER2_TREE, "medusa": MEDUSA_TREE}
-CHOICES = ("auto", "plain", "lookup")  # of what drafts; where they are accepted, they do not come here
+CHOICES = ("auto", "plain", "lookup")  # names beside those of trees; who accepts them must not hand them on
 _WANTED = (
     "give clover2, medusa, chain:5, chain:10:0.1, budget:4, eagle2:60, drawn:clover2, or a JSON "
     "file with a list of rank paths such as [[0], [1], [0, 0]]"
