@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
+from clover.engine import Request
+from clover.engine.sequences import RunningSequence
 from clover.engine.text import Detokenizer, token_name
 from tests.data.tokenizers import make_tokenizer
 
@@ -161,6 +165,17 @@ def test_a_space_between_prompt_and_text_is_kept() -> None:
     detokenizer = Detokenizer(tokenizer, prompt=(0,))
     tokens = [*[3] * 50, 1, *[3] * 50, 2]
     assert "".join(detokenizer.push([token]) for token in tokens) == " two three"
+
+
+def test_a_stop_string_before_half_a_character_ends_the_text_at_its_limit_too() -> None:
+    class Pieces:
+        def decode(self, tokens: list[int], **options: bool) -> str:
+            return b"".join([b"", b"a x\xf0"][token] for token in tokens).decode(errors="replace")
+
+    target: Any = SimpleNamespace(longest_run=9, eos_token_ids=(), tokenizer=Pieces())
+    sequence = RunningSequence(0, Request((0,), max_new_tokens=1, stop=("x",)), target)
+    ended = sequence.accept([1], [0], 0).generation
+    assert ended is not None and (ended.text, ended.finish_reason) == ("a ", "stop")
 
 
 def test_without_a_tokenizer_there_is_no_text() -> None:

@@ -51,14 +51,15 @@ class RunningSequence:
         `path` are the accepted nodes of the step's tree, root included; its depth is 0 for a plain step.
         """
         before, text = len(self.tokens), ""
-        for part in [[token] for token in tokens] if self.request.stop else [tokens]:
-            kept = self._up_to_the_end(part)
-            self.tokens += kept
-            text += self._detokenizer.push(kept)
+        for token in tokens:
+            self.tokens.append(token)
+            self.finish_reason = self._end_after(token)
+            text += self._detokenizer.push([token])
+            if self.finish_reason:
+                text += self._detokenizer.finish()
             if self._detokenizer.stopped:
                 self.finish_reason = "stop"
             if self.finish_reason:
-                text += self._detokenizer.finish()
                 break
         emitted = tuple(self.tokens[before:])
         self.acceptance.record(len(emitted), drafted_depth, cut=len(emitted) < len(tokens))
@@ -66,17 +67,13 @@ class RunningSequence:
             self._first_token_seconds = time.perf_counter() - self._started
         return StepEvent(self.index, emitted, text, self._generation(), tuple(path))
 
-    def _up_to_the_end(self, tokens: list[int]) -> list[int]:
-        """Cut tokens after the one that ends the text, and say why it ends."""
-        left = self.left
-        for count, token in enumerate(tokens, start=1):
-            if token in self.eos:
-                self.finish_reason = "stop"
-            elif count >= left:
-                self.finish_reason = "length" if self.request.max_new_tokens <= self.limit else "context"
-            if self.finish_reason:
-                return tokens[:count]
-        return tokens
+    def _end_after(self, token: int) -> FinishReason | None:
+        """Why the text ends with the token that came last, stop strings aside; None if it goes on."""
+        if token in self.eos:
+            return "stop"
+        if self.left > 0:
+            return None
+        return "length" if self.request.max_new_tokens <= self.limit else "context"
 
     def _generation(self) -> Generation | None:
         if self.finish_reason is None:
