@@ -26,11 +26,6 @@ class RunningSequence:
         self._first_token_seconds = 0.0
 
     @property
-    def left(self) -> int:
-        """Tokens that it may still emit."""
-        return min(self.request.max_new_tokens, self.limit) - len(self.tokens)
-
-    @property
     def repeating(self) -> RepeatingText:
         """Its text so far, and where the end of it stood before."""
         text = self._repeating
@@ -71,7 +66,7 @@ class RunningSequence:
         """Why the text ends with the token that came last, stop strings aside; None if it goes on."""
         if token in self.eos:
             return "stop"
-        if self.left > 0:
+        if len(self.tokens) < min(self.request.max_new_tokens, self.limit):
             return None
         return "length" if self.request.max_new_tokens <= self.limit else "context"
 
