@@ -202,6 +202,29 @@ def test_conversations_that_the_template_refuses_are_counted(tmp_path: Path) -> 
         encode_prompt(bad, tokenizer)
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 1 / 0 }}",
+        "{{ 2.0 ** 5000 }}",
+        "{% for i in range(10 ** 9) %}{% endfor %}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ messages[9].content.x }}",
+    ],
+)
+def test_whatever_a_template_raises_it_refuses_the_conversation(template: str) -> None:
+    with pytest.raises(TemplateRefused, match="refuses it"):
+        encode_prompt([QUESTION], make_tokenizer(template))
+
+
+@pytest.mark.parametrize("template", [5, {"default": 5}])
+def test_a_template_that_is_no_text_is_named(template: Any) -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = template
+    with pytest.raises(UserError, match="is no text: 5"):
+        encode_prompt([QUESTION], tokenizer)
+
+
 def test_an_all_zero_loss_mask_names_the_template(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [QUESTION])
     with pytest.raises(UserError, match=r"loss mask is zero .* \(\"\{% for m in messages %\}.*--regenerate"):

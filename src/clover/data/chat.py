@@ -32,6 +32,10 @@ PLAIN_TEMPLATE = (
     "{% else %}User: {{ message['content'] + '\n\n' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}Assistant:{% endif %}"
 )
+# What a template may raise: by itself, by arithmetic, by a range that the sandbox forbids, by calling itself for ever.
+_TEMPLATE_FAILURES = (
+    *(TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+)
 _STAND_IN = "…"
 _MAX_TURNS = 1000  # of a conversation: what is rendered, and the time that it takes, grow with their square
 _TOGETHER = 2**20  # characters that are tokenized at a time; a token takes some hundred bytes meanwhile
@@ -321,11 +325,14 @@ def _sample(text: _Text, tokens: list[int], offsets: list[Span], stops: Sequence
 
 
 def _template(tokenizer: PreTrainedTokenizerBase) -> str:
+    name = tokenizer.name_or_path
     try:
-        return tokenizer.get_chat_template() if tokenizer.chat_template else PLAIN_TEMPLATE
+        template: Any = tokenizer.get_chat_template() if tokenizer.chat_template else PLAIN_TEMPLATE
     except ValueError as error:
-        name = tokenizer.name_or_path
         raise UserError(f"the tokenizer {name} has no default chat template: {error}") from error
+    if not isinstance(template, str):
+        raise UserError(f"the chat template of the tokenizer {name} is no text: {str(template)[:80]}")
+    return template
 
 
 def _describe_template(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -338,10 +345,11 @@ def _describe_template(tokenizer: PreTrainedTokenizerBase) -> str:
 def _render(
     tokenizer: PreTrainedTokenizerBase, messages: list[Message], add_generation_prompt: bool = False
 ) -> str:
+    template = _template(tokenizer)
     options: Any = {"tokenize": False, "add_generation_prompt": add_generation_prompt}
     try:
-        text: Any = tokenizer.apply_chat_template(messages, chat_template=_template(tokenizer), **options)
-    except (TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        text: Any = tokenizer.apply_chat_template(messages, chat_template=template, **options)
+    except _TEMPLATE_FAILURES as error:
         raise TemplateRefused(
             f"the chat template {_describe_template(tokenizer)} refuses it: {one_line(error)}"
         ) from error
