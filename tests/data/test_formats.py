@@ -122,6 +122,20 @@ def test_parquet(tmp_path: Path) -> None:
     assert second == Record(f"{path}, record 2", completion="t")
 
 
+def test_what_parquet_cannot_hand_over_is_named(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    for column in (
+        pa.array([10**15], pa.timestamp("ms")),
+        pa.array([b"\xff"]).view(pa.string()),
+    ):
+        parquet.write_table(pa.table({"text": ["t"], "source": column}), path)
+        with pytest.raises(UserError, match=r"a\.parquet, record 1 cannot be read: "):
+            list(read_records([path]))
+
+
 def test_files_are_read_one_record_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(LINES[0] + "\nbroken\n")

@@ -181,9 +181,15 @@ def _open_parquet(path: Path) -> Rows:
         table = parquet.read_table(path, columns=[name for name in names if name in accepted] or names)
     except pyarrow.ArrowException as error:
         raise UserError(f"{path} is not a readable parquet file: {one_line(error)}") from error
-    return Rows(
-        len(table), lambda index: (table.slice(index, 1).to_pylist()[0], f"{path}, record {index + 1}")
-    )
+
+    def read(index: int) -> tuple[Any, str]:
+        where = f"{path}, record {index + 1}"
+        try:
+            return table.slice(index, 1).to_pylist()[0], where
+        except (ValueError, OverflowError, pyarrow.ArrowException) as error:  # a date past year 9999, say
+            raise UserError(f"{where} cannot be read: {one_line(error)}") from error
+
+    return Rows(len(table), read)
 
 
 def _line_ends(path: Path) -> np.ndarray:
