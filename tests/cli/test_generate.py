@@ -91,8 +91,11 @@ def test_batch_size_bounds_what_runs_together(
     assert out == "".join(f"[{i}] {p}\n{expected(p)}\n\n" for i, p in enumerate(("one", "two", "six"), 1))
 
 
-def test_prompt_comes_from_a_file(generate: Callable, expected: Callable, tmp_path: Path) -> None:
-    (tmp_path / "prompt.txt").write_text("größe\n", encoding="utf-8")
+@pytest.mark.parametrize("content", ["größe\n".encode(), b"\xef\xbb\xbf" + "größe\r\n".encode()])
+def test_prompt_comes_from_a_file(
+    generate: Callable, expected: Callable, tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "prompt.txt").write_bytes(content)
     assert (
         generate("--prompt-file", tmp_path / "prompt.txt", "--max-new-tokens", 8).out
         == expected("größe\n") + "\n"

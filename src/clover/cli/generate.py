@@ -45,7 +45,7 @@ def generate(options: GenerateOptions) -> None:
 def _read_prompts(prompts: list[str], file: Path | None) -> list[str]:
     try:
         if file is not None:
-            prompts = [*prompts, file.read_text(encoding="utf-8")]
+            prompts = [*prompts, file.read_text(encoding="utf-8-sig")]
         elif not prompts and not sys.stdin.isatty():
             prompts = [sys.stdin.read()]
     except UnicodeDecodeError as error:
