@@ -114,6 +114,7 @@ def test_models(run_clover: Callable, quick_target: Path, tmp_path: Path, option
         ("vocab_size", 10**12),
         ("num_attention_heads", 10**9),
         ("n_layer", 2**70),
+        ("hidden_size", 10**400),
     ],
 )
 def test_targets_of_absurd_size(run_clover: Callable, tmp_path: Path, field: str, value: int) -> None:

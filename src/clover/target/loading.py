@@ -2,6 +2,7 @@
 
 import struct
 import time
+from decimal import Decimal
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -125,7 +126,7 @@ def _check_sizes(file: Path) -> None:
     for name, value in (field for part in parts if isinstance(part, dict) for field in part.items()):
         most = next((most for word, most in _MOST.items() if word in name), None)
         if most is not None and isinstance(value, int) and value > most:
-            raise UserError(f"{file}: {name} is {value:.4g}; no model has more than {most:,}")
+            raise UserError(f"{file}: {name} is {Decimal(value):.4g}; no model has more than {most:,}")
 
 
 def load_model(
