@@ -40,6 +40,25 @@ def test_the_target_may_write_the_texts_first(data: Path, tmp_path: Path) -> Non
     assert run([*given, "--resume"]) == 0
 
 
+def test_a_store_may_be_resumed_from_inside(
+    data: Path, tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "store"
+    given = [
+        "features",
+        "--target",
+        str(tiny_target),
+        "--data",
+        str(data),
+        "--regenerate",
+        "--max-length",
+        "40",
+    ]
+    assert run([*given, "--output", str(store)]) == 0
+    monkeypatch.chdir(store)
+    assert run([*given, "--output", ".", "--resume"]) == 0
+
+
 def test_what_is_left_out_is_told_before_the_target_runs(
     data: Path, tiny_target: Path, tmp_path: Path, run_clover: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from clover import options
 from clover.errors import UserError
-from clover.files import alone_with
+from clover.files import alone_with, beside
 from clover.options import panel
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def write_anew(
 
     rules = given.rules
     name = written_name(target, texts.fingerprint, rules)
-    path = given.output.with_name(f"{given.output.name}.{name}.regenerated.jsonl")
+    path = beside(given.output, f".{name}.regenerated.jsonl")
     if resume and not path.exists():
         raise UserError(
             f"there is nothing to resume: {path} does not exist; resume with the same target, data and options"
