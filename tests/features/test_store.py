@@ -47,6 +47,13 @@ def config(target: TargetModel, texts: Texts, kind: str = "post_norm") -> StoreC
     return StoreConfig(weights_fingerprint(target), texts.fingerprint, target.dtype_name, kind, 12, 40)
 
 
+def test_texts_that_are_too_short_leave_no_store(target: TargetModel, tmp_path: Path) -> None:
+    texts = SampleTexts([Sample(torch.tensor([1, 2]), torch.ones(2, dtype=torch.bool))])
+    with pytest.raises(UserError, match="no text is long enough"):
+        write_features(target, texts, config(target, texts), tmp_path / "s")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("kind", ["post_norm", "pre_norm", "low_middle_high"])
 def test_states_are_those_of_the_target(target: TargetModel, tmp_path: Path, kind: str) -> None:
     texts = samples(7)

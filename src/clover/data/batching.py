@@ -26,7 +26,7 @@ from clover.errors import UserError
 
 _BLOCK_SIZE, _BLOCK_TEXTS = 2**20, 1024  # characters (tokens of samples) and texts that are sorted together
 _FIRST_PREDICTED = 2  # a draft reads token 1 together with the state at token 0, and predicts token 2
-_NOTHING = (
+NOTHING_TO_LEARN = (
     "no text is long enough, or none has a token to be learnt; the third token of a window is the first that a draft "
     "can learn"
 )
@@ -107,7 +107,7 @@ class Batches:
         block, tried = self._block(), self.position.epoch
         while self.position.batch >= len(block.batches):
             if self.position.epoch > tried + 1:
-                raise UserError(_NOTHING)
+                raise UserError(NOTHING_TO_LEARN)
             self.position = self._after(block)
             block = self._block()
         place = self.position
@@ -129,7 +129,7 @@ class Batches:
             yield from block.batches
             text, found = block.following, found or bool(block.batches)
         if not found:
-            raise UserError(_NOTHING)
+            raise UserError(NOTHING_TO_LEARN)
 
     def _block(self) -> _Block:
         """The block at the position; the one after it is begun."""

@@ -27,7 +27,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from clover.data import Batch, Sample, Texts
-from clover.data.batching import check_tokens, collate, grouped, windows
+from clover.data.batching import NOTHING_TO_LEARN, check_tokens, collate, grouped, windows
 from clover.drafts import DraftModel
 from clover.errors import UserError
 from clover.features.compute import Features, compute_features
@@ -264,7 +264,7 @@ def write_features(
 
     Raises:
         UserError: the disk has too little room, the directory is in the way or belongs to another target, other texts
-            or options, another process writes it, or it cannot be written.
+            or options, another process writes it, it cannot be written, or no text holds anything to be learnt.
     """
     if not resume:
         check_output_directory(path)
@@ -289,7 +289,7 @@ def _check_room(need: int, path: Path, index: _Index, tell_size: Callable[[int],
 def _write(
     target: TargetModel, texts: Texts, path: Path, index: _Index, progress: Callable[[int, int], None]
 ) -> None:
-    """All texts from where the index ends."""
+    """All texts from where the index ends; UserError, and no index, if none of them gives a window."""
     done = index.shards[-1].texts if index.shards else 0
     tokens, saved = sum(shard.tokens for shard in index.shards), time.monotonic()
     progress(done, tokens)
@@ -305,6 +305,9 @@ def _write(
             write_json(path / _INDEX, asdict(index))
             tokens, pending, saved = tokens + index.shards[-1].tokens, [], time.monotonic()
         progress(done, tokens + sum(sample.size for sample, _ in pending))
+    if not index.shards:
+        (path / _INDEX).unlink()
+        raise UserError(NOTHING_TO_LEARN)
     write_json(path / _INDEX, asdict(replace(index, finished=True)))
 
 
