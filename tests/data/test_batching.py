@@ -120,26 +120,35 @@ def test_what_is_held_out_is_chosen_by_content(samples: list[Sample]) -> None:
 
 def test_of_few_texts_the_one_of_the_lowest_hash_is_held_out(samples: list[Sample]) -> None:
     few = [one for one in samples if not held_out(0.02)(one)][:5]
-    held = held_out_of(SampleTexts(few), 0.02)
+    held = held_out_of(SampleTexts(few), 0.02, 40)
     assert held is not None
     (found,) = filter(held, few)
     assert found.digest() == min(one.digest() for one in few)
-    again = held_out_of(SampleTexts(few[::-1]), 0.02)
+    again = held_out_of(SampleTexts(few[::-1]), 0.02, 40)
     assert again is not None and again(found) and sum(map(again, few)) == 1
 
 
 def test_where_the_share_holds_a_text_no_other_is_held_out(samples: list[Sample]) -> None:
-    held = held_out_of(SampleTexts(samples), 0.2)
+    held = held_out_of(SampleTexts(samples), 0.2, 40)
     assert held is not None
     assert list(map(held, samples)) == list(map(held_out(0.2), samples))
 
 
 def test_something_is_left_to_learn(samples: list[Sample]) -> None:
     one = samples[0]
-    assert held_out_of(SampleTexts([one]), 0.02) is None
-    assert held_out_of(SampleTexts([one, one]), 0.02) is None
-    assert held_out_of(SampleTexts([]), 0.02) is None
-    assert held_out_of(SampleTexts(samples), 0.0) is None
+    assert held_out_of(SampleTexts([one]), 0.02, 40) is None
+    assert held_out_of(SampleTexts([one, one]), 0.02, 40) is None
+    assert held_out_of(SampleTexts([]), 0.02, 40) is None
+    assert held_out_of(SampleTexts(samples), 0.0, 40) is None
+
+
+def test_a_text_from_which_nothing_is_learnt_is_neither_held_out_nor_left_alone() -> None:
+    short = [Sample(torch.tensor([token]), torch.ones(1, dtype=torch.bool)) for token in range(30)]
+    short = [one for one in short if not held_out(0.02)(one)]
+    useful = [one for one in (sample(9), sample(12), sample(15)) if not held_out(0.02)(one)]
+    assert held_out_of(SampleTexts([*short, useful[0]]), 0.02, 40) is None
+    held = held_out_of(SampleTexts([*short, *useful]), 0.02, 40)
+    assert held is not None and sum(map(held, useful)) == 1 and not any(map(held, short))
 
 
 def test_the_fingerprint_sees_tokens_and_masks(samples: list[Sample]) -> None:

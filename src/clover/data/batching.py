@@ -163,10 +163,11 @@ def held_out(share: float) -> Side:
     return lambda text: int.from_bytes(text.digest()[:8], "big") / 2**64 < share
 
 
-def held_out_of(texts: Texts, share: float) -> Side | None:
-    """Which of the texts are held out: a share of them, or the one of the lowest hash where the share holds none.
+def held_out_of(texts: Texts, share: float, max_length: int) -> Side | None:
+    """Which of the texts are held out: a share of them, or one where the share holds none.
 
-    None where nothing is to be held out, or nothing would be left to learn.
+    That one has the lowest hash of those that give a window of `max_length` tokens at most. None where nothing is to
+    be held out, or nothing would be left to learn.
     """
 
     def loaded() -> Iterator[Record | Sample]:
@@ -175,10 +176,21 @@ def held_out_of(texts: Texts, share: float) -> Side | None:
     if not share:
         return None
     held = held_out(share)
-    if not any(map(held, loaded())):
-        lowest = min((text.digest() for text in loaded()), default=b"")
-        held = lambda text: text.digest() == lowest  # noqa: E731
-    return None if all(map(held, loaded())) else held
+    if any(map(held, loaded())):
+        return None if all(map(held, loaded())) else held
+    rows = {text.digest(): row for row in range(len(texts)) if (text := texts.load(row)) is not None}
+    useful = (digest for digest in sorted(rows) if _gives_windows(texts, rows[digest], max_length))
+    lowest, another = next(useful, None), next(useful, None)
+    return None if another is None else lambda text: text.digest() == lowest
+
+
+def _gives_windows(texts: Texts, row: int, max_length: int) -> bool:
+    """Whether something can be learnt of a text."""
+    try:
+        samples = texts.encode([text] if (text := texts.load(row)) is not None else [])
+    except UserError:  # it cannot be used; if that is true of all, learning them says so
+        return False
+    return any(True for sample in samples for _ in windows(sample, max_length))
 
 
 def windows(sample: Sample, max_length: int) -> Iterator[Sample]:

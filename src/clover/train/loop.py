@@ -153,7 +153,7 @@ class _Run:
         self.config, self.target, self.draft = config, target, draft.bind(target)
         self.target_weights = weights_fingerprint(target)
         self.texts = texts if isinstance(texts, Texts) else SampleTexts(texts)
-        self.held_out = held_out_of(self.texts, config.validation_share)
+        self.held_out = held_out_of(self.texts, config.validation_share, self._max_length)
         self.batches = self._make_batches(config.seed, self._is_learnt)
         if draft.d2t is not None:
             self.counts = token_counts(self._learnt_first(), target.vocab_size)
@@ -260,11 +260,14 @@ class _Run:
         shutil.copyfile(self.log.path, folder / LOG_FILE)
 
     def _make_batches(self, seed: int, side: Side) -> Batches:
-        max_length = min(self.config.max_length, self.target.longest_run)
-        return Batches(self.texts, max_length, self._batch_tokens, seed, side, self.target.vocab_size)
+        return Batches(self.texts, self._max_length, self._batch_tokens, seed, side, self.target.vocab_size)
 
     def _is_learnt(self, text: Record | Sample) -> bool:
         return self.held_out is None or not self.held_out(text)
+
+    @property
+    def _max_length(self) -> int:
+        return min(self.config.max_length, self.target.longest_run)
 
     @property
     def _batch_tokens(self) -> int:
