@@ -132,6 +132,7 @@ def test_targets_of_absurd_size(run_clover: Callable, tmp_path: Path, field: str
         ["train", "--data", "x.jsonl", "--output", "/tmp/\udcff"],
         ["generate", "x", "--seed", str(2**70)],
         ["train", "--data", "x.jsonl", "--output", "out", "--seed", str(-(2**70))],
+        ["recipe", "smollm2", "--texts", "2", "--output", "out", "--seed", str(2**70)],
         ["train", "--data", "x.jsonl", "--output", "out", "--set", "embedding_scale=abc"],
         ["train", "--data", "x.jsonl", "--output", "out", "--set", "num_heads=" + "[" * 100_000],
         ["train", "--data", "x.jsonl", "--output", "out", "--heads", str(10**9)],

@@ -107,7 +107,10 @@ class ChatRecipeOptions:
     seeds: Annotated[
         tuple[int, ...],
         typer.Option(
-            metavar="N", help="May be given several times. Left out: 0, and 1 of recall, clover2 and eagle."
+            metavar="N",
+            min=0,
+            max=2**62,
+            help="May be given several times. Left out: 0, and 1 of recall, clover2 and eagle.",
         ),
     ] = ()
     dtype: Annotated[
