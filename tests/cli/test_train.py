@@ -183,6 +183,20 @@ def test_same_seed_gives_the_same_draft(train: Callable, tmp_path: Path) -> None
     assert weights() == first
 
 
+def test_what_takes_long_with_a_large_target_is_told(
+    train: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("clover.report.progress.Progress.say", lambda _, doing: said.append(doing))
+    assert train().code == 0
+    assert said[:4] == [
+        "loading the target",
+        "looking at the texts",
+        "making the draft",
+        "looking at the texts",
+    ]
+
+
 def test_stopped_run_says_how_to_go_on(
     train: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -54,6 +54,18 @@ def test_a_draft_gets_a_vocabulary(
     assert json.loads(texts[0])["tokens"] == json.loads(texts[1])["tokens"]
 
 
+def test_what_takes_long_with_many_texts_is_told(
+    run_clover: Callable, tiny_target: Path, draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("clover.report.progress.Progress.say", lambda _, doing: said.append(doing))
+    (tmp_path / "text.jsonl").write_text(f'{{"text": "{TEXT}"}}\n' * 2)
+    flags = ["--target", tiny_target, "--data", tmp_path / "text.jsonl", "--output", tmp_path / "small"]
+    assert run_clover("vocabulary", draft, *flags, "--size", 9).code == 0
+    counted = [f"counting the tokens: {number} texts" for number in (1, 2)]
+    assert said == ["loading target and draft", "reading the texts", *counted]
+
+
 def test_texts_that_the_target_wrote_are_counted_too(
     run_clover: Callable, tiny_target: Path, draft: Path, tmp_path: Path
 ) -> None:

@@ -81,11 +81,14 @@ class TextOptions(options.ModelOptions):
     def load_target(self) -> "TargetModel":
         """The target, the embedded one by default; UserError if it cannot be loaded, or has no tokenizer."""
         from clover.assets import TARGET
+        from clover.report.progress import Progress
         from clover.target import TargetModel
 
-        target = TargetModel.load(
-            self.target or TARGET, **replace(self, dtype=self.dtype or "fastest").loading
-        )
+        with Progress() as progress:
+            progress.say("loading the target")
+            target = TargetModel.load(
+                self.target or TARGET, **replace(self, dtype=self.dtype or "fastest").loading
+            )
         if target.tokenizer is None:
             raise UserError(f"the target {self.target} has no tokenizer, which training texts need")
         return target
@@ -93,11 +96,14 @@ class TextOptions(options.ModelOptions):
     def open(self, target: "TargetModel") -> "FileTexts":
         """The texts of the files, with a stand-in for each answer that the target is to write."""
         from clover.data import FileTexts
+        from clover.report.progress import Progress
 
         assert target.tokenizer is not None
-        return FileTexts(
-            self.files, target.tokenizer, target.eos_token_ids, self.regenerate, target.vocab_size
-        )
+        with Progress() as progress:
+            progress.say("looking at the texts")
+            return FileTexts(
+                self.files, target.tokenizer, target.eos_token_ids, self.regenerate, target.vocab_size
+            )
 
 
 def has_written(output: Path) -> bool:

@@ -130,6 +130,7 @@ def train(given: TrainOptions) -> None:
     """Train a draft for a target that stays as it is."""
     from clover.data import FileTexts
     from clover.features import FeatureStore
+    from clover.report.progress import Progress
     from clover.train import prepare
     from clover.train import train as run_training
 
@@ -142,8 +143,10 @@ def train(given: TrainOptions) -> None:
     resume = _check_resume(config, given)
     model = given.load_target()
     opened = FeatureStore(given.features) if given.features is not None else given.open(model)
-    # What is wrong with the draft is found before the target writes for hours.
-    config, draft = prepare(config, model)
+    with Progress() as progress:
+        progress.say("making the draft")
+        # What is wrong with it is found before the target writes for hours.
+        config, draft = prepare(config, model)
     learnt: FeatureStore | FileTexts | list[Sample] = opened
     if given.regenerate and isinstance(opened, FileTexts):
         learnt, seconds = write_anew(given, model, opened, given.resume, finished=resume)

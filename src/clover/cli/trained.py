@@ -23,16 +23,19 @@ def load_trained(
     """The draft's place, and the draft in the dtype that it is stored in, bound to its target."""
     from clover.assets import TARGET, draft_place
     from clover.drafts import load_usable
+    from clover.report.progress import Progress
     from clover.target import TargetModel
 
     if draft is None and target is not None:
         raise UserError("a target was given but no draft; give the draft that was trained for it")
     options.hide_loading_bars()
     name = draft_place(draft)
-    model = TargetModel.load(
-        target or str(TARGET), dtype=_dtype(name), device=device, trust_remote_code=trust_remote_code
-    )
-    return name, load_usable(name, model)
+    with Progress() as progress:
+        progress.say("loading target and draft")
+        model = TargetModel.load(
+            target or str(TARGET), dtype=_dtype(name), device=device, trust_remote_code=trust_remote_code
+        )
+        return name, load_usable(name, model)
 
 
 def save_copy(draft: "DraftModel", name: str, output: Path, overwrite: bool) -> None:

@@ -14,6 +14,7 @@ from clover.files import check_output_directory
 
 if TYPE_CHECKING:
     from clover.data import Sample, Texts
+    from clover.report.progress import Progress
 
 
 def vocabulary(
@@ -36,6 +37,7 @@ def vocabulary(
     """Make a copy of a draft that proposes from the most frequent tokens of some texts: faster, as lossless."""
     from clover.data import token_counts
     from clover.drafts.vocabulary import check_size, frequent_tokens
+    from clover.report.progress import Progress
 
     check_output_directory(output, overwrite)
     name, whole = load_trained(draft, target, device, trust_remote_code)
@@ -44,7 +46,9 @@ def vocabulary(
     if not whole.trainable:
         raise UserError(f"{name} has no lm_head to read less of")
     parts = texts_of(model, data)
-    counts = token_counts(_known(parts, model.vocab_size), model.vocab_size)
+    with Progress() as progress:
+        progress.say("reading the texts")
+        counts = token_counts(_known(parts, model.vocab_size, progress), model.vocab_size)
     tell_problems(parts)
     if not counts.sum():
         raise UserError("the texts hold no token that is learnt; give others")
@@ -59,10 +63,11 @@ def vocabulary(
     )
 
 
-def _known(parts: "Sequence[Texts]", vocab_size: int) -> "Iterator[Sample]":
-    """All samples; UserError at one with a token that the target does not know."""
+def _known(parts: "Sequence[Texts]", vocab_size: int, progress: "Progress") -> "Iterator[Sample]":
+    """All samples, as they are counted; UserError at one with a token that the target does not know."""
     from clover.data.batching import check_tokens
 
-    for sample in chain.from_iterable(parts):
+    for number, sample in enumerate(chain.from_iterable(parts), start=1):
         check_tokens([sample], vocab_size)
         yield sample
+        progress.say(f"counting the tokens: {number:,} texts")
