@@ -39,6 +39,14 @@ def continuation(target: TargetModel, prompt: list[int], count: int) -> list[int
     return [token for event in events for token in event.tokens]
 
 
+@pytest.mark.parametrize("noted", ['"abc"', "null", "NaN", "-1"])
+def test_a_time_that_is_none_is_refused(tmp_path: Path, noted: str) -> None:
+    (tmp_path / "w.jsonl").touch()
+    (tmp_path / "w.seconds.json").write_text(f'{{"seconds": {noted}}}')
+    with pytest.raises(UserError, match=r"w\.seconds\.json"):
+        written_seconds(tmp_path / "w.jsonl")
+
+
 def test_plain_text_keeps_its_opening(target: TargetModel, tmp_path: Path) -> None:
     text = list(range(3, 23))
     (new,) = regenerate(target, [sample(text, [1] * 20)], CONFIG, tmp_path / "w.jsonl")

@@ -11,7 +11,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +23,7 @@ from clover.data import Sample, TurnSample
 from clover.data.chat import TemplateRefused, with_answers
 from clover.engine import Engine, Request
 from clover.errors import UserError
-from clover.files import append_lines, read_json, read_lines, write_json
+from clover.files import append_lines, read_lines, read_model, write_json
 from clover.sampling import SamplingParams
 from clover.target import TargetModel, weights_fingerprint
 
@@ -74,6 +74,13 @@ class _Written:
     def sample(self) -> Sample:
         mask = torch.tensor(self.loss_mask, dtype=torch.bool)
         return Sample(torch.tensor(self.tokens, dtype=torch.int32), mask)
+
+
+@dataclass(frozen=True)
+class _Spent:
+    """The file beside the texts: the time that they took, interrupted runs included."""
+
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclass
@@ -295,13 +302,17 @@ def _windows(sample: Sample, config: RegenerateConfig) -> Iterator[Sample]:
 
 
 def _note_seconds(path: Path, seconds: float) -> None:
-    write_json(path.with_suffix(_SECONDS), {"seconds": seconds})
+    write_json(path.with_suffix(_SECONDS), asdict(_Spent(seconds)))
 
 
 def written_seconds(path: Path) -> float:
-    """Time that was spent on writing the texts in `path`, as far as it was noted beside them."""
+    """Time that was spent on writing the texts in `path`, as far as it was noted beside them.
+
+    Raises:
+        UserError: the note cannot be read or is none of a time.
+    """
     noted = path.with_suffix(_SECONDS)
-    return float(read_json(noted).get("seconds", 0.0)) if path.exists() and noted.exists() else 0.0
+    return read_model(noted, _Spent).seconds if path.exists() and noted.exists() else 0.0
 
 
 def read_regenerated(path: Path) -> list[Sample]:
