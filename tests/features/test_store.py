@@ -47,6 +47,12 @@ def config(target: TargetModel, texts: Texts, kind: str = "post_norm") -> StoreC
     return StoreConfig(weights_fingerprint(target), texts.fingerprint, target.dtype_name, kind, 12, 40)
 
 
+def test_who_may_read_the_index_may_read_the_states(target: TargetModel, tmp_path: Path) -> None:
+    texts = samples(3)
+    write_features(target, texts, config(target, texts), tmp_path / "s")
+    assert len({file.stat().st_mode & 0o777 for file in (tmp_path / "s").iterdir() if file.name != LOCK}) == 1
+
+
 def test_texts_that_are_too_short_leave_no_store(target: TargetModel, tmp_path: Path) -> None:
     texts = SampleTexts([Sample(torch.tensor([1, 2]), torch.ones(2, dtype=torch.bool))])
     with pytest.raises(UserError, match="no text is long enough"):
