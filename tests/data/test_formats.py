@@ -87,6 +87,11 @@ LINES = [json.dumps({"text": f"text {i} é"}) for i in range(3)]
     ("name", "content", "places"),
     [
         ("a.jsonl", "\n".join([LINES[0], "", LINES[1], LINES[2]]), ["line 1", "line 3", "line 4"]),
+        (
+            "a.jsonl",
+            "\n".join([LINES[0], "   ", LINES[1], "\t \r", " " + LINES[2], "  "]),
+            ["line 1", "line 3", "line 5"],
+        ),
         ("a.jsonl", "\ufeff" + "\r\n".join(LINES) + "\r\n", ["line 1", "line 2", "line 3"]),
         ("a.json", f"[{', '.join(LINES)}]", ["record 1", "record 2", "record 3"]),
         ("a.json", json.dumps(json.loads(LINES[0]), indent=2), ["record 1"]),

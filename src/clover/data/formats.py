@@ -30,6 +30,7 @@ from clover.files import decode_utf8, explain, parse_json
 
 _MAX_RECORD_BYTES = 4 * 2**20  # a longer one would keep the tokenizer busy for seconds on end
 _MAX_JSON_BYTES = 2 * 2**30
+_BLANK_BYTES = 64  # of a line that is passed over because it holds spaces alone
 _PIECE_BYTES = 2**16
 _READ_BYTES = 2**20
 _SHAREGPT_ROLES = {
@@ -129,9 +130,13 @@ def _open_lines(path: Path) -> Rows:
     if (longest := int(sizes.max())) > _MAX_RECORD_BYTES:
         line, limit = int(sizes.argmax()) + 1, _MAX_RECORD_BYTES >> 20
         raise UserError(f"{path}, line {line}: longer than {limit} MiB ({longest >> 20} MiB); cut it")
-    short = np.flatnonzero(sizes <= 2)  # the empty ones are among them
-    empty = np.isin(np.memmap(path, np.uint8, "r")[starts[short]], (ord("\r"), ord("\n")))
-    full = np.delete(np.arange(len(ends)), short[empty])
+    content = np.memmap(path, np.uint8, "r")
+    short = np.flatnonzero(sizes <= _BLANK_BYTES)
+    first = content[starts[short]]
+    empty = short[(sizes[short] <= 2) & np.isin(first, list(b"\r\n"))]
+    indented = short[np.isin(first, list(b" \t"))]
+    blank = [line for line in indented if not content[starts[line] : ends[line]].tobytes().strip()]
+    full = np.delete(np.arange(len(ends)), np.append(empty, blank).astype(np.int64))
 
     def read(index: int) -> tuple[Any, str]:
         line = int(full[index])
