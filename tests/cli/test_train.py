@@ -370,7 +370,7 @@ def test_bad_data_is_one_line(
     [
         (["--max-minutes", "0"], "max_minutes"),
         (["--lr", "-1"], "lr"),
-        (["--dtype", "int8"], "dtype"),
+        (["--dtype", "int8"], "--dtype is 'int8'; for a training it must be bfloat16 or float32"),
         (["--hidden-state", "middle"], "hidden_state"),
         (["--heads", "0"], "head"),
         (["--regression-weight", "-1"], "regression-weight"),

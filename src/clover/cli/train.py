@@ -173,7 +173,6 @@ def _config(given: TrainOptions) -> "TrainConfig":
 
     system = _system(given)
     settings, fields = named_recipe(given.recipe, system)
-    dtype: Any = _DTYPES.get(given.dtype or "", given.dtype)
     config = TrainConfig(
         output=str(given.output),
         target=given.target or "embedded",
@@ -181,13 +180,21 @@ def _config(given: TrainOptions) -> "TrainConfig":
         system=system,
         draft=fields | _draft_options(given),
         loss=_loss(given, system),
-        **settings | _present(given, *_SAME, "optimizer", "lr") | {"dtype": dtype},
+        **settings | _present(given, *_SAME, "optimizer", "lr") | {"dtype": _dtype(given)},
     )
     if settings:
         values = {field: getattr(config, field) for field in settings} | config.draft | asdict(config.loss)
         shown = ", ".join(f"{field} {value}" for field, value in values.items())
         print(f"recipe {given.recipe}: {shown}", file=sys.stderr)
     return config
+
+
+def _dtype(given: TrainOptions) -> Any:
+    """As the training's configuration names it; None where the option is left out."""
+    dtype = _DTYPES.get(given.dtype or "", given.dtype)
+    if dtype is not None and dtype not in _DTYPES.values():
+        raise UserError(f"--dtype is {dtype!r}; for a training it must be {' or '.join(_DTYPES)}")
+    return dtype
 
 
 def _present(given: TrainOptions, *names: str) -> dict[str, Any]:
