@@ -55,6 +55,7 @@ def test_what_fits_is_made(tmp_path: Path) -> None:
         ({"points": [[1]]}, r"points.0 is \[1\]; it must be"),
         ({"format": "drawing-2"}, r"format is 'drawing-2'; it must be 'drawing-1'"),
         ({"colour": 1}, r"colour is unknown"),
+        ({"two\nlines" * 1000: 1}, r": two linestwo \S.*\.\.\. is unknown"),
         ({"names": {"a": "x" * 9999, "b": 1}}, r"names.b is 1; it must be"),
         ({"names": ["x" * 9999]}, r"names is \['x+\.\.\.; it must be"),
     ],

@@ -348,7 +348,7 @@ def _adapter(kind: Any) -> Any:
 
 def _describe(error: Mapping[str, Any]) -> str:
     """The first problem that pydantic found, as "field is …; it must be …"."""
-    place = ".".join(map(str, error["loc"])) or "the whole"
+    place = one_line(ValueError(".".join(map(str, error["loc"])) or "the whole"))
     if error["type"] == "missing":
         return f"{place} is missing"
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):

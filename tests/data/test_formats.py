@@ -80,6 +80,15 @@ def test_bad_records_say_what_is_wrong(fields: Any, message: str) -> None:
         parse_record(fields, "x")
 
 
+@pytest.mark.parametrize(
+    "fields", [{"k" * 10**5: "x"}, {"conversations": [{"from": "k" * 10**5, "value": "x"}]}]
+)
+def test_long_names_are_cut_in_messages(fields: Any) -> None:
+    with pytest.raises(UserError) as raised:
+        parse_record(fields, "x")
+    assert "k" * 40 in str(raised.value) and len(str(raised.value)) < 500
+
+
 LINES = [json.dumps({"text": f"text {i} é"}) for i in range(3)]
 
 

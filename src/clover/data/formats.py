@@ -33,6 +33,7 @@ _MAX_JSON_BYTES = 2 * 2**30
 _BLANK_BYTES = 64  # of a line that is passed over because it holds spaces alone
 _PIECE_BYTES = 2**16
 _READ_BYTES = 2**20
+_SHOWN = 40  # characters of a name in a message
 _SHAREGPT_ROLES = {
     **dict.fromkeys(("human", "user"), "user"),
     **dict.fromkeys(("gpt", "chatgpt", "bing", "bard", "model", "assistant"), "assistant"),
@@ -116,7 +117,7 @@ def parse_record(fields: Any, where: str) -> Record:
             if record.size > _MAX_RECORD_BYTES:
                 raise UserError(f"{where}: the text is longer than {_MAX_RECORD_BYTES >> 20} MiB; cut it")
             return record
-    found = ", ".join(sorted(map(str, fields))[:10]) or "none"
+    found = ", ".join(sorted(str(name)[:_SHOWN] for name in fields)[:10]) or "none"
     accepted = "; ".join(" + ".join(names) for names in _FIELDS)
     raise UserError(f"{where}: no field that can be used (found: {found}; accepted: {accepted})")
 
@@ -255,7 +256,9 @@ def _message(turn: Any, kind: str, place: str) -> Message:
     if kind == "conversations" and "role" not in turn:
         speaker = _text(turn.get("from"), f"{place}: from")
         if speaker not in _SHAREGPT_ROLES:
-            raise UserError(f"{place}: unknown speaker {speaker!r}; known: {', '.join(_SHAREGPT_ROLES)}")
+            raise UserError(
+                f"{place}: unknown speaker {speaker[:_SHOWN]!r}; known: {', '.join(_SHAREGPT_ROLES)}"
+            )
         turn = {"role": _SHAREGPT_ROLES[speaker], "content": turn.get("value")}
     message = {key: value for key, value in turn.items() if value is not None}
     _text(message.get("role"), f"{place}: role")
