@@ -63,7 +63,7 @@ def _common(
     ] = False,
 ) -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # said, it needs no warning where a process forks
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # left unset, it warns where a process forks
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     # On few cores a thread that spins while it waits takes them from all other work: two processes on two cores decoded

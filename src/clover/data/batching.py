@@ -76,7 +76,7 @@ class Batches:
 
     UserError if no window holds a token to learn, or one holds a token that is not below `vocab_size`, if given.
     Windows are `max_length` tokens at most, at least 3; B · T is at most `batch_tokens` where a batch has more than
-    one. The seed is that of the order, `side` says which of the texts are taken.
+    one. The seed decides the order. `side` says which of the texts are taken.
     """
 
     def __init__(

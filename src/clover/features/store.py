@@ -148,7 +148,7 @@ class FeatureStore(Texts):
         return Features(read, hidden)
 
     def check_widths(self, *widths: int) -> None:
-        """UserError unless the states after the final norm have the first of these, what else is kept the second."""
+        """UserError unless the states after the final norm have the first width, and those beside them the second."""
         for shard in self._shards:
             if shard.shapes != [(len(shard.tokens), width) for width in widths]:
                 raise shard.damaged()

@@ -13,7 +13,7 @@ BEGUN = "begun.json"
 def check_begun(work: Path, here: Mapping[str, Any]) -> dict[str, Any]:
     """What was noted in `work` when a run was begun there, or `here` if nothing was.
 
-    UserError that names the first value that was another one.
+    UserError, which names the first value that differs.
     """
     noted = work / BEGUN
     begun = read_json(noted) if noted.exists() else dict(here)

@@ -20,7 +20,7 @@ from clover.sampling import SamplingParams
 from clover.target import TargetModel
 
 SOURCE = "written by the target itself"
-_LONGEST = 128  # tokens of a prompt; what does not end before is mostly no question
+_LONGEST = 128  # tokens of a prompt; a longer text is mostly no question
 _MAX_BYTES = 2**30  # of the file beside
 _TRIES = 4  # texts that are written per prompt wanted, at most
 

@@ -71,7 +71,7 @@ class Progress:
             self.reach(done)
 
     def go_on(self, total: float, done: float, doing: str) -> None:
-        """`reach`, of work whose first call tells what an earlier run did: there it begins."""
+        """As `reach`. The first call also begins the work, with what an earlier run has done."""
         if not self.total:
             self.begin(total, done)
         self.reach(done, doing)

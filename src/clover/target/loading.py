@@ -75,8 +75,8 @@ def resolve_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torc
 def fastest_dtype(hidden_size: int, device: torch.device) -> torch.dtype:
     """bfloat16 or float32, whichever multiplies matrices of a model's size faster here; bfloat16 on a GPU.
 
-    Small models spend their time between the products, where casts make bfloat16 the slower one. Of large ones a single
-    run of each is enough where they clearly differ: without instructions for bfloat16 one takes seconds.
+    Small models spend their time between the products, where casts make bfloat16 the slower dtype. For large models one
+    run of each dtype is enough where the two clearly differ: without instructions for bfloat16 a run takes seconds.
     """
     if device.type != "cpu":
         return torch.bfloat16

@@ -37,7 +37,8 @@ class _Fields:
 def check_config(config: PretrainedConfig) -> None:
     """UserError for what no token tree can be run on; names the type and, if one is to blame, the layer or the field.
 
-    So are encoder-decoder and multimodal models, those with recurrent or otherwise special layers or without SDPA.
+    Encoder-decoder and multimodal models are refused, and those with recurrent or otherwise special layers or without
+    SDPA.
     """
     name = model_type(config)
     check_fields(config, name)

@@ -130,7 +130,7 @@ class Learner:
             return self._losses(batch, features, outputs, divisors)
 
     def _losses(self, batch: Batch, features: Features, outputs: Tensor, divisors: Tensor) -> HeadLosses:
-        """That of outputs [D, B, T, H]."""
+        """The losses of outputs [D, B, T, H]."""
         likely = None
         if self.config.loss.likely_tokens_only:
             likely = likely_tokens(features.hidden_target, batch.tokens, self._logits)

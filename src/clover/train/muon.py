@@ -1,7 +1,7 @@
 """Muon (Jordan and others, 2024; https://kellerjordan.github.io/posts/muon/) that is fast on every processor.
 
-PyTorch's own computes in bfloat16. A processor without instructions for it multiplies such matrices several times
-more slowly than those of float32, and most of a training's time was the optimizer's.
+PyTorch's own Muon computes in bfloat16. A processor without instructions for bfloat16 multiplies such matrices several
+times more slowly than those of float32. There the optimizer took most of a training's time.
 """
 
 from collections.abc import Iterable
@@ -72,8 +72,8 @@ def _iterate(wide: Tensor) -> Tensor:
 def _iterate_on_gram(wide: Tensor) -> Tensor:
     """The same by products of the Gram matrix X Xᵀ, which is smaller than X [O, I] if O < I.
 
-    Each iteration multiplies X from the left by a polynomial in the Gram matrix; all of them commute. Rounding errors
-    grow with the square of what they do in X: below 1e-3 in float32, too many in bfloat16.
+    Each iteration multiplies X from the left by a polynomial in the Gram matrix; all of them commute. The Gram matrix
+    squares the condition number, so rounding errors are larger than in X: below 1e-3 in float32, too large in bfloat16.
     """
     a, b, c = _COEFFICIENTS
     gram, factors = wide @ wide.T, None

@@ -32,7 +32,7 @@ class RecordedResult(BaseModel):
 
 
 class RecordedConfig(BaseModel):
-    """Of the options what is read later."""
+    """The options that are read later."""
 
     writing_seconds: float = Field(default=0.0, ge=0)  # before the training, for texts that the target wrote
     start_from: str | None = None  # the trained draft that it went on from

@@ -28,7 +28,10 @@ _ROOT = TreeShape()  # the tree of plain decoding
 
 @dataclass(frozen=True)
 class Step:
-    """One decoding step: all its seconds, tokens of each sequence, and the target's pass; None where a GPU ran on."""
+    """One decoding step: its seconds, the tokens of each sequence, and the seconds of the target's pass.
+
+    The last is None where the host did not wait for the GPU.
+    """
 
     seconds: float
     emitted: tuple[int, ...]
