@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PretrainedConfig
 
-from clover.cache import KVCache
+from clover.cache import KVCache, KVShape
 from clover.errors import UserError, one_line
 from clover.target.model import TargetModel
 from clover.target.structure import (
@@ -48,6 +48,7 @@ class DecoderStack(nn.Module):
         self.num_layers = num_layers
         self._last_position = position_limit(config) - 1
         self._input_scale: float | None = None
+        self._kv_shape: KVShape | None = None
         _ = self.final_norm
         for table in self.stack.modules():
             if isinstance(table, nn.Embedding):
@@ -106,9 +107,9 @@ class DecoderStack(nn.Module):
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
         """An empty cache for the layers' keys and values: B rows with room for ``capacity`` tokens each."""
-        cache = cache_of(self._probe(0.0, use_cache=True))
-        weight = next(self.layers.parameters())
-        return KVCache.new(kv_shape(cache, self.stack.config), batch_size, capacity, weight)
+        if self._kv_shape is None:
+            self._kv_shape = kv_shape(cache_of(self._probe(0.0, use_cache=True)), self.stack.config)
+        return KVCache.new(self._kv_shape, batch_size, capacity, next(self.layers.parameters()))
 
     def take_final_norm(self) -> nn.Module:
         """Take the final norm out: from then on the decoder ends with its last layer's output."""
