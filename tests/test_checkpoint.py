@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 
 from clover.checkpoint import load_checkpoint, save_checkpoint
@@ -132,8 +133,30 @@ def test_a_damaged_or_foreign_file_is_named(path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(UserError, match="cannot read the checkpoint"):
             load_checkpoint(path, {"draft": model}, optimizers)
-    from safetensors.torch import save_file
-
     save_file({"a": torch.zeros(1)}, path)
     with pytest.raises(UserError, match="not a training checkpoint"):
+        load_checkpoint(path, {"draft": model}, optimizers)
+
+
+@pytest.mark.parametrize("planted", ["lr", "betas", "shape", "index", "random"])
+def test_what_no_optimizer_writes_is_named(path: Path, planted: str) -> None:
+    """Such a file would end the first step, or the loading, with an error of PyTorch's."""
+    model, optimizers = build()
+    steps(model, optimizers, 1)
+    save_checkpoint(path, {"draft": model}, optimizers, {})
+    with safe_open(path, framework="pt") as file:
+        metadata, tensors = file.metadata(), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    header = json.loads(metadata["clover"])
+    if planted == "lr":
+        header["optimizers"]["adam"][0]["lr"] = "fast"
+    elif planted == "betas":
+        header["optimizers"]["adam"][0]["betas"] = [0.9, None]
+    elif planted == "shape":
+        tensors["optimizer.adam.0.exp_avg"] = torch.zeros(7)
+    elif planted == "index":
+        tensors["optimizer.adam.x.exp_avg"] = torch.zeros(6)
+    else:
+        tensors["random.cpu"].fill_(255)
+    save_file(tensors, path, metadata | {"clover": json.dumps(header)})
+    with pytest.raises(UserError, match="no state of random numbers|other parameters"):
         load_checkpoint(path, {"draft": model}, optimizers)

@@ -6,8 +6,9 @@ when it is whole. Nothing is pickled. What was saved comes back bit for bit.
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from clover.errors import UserError
+from clover.errors import UserError, one_line
 from clover.files import output_file, parse_json, validated
 
 _FORMAT = "clover-checkpoint-2"
@@ -78,10 +79,13 @@ def load_checkpoint(
             value.copy_(saved[key])
     for name, optimizer in optimizers.items():
         _load_optimizer(path, name, optimizer, saved, header.optimizers[name])
-    torch.set_rng_state(saved["random.cpu"])
-    for i in range(torch.cuda.device_count()):
-        if f"random.cuda.{i}" in saved:
-            torch.cuda.set_rng_state(saved[f"random.cuda.{i}"], i)
+    try:
+        torch.set_rng_state(saved["random.cpu"])
+        for i in range(torch.cuda.device_count()):
+            if f"random.cuda.{i}" in saved:
+                torch.cuda.set_rng_state(saved[f"random.cuda.{i}"], i)
+    except (RuntimeError, TypeError) as error:
+        raise UserError(f"{path} holds no state of random numbers: {one_line(error)}") from error
     return header.state
 
 
@@ -107,16 +111,41 @@ def _load_optimizer(
     groups: list[dict[str, Any]],
 ) -> None:
     state: dict[int, dict[str, Tensor]] = {}
-    for place, value in tensors.items():
-        if place.startswith(prefix := f"optimizer.{name}."):
-            index, key = place.removeprefix(prefix).split(".", 1)
-            state.setdefault(int(index), {})[key] = value
     for group in groups:  # JSON makes lists of tuples, such as AdamW's betas
         group |= {k: tuple(v) for k, v in group.items() if isinstance(v, list) and k != "params"}
     try:
+        for place, value in tensors.items():
+            if place.startswith(prefix := f"optimizer.{name}."):
+                index, key = place.removeprefix(prefix).split(".", 1)
+                state.setdefault(int(index), {})[key] = value
+        _check_optimizer(optimizer, state, groups)
         optimizer.load_state_dict({"state": state, "param_groups": groups})
     except (ValueError, KeyError) as error:
         raise UserError(f"{path}: the optimizer {name!r} was saved with other parameters: {error}") from error
+
+
+def _check_optimizer(
+    optimizer: Optimizer, state: Mapping[int, Mapping[str, Tensor]], groups: Sequence[Mapping[str, Any]]
+) -> None:
+    """ValueError for what `load_state_dict` would take and the first step could not use."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for index, entry in state.items():
+        shape = parameters[index].shape if 0 <= index < len(parameters) else None
+        for key, value in entry.items():
+            if value.shape not in (shape, ()):
+                raise ValueError(f"its {key} of parameter {index} has the shape {list(value.shape)}")
+    for own, saved in zip(optimizer.param_groups, groups, strict=True):
+        for key, value in own.items():
+            if key != "params" and not _alike(value, saved[key]):
+                raise ValueError(f"its {key} is {saved[key]!r}")
+
+
+def _alike(own: Any, saved: Any) -> bool:
+    """Whether numbers stand for numbers; what is none is not compared."""
+    if isinstance(own, tuple):
+        return isinstance(saved, tuple) and len(own) == len(saved) and all(map(_alike, own, saved))
+    number = isinstance(own, (int, float)) and not isinstance(own, bool)
+    return not number or (isinstance(saved, (int, float)) and not isinstance(saved, bool) and isfinite(saved))
 
 
 def _owned(tensor: Tensor) -> Tensor:
