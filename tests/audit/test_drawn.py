@@ -231,7 +231,9 @@ def drawn_audit(target: TracedTarget) -> Findings:
     return found
 
 
-def test_clean_draws_are_clean(target: TracedTarget) -> None:
+@pytest.mark.parametrize("draws", [FEW_DRAWS, pytest.param(1000, marks=pytest.mark.long)])
+def test_clean_draws_are_clean(target: TracedTarget, draws: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clover.audit.run._DRAWS", draws)
     found = drawn_audit(target)
     assert (found.defects, found.problems) == (0, [])
     assert max(way.tau for way in found.ways if way.name.startswith("drawn:")) > 1.3
