@@ -60,6 +60,11 @@ def test_mixed_prompts_are_refused(model: Clover, prompts: Any) -> None:
         model.generate(prompts)
 
 
+def test_what_is_no_tree_is_named(pair: tuple[Path, Path]) -> None:
+    with pytest.raises(UserError, match="a tree is 5"):
+        clover.load(*pair, tree=5)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("prompts", [5, None, torch.tensor([3, 4]), {"role": "user"}, ["the cat", 5]])
 def test_what_is_no_prompt_is_refused(model: Clover, prompts: Any) -> None:
     with pytest.raises(UserError, match="list of token ids"):

@@ -81,6 +81,8 @@ def what_drafts(method: str, tree: str | Tree | None) -> str | Tree:
             tree = parse_tree(tree)
         except UserError as error:
             raise UserError(f"{one_line(error)}; or {', '.join(CHOICES)}") from error
+    if not isinstance(tree, str | Tree | None):
+        raise UserError(f"a tree is {tree!r}; give a name, such as clover2, or an object of clover.tree")
     if method == PLAIN and tree not in (None, PLAIN):
         raise UserError("plain decoding grows no tree; leave one of the two out")
     return method if tree is None else tree

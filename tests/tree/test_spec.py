@@ -93,6 +93,11 @@ def test_a_drawn_tree_leaves_no_draw_out(paths):
         DrawnTree(TreeShape.from_paths(paths))
 
 
+def test_a_drawn_tree_has_nodes() -> None:
+    with pytest.raises(UserError, match="no nodes"):
+        DrawnTree(TreeShape())
+
+
 @pytest.mark.parametrize(
     "shape",
     [

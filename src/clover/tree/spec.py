@@ -62,6 +62,8 @@ class DrawnTree:
     shape: TreeShape
 
     def __post_init__(self) -> None:
+        if self.shape.budget < 1:
+            raise UserError("a drawn tree has no nodes; give one with a child at least")
         children = set(zip(self.shape.parents, self.shape.ranks, strict=True))
         if any(rank and (parent, rank - 1) not in children for parent, rank in children):
             raise UserError("in a drawn tree the children of a node have the ranks 0, 1, 2 …, no gaps")
