@@ -138,7 +138,7 @@ def test_a_damaged_or_foreign_file_is_named(path: Path) -> None:
         load_checkpoint(path, {"draft": model}, optimizers)
 
 
-@pytest.mark.parametrize("planted", ["lr", "betas", "shape", "index", "random"])
+@pytest.mark.parametrize("planted", ["lr", "huge", "betas", "shape", "index", "random"])
 def test_what_no_optimizer_writes_is_named(path: Path, planted: str) -> None:
     """Such a file would end the first step, or the loading, with an error of PyTorch's."""
     model, optimizers = build()
@@ -149,6 +149,8 @@ def test_what_no_optimizer_writes_is_named(path: Path, planted: str) -> None:
     header = json.loads(metadata["clover"])
     if planted == "lr":
         header["optimizers"]["adam"][0]["lr"] = "fast"
+    elif planted == "huge":
+        header["optimizers"]["adam"][0]["lr"] = 10**400
     elif planted == "betas":
         header["optimizers"]["adam"][0]["betas"] = [0.9, None]
     elif planted == "shape":

@@ -16,6 +16,7 @@ from clover.files import (
     beside,
     check_output_file,
     output_directory,
+    output_file,
     read_json,
     work_directory,
     write_json,
@@ -46,6 +47,13 @@ def test_output_is_as_readable_as_any_new_directory(tmp_path: Path) -> None:
         pass
     (tmp_path / "usual").mkdir()
     assert (tmp_path / "draft").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+def test_an_output_file_is_as_readable_as_any_new_file(tmp_path: Path) -> None:
+    with output_file(tmp_path / "one") as temporary:
+        temporary.touch(mode=0o600)
+    (tmp_path / "usual").touch()
+    assert (tmp_path / "one").stat().st_mode == (tmp_path / "usual").stat().st_mode
 
 
 def test_failure_leaves_nothing(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ when it is whole. Nothing is pickled. What was saved comes back bit for bit.
 
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -144,8 +144,11 @@ def _alike(own: Any, saved: Any) -> bool:
     """Whether numbers stand for numbers; what is none is not compared."""
     if isinstance(own, tuple):
         return isinstance(saved, tuple) and len(own) == len(saved) and all(map(_alike, own, saved))
-    number = isinstance(own, (int, float)) and not isinstance(own, bool)
-    return not number or (isinstance(saved, (int, float)) and not isinstance(saved, bool) and isfinite(saved))
+    return not _is_number(own) or (_is_number(saved) and abs(saved) <= sys.float_info.max)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _owned(tensor: Tensor) -> Tensor:

@@ -75,7 +75,11 @@ def output_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     with written(final):
         try:
             final.parent.mkdir(parents=True, exist_ok=True)
+            temporary.touch()
+            mode = temporary.stat().st_mode & 0o666
+            temporary.unlink()
             yield temporary
+            temporary.chmod(mode)  # as in `_share`
             os.replace(temporary, final)
         finally:
             temporary.unlink(missing_ok=True)

@@ -373,8 +373,5 @@ def _write_shard(path: Path, pending: Sequence[tuple[Sample, Features]], texts: 
         tensors["read"] = torch.cat([features.hidden_input for _, features in pending])
     with output_file(path / name) as temporary:
         save_file(tensors, temporary)
-        temporary.chmod(
-            (path / _INDEX).stat().st_mode & 0o666
-        )  # safetensors 0.8 writes files for their owner alone
         content = checksum(temporary)
     return _Shard(name, texts, len(tensors["tokens"]), content)
