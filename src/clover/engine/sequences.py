@@ -49,7 +49,7 @@ class RunningSequence:
         for token in tokens:
             self.tokens.append(token)
             self.finish_reason = self._end_after(token)
-            text += self._detokenizer.push([token])
+            text += self._detokenizer.push(token)
             if self.finish_reason:
                 text += self._detokenizer.finish()
             if self._detokenizer.stopped:

@@ -1,6 +1,5 @@
 """Text of a growing token sequence, piece by piece, and stop strings."""
 
-from collections.abc import Sequence
 from typing import Any
 
 _HALF_CHARACTER = "\ufffd"
@@ -11,9 +10,10 @@ _MOST_HELD = 16  # tokens that have given no text: a window that grew with them 
 class Detokenizer:
     """Turns tokens into text as they come; what it has returned never changes afterwards.
 
-    Only a window of the last tokens is decoded for each token. Text is held back while it may still change: half a
-    character, or the beginning of a stop string. `tokenizers`' DecodeStream does not serve: it keeps half a character
-    at the end for itself, fails on some texts of byte tokens, and knows fast tokenizers alone.
+    Only a window of the last tokens is decoded, for each token by itself: the text of broken UTF-8 depends on where
+    windows begin and end, and must not depend on how many tokens a step gave. Text is held back while it may still
+    change: half a character, or the beginning of a stop string. `tokenizers`' DecodeStream does not serve: it keeps
+    half a character at the end for itself, fails on some texts of byte tokens, and knows fast tokenizers alone.
 
     Args:
         tokenizer: a transformers tokenizer, or None (then all text is "").
@@ -31,19 +31,10 @@ class Detokenizer:
         self._known = len(self._tokens)  # tokens whose text is known: it is the prompt's, or in self.text
         self._released = 0  # characters handed out
 
-    def push(self, tokens: Sequence[int]) -> str:
-        """Take tokens in; returns the text that became certain. One at a time, if a stop string may end the text."""
-        # The text of broken UTF-8 depends on where windows begin and end, so these must not depend on the steps.
-        return "" if self.tokenizer is None else "".join(map(self._push, tokens))
-
-    def finish(self) -> str:
-        """The rest of the text, once no more tokens come."""
-        if self.tokenizer is not None and not self.stopped:
-            before = self._decode(self._window, self._known)
-            self._append(self._decode(self._window, len(self._tokens))[len(before) :])
-        return self._release(len(self.text))
-
-    def _push(self, token: int) -> str:
+    def push(self, token: int) -> str:
+        """Take a token in; returns the text that became certain."""
+        if self.tokenizer is None:
+            return ""
         self._tokens.append(token)
         before = self._decode(self._window, self._known)
         after = self._decode(self._window, len(self._tokens))
@@ -53,6 +44,13 @@ class Detokenizer:
         elif len(self._tokens) - self._known > _MOST_HELD:
             self._hold_fewer(before, after)
         return self._release(len(self.text) if self.stopped else len(self.text) - self._held_back())
+
+    def finish(self) -> str:
+        """The rest of the text, once no more tokens come."""
+        if self.tokenizer is not None and not self.stopped:
+            before = self._decode(self._window, self._known)
+            self._append(self._decode(self._window, len(self._tokens))[len(before) :])
+        return self._release(len(self.text))
 
     def _hold_fewer(self, before: str, after: str) -> None:
         """Let go of all but the last tokens, which may be the bytes of half a character: none has more."""

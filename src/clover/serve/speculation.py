@@ -57,7 +57,7 @@ class Speculation:
 
     def _push(self, token: int, source: str, depth: int) -> str:
         before = len(self._text.text)
-        released = self._text.push([token])
+        released = self._text.push(token)
         self._held.append(_TokenText(self._text.text[before:], source, depth))
         return released
 
