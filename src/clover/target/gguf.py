@@ -1,11 +1,12 @@
 """Targets in one GGUF file, as llama.cpp uses them: transformers reads and dequantises them, the tokenizer too."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import transformers
@@ -92,29 +93,34 @@ def finish(model: PreTrainedModel, source: Source) -> None:
 
 @contextmanager
 def read_once(source: Source) -> Iterator[None]:
-    """Let transformers parse a GGUF file once, where it does so for configuration, weights and tokenizer: seconds each.
+    """Spare transformers what it does anew for configuration, weights and tokenizer, and for each module: many seconds.
 
-    Its bar of dequantising, which does not ask by itself, is hidden where its other bars are.
+    It parses the GGUF file, and makes the table of gguf's names for tensors. Its bar of dequantising, which does not
+    ask by itself, is hidden where its other bars are.
     """
     if source.gguf_file is None:
         yield
         return
     import gguf
-    from transformers import modeling_gguf_pytorch_utils
+    from transformers import modeling_gguf_pytorch_utils as loader
 
-    package: Any = gguf
-    loader: Any = modeling_gguf_pytorch_utils
-    reader = package.GGUFReader
-    quiet = hasattr(loader, "tqdm") and not logging.is_progress_bar_enabled()
+    with ExitStack() as until_then:
+        for name in ("GGUFReader", "get_tensor_name_map"):
+            until_then.enter_context(_replaced(gguf, name, cache))
+        if hasattr(loader, "tqdm") and not logging.is_progress_bar_enabled():
+            until_then.enter_context(_replaced(loader, "tqdm", partial(partial, disable=True)))
+        yield
+
+
+@contextmanager
+def _replaced(module: ModuleType, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
+    """Wrap what a module offers by this name, inside the block."""
+    plain = getattr(module, name)
+    setattr(module, name, wrap(plain))
     try:
-        package.GGUFReader = cache(reader)
-        if quiet:
-            loader.tqdm = partial(loader.tqdm, disable=True)
         yield
     finally:
-        package.GGUFReader = reader
-        if quiet:
-            loader.tqdm = loader.tqdm.func
+        setattr(module, name, plain)
 
 
 def _packaged(package: str) -> Path:
