@@ -214,13 +214,31 @@ def test_what_is_no_http_is_answered_by_4xx(live: Live, sent: bytes) -> None:
         (CompletionBody, "prompt", "{}"),
         (ChatBody, "messages", "{}"),
         (ChatBody, "messages", '{"role": "user", "content": [{}]}'),
+        (ChatBody, "modalities", "0"),
     ],
 )
 def test_of_many_wrong_items_one_is_enough(kind: type[ChatBody], field: str, item: str) -> None:
     with pytest.raises(ValidationError) as found:
-        kind.model_validate_json(f'{{"{field}": [{",".join([item] * 10_000)}]}}')
+        kind.model_validate_json(f'{{"messages": [], "{field}": [{",".join([item] * 10_000)}]}}')
     assert found.value.error_count() < 10
     assert unreadable(found.value).param == field
+
+
+def test_of_many_unknown_fields_one_is_enough() -> None:
+    unknown = ", ".join(f'"x{number}": 1' for number in range(10_000))
+    with pytest.raises(ValidationError) as found:
+        CompletionBody.model_validate_json(f'{{"prompt": "a", {unknown}}}')
+    assert found.value.error_count() == 1
+    told = unreadable(found.value)
+    assert (told.param, told.message) == ("x0", "x0: this server does not know the field; leave it out")
+
+
+def test_many_wrong_values_are_counted_but_not_listed() -> None:
+    wrong = {"prompt": "a", "metadata": {str(number): number for number in range(10_000)}}
+    with pytest.raises(ValidationError) as found:
+        CompletionBody.model_validate_json(json.dumps(wrong))
+    told = unreadable(found.value)
+    assert (told.status, told.message) == (400, "the body is wrong in 10000 places")
 
 
 def test_null_asks_for_nothing_in_any_field() -> None:

@@ -12,10 +12,14 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ValidationError,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
+    model_validator,
 )
+from pydantic_core import InitErrorDetails
+from typing_extensions import Self
 
 _EMPTY = [None, False, [], {}]  # ways of not asking for something, in any field
 _NOTHING = (*_EMPTY, "none", "auto", "default")
@@ -37,12 +41,7 @@ def _refused(what: str, *also: Any) -> Any:
     return Annotated[None, BeforeValidator(refuse), WithJsonSchema({"enum": list(nothing)})]
 
 
-def _unknown(value: Any) -> None:
-    if not _is_one_of(_EMPTY, value):
-        raise ValueError("this server does not know the field; leave it out")
-
-
-_Unknown = Annotated[None, BeforeValidator(_unknown), WithJsonSchema({"enum": _EMPTY})]
+_Unknown = Annotated[Any, WithJsonSchema({"enum": _EMPTY})]
 
 
 class _Body(BaseModel):
@@ -106,7 +105,7 @@ class StreamOptions(_Body):
 class GenerationBody(_Body):
     """What both kinds of requests share."""
 
-    model_config = ConfigDict(extra="allow")  # as far as the next line lets them
+    model_config = ConfigDict(extra="allow")  # as far as `_knows_all` lets them
     __pydantic_extra__: dict[str, _Unknown]  # pyright: ignore[reportIncompatibleVariableOverride]
 
     model: str | None = None
@@ -149,6 +148,15 @@ class GenerationBody(_Body):
             raise ValueError("it needs stream to be true")
         return options
 
+    @model_validator(mode="after")
+    def _knows_all(self) -> Self:
+        """Refuse the first unknown field alone: there may be half a million, and an error for each takes seconds."""
+        for name, value in (self.model_extra or {}).items():
+            if not _is_one_of(_EMPTY, value):
+                problem = InitErrorDetails(type="extra_forbidden", loc=(name,), input=None)
+                raise ValidationError.from_exception_data("body", [problem])
+        return self
+
 
 # A list may have a million items: the first that is wrong is enough.
 _Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, fail_fast=True)]
@@ -178,7 +186,7 @@ class ChatBody(GenerationBody):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: Annotated[ResponseFormat, BeforeValidator(_only_text)] | None = None
-    modalities: list[Literal["text"]] | None = None
+    modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     tools: _refused("tools") = None  # type: ignore[valid-type]

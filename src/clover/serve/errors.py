@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse
 from clover.errors import one_line
 
 _BRANCH = re.compile(r"str|constrained-str|.*\[.*")  # how pydantic names what a field may be
+_MOST = 1000  # problems of one body that are looked at: to list half a million takes seconds
 
 
 class ApiError(Exception):
@@ -43,6 +44,8 @@ class ApiError(Exception):
 
 def unreadable(error: ValidationError) -> ApiError:
     """What is wrong with a body: a refusal if there is one, else of a field that may be several things the closest."""
+    if error.error_count() > _MOST:
+        return ApiError(400, f"the body is wrong in {error.error_count()} places", "invalid_value")
     found = error.errors(include_url=False, include_input=False)
     first = max(found, key=_closeness)
     place = ".".join(str(part) for part in first["loc"] if not _BRANCH.fullmatch(str(part)))
