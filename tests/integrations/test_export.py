@@ -65,6 +65,14 @@ def test_the_printed_command_serves_the_given_target(tmp_path, run_clover):
     assert "vllm serve 'my models/one' --speculative-config '{" in done.out
 
 
+@pytest.mark.parametrize("to", ["vllm", "speculators"])
+def test_no_more_tokens_are_named_than_clover1_has_heads(to, tmp_path, run_clover):
+    done = run_clover("export", "--to", to, "clover1", tmp_path / "out", "--draft-tokens", 4)
+    assert (done.code, "clover1 has 3 heads, not 4: give --draft-tokens 3" in done.err) == (2, True), done.err
+    assert not (tmp_path / "out").exists()
+    assert run_clover("export", "--to", to, "clover1", tmp_path / "out", "--draft-tokens", 3).code == 0
+
+
 def test_a_reduced_vocabulary_goes_along(pair, tmp_path, run_clover):
     target = TargetModel.load(pair[0])
     draft = load_draft(pair[1], target)

@@ -170,7 +170,7 @@ def test_a_target_without_a_draft_does_not_get_the_embedded_ones(options, measur
 
 def test_a_draft_that_was_not_named_is_timed_on_vllm_too(options, monkeypatch):
     asked = []
-    monkeypatch.setattr("clover.tune.vllm.export", lambda to, draft, output: asked.append(draft))
+    monkeypatch.setattr("clover.tune.vllm.export", lambda to, draft, output, drafted: asked.append(draft))
     monkeypatch.setattr("clover.tune.vllm.measure_costs", lambda *args: {"vllm": "0.32.0", "steps": STEPS})
     tuner = Tuner(options)
     tuner.options, tuner.place = replace(options, draft=None), "where smollm2's is"

@@ -29,7 +29,7 @@ def export(
     """
     check_output_directory(output, overwrite)
     loaded = load_unbound(assets.draft_place(draft))
-    _check(loaded, draft)
+    _check(loaded, draft, drafted)
     with output_directory(output, overwrite) as folder:
         loaded.save_pretrained(folder)
         stored = read_json(folder / "config.json")
@@ -40,8 +40,8 @@ def export(
     return "other engines have no place for its copies from the text" if copies else None
 
 
-def _check(draft: DraftModel, name: str) -> None:
-    """Raise UserError for a draft that vLLM's driver cannot run."""
+def _check(draft: DraftModel, name: str, drafted: int) -> None:
+    """Raise UserError for a draft that vLLM's driver cannot run, or that cannot draft so many tokens."""
     system, config = draft.config.model_type, draft.config
     if system not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
@@ -55,6 +55,9 @@ def _check(draft: DraftModel, name: str) -> None:
     paper: Any = config
     if system == "clover1" and (paper.augmenting, paper.connection) != ("block", "attention"):
         raise UserError(f"{name} is an ablation of Clover-1, which no other engine runs")
+    if system == "clover1" and drafted > config.num_heads:
+        most = config.num_heads
+        raise UserError(f"{name} has {most} heads, not {drafted}: give --draft-tokens {most} or fewer")
     kind, layers = config.target_shape.model_type, getattr(draft, "augment", None)
     if isinstance(layers, DecoderStack) and (kind.startswith("gemma") or layers.input_scale != 1.0):
         raise UserError(

@@ -189,7 +189,7 @@ def _measured(tuner: Tuner) -> StepCosts:
     options = tuner.options
     with TemporaryDirectory() as folder:
         draft = Path(folder) / "draft"
-        export("vllm", tuner.place, draft)
+        export("vllm", tuner.place, draft, drafted=1)
         found = measure_costs(
             str(options.target or assets.TARGET),
             str(draft),
