@@ -12,13 +12,14 @@ from torch import Tensor
 
 import clover.engine.step as step_module
 from clover.audit.distribution import ALARM
-from clover.audit.findings import Findings
+from clover.audit.findings import Difference, Findings
 from clover.audit.judge import Noise
-from clover.audit.local import PLAIN, LocalAudit, make_modes, mixed_params
+from clover.audit.local import PLAIN, LocalAudit, Mode, make_modes, mixed_params
+from clover.audit.noise import MARGIN
 from clover.audit.repeat import repeat
 from clover.audit.trace import TracedTarget
 from clover.cache import KVCache
-from clover.engine import Engine
+from clover.engine import Engine, Request
 from clover.sampling import Sampler
 from clover.target import TargetModel
 from clover.tree import TokenTree
@@ -102,6 +103,18 @@ def test_the_repetition_fills_its_batches(target: TracedTarget) -> None:
     audit = audit_of(target, sizes=(8,))
     again = repeat(audit, audit.findings, lambda: audit.engines, lambda tokens, doing: None)
     assert min(way.tokens for way in again.ways) > 7 * 16
+
+
+def test_the_repetition_goes_no_further_than_the_context() -> None:
+    """A text that differs near its end, of a model that has no positions behind its context."""
+    target = TracedTarget(TargetModel(tiny_model("gpt2", dtype=torch.float32)))
+    length = target.longest_run - MARGIN - NEW_TOKENS
+    requests = (Request((5,) * length, NEW_TOKENS),)
+    audit = LocalAudit({PLAIN: Engine(target)}, [Mode("greedy", requests)], (2,))
+    found, before = audit.run(), (6,) * (NEW_TOKENS - 1)
+    late = Difference("plain", 1, NEW_TOKENS, 7, 8, 0.1, 0.1, False, request=requests[0], before=before)
+    found.ways[0].differences.append(late)
+    assert repeat(audit, found, lambda: audit.engines, lambda tokens, doing: None).defects == 0
 
 
 def test_two_parts_share_the_chance_of_an_alarm() -> None:

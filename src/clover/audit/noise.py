@@ -19,6 +19,7 @@ from torch import Tensor
 from clover.target import TargetModel
 from clover.target.structure import cache_argument, cache_of
 
+MARGIN = 16  # tokens that a text may be longer in the other shapes
 _ROWS, _MORE = 3, 7  # of the batch, and tokens after the text there
 _BRANCHES = 12  # nodes beside the text
 _RUN, _RUN_ROWS = 5, 4  # tokens of a run on the cache, and rows of that batch

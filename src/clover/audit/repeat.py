@@ -10,7 +10,7 @@ import torch
 
 from clover.audit.findings import ENDED, Difference, Findings
 from clover.audit.local import PLAIN, LocalAudit, Mode, Told
-from clover.audit.noise import reference_logits
+from clover.audit.noise import MARGIN, reference_logits
 from clover.audit.rules import Rules
 from clover.engine import Engine
 from clover.target import TargetModel
@@ -41,6 +41,7 @@ def repeat(audit: LocalAudit, found: Findings, make: Callable[[], dict[str, Engi
 def _modes(audit: LocalAudit, differences: list[Difference]) -> list[Mode]:
     """Texts from where they differed, then those of the audit while there are few; enough for the largest batch."""
     modes, count = [], max(_TEXTS, *audit.batch_sizes)
+    room = audit.judge.target.longest_run - MARGIN
     for mode in audit.modes:
         own = set(mode.requests)
         again = [
@@ -49,7 +50,9 @@ def _modes(audit: LocalAudit, differences: list[Difference]) -> list[Mode]:
             if one.request in own
         ]
         chosen = [*list(dict.fromkeys(again))[:_TEXTS], *mode.requests][:count]
-        modes.append(Mode(mode.name, tuple(replace(one, max_new_tokens=_TOKENS) for one in chosen)))
+        lengths = [min(_TOKENS, room - len(one.prompt)) for one in chosen]
+        requests = (replace(one, max_new_tokens=new) for one, new in zip(chosen, lengths, strict=True))
+        modes.append(Mode(mode.name, tuple(requests)))
     return modes
 
 

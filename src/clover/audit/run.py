@@ -13,6 +13,7 @@ from clover.audit import local, remote
 from clover.audit.draws import Decode, against_sample, against_target, decode_all, draw_requests
 from clover.audit.endpoint import Endpoint
 from clover.audit.findings import ENDED, Findings
+from clover.audit.noise import MARGIN
 from clover.audit.options import AuditOptions
 from clover.audit.repeat import repeat
 from clover.audit.report import CLEAN, make_report
@@ -33,7 +34,6 @@ from clover.report.provenance import Provenance
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
 
-_MARGIN = 16  # tokens that a text may be longer in the shapes that measure rounding
 _CHAIN = 4
 _DRAWS = 1000  # per prompt
 _LOW = (torch.bfloat16, torch.float16)
@@ -201,7 +201,7 @@ def _engines(options: AuditOptions, target: TracedTarget, place: str | None) -> 
 def _prompts(options: AuditOptions, target: TargetModel) -> list[tuple[int, ...]]:
     files = () if options.prompts is None else (str(options.prompts),)
     chosen = choose_prompts(files, target, None, assets.HELD_OUT_PROMPTS.stem)
-    room = target.longest_run - _MARGIN
+    room = target.longest_run - MARGIN
     return [one.tokens for one in fitting(chosen, room, options.max_new_tokens, options.max_prompts)]
 
 
