@@ -83,6 +83,27 @@ def test_bfloat16_is_repeated_in_float32(
     assert found["sampled_p_value"] == min([1.0, *(2 * len(own) * min(own) for own in tests)])
 
 
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate")]
+)
+def test_without_memory_for_float32_the_rest_is_reported(
+    error: Exception,
+    run_clover: Callable,
+    arguments: list[object],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("clover.audit.run.repeat", fail)
+    data, few = tmp_path / "audit.json", ("--temperature", 0, "--max-prompts", 1)
+    done = run_clover(*arguments, *few, "--dtype", "bfloat16", "--json", data)
+    assert done.code == 0, done.out + done.err
+    assert "not repeated: there is no memory" in " ".join(done.out.split())
+    assert [part["dtype"] for part in json.loads(data.read_text())["parts"]] == ["bfloat16"]
+
+
 def test_a_defect_is_an_exit_code(
     run_clover: Callable, arguments: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

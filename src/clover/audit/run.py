@@ -23,7 +23,7 @@ from clover.drafting.prompt_lookup import LOOKUP
 from clover.drafts import load_usable
 from clover.engine import Engine
 from clover.engine.text import token_name
-from clover.errors import UserError
+from clover.errors import UserError, is_out_of_memory
 from clover.evaluate.run import choose_prompts
 from clover.files import check_output_file, write_text
 from clover.integrations.generate import TransformersGenerate
@@ -143,7 +143,9 @@ def _local(options: AuditOptions, progress: Progress) -> Report:
     if repeats:
         try:
             found.append(repeat(audit, found[0], lambda: _exact(options, draft), _told(progress)))
-        except torch.OutOfMemoryError:
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             notes.append(("float32", "not repeated: there is no memory for the weights in float32"))
     facts = {
         "target": options.target or "embedded",
