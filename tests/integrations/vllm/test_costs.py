@@ -36,12 +36,19 @@ def test_the_command_times_steps(drafts, tmp_path):
     [
         ("clover1", ("--drafted", "4"), "this Clover-1 draft has 3 heads: it cannot draft 4 tokens"),
         ("none", (), "config.json"),
+        ("clover1", ("--settings", "[1]"), "--settings is no JSON object"),
     ],
 )
 def test_what_cannot_be_timed_is_one_line_and_code_2(draft, arguments, message, drafts, tmp_path):
     done = run_costs(drafts.get(draft, tmp_path / draft), str(tmp_path / "costs.json"), *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: ") and message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_where_nothing_can_be_written_nothing_is_timed(drafts, tmp_path):
+    done = run_costs(drafts["clover1"], str(tmp_path), "--drafted", "1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: {tmp_path} is a directory; give the name of a file\n"
 
 
 @pytest.mark.parametrize(("most", "expected"), [(3, [0, 1, 3]), (4, [0, 1, 3, 4]), (8, [0, 1, 3, 5, 8])])

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from clover.errors import UserError
-from clover.files import read_json, write_json
+from clover.files import check_output_file, read_json, write_json
 from clover.integrations.vllm import ARCHITECTURES
 from clover.options import USER_ERROR
 
@@ -140,6 +140,9 @@ def _main() -> int:
     parser.add_argument("--settings", type=json.loads, default={}, help="JSON: arguments of vllm.LLM")
     given = parser.parse_args()
     try:
+        if not isinstance(given.settings, dict):
+            raise UserError("--settings is no JSON object of vllm.LLM's arguments")
+        check_output_file(given.output)
         drafted = _drafted(given.draft, given.drafted)
         sizes = given.batch_size or [1, 4, 16, 64]
         write_json(given.output, measure_costs(given.target, given.draft, sizes, drafted, given.settings))
