@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 import clover
+from clover.audit.endpoint import Endpoint
+from clover.serve.options import ServerOptions
 from tests.serve.live import serving
 from tests.tiny import save_tiny_pair
 
@@ -208,6 +210,11 @@ def test_what_cannot_be_audited_is_one_line(run_clover: Callable, prompts: Path)
     assert code == 2 and "cannot be reached" in said
     code, _, said = audit(run_clover, prompts, "file:///etc/passwd")
     assert code == 2 and "no address" in said
+
+
+def test_a_key_of_any_letters_opens_our_own_server(tmp_path: Path) -> None:
+    with serving(clover.load(*map(str, save_tiny_pair(tmp_path))), ServerOptions(api_key="ключ é")) as live:
+        assert Endpoint(live.url, "ключ é").named().model == live.service.name
 
 
 @contextmanager

@@ -142,7 +142,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refused(self) -> bool:
         key, refuse = self.script.key, self.script.refuse
-        if key is not None and self.headers.get("Authorization") != f"Bearer {key}":
+        expected = f"Bearer {key}".encode().decode("latin-1")
+        if key is not None and self.headers.get("Authorization") != expected:
             refuse = (401, "the API key is missing or wrong")
         elif refuse is not None:
             self.script.refuse = None

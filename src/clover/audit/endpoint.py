@@ -83,9 +83,9 @@ class Endpoint:
         base = self.url.rstrip("/").removesuffix("/v1")
         if not base.startswith(("http://", "https://")):
             raise UserError(f"{self.url!r} is no address of a server; it begins with http:// or https://")
-        headers = {"Content-Type": "application/json"} | (
-            {"Authorization": f"Bearer {self.key}"} if self.key else {}
-        )
+        headers = {"Content-Type": "application/json"}
+        if self.key:  # as UTF-8, which headers are not written in by themselves
+            headers["Authorization"] = f"Bearer {self.key}".encode().decode("latin-1")
         try:
             data = None if body is None else json.dumps(body).encode()
             request = urllib.request.Request(f"{base}/v1/{path}", data, headers)

@@ -43,7 +43,8 @@ export async function* chunks(path, body, signal) {
 async function request(path, options) {
   const headers = { Accept: "application/json, text/event-stream" };
   if (options.body) headers["Content-Type"] = "application/json";
-  if (apiKey.get()) headers.Authorization = `Bearer ${apiKey.get()}`;
+  // As UTF-8: a header's characters are bytes.
+  if (apiKey.get()) headers.Authorization = String.fromCharCode(...new TextEncoder().encode(`Bearer ${apiKey.get()}`));
   let answer;
   try {
     answer = await fetch(path, { ...options, headers, cache: "no-store" });
