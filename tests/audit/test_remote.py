@@ -201,6 +201,14 @@ def test_samples_of_another_temperature_are_found(run_clover: Callable, prompts:
     assert found["sampled_p_value"] < 1e-4 and found["differences"] == 0
 
 
+def test_a_server_beside_itself_is_asked_for_plain_decoding(run_clover: Callable, prompts: Path) -> None:
+    """It was asked twice for the same, and always clean."""
+    for change, expected in ((ends_early, 1), (other_draw, 0)):
+        with fake(change) as url:
+            code, *_ = audit(run_clover, prompts, url, "--plain-server", url, "--max-prompts", 1)
+        assert code == expected
+
+
 def test_what_cannot_be_audited_is_one_line(run_clover: Callable, prompts: Path) -> None:
     with fake(speculates=False) as url:
         for more, message in (((), "--plain-server"), (("--api-key", "wrong"), "401")):

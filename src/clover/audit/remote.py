@@ -91,7 +91,7 @@ class RemoteAudit:
         for size in self.sizes:
             way = Way(f"server, {size} at a time, {name}", 0, 0.0)
             answers = self._ask(self.drafting, requests, size, told, way.name)
-            if self.coupled and not any(answer.drafted for answer in answers):
+            if self.drafting.body and not any(answer.drafted for answer in answers):
                 raise UserError(
                     f'{self.drafting.url} does not say that it drafts, so it may not know the field "speculation"; '
                     "give a server without speculation by --plain-server"

@@ -103,9 +103,9 @@ def _remote(options: AuditOptions, progress: Progress) -> Report:
     file = options.prompts or assets.HELD_OUT_PROMPTS
     tasks = spread(read_tasks([file]), options.max_prompts)
     texts = [task.text or "\n\n".join(message["content"] for message in task.messages) for task in tasks]
-    coupled = options.plain_server is None
+    same = options.plain_server in (None, options.server)
     drafting, plain = (
-        Endpoint(url, options.api_key, options.model, {"speculation": on} if coupled else {})
+        Endpoint(url, options.api_key, options.model, {"speculation": on} if same else {})
         for url, on in ((options.server, True), (options.plain_server or options.server, False))
     )
     audit = remote.RemoteAudit(
@@ -115,13 +115,13 @@ def _remote(options: AuditOptions, progress: Progress) -> Report:
         options.max_new_tokens,
         options.temperature,
         options.batch_sizes,
-        coupled,
+        coupled=options.plain_server is None,
     )
     progress.begin(audit.work)
     found = audit.run(_told(progress))
     facts = {
         "server": options.server,
-        "plain_server": options.plain_server or "the same, without speculation",
+        "plain_server": "the same, without speculation" if same else options.plain_server,
     }
     origin = _provenance(options, torch.device("cpu"), torch.float32)
     return make_report([found], origin, [*facts.items(), _run_fact(options, len(texts))], _shown)
