@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import re
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import torch
 
 import clover.engine.step as step_module
 from clover import assets
+from clover.report.output import Report
 from clover.target import TargetModel, signs_fingerprint
 from clover.verify import verify_on_host
 from tests.tiny import save_tiny_pair
@@ -81,6 +83,19 @@ def test_bfloat16_is_repeated_in_float32(
     assert [part["dtype"] for part in found["parts"]] == ["bfloat16", "float32"]
     tests = [list(part["p_values"].values()) for part in found["parts"]]
     assert found["sampled_p_value"] == min([1.0, *(2 * len(own) * min(own) for own in tests)])
+
+
+def test_files_are_written_though_nobody_reads_the_report(
+    run_clover: Callable, arguments: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def closed(*_: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(Report, "print", closed)
+    page, data = tmp_path / "audit.html", tmp_path / "audit.json"
+    with pytest.raises(SystemExit):
+        run_clover(*arguments, "--temperature", 0, "--max-prompts", 1, "--html", page, "--json", data)
+    assert page.is_file() and data.is_file()
 
 
 @pytest.mark.parametrize(

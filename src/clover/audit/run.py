@@ -60,9 +60,10 @@ def run_audit(options: AuditOptions, console: Console | None = None, errors: Con
             "loading target and draft" if options.server is None else "asking the server for its model"
         )
         report = _remote(options, progress) if options.server else _local(options, progress)
+    if options.html is not None:
+        write_text(options.html, report.html())  # before anything is printed, as in `publish`
     publish(report, console, options.json)
     if options.html is not None:
-        write_text(options.html, report.html())
         say(console, f"wrote {options.html}")
     assert isinstance(report.data, dict)
     return report.data["verdict"] == CLEAN
