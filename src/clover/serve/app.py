@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from clover import __version__
 from clover.serve.answers import Answer
 from clover.serve.bodies import Body, ChatBody, CompletionBody
-from clover.serve.errors import ApiError, printable, unreadable
+from clover.serve.errors import ApiError, no_model, printable, unreadable
 from clover.serve.guard import Guard
 from clover.serve.service import Service
 from clover.serve.worker import Step, Stream
@@ -95,7 +95,7 @@ def _add_facts(app: FastAPI, service: Service) -> None:
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
         if name != service.name:
-            raise ApiError(404, f"there is no model of that name here; this server has {service.name}")
+            raise no_model(service.name)
         return service.card
 
 

@@ -14,7 +14,7 @@ from clover.engine import Request
 from clover.errors import UserError, one_line
 from clover.sampling import SamplingParams
 from clover.serve.bodies import Body, ChatBody, CompletionBody
-from clover.serve.errors import ApiError
+from clover.serve.errors import ApiError, no_model
 
 _COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
 
@@ -56,8 +56,7 @@ class Asking:
     def read(self, body: Body) -> Asked:
         """What the engine is asked; ApiError if it cannot do that."""
         if body.model not in (None, self._name):
-            message = f"there is no model of that name here; this server has {self._name}"
-            raise ApiError(404, message, "model_not_found", "model")
+            raise no_model(self._name)
         if isinstance(body, ChatBody) and len(body.messages) > self._engine.target.longest_run:
             raise self._too_long(f"{len(body.messages)} messages", "messages")  # each is a token at least
         given, texts = _prompts(body), body.n or 1

@@ -42,6 +42,12 @@ class ApiError(Exception):
         return JSONResponse(self.to_dict(), self.status, self.headers)
 
 
+def no_model(served: str) -> ApiError:
+    """The error for another model than the one that is served."""
+    message = f"there is no model of that name here; this server has {served}"
+    return ApiError(404, message, "model_not_found", "model")
+
+
 def unreadable(error: ValidationError) -> ApiError:
     """What is wrong with a body: a refusal if there is one, else of a field that may be several things the closest."""
     if error.error_count() > _MOST:
