@@ -45,6 +45,20 @@ def test_a_step_that_fails_ends_its_requests_and_the_next_ones_work(
         assert live.post("/v1/completions", BODY)[0] == 200
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_server_ends_at_once_when_its_engine_does(
+    tiny_model: Clover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("not of a step")
+
+    monkeypatch.setattr(Decoding, "add", fail)
+    with serving(tiny_model) as live:
+        assert live.post("/v1/completions", BODY)[1]["error"]["code"] == "stopping"
+        live.thread.join(30)
+        assert not live.thread.is_alive()
+
+
 @pytest.mark.parametrize(
     "template",
     ["{% for", "{{ raise_exception('begin with a system\nmessage') }}", {"rag": CHATML, "tools": CHATML}],

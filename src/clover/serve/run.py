@@ -91,7 +91,7 @@ def make_server(service: Service) -> Server:
     return Server(config, service)
 
 
-def run_server(server: uvicorn.Server, service: Service, taken: socket.socket) -> None:
+def run_server(server: Server, service: Service, taken: socket.socket) -> None:
     """Serve until the server's `should_exit` is set; the calling thread becomes the engine's."""
 
     def answer() -> None:
@@ -105,7 +105,7 @@ def run_server(server: uvicorn.Server, service: Service, taken: socket.socket) -
     try:
         service.worker.run()
     finally:
-        server.should_exit = True
+        server.should_exit = server.impatient = True  # without an engine there is nothing to wait for
         loop.join()
 
 
