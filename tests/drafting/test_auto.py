@@ -63,6 +63,13 @@ def test_tokens_are_those_of_the_acceptance_rates() -> None:
     assert [chains.tokens(depth) for depth in (1, 2, 4)] == pytest.approx([2.0, 2.5, 3.0], abs=0.05)
 
 
+def test_what_was_not_seen_for_long_is_not_expected_to_fail() -> None:
+    tree = RunningAcceptance(3, rate=0.5, weight=1.0)
+    for _ in range(50_000):  # plain steps, in which nothing is seen
+        tree.discount()
+    assert tree.tokens(2) == pytest.approx(1 + 0.5 + 0.25)
+
+
 # -- what is chosen between --------------------------------------------------------------------------------------------
 
 

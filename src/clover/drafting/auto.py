@@ -24,6 +24,7 @@ _PROBE_SHARE = 0.01  # of the time may be lost by probes
 _PROBE_STEPS, _PLAIN_STEPS = 3, 2
 _MOST_LOST = 3  # times that the wait between probes doubles
 _MEMORY = 32.0  # steps that acceptance is averaged over
+_FORGOTTEN = 1e-9  # observations: less counts for nothing beside the next one, and must not sink to 0 of 0
 _KEPT = 9  # seconds of steps, of which the median counts
 _FEW = 8  # positions that the draft catches up on in no time
 _DEPTHS, _COMPILED_DEPTHS = (1, 2, 4, 6, 8, 12), (2,)  # chains that an untuned draft may grow
@@ -51,14 +52,14 @@ class RunningAcceptance:
                 self._right[at] += at < count
 
     def discount(self) -> None:
-        """Let what was seen count a little less; also at steps in which nothing is seen."""
-        kept = 1 - 1 / _MEMORY
+        """Let what was seen count a little less, also at steps in which nothing is seen; the rates stay."""
+        kept = 1 - 1 / _MEMORY if self._tried[0] > _FORGOTTEN else 1.0
         self._right = [kept * value for value in self._right]
         self._tried = [kept * value for value in self._tried]
 
     def tokens(self, depth: int) -> float:
         """Expected per sequence and step, the bonus token included."""
-        rate, reached, total = self._right[0] / max(self._tried[0], 1e-9), 1.0, 1.0
+        rate, reached, total = self._right[0] / self._tried[0], 1.0, 1.0
         for right, tried in zip(self._right[:depth], self._tried, strict=False):
             rate = (right + rate) / (tried + 1)
             reached *= rate
