@@ -9,7 +9,9 @@ those of single prompts or batches, so that standard errors can be reckoned from
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from clover.compare.plan import MethodKey, Plan
 from clover.evaluate.accuracy import HeadAccuracy
@@ -18,6 +20,9 @@ from clover.metrics import Acceptance
 from clover.report.provenance import Provenance
 
 _MAX_BYTES = 2**30
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class Trained:
     method: MethodKey
     parameters: int
     tokens: int
-    seconds: float
+    seconds: Seconds
     loss: float
     heads: HeadAccuracy | None
     against: str | None
@@ -56,11 +61,15 @@ class Decoded:
 
     method: MethodKey
     nodes: int
-    batches: tuple[tuple[int, float], ...]
-    acceptances: tuple[Acceptance, ...]
+    batches: tuple[tuple[Count, Positive], ...]
+    acceptances: Annotated[tuple[Acceptance, ...], Field(min_length=1)]
     step_milliseconds: dict[str, float]
     identical: int
     exact: bool
+
+    def __post_init__(self) -> None:
+        if not {"draft", "verify"} <= self.step_milliseconds.keys():
+            raise ValueError("step_milliseconds must have draft and verify")
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,10 @@ class Measurement:
     batch_size: int
     temperature: float
     methods: tuple[Decoded, ...]
+
+    def __post_init__(self) -> None:
+        if len({len(one.batches) for one in self.methods}) != 1:
+            raise ValueError("all methods must have as many batches")
 
 
 @dataclass(frozen=True)
@@ -109,7 +122,7 @@ class Record:
 
     key: str
     label: str
-    seconds: float
+    seconds: Seconds
     config: dict[str, Any]
     result: Trained | Measurement
     title: str

@@ -43,6 +43,13 @@ class HeadAccuracy:
     forced: TopCounts
     chained: TopCounts
 
+    def __post_init__(self) -> None:
+        tables = self.positions, self.forced, self.chained
+        texts, heads = set(map(len, tables)), {len(text) for table in tables for text in table}
+        sizes = {len(head) for counts in (self.forced, self.chained) for text in counts for head in text}
+        if len(texts) > 1 or len(heads) > 1 or sizes - {len(TOP)}:
+            raise ValueError("positions, forced and chained must be of the same texts and heads")
+
     def __add__(self, other: HeadAccuracy) -> HeadAccuracy:
         """The texts of both."""
         return HeadAccuracy(
