@@ -35,3 +35,19 @@ def test_a_trained_draft_keeps_its_seed_where_another_is_not_there(
     *heads, measuring = found.cells
     assert [cell.drafts[0].method.seed for cell in heads] == list(there)
     assert [draft.method.seed for draft in measuring.drafts] == list(there)
+
+
+def test_keys_do_not_tell_where_the_training_text_lies(tmp_path: Path) -> None:
+    def keys(place: str, text: str) -> list[str]:
+        file = tmp_path / place / "texts.jsonl"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+        suite = {
+            "name": "one",
+            "target": "tiny",
+            "systems": [{"system": "clover2"}],
+            "text": {"files": [str(file)]},
+        }
+        return [cell.key for cell in Plan(validated(Suite, suite, "suite"), PLACE).cells]
+
+    assert keys("here", "the text") == keys("there", "the text") != keys("there", "another text")

@@ -99,9 +99,9 @@ class Plan:
             task.name: "code" if task.file is None else f"file {checksum(Path(task.file))} {task.group or ''}"
             for task in suite.tasks
         }
-        self.text = digest(
-            [place, suite.text.model_dump(), [checksum(Path(file)) for file in suite.text.files]]
-        )
+        files = [Path(file) for file in suite.text.files]  # a draft does not depend on where they lie
+        text = suite.text.model_dump() | {"files": [file.name for file in files]}
+        self.text = digest([place, text, list(map(checksum, files))])
         self.drafts = [draft for system in suite.systems for draft in _drafts(suite, system)]
         judged = suite.measuring.accuracy  # also the heads of drafts that were trained before
         settings = product(
