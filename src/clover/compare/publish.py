@@ -1,7 +1,7 @@
 """The results of suites for a repository: numbers as one JSON file per suite, and a page with the tables of all."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,8 @@ from clover.compare.findings import Ablation, Findings, Row
 from clover.compare.results import Record
 from clover.compare.tables import make_tables
 from clover.errors import UserError
-from clover.files import check_output_file, read_json, read_text, write_json, write_text
+from clover.files import check_output_file, read_json, read_text, validated, write_json, write_text
+from clover.report.table import Table
 
 _TABLE = ("title", "note", "columns", "rows", "words")
 _HEADLINE = "# Results on one target"
@@ -19,11 +20,23 @@ _INTRODUCTION = (
 )
 
 
+@dataclass(frozen=True)
+class _Published:
+    """What the page shows of a file."""
+
+    title: str
+    note: str
+    tables: list[Table]
+
+
 def check_publication(name: str, folder: Path) -> None:
     """Say before the work what `publish_results` would say after it; UserError also for a README.md of others."""
-    page = folder / "README.md"
-    for file in (folder / f"{name}.json", page):
+    page, own = folder / "README.md", folder / f"{name}.json"
+    for file in (own, page):
         check_output_file(file)
+    for file in folder.glob("*.json"):
+        if file != own:
+            _read(file)
     if page.is_file() and (text := read_text(page).strip()) and not text.startswith(_HEADLINE):
         raise UserError(f"{page} was not written by clover compare; publish to another directory")
 
@@ -31,7 +44,7 @@ def check_publication(name: str, folder: Path) -> None:
 def publish_results(name: str, records: Sequence[Record], folder: Path) -> None:
     """Write `NAME.json` into `folder`, and `README.md` from all such files there.
 
-    UserError if a file cannot be written, or one that is there is no result.
+    UserError if a file cannot be written, or a JSON file that is there is damaged.
     """
     findings, last = Findings(records), records[-1]
     rows = [(task, row) for task in findings.tasks for row in findings.rows_of([task])]
@@ -87,22 +100,26 @@ def _difference(findings: Findings, one: Ablation) -> dict[str, Any]:
     }
 
 
+def _read(file: Path) -> _Published | None:
+    """None of a file of another command; UserError if it is damaged."""
+    content = read_json(file)
+    return validated(_Published, content, str(file)) if "tables" in content else None
+
+
 def _page(folder: Path) -> str:
     """All tables of all suites in Markdown."""
     parts = [_HEADLINE, _INTRODUCTION]
     for file in sorted(folder.glob("*.json")):
-        content = read_json(file)
-        if "tables" not in content:  # of another command
-            continue
-        parts += [f"## {content['title']}", f"[{file.name}]({file.name}). {content['note']}"]
-        for table in content["tables"]:
-            parts += [f"### {table['title']}", *([table["note"]] if table["note"] else []), _markdown(table)]
+        if (content := _read(file)) is not None:
+            parts += [f"## {content.title}", f"[{file.name}]({file.name}). {content.note}"]
+            for table in content.tables:
+                parts += [f"### {table.title}", *([table.note] if table.note else []), _markdown(table)]
     return "\n\n".join(parts) + "\n"
 
 
-def _markdown(table: dict[str, Any]) -> str:
-    marks = ["---"] * table["words"] + ["---:"] * (len(table["columns"]) - table["words"])
-    lines = [table["columns"], marks, *table["rows"]]
+def _markdown(table: Table) -> str:
+    marks = ["---"] * table.words + ["---:"] * (len(table.columns) - table.words)
+    lines = [table.columns, marks, *table.rows]
     return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
 
 

@@ -1,6 +1,6 @@
 """A table of text, described once, for a terminal or an HTML page; and facts with labels."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich import box
@@ -30,8 +30,8 @@ class Table:
     rows: Sequence[Sequence[str]]
     note: str = ""
     words: int = 1
-    strong: Collection[int] = ()
-    sections: Collection[int] = ()
+    strong: Sequence[int] = ()
+    sections: Sequence[int] = ()
     optional: Sequence[str] = ()
 
     def __post_init__(self) -> None:
