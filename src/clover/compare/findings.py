@@ -12,6 +12,7 @@ from typing import Any
 
 from clover.compare.plan import MethodKey
 from clover.compare.results import CellConfig, Decoded, Measurement, Record, Trained
+from clover.compare.suite import PLAIN
 from clover.errors import UserError
 from clover.evaluate.acceptance import depth_pairs, tau_pairs
 from clover.evaluate.accuracy import TOP, HeadAccuracy
@@ -153,7 +154,8 @@ class Ablation:
 class Findings:
     """All records of a comparison, sorted by kind; UserError if there are none, or one's configuration is damaged.
 
-    The rows are of all tasks together; for how often each draft's heads are right see HEAD_COUNTS.
+    The systems are those of drafts; the rows are of all tasks together; for how often each draft's heads are right see
+    HEAD_COUNTS.
     """
 
     def __init__(self, records: Sequence[Record]):
@@ -169,6 +171,7 @@ class Findings:
             *chain.from_iterable((d.method for d in m.methods) for m in measurements),
             *(one.method for _, one in trained),
         ]
+        self.systems = list(dict.fromkeys(one.system for one in methods if one.system != PLAIN))
         self._varying = _varying_fields(methods)
         self._conditions = {Conditions.of(config) for config, _ in cells}
         self.tasks = list(dict.fromkeys(m.task for m in measurements))

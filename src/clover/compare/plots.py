@@ -116,7 +116,7 @@ def _draw_speed(findings: Findings, rows: Sequence[Row]) -> Figure:
     for row in (row for row in rows if row.series in all_series):
         number = temperatures.index(row.temperature)
         at = all_series.index(row.series) + (number - (len(temperatures) - 1) / 2) * size
-        colour = art.shade(_colour(all_series, row.series), number)
+        colour = art.shade(_colour(findings, row.series), number)
         for axes, found, unit in ((left, row.speedup.geometric, "×"), (right, row.tau.estimate, "")):
             error = found.error or 0.0
             axes.barh(at, found.value, size * 0.92, color=colour, xerr=error, error_kw=_ERROR)
@@ -136,9 +136,11 @@ def _draw_lines(findings: Findings, panels: Sequence[_Panel]) -> Figure:
     figure = art.new_figure(_WIDTH, 4.8)
     all_axes = figure.subplots(1, len(panels), squeeze=False, sharey=panels[0].percent)[0]
     all_series = list(dict.fromkeys(series for panel in panels for series, _, _ in panel.points))
+    colours = [_colour(findings, series) for series in all_series]
     for axes, panel in zip(all_axes, panels, strict=True):
-        for series in all_series:
-            _draw_line(axes, panel, series, all_series, findings.label(series))
+        for at, series in enumerate(all_series):
+            style = art.line_style(colours[:at].count(colours[at])) | {"color": colours[at]}
+            _draw_line(axes, panel, series, style | {"label": findings.label(series)})
         places = sorted({place for _, place, _ in panel.points})
         if not panel.percent:
             axes.set_xscale("log")
@@ -151,15 +153,12 @@ def _draw_lines(findings: Findings, panels: Sequence[_Panel]) -> Figure:
     return figure
 
 
-def _draw_line(axes: Any, panel: _Panel, series: Series, others: Sequence[Series], label: str) -> None:
+def _draw_line(axes: Any, panel: _Panel, series: Series, style: dict[str, Any]) -> None:
     points = [(place, found.value, found.error or 0) for own, place, found in panel.points if own == series]
-    number = [other for other in others if other.method.system == series.method.system].index(series)
-    style = art.line_style(number) | {"color": _colour(others, series), "label": label, "capsize": 2}
     places, values, errors = zip(*points, strict=True) if points else ((), (), ())
-    axes.errorbar(places, values, errors, elinewidth=0.8, **style)
+    axes.errorbar(places, values, errors, elinewidth=0.8, capsize=2, **style)
 
 
-def _colour(others: Sequence[Series], series: Series) -> str:
-    """That of the system; of a system of one's own the next free one."""
-    systems = list(dict.fromkeys(one.method.system for one in others))
-    return art.system_colour(series.method.system, systems.index(series.method.system))
+def _colour(findings: Findings, series: Series) -> str:
+    """That of the system; of a system of one's own the next one."""
+    return art.system_colour(series.method.system, findings.systems.index(series.method.system))
