@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from clover import assets
 from clover.bench.run import load_assistant, run_bench
 from clover.errors import UserError
 from clover.measure_options import BenchOptions
-from clover.target import TargetModel
+from clover.target import TargetModel, signs_fingerprint
 from tests.tiny import save_tiny_pair
 
 pytestmark = pytest.mark.long
@@ -102,3 +103,11 @@ def test_the_command_is_named(tiny: Path) -> None:
     found, *_ = ran(options(tiny, no_reference=True))
     assert found[0]["provenance"]["threads"] > 0
     assert "--no-reference" in found[0]["provenance"]["command"]
+
+
+def test_the_draft_of_smollm2_is_called_by_its_name(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tiny target that the package takes for SmolLM2; its draft counts as the package's own."""
+    monkeypatch.setattr(assets, "_SMOLLM2_SIGNS", signs_fingerprint(TargetModel.load(tiny / "target")))
+    monkeypatch.setattr(assets, "SMOLLM2_DRAFTS", {"smollm2/recall": tiny / "draft"})
+    found, *_ = ran(replace(options(tiny, no_reference=True), draft=None))
+    assert {one["draft"] for one in found} == {"smollm2/recall"}

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from clover import assets
 from clover.demo import run
 from clover.demo.rounds import Round, TextDifference, decode_round
 from clover.demo.run import run_demo
 from clover.measure_options import DemoOptions
 from clover.options import command_line
+from clover.target import TargetModel, signs_fingerprint
 from tests.demo.conftest import PROMPTS, Models
 
 
@@ -127,3 +129,14 @@ def test_a_defect_is_an_exit_code(
     monkeypatch.setattr(run, "find_differences", lambda *_: [found])
     done = run_clover(*arguments(options, "--max-new-tokens", 2, "--quiet"))
     assert done.code == 1
+
+
+def test_the_drafts_of_smollm2_are_called_by_their_names(
+    options: DemoOptions, directories: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tiny target that the package takes for SmolLM2; its draft counts as the package's own."""
+    monkeypatch.setattr(assets, "_SMOLLM2_SIGNS", signs_fingerprint(TargetModel.load(directories.target)))
+    monkeypatch.setattr(assets, "SMOLLM2_DRAFTS", {"smollm2/recall": directories.draft})
+    shown = replace(options, drafts=(), temperature=0.0, max_new_tokens=2, quiet=True)
+    report, _ = run_demo(shown, Console(file=io.StringIO()))
+    assert ("drafts", "smollm2/recall") in report.facts

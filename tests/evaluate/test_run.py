@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from clover import assets
 from clover.api import load
 from clover.errors import UserError
 from clover.evaluate.acceptance import Group, Setting
@@ -17,6 +18,7 @@ from clover.measure_options import EvaluateOptions
 from clover.metrics import Acceptance
 from clover.report.output import Report
 from clover.report.table import Table
+from clover.target import TargetModel, signs_fingerprint
 
 QUESTIONS = [
     {"question_id": 81, "category": "writing", "turns": ["the cat sat", "again"]},
@@ -124,3 +126,13 @@ def test_what_cannot_work_is_said(
 ) -> None:
     with pytest.raises(UserError, match=message):
         evaluate(tiny_pair, **{"files": (str(questions),), **options})
+
+
+def test_the_draft_of_smollm2_is_called_by_its_name(
+    tiny_pair: tuple[Path, Path], questions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tiny target that the package takes for SmolLM2; its draft counts as the package's own."""
+    monkeypatch.setattr(assets, "_SMOLLM2_SIGNS", signs_fingerprint(TargetModel.load(tiny_pair[0])))
+    monkeypatch.setattr(assets, "SMOLLM2_DRAFTS", {"smollm2/recall": tiny_pair[1]})
+    report = evaluate(tiny_pair, files=(str(questions),), draft=None, max_new_tokens=2)
+    assert data(report)["draft"] == "smollm2/recall"

@@ -56,6 +56,7 @@ class Bench:
         assistant, draft = None, assets.draft_place(options.draft, given)
         if options.assistant is not None:
             assistant = load_assistant(options.assistant, self.target, options.trust_remote_code)
+        self.draft_name = assets.draft_name(options.draft, draft)
         self.methods = [make_method(name, self.target, draft, assistant, options.compile) for name in names]
         files = () if options.prompts is None else (str(options.prompts),)
         prompts = choose_prompts(files, self.target, None, assets.HELD_OUT_PROMPTS.stem)
@@ -101,7 +102,7 @@ def _measure(bench: Bench, limits: Limits, progress: Progress) -> list[Metrics]:
 
 def _report(bench: Bench, found: list[Metrics], limits: Limits) -> Report:
     options = bench.options
-    models = {"target": options.target or "embedded", "draft": options.draft or "embedded"}
+    models = {"target": options.target or "embedded", "draft": bench.draft_name}
     counts = {"prompts": len(bench.prompts), "max_new_tokens": options.max_new_tokens}
     refused = [
         (one.label, f"batch {size}: {reason}")

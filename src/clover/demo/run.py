@@ -143,7 +143,8 @@ class _Demo:
         title = f"{best.label}: {best.speedup:.2f}× the speed of plain decoding"
         title += ", identical output" if all(one.identical for one in drafted) else ""
         count, total = len(rounds) // len(self.temperatures), len(self.bench.prompts)
-        models = {"target": options.target or "embedded", "drafts": ", ".join(options.drafts) or "embedded"}
+        named = options.drafts or (() if options.target is None else assets.drafts_of(self.target))
+        models = {"target": options.target or "embedded", "drafts": ", ".join(named) or "embedded"}
         notes = [("differs", one.words) for one in differences]
         if count < total:
             why = "to end in time; --max-new-tokens lifts that limit"

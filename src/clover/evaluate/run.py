@@ -23,7 +23,7 @@ from clover.report.words import draft_kind
 from clover.target import TargetModel
 from clover.tree import parse_tree
 
-_EMBEDDED, _OWN_TREE = "embedded", "own tree"
+_OWN_TREE = "own tree"
 DEVELOPMENT = "development"  # the group of the embedded prompts to develop with
 _FEWEST_NEW_TOKENS = 2
 
@@ -70,10 +70,11 @@ def _evaluate(options: EvaluateOptions, progress: Progress) -> Report:
     settings = [Setting.of(tree, engines[tree], t, written[tree, t], target.tokenizer) for tree, t in wanted]
     left_out = len(chosen) - len(prompts)
     more = f" ({left_out} more do not fit into the context)" if left_out else ""
+    place = assets.draft_place(options.draft, None if options.target is None else target)
     system = str(draft.config.model_type)
     facts = {
-        "target": options.target or _EMBEDDED,
-        "draft": options.draft or _EMBEDDED,
+        "target": options.target or "embedded",
+        "draft": assets.draft_name(options.draft, place),
         "system": draft_kind(draft.config),
         "prompts": f"{len(prompts)} prompts, {options.max_new_tokens} new tokens each{more}",
         "heads measured on": "what the target writes at temperature 0",

@@ -219,7 +219,7 @@ def _report(tuner: Tuner, costs: StepCosts, sizes: Sequence[Sequence[DraftCount]
     texts = f"{len(tuner.requests)} prompts, {options.max_new_tokens} new tokens each at most"
     facts = [
         ("target", options.target or "embedded"),
-        ("draft", options.draft or str(tuner.draft.config.model_type)),
+        ("draft", assets.draft_name(options.draft, tuner.place)),
         ("acceptance on", f"{texts}, {mode(options.temperature)}"),
         ("vLLM", costs.vllm),
     ]
