@@ -65,6 +65,7 @@ def test_names_of_losses(tmp_path: Path) -> None:
         ("[training]\nsteps = 3\n", "training.steps is 3"),
         ("[training]\ndtype = 'fp8'\n", "training.dtype is 'fp8'"),
         ("[measuring]\ntemperatures = [-1]\n", "measuring.temperatures.0 is -1"),
+        ("[measuring]\ntemperatures = [1e-7]\n", "measuring.temperatures.0: .*must be 0 .* or at least 1e-5"),
         ("[measuring]\nbatch_sizes = [0]\n", "measuring.batch_sizes.0 is 0"),
         ("[losses.mine]\nweight = 1\n", "losses.mine.weight is unknown"),
         ("[measuring\n", "not valid TOML"),

@@ -88,13 +88,13 @@ def load_assistant(name: str, target: TargetModel, trust_remote_code: bool) -> A
 
 def _measure(bench: Bench, limits: Limits, progress: Progress) -> list[Metrics]:
     """All methods at every batch size and temperature."""
-    settings = list(product(bench.options.batch_sizes, bench.options.temperatures))
+    pairs = list(product(bench.options.batch_sizes, bench.options.temperatures))
+    settings = [(*pair, bench.batches(*pair)) for pair in pairs]
     progress.begin(len(settings))
     found = []
-    for size, temperature in settings:
+    for size, temperature, batches in settings:
         told = progress.part(1, f"batch {size}, temperature {temperature:g}")
         able = [one for one in bench.methods if one.refusal(size) is None]
-        batches = bench.batches(size, temperature)
         runs = interleave({one.name: one.decode for one in able}, batches, bench.options.rounds, told)
         found += metrics_of(able, runs, batches[0], limits, len(bench.prompts))
     return found

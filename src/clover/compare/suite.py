@@ -15,6 +15,7 @@ from clover.drafts.loading import SYSTEMS
 from clover.errors import UserError, one_line
 from clover.files import read_text, validated
 from clover.measure_options import CompareOptions
+from clover.sampling.params import Temperature
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -36,7 +37,6 @@ def _each_once(values: tuple[T, ...]) -> tuple[T, ...]:
 Count = Annotated[int, Field(ge=1)]
 Length = Annotated[int, Field(ge=8)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Temperature = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1)]
 Each = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_each_once)]
 

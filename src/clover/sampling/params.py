@@ -22,6 +22,9 @@ def _zero_or_large(temperature: float) -> float:
     return temperature
 
 
+Temperature = Annotated[float, Field(ge=0, le=1e5), AfterValidator(_zero_or_large)]
+
+
 @checked
 class SamplingParams:
     """How the tokens of one request are chosen; UserError if a value is of the wrong type or out of range.
@@ -46,7 +49,7 @@ class SamplingParams:
         seed: of the random numbers, in [0, 2^63); equal prompts with equal seeds get equal texts.
     """
 
-    temperature: Annotated[float, Field(ge=0, le=1e5), AfterValidator(_zero_or_large)] = 0.0
+    temperature: Temperature = 0.0
     top_k: Annotated[int, Field(ge=0)] = 0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
