@@ -34,8 +34,9 @@ def _each_once(values: tuple[T, ...]) -> tuple[T, ...]:
     return values
 
 
-Count = Annotated[int, Field(ge=1)]
-Length = Annotated[int, Field(ge=8)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+Length = Annotated[int, Field(ge=8, lt=2**31)]
+Seed = Annotated[int, Field(ge=0, le=2**62)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1)]
 Each = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_each_once)]
@@ -73,7 +74,7 @@ class TrainingOptions(_Table):
     # "default" (what a system learns best by), "paper" (its own), "distillation" (one for all), or a [losses] table.
     losses: Each[str] = ("default",)
     learning_rates: Each[Positive] = (1e-3,)  # of every system that names none of its own
-    seeds: Each[int] = (0,)  # of the starting values and of the order of the texts
+    seeds: Each[Seed] = (0,)  # of the starting values and of the order of the texts
     dtype: Literal["bf16", "fp32"] | None = None  # bf16 for a target in bfloat16 when left out
 
 
