@@ -127,7 +127,7 @@ def read_tuning(path: str | os.PathLike[str]) -> TuningFile:
     obj = read_json(path)
     if obj.get("format") != _FORMAT:
         raise UserError(
-            f"{os.fspath(path)} holds no tuning of format {_FORMAT!r}; measure anew with `clover tune`"
+            f"{os.fspath(path)} holds no tuning of format {_FORMAT!r}; remove it and measure anew with `clover tune`"
         )
     return validated(TuningFile, obj, os.fspath(path))
 
