@@ -101,7 +101,7 @@ def test_the_draft_learns_and_is_written_with_its_record(config, target, samples
     assert result.finished
     assert result.steps == 60
     record = json.loads((folder / "training_config.json").read_text())
-    assert record["config"] == config.to_dict() | {"dtype": "fp32", "optimizer": "muon"}
+    assert record["config"] == config.to_dict() | {"dtype": "float32", "optimizer": "muon"}
     assert record["provenance"]["machine"] and record["provenance"]["date"]
     assert record["result"]["validation"] == result.validation
     log = [json.loads(line) for line in (folder / "training_log.jsonl").read_text().splitlines()]
@@ -164,7 +164,7 @@ def test_what_is_held_out_is_measured_for_a_share_of_what_was_learnt(
 def test_an_interrupted_run_ends_on_the_same_bits(
     config, target, samples, step_tokens, monkeypatch, tmp_path
 ) -> None:
-    config = replace(config, step_tokens=step_tokens, dtype="bf16")
+    config = replace(config, step_tokens=step_tokens, dtype="bfloat16")
     other = replace(config, output=str(tmp_path / "other"))
     run(config, target, samples)
 
@@ -329,7 +329,7 @@ def test_accumulated_batches_give_the_gradient_of_one_large_batch(config, target
         ({"max_steps": 0}, "max_steps is 0"),
         ({"max_minutes": float("nan")}, "max_minutes"),
         ({"schedule": "linear"}, "'trapezoid', 'cosine' or 'constant'"),
-        ({"dtype": "int8"}, "'bf16' or 'fp32'"),
+        ({"dtype": "int8"}, "'bfloat16' or 'float32'"),
         ({"betas": (0.9, 1.0)}, "betas"),
         ({"warm_up": 1.0}, "less than 1"),
         ({"save_every_minutes": -1.0}, "greater than or equal to 0"),

@@ -213,8 +213,8 @@ def test_options_of_draft_and_loss_arrive(train: Callable, tmp_path: Path) -> No
     config = json.loads((tmp_path / "draft" / "training_config.json").read_text())["config"]
     assert config["draft"]["num_heads"] == 2
     assert (config["loss"]["regression_weight"], config["loss"]["likely_tokens_only"]) == (0.25, True)
-    assert config["dtype"] == "fp32"
-    assert train("--overwrite", "--dtype", "fp32").code == 0
+    assert config["dtype"] == "float32"
+    assert train("--overwrite", "--dtype", "float32").code == 0
     config = json.loads((tmp_path / "draft" / "training_config.json").read_text())["config"]
     assert config["loss"] == asdict(RecallDraft.default_loss)
     assert train("--overwrite", "--loss", "distillation").code == 0
@@ -370,7 +370,7 @@ def test_bad_data_is_one_line(
     [
         (["--max-minutes", "0"], "max_minutes"),
         (["--lr", "-1"], "lr"),
-        (["--dtype", "int8"], "--dtype is 'int8'; for a training it must be bfloat16 or float32"),
+        (["--dtype", "int8"], "dtype is 'int8'; it must be 'bfloat16' or 'float32'"),
         (["--hidden-state", "middle"], "hidden_state"),
         (["--heads", "0"], "head"),
         (["--regression-weight", "-1"], "regression-weight"),

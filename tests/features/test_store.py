@@ -323,7 +323,7 @@ def test_training_from_a_store_is_training_with_the_target(target: TargetModel, 
         torch.manual_seed(0)
         draft = RecallDraft.from_target(target)
         settings = TrainConfig(
-            output=str(tmp_path / name), max_steps=4, max_length=32, batch_tokens=64, dtype="fp32"
+            output=str(tmp_path / name), max_steps=4, max_length=32, batch_tokens=64, dtype="float32"
         )
         losses.append(train(settings, target, data, draft).training["loss"])
     assert losses[0] == pytest.approx(losses[1], rel=0.02)

@@ -25,7 +25,7 @@ def test_guesses_are_those_of_the_first_head_and_of_the_text() -> None:
     draft = RecallDraft.from_target(target, draft_vocab_size=20)
     draft.reduce_vocabulary(torch.arange(0, 40, 2))
     text = Sample(torch.tensor(TEXT), torch.ones(len(TEXT), dtype=torch.bool))
-    learner = Learner(TrainConfig(output="x", dtype="fp32"), target, draft)
+    learner = Learner(TrainConfig(output="x", dtype="float32"), target, draft)
     found = learner.measure(list(Batches([text], 16, 60, seed=1).epoch())).guesses
     again = measure_guesses(draft, some_batches([SampleTexts([text])], target, 99))
     assert found is not None and found.matching.tolist() == MATCHING

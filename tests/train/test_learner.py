@@ -35,7 +35,7 @@ def test_hits_are_counted_token_by_token(target: TargetModel, system: type[Draft
     torch.manual_seed(0)
     draft = system.from_target(target, draft_vocab_size=20)
     draft.reduce_vocabulary(torch.arange(0, 40, 2))
-    learner = Learner(TrainConfig(output="x", dtype="fp32"), target, draft)
+    learner = Learner(TrainConfig(output="x", dtype="float32"), target, draft)
     batches = list(Batches(samples(), 16, 60, seed=1).epoch())
     expected = torch.zeros(20, dtype=torch.long)
     for batch in batches:
@@ -57,7 +57,7 @@ def test_a_step_is_that_of_plain_adamw(target: TargetModel, system: type[DraftMo
     torch.manual_seed(0)
     draft, plain = system.from_target(target), system.from_target(target)
     plain.load_state_dict(draft.state_dict())
-    config = TrainConfig(output="x", dtype="fp32", optimizer="adamw", lr=1e-2)
+    config = TrainConfig(output="x", dtype="float32", optimizer="adamw", lr=1e-2)
     learners = [Learner(config, target, one) for one in (draft, plain)]
     learners[1].optimizers = {
         "adamw": torch.optim.AdamW(
@@ -81,7 +81,7 @@ def test_a_finished_draft_keeps_the_tokens_that_it_is_right_with(
         max_steps=4,
         batch_tokens=120,
         validation_share=0.3,
-        dtype="fp32",
+        dtype="float32",
         lr=1e-3,
         fit_vocabulary=fit,
     )

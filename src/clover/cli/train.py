@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from clover.drafts import LossConfig
     from clover.train import TrainConfig, TrainResult
 
-_DTYPES = {"bfloat16": "bf16", "float32": "fp32"}
 # Options that the training's configuration has, too; those that are left out keep the default they have there.
 _SAME = (
-    "max_steps", "max_minutes", "epochs", "max_length", "batch_tokens", "step_tokens", "start_from", "seed",
+    "max_steps", "max_minutes", "epochs", "max_length", "batch_tokens", "step_tokens", "start_from", "seed", "dtype",
+    "optimizer", "lr",
 )  # fmt: skip
 
 _given, _bound, _training = panel(), panel("How long"), panel("Training")
@@ -180,21 +180,13 @@ def _config(given: TrainOptions) -> "TrainConfig":
         system=system,
         draft=fields | _draft_options(given),
         loss=_loss(given, system),
-        **settings | _present(given, *_SAME, "optimizer", "lr") | {"dtype": _dtype(given)},
+        **settings | _present(given, *_SAME),
     )
     if settings:
         values = {field: getattr(config, field) for field in settings} | config.draft | asdict(config.loss)
         shown = ", ".join(f"{field} {value}" for field, value in values.items())
         print(f"recipe {given.recipe}: {shown}", file=sys.stderr)
     return config
-
-
-def _dtype(given: TrainOptions) -> Any:
-    """As the training's configuration names it; None where the option is left out."""
-    dtype = _DTYPES.get(given.dtype or "", given.dtype)
-    if dtype is not None and dtype not in _DTYPES.values():
-        raise UserError(f"--dtype is {dtype!r}; for a training it must be {' or '.join(_DTYPES)}")
-    return dtype
 
 
 def _present(given: TrainOptions, *names: str) -> dict[str, Any]:

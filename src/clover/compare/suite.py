@@ -75,7 +75,7 @@ class TrainingOptions(_Table):
     losses: Each[str] = ("default",)
     learning_rates: Each[Positive] = (1e-3,)  # of every system that names none of its own
     seeds: Each[Seed] = (0,)  # of the starting values and of the order of the texts
-    dtype: Literal["bf16", "fp32"] | None = None  # bf16 for a target in bfloat16 when left out
+    dtype: Literal["bfloat16", "float32"] | None = None  # when left out bfloat16 for a target in it
 
 
 class System(_Table):

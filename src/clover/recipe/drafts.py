@@ -102,7 +102,7 @@ def train_draft(
         batch_tokens=512,  # small steps learn more from the same text (docs/log.md)
         max_minutes=minutes,
         lr=2e-3,
-        dtype="bf16",
+        dtype="bfloat16",
         loss=trainable_system(system).default_loss,
     )
     config, draft = prepare(config, target)

@@ -43,7 +43,7 @@ class TrainConfig:
         schedule: "trapezoid" (constant, then linear to zero over the last `decay` of the run), "cosine" or "constant".
         warm_up: share of the run in which the rate rises to its peak.
         clip: largest norm of the gradient, None for any; `clip_value` bounds each value of it instead.
-        dtype: "bf16" (autocast; weights stay float32) or "fp32"; by default bf16 for a target in bfloat16.
+        dtype: "bfloat16" (autocast; weights stay float32) or "float32"; by default bfloat16 for a target in it.
         few_depths: share of `max_minutes` in which a draft with `few_depths_first` learns its first two depths alone.
         fit_vocabulary: whether a draft of a part of the vocabulary is left, at the end, the tokens that are worth their
             time (`drafts.vocabulary.worthwhile_size`).
@@ -74,7 +74,7 @@ class TrainConfig:
     few_depths: Share = 0.6
     clip: Positive | None = 1.0
     clip_value: Positive | None = None
-    dtype: Literal["bf16", "fp32"] | None = None
+    dtype: Literal["bfloat16", "float32"] | None = None
     seed: int = 0
     fit_vocabulary: bool = False
     validation_share: Share = 0.02

@@ -43,7 +43,7 @@ class HeldOut:
 class Learner:
     """Takes optimizer steps on batches, and measures the loss on others.
 
-    The draft's weights are kept in float32. With bf16 (see TrainConfig.dtype) both models compute under autocast.
+    The draft's weights are kept in float32. With bfloat16 (see TrainConfig.dtype) both models compute under autocast.
 
     Args:
         stored: gives the target's hidden states of a batch; the target is run where it is None.
@@ -65,7 +65,7 @@ class Learner:
         self.device = target.device
         learnt = tuple(draft.head_parameters)
         self._heads = LogitHeads(self._logits, draft.train_logits, learnt, draft.d2t, draft.lm_head_rows)
-        self.bf16 = config.dtype == "bf16" or (config.dtype is None and target.dtype == torch.bfloat16)
+        self.bf16 = config.dtype == "bfloat16" or (config.dtype is None and target.dtype == torch.bfloat16)
         cast(nn.Module, draft).to(self.device).eval()  # gradients, but no dropout: it is for pretraining
         self.parameters = [p for p in draft.parameters() if p.requires_grad]
         for parameter in self.parameters:

@@ -247,7 +247,7 @@ class _Run:
         settled = {
             "lr": learner.lr,
             "optimizer": optimizer_name(self.config, type(self.draft)),
-            "dtype": "bf16" if learner.bf16 else "fp32",
+            "dtype": "bfloat16" if learner.bf16 else "float32",
             "batch_tokens": self._batch_tokens,
         }
         record = {
