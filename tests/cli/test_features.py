@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,6 +32,20 @@ def test_two_drafts_learn_from_one_store(data: Path, tmp_path: Path) -> None:
             run(["train", "--features", str(store), "--output", str(output), "--system", system, *STEPS]) == 0
         )
         assert json.loads((output / "config.json").read_text())["model_type"] == system
+
+
+def test_what_is_stored_is_learnt_without_a_tokenizer(
+    data: Path, tiny_target: Path, tmp_path: Path, run_clover: Callable
+) -> None:
+    store, bare = tmp_path / "store", tmp_path / "bare"
+    shutil.copytree(tiny_target, bare, ignore=shutil.ignore_patterns("token*"))
+    assert run_clover("features", "--target", tiny_target, "--data", data, "--output", store).code == 0
+    given = ("train", "--target", bare, "--output", tmp_path / "draft", *STEPS)
+    assert run_clover(*given, "--features", store).code == 0
+    assert (
+        "bare has no tokenizer, which training texts need"
+        in run_clover(*given, "--data", data, "--overwrite").err
+    )
 
 
 def test_the_target_may_write_the_texts_first(data: Path, tmp_path: Path) -> None:

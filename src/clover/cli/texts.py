@@ -79,26 +79,27 @@ class TextOptions(options.ModelOptions):
         )
 
     def load_target(self) -> "TargetModel":
-        """The target, the embedded one by default; UserError if it cannot be loaded, or has no tokenizer."""
+        """The target, the embedded one by default; UserError if it cannot be loaded."""
         from clover.assets import TARGET
         from clover.report.progress import Progress
         from clover.target import TargetModel
 
         with Progress() as progress:
             progress.say("loading the target")
-            target = TargetModel.load(
+            return TargetModel.load(
                 self.target or TARGET, **replace(self, dtype=self.dtype or "fastest").loading
             )
-        if target.tokenizer is None:
-            raise UserError(f"the target {self.target} has no tokenizer, which training texts need")
-        return target
 
     def open(self, target: "TargetModel") -> "FileTexts":
-        """The texts of the files, with a stand-in for each answer that the target is to write."""
+        """The texts of the files, with a stand-in for each answer that the target is to write.
+
+        UserError if a file cannot be read, or the target has no tokenizer.
+        """
         from clover.data import FileTexts
         from clover.report.progress import Progress
 
-        assert target.tokenizer is not None
+        if target.tokenizer is None:
+            raise UserError(f"the target {self.target} has no tokenizer, which training texts need")
         with Progress() as progress:
             progress.say("looking at the texts")
             return FileTexts(
