@@ -275,6 +275,15 @@ def test_a_damaged_store_is_refused(target: TargetModel, tmp_path: Path, damage:
         read.features(next(Batches(read, 12, 60, seed=1)), "post_norm")
 
 
+def test_a_shard_that_may_not_be_read_is_not_called_damaged(target: TargetModel, tmp_path: Path) -> None:
+    texts, shard = samples(7), tmp_path / "s" / "00000.safetensors"
+    write_features(target, texts, config(target, texts), tmp_path / "s")
+    shard.unlink()
+    shard.mkdir()
+    with pytest.raises(UserError, match=r"cannot read .*00000\.safetensors: is a directory"):
+        FeatureStore(tmp_path / "s")
+
+
 def forge(path: Path, **changed: torch.Tensor | None) -> None:
     """Give the one shard of a store other tensors, or none of a name, and the index its hash."""
     shard, index = path / "00000.safetensors", path / "index.json"

@@ -31,7 +31,15 @@ from clover.data.batching import NOTHING_TO_LEARN, check_tokens, collate, groupe
 from clover.drafts import DraftModel
 from clover.errors import UserError
 from clover.features.compute import Features, compute_features
-from clover.files import alone_in, check_output_directory, checksum, output_file, read_model, write_json
+from clover.files import (
+    alone_in,
+    check_output_directory,
+    checksum,
+    explain,
+    output_file,
+    read_model,
+    write_json,
+)
 from clover.target import TargetModel, weights_fingerprint
 
 _INDEX = "index.json"
@@ -166,11 +174,14 @@ class _OpenShard:
     def __init__(self, path: Path, shard: _Shard, names: Sequence[str]):
         self.path, self._expected = path / shard.name, shard
         try:
+            self.path.open("rb").close()  # safetensors says "not found" of what may not be read
             tensors = safe_open(self.path, "pt")
             lengths = tensors.get_tensor("lengths")
             self.tokens, self.loss_mask = tensors.get_tensor("tokens"), tensors.get_tensor("loss_mask").bool()
             states = [tensors.get_slice(name) for name in names]
-        except (SafetensorError, OSError) as error:
+        except OSError as error:
+            raise UserError(f"cannot read {self.path}: {explain(error.errno)}") from error
+        except SafetensorError as error:
             raise self.damaged() from error
         self.shapes = [tuple(part.get_shape()) for part in states]
         if not self._fits(lengths) or any(part.get_dtype() != "BF16" for part in states):
