@@ -117,8 +117,9 @@ def test_json_files(tmp_path: Path, name: str, content: str, places: list[str]) 
 
 def test_txt_is_one_text(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
-    path.write_text("one\n\ntwo\n")
-    assert list(read_records([path])) == [Record(str(path), completion="one\n\ntwo\n")]
+    for content in (b"one\n\ntwo\n", b"one\r\n\r\ntwo\r\n"):
+        path.write_bytes(content)
+        assert list(read_records([path])) == [Record(str(path), completion="one\n\ntwo\n")]
 
 
 def test_parquet(tmp_path: Path) -> None:

@@ -122,6 +122,13 @@ def parse_record(fields: Any, where: str) -> Record:
     raise UserError(f"{where}: no field that can be used (found: {found}; accepted: {accepted})")
 
 
+def plain_text(content: str, where: str) -> str:
+    """What a text file holds, with the line breaks that models write; UserError if it is no text."""
+    if "\0" in content:
+        raise UserError(f"{where} is not text: it holds zero bytes")
+    return content.replace("\r\n", "\n").replace("\r", "\n")
+
+
 def _open_lines(path: Path) -> Rows:
     ends = _line_ends(path)
     if not len(ends):
@@ -158,10 +165,7 @@ def _open_text(path: Path) -> Rows:
     def read(index: int) -> tuple[Any, str]:
         start, end = map(int, cuts[index : index + 2])
         where = str(path) if whole else f"{path}, from line {int(np.searchsorted(ends, start, 'right')) + 1}"
-        text = _text_between(path, start, end, where)
-        if "\0" in text:
-            raise UserError(f"{where} is not text: it holds zero bytes")
-        return {"text": text}, where
+        return {"text": plain_text(_text_between(path, start, end, where), where)}, where
 
     empty = whole and not read(0)[0]["text"].strip()
     return Rows(0 if empty else len(cuts) - 1, read)

@@ -18,7 +18,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from clover.data.chat import TemplateRefused, encode_prompt
-from clover.data.formats import Message, open_rows, parse_record
+from clover.data.formats import Message, open_rows, parse_record, plain_text
 from clover.errors import UserError
 from clover.files import read_text
 
@@ -223,7 +223,4 @@ def cut_text(text: str, name: str, prompt_tokens: int) -> Iterator[Task]:
 
 
 def _read_text(path: Path) -> str:
-    text = read_text(path, _MAX_BYTES).replace("\r\n", "\n").replace("\r", "\n")
-    if "\0" in text:
-        raise UserError(f"{path} is not text: it holds zero bytes")
-    return text
+    return plain_text(read_text(path, _MAX_BYTES), str(path))
