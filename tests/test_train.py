@@ -22,6 +22,7 @@ from clover.losses import LossConfig
 from clover.target import TargetModel
 from clover.train import TrainConfig, TrainResult, loop, train
 from clover.train.learner import Learner
+from clover.train.record import read_record
 from clover.train.schedule import peak_rate
 from clover.train.unfinished import RunState
 from tests.families import VOCAB, tiny_model
@@ -299,6 +300,12 @@ def test_minutes_bound_a_run(config, target, samples, monkeypatch) -> None:
     result = run(replace(config, max_steps=None, max_minutes=1.0), target, samples)
     assert result.finished
     assert 60 <= result.seconds < 75 and 0 < result.steps < 60
+
+
+def test_the_smallest_budget_is_one_step(config, target, samples) -> None:
+    result = run(replace(config, max_steps=None, max_minutes=1e-9), target, samples)
+    assert (result.finished, result.steps) == (True, 1)
+    assert read_record(config.output).result.steps == 1
 
 
 def test_likely_tokens_only_and_pre_norm_states(config, target, samples) -> None:

@@ -359,7 +359,7 @@ class _Run:
         return spent(self.config, self.step, self._elapsed(), self.batches.epochs)
 
     def _finished(self) -> bool:
-        return self._spent() >= 1
+        return self.step > 0 and self._spent() >= 1
 
     def _depths(self) -> int:
         """Few depths take less time, so they make more steps of a budget of minutes, and of no other."""
