@@ -161,12 +161,8 @@ def regenerate(
         UserError: the file cannot be written or is not of this kind, or the target writes nothing at all, or has no
             time to.
     """
-    done = (
-        {line.index: line for line in read_lines(path, _Written, _MAX_BYTES, mend=True)}
-        if path.exists()
-        else {}
-    )
-    tokens = sum(sum(line.loss_mask) for line in done.values())
+    done = _read(path, mend=True) if path.exists() else {}
+    tokens = sum(int(text.loss_mask.sum()) for text in done.values())
     before, started = written_seconds(path), time.monotonic()
     if config.max_minutes is not None:
         config = replace(config, max_minutes=max(config.max_minutes - before / 60, 0.0))
@@ -176,7 +172,7 @@ def regenerate(
             if ended:
                 lines = [_Written(text.index, text.tokens, text.loss_mask) for text in ended]
                 append_lines(path, lines)
-                done |= {line.index: line for line in lines}
+                done |= {line.index: line.sample for line in lines}
                 _note_seconds(path, before + time.monotonic() - started)
             tokens += written
             progress(queue.opened * min(len(done), queue.texts) // max(queue.texts, 1), tokens)
@@ -185,7 +181,7 @@ def regenerate(
             _note_seconds(path, before + time.monotonic() - started)
     if not tokens:
         raise UserError(_NOTHING if config.max_minutes != 0 else _NO_TIME)
-    return [done[index].sample for index in sorted(done)]
+    return _in_order(done)
 
 
 class _Queue:
@@ -201,7 +197,7 @@ class _Queue:
         target: TargetModel,
         samples: Iterable[Sample],
         config: RegenerateConfig,
-        done: Mapping[int, _Written],
+        done: Mapping[int, Sample],
     ):
         self._target, self._config, self._done = target, config, done
         self._groups = _groups(samples, config)
@@ -213,7 +209,7 @@ class _Queue:
             text: _Text | None = _Text(self.texts, self._parts(first), later)
             self.opened, self.texts = number, self.texts + 1 + len(later)
             while text is not None and (written := self._done.get(text.index)) is not None:
-                text = self.after(text, written.tokens, written.loss_mask)
+                text = self.after(text, written.tokens.tolist(), written.loss_mask.tolist())
             if text is not None:
                 return text
         return None
@@ -321,8 +317,16 @@ def read_regenerated(path: Path) -> list[Sample]:
     Raises:
         UserError: the file cannot be read or is not of this kind.
     """
-    found = {line.index: line for line in read_lines(path, _Written, _MAX_BYTES)}
-    return [found[index].sample for index in sorted(found)]
+    return _in_order(_read(path))
+
+
+def _read(path: Path, mend: bool = False) -> dict[int, Sample]:
+    """The texts by number, as tensors: lists of numbers take five times as much memory."""
+    return {line.index: line.sample for line in read_lines(path, _Written, _MAX_BYTES, mend)}
+
+
+def _in_order(texts: Mapping[int, Sample]) -> list[Sample]:
+    return [texts[index] for index in sorted(texts)]
 
 
 def _parts(sample: Sample, prompt_tokens: int) -> list[list[int]]:
