@@ -17,6 +17,12 @@ def capped(weight: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda hidden: 5.0 * torch.tanh(0.3 * (hidden @ weight.T.to(hidden.dtype)))
 
 
+def frozen(weight: Tensor) -> LogitHeads:
+    """The heads of a draft that has no lm_head of its own."""
+    rows = lambda chosen: capped(weight if chosen is None else weight[chosen])  # noqa: E731
+    return LogitHeads(capped(weight), lambda outputs, chosen: rows(chosen)(outputs), rows)
+
+
 @pytest.fixture
 def data() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     torch.manual_seed(0)
@@ -75,9 +81,7 @@ def run(
     data: tuple[Tensor, Tensor, Tensor, Tensor], config: LossConfig, likely: Tensor | None = None
 ) -> HeadLosses:
     outputs, hidden, weight, mask = data
-    return head_losses(
-        outputs, hidden, TOKENS, LogitHeads(capped(weight)), mask, config, SCALE, likely=likely
-    )
+    return head_losses(outputs, hidden, TOKENS, frozen(weight), mask, config, SCALE, likely=likely)
 
 
 @pytest.mark.parametrize("chunk", [1, 7 * V * D, 10**6])
@@ -113,7 +117,15 @@ def test_however_long_the_text_few_logits_exist_at_a_time(
     outputs = outputs.repeat(1, copies, 1, 1).requires_grad_()
     repeated = (one.repeat(copies, *[1] * (one.dim() - 1)) for one in (hidden, TOKENS, mask))
     hidden, tokens, mask = repeated
-    head_losses(outputs, hidden, tokens, LogitHeads(counted), mask, LossConfig(), SCALE).backward()
+    head_losses(
+        outputs,
+        hidden,
+        tokens,
+        LogitHeads(counted, lambda states, _: counted(states), lambda _: counted),
+        mask,
+        LossConfig(),
+        SCALE,
+    ).backward()
     assert max(sizes) <= 7 * V * D < sum(sizes)
 
 
@@ -126,7 +138,9 @@ def test_a_part_of_the_vocabulary_equals_the_slow_reference(data, config: LossCo
     )  # right where the target's best token is known
     outputs.requires_grad_()
     logits_fn = capped(weight[known])
-    heads = LogitHeads(capped(weight), lambda o, rows: logits_fn(o), d2t=torch.tensor(known))
+    heads = LogitHeads(
+        capped(weight), lambda o, _: logits_fn(o), lambda _: logits_fn, d2t=torch.tensor(known)
+    )
     result = head_losses(outputs, hidden, TOKENS, heads, mask, config, SCALE)
     (grad,) = torch.autograd.grad(result.total, outputs)
     expected, metrics = reference(*data, config, known=known)
@@ -140,9 +154,7 @@ def test_a_part_of_the_vocabulary_equals_the_slow_reference(data, config: LossCo
 def through_rows(data: tuple[Tensor, Tensor, Tensor, Tensor], config: LossConfig) -> HeadLosses:
     """The loss through a frozen lm_head, whose rows may be looked at in part."""
     outputs, hidden, weight, mask = data
-    rows = lambda chosen: capped(weight if chosen is None else weight[chosen])  # noqa: E731
-    heads = LogitHeads(capped(weight), rows=rows)
-    return head_losses(outputs, hidden, TOKENS, heads, mask, config, SCALE)
+    return head_losses(outputs, hidden, TOKENS, frozen(weight), mask, config, SCALE)
 
 
 @pytest.mark.parametrize("config", [LossConfig(), LossConfig(0.5, 3.0, 0.2, 0.9)])
@@ -208,14 +220,14 @@ def test_a_lm_head_of_the_draft_itself_gets_its_gradient(
     heads = LogitHeads(
         capped(weight),
         lambda o, rows: torch.einsum("...dh,dvh->...dv", o, chosen(own, rows, 1)),
+        lambda rows: capped(chosen(weight, rows, 0)),
         (own,),
-        rows=lambda rows: capped(chosen(weight, rows, 0)),
     )
     config = LossConfig(1.0, 0.0, 0.5)
     head_losses(outputs.requires_grad_(), hidden, TOKENS, heads, mask, config, SCALE).backward()
     expected = torch.zeros((), dtype=torch.float64)
     for i in range(D):
-        per_head = LogitHeads(capped(weight), lambda o, _, i=i: o @ own[i].T)
+        per_head = LogitHeads(capped(weight), lambda o, _, i=i: o @ own[i].T, lambda _: capped(weight))
         counts = count_positions(mask, D)[i : i + 1]
         at, shifted = hidden[:, i:], outputs[i : i + 1, :, : T - i]
         part = _plain_loss(shifted[0], at, per_head, mask[:, i:], TOKENS[:, i:], config)
@@ -230,7 +242,6 @@ def _plain_loss(
 ) -> Tensor:
     """One head whose outputs at t stand for the state at t + 1, summed over positions, by autograd alone."""
     total = torch.zeros((), dtype=torch.float64)
-    assert heads.draft is not None
     for b in range(len(outputs)):
         for t in range(outputs.shape[1] - 2):
             if mask[b, t + 2]:
@@ -266,13 +277,13 @@ def test_likely_tokens_are_in_the_top_8_and_the_nucleus(monkeypatch: pytest.Monk
 def test_batches_with_common_divisors_add_up(data) -> None:
     outputs, hidden, weight, mask = data
     divisors = count_positions(mask, D)
-    whole = head_losses(outputs, hidden, TOKENS, LogitHeads(capped(weight)), mask, LossConfig(), SCALE)
+    whole = head_losses(outputs, hidden, TOKENS, frozen(weight), mask, LossConfig(), SCALE)
     halves = [
         head_losses(
             outputs[:, b],
             hidden[b],
             TOKENS[b],
-            LogitHeads(capped(weight)),
+            frozen(weight),
             mask[b],
             LossConfig(),
             SCALE,
@@ -291,11 +302,11 @@ def test_perfect_outputs_agree_everywhere_and_unlearnt_positions_get_no_gradient
     outputs = torch.stack([hidden.roll(-1 - i, dims=1) for i in range(D)]).requires_grad_()
     mask = torch.zeros(B, T, dtype=torch.bool)
     mask[0, 5] = True
-    result = head_losses(outputs, hidden, TOKENS, LogitHeads(capped(weight)), mask, LossConfig(), SCALE)
+    result = head_losses(outputs, hidden, TOKENS, frozen(weight), mask, LossConfig(), SCALE)
     assert result.metrics.means()["accuracy"] == [1.0] * D
     assert result.metrics.means()["regression"] == [0.0] * D
     noisy = (outputs.detach() + 1).requires_grad_()
-    head_losses(noisy, hidden, TOKENS, LogitHeads(capped(weight)), mask, LossConfig(), SCALE).backward()
+    head_losses(noisy, hidden, TOKENS, frozen(weight), mask, LossConfig(), SCALE).backward()
     assert noisy.grad is not None
     touched = noisy.grad.abs().sum(-1).nonzero().tolist()
     assert touched == [[0, 0, 3], [1, 0, 2], [2, 0, 1]]
@@ -307,7 +318,7 @@ def test_a_batch_without_learnt_tokens_is_zero(data) -> None:
         outputs.requires_grad_(),
         hidden,
         TOKENS,
-        LogitHeads(capped(weight)),
+        frozen(weight),
         mask & False,
         LossConfig(),
         SCALE,
@@ -320,9 +331,9 @@ def test_softmax_is_float32_under_bfloat16_autocast(data) -> None:
     outputs, hidden, weight, mask = (x.float() if x.is_floating_point() else x for x in data)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         result = head_losses(
-            outputs.requires_grad_(), hidden, TOKENS, LogitHeads(capped(weight)), mask, LossConfig(), SCALE
+            outputs.requires_grad_(), hidden, TOKENS, frozen(weight), mask, LossConfig(), SCALE
         )
-    exact = head_losses(outputs, hidden, TOKENS, LogitHeads(capped(weight)), mask, LossConfig(), SCALE)
+    exact = head_losses(outputs, hidden, TOKENS, frozen(weight), mask, LossConfig(), SCALE)
     assert result.total.dtype == torch.float32
     (rough, fine) = (torch.autograd.grad(r.total, outputs)[0] for r in (result, exact))
     torch.testing.assert_close(result.total, exact.total, rtol=1e-2, atol=0)

@@ -112,17 +112,17 @@ class LogitHeads:
 
     Args:
         target: the target's lm_head with its scale and cap, `TargetModel.logits`. Softmax is done in float32.
-        draft: outputs [..., D, H] and rows to logits [..., D, S], `DraftModel.train_logits`; the target's if None.
+        draft: outputs [..., D, H] and rows, None for all, to logits [..., D, S]: `DraftModel.train_logits`.
+        rows: `DraftModel.lm_head_rows`, the target's lm_head over what the draft proposes from.
         parameters: what `draft` can train.
         d2t: Long [V'], the tokens that the draft's logits [..., D, V'] are of, rising; None for the whole vocabulary.
-        rows: `DraftModel.lm_head_rows`, the target's lm_head over what the draft proposes from; None to look at all.
     """
 
     target: LogitsFn
-    draft: Callable[[Tensor, Tensor | None], Tensor] | None = None
+    draft: Callable[[Tensor, Tensor | None], Tensor]
+    rows: Callable[[Tensor | None], LogitsFn]
     parameters: tuple[nn.Parameter, ...] = ()
     d2t: Tensor | None = None
-    rows: Callable[[Tensor | None], LogitsFn] | None = None
 
 
 def head_losses(
@@ -156,13 +156,13 @@ def head_losses(
     gradients = _Gradients(torch.zeros_like(flat)) if torch.is_grad_enabled() else None
     sums = torch.zeros(5, depth, dtype=_wide(outputs.dtype), device=device)
     every, unit = torch.arange(depth, device=device), scale if config.relative else 1.0
-    for part in torch.arange(len(targets), device=device).split(
-        _chunk_rows(heads.target, hidden, depth, heads.d2t)
-    ):
+    size = len(heads.d2t) if heads.d2t is not None else heads.target(hidden[:1]).shape[-1]
+    wanted_of = _wanted_of_all if gradients is None or size < _LARGE else _wanted_of_some
+    for part in torch.arange(len(targets), device=device).split(_chunk_rows(size * depth, device)):
         rows, places = targets[part], (every, read[part])
         states = flat[places].requires_grad_(gradients is not None)
-        wanted = _wanted(hidden[rows], tokens.flatten()[rows + 1], heads, gradients is not None)
-        values = _values(states, hidden[rows], wanted, unit)
+        wanted = wanted_of(hidden[rows], tokens.flatten()[rows + 1], heads)
+        values = _values(heads.draft(states, wanted.rows), states, hidden[rows], wanted, unit)
         sums += torch.stack([(value.detach() * counted[part]).sum(0) for value in values])
         if gradients is not None:
             loss = (_mixed(values, config) * weights * counted[part]).sum()
@@ -189,7 +189,7 @@ def likely_tokens(hidden_target: Tensor, tokens: Tensor, logits_fn: LogitsFn) ->
     likely = torch.ones(tokens.shape, dtype=torch.bool, device=tokens.device)
     hidden, following = hidden_target[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()
     parts = []
-    size = _chunk_rows(logits_fn, hidden, 1)
+    size = _chunk_rows(logits_fn(hidden[:1]).numel(), hidden.device)
     for chunk, label in zip(hidden.split(size), following.split(size), strict=True):
         probs = _widened(logits_fn(chunk)).softmax(-1)
         better = probs > probs.gather(-1, label[:, None])
@@ -222,37 +222,35 @@ class _Wanted:
     """What a draft should say at some positions, and the rows of its lm_head that say it.
 
     `probs` [r, S] of the target, 0 where its best token is unknown; `best` and `label` Long [r], places among the
-    rows, -1 where unknown; `log_counts` [S], the log of how many rows each stands for, None if each for itself.
+    rows, -1 where unknown; `rows` Long [S], and `log_counts` [S], the log of how many rows each stands for; both None
+    where all rows say it, each for itself.
     """
 
     probs: Tensor
     best: Tensor
     label: Tensor
-    logits: LogitsFn
+    rows: Tensor | None = None
     log_counts: Tensor | None = None
 
 
-def _wanted(hidden: Tensor, labels: Tensor, heads: LogitHeads, learning: bool) -> _Wanted:
+def _wanted_of_all(hidden: Tensor, labels: Tensor, heads: LogitHeads) -> _Wanted:
     """From the target's states [r, H] and the tokens of the text, Long [r]."""
-    logits_fn, d2t = _draft_logits(heads, None), heads.d2t
-    if learning and heads.rows is not None:
-        known = heads.rows(None)(hidden)
-        if known.shape[-1] >= _LARGE:
-            return _wanted_of_some(known, labels, heads)
-    whole = _widened(heads.target(hidden))
+    whole, d2t = _widened(heads.target(hidden)), heads.d2t
     best = whole.argmax(-1)
     if d2t is None:
-        return _Wanted(whole.softmax(-1), best, labels, logits_fn)
+        return _Wanted(whole.softmax(-1), best, labels)
     places = draft_indices(d2t, whole.shape[-1])
     best, labels = places[best], places[labels]
-    return _Wanted(whole[:, d2t].softmax(-1) * (best >= 0)[:, None], best, labels, logits_fn)
+    return _Wanted(whole[:, d2t].softmax(-1) * (best >= 0)[:, None], best, labels)
 
 
-def _wanted_of_some(known: Tensor, labels: Tensor, heads: LogitHeads) -> _Wanted:
-    """The same over a part of the rows, from the target's logits of all that the draft proposes from [r, V'].
+def _wanted_of_some(hidden: Tensor, labels: Tensor, heads: LogitHeads) -> _Wanted:
+    """The same over a part of the rows.
 
-    The target's best token is the best of these: asking for the whole vocabulary costs more than it is worth.
+    The target's best token is the best that the draft knows: asking for the whole vocabulary costs more than it is
+    worth.
     """
+    known = heads.rows(None)(hidden)
     if (d2t := heads.d2t) is not None:
         labels = draft_indices(d2t, int(max(d2t.max(), labels.max())) + 1)[labels]
     kept = torch.zeros(known.shape[-1], dtype=torch.bool, device=known.device)
@@ -266,21 +264,16 @@ def _wanted_of_some(known: Tensor, labels: Tensor, heads: LogitHeads) -> _Wanted
     places = draft_indices(chosen, len(kept))
     probs = (_widened(known[:, chosen]) + log_counts).softmax(-1)
     labels = torch.where(labels >= 0, places[labels], -1)
-    return _Wanted(probs, places[known.argmax(-1)], labels, _draft_logits(heads, chosen), log_counts)
-
-
-def _draft_logits(heads: LogitHeads, rows: Tensor | None) -> LogitsFn:
-    """The draft's logits, of some rows or all; the target's lm_head where the draft has no way of its own."""
-    if (draft := heads.draft) is not None:
-        return lambda outputs: draft(outputs, rows)
-    return heads.target if rows is None or heads.rows is None else heads.rows(rows)
+    return _Wanted(probs, places[known.argmax(-1)], labels, chosen, log_counts)
 
 
 def _values(
-    states: Tensor, target: Tensor, wanted: _Wanted, scale: float
+    logits: Tensor, states: Tensor, target: Tensor, wanted: _Wanted, scale: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """What is summed up in `HeadMetrics`, each [r, D], of the draft's states [r, D, H] and the target's [r, H]."""
-    logits = wanted.logits(states)
+    """What is summed up in `HeadMetrics`, each [r, D].
+
+    From the draft's logits [r, D, S] and states [r, D, H], and the target's states [r, H].
+    """
     with torch.autocast(logits.device.type, enabled=False):
         logits = _widened(logits)
         counted = logits if wanted.log_counts is None else logits + wanted.log_counts
@@ -336,10 +329,9 @@ def _head_weights(counts: Tensor, config: LossConfig) -> Tensor:
     return config.decay**heads / counts.clamp_min(1)
 
 
-def _chunk_rows(logits_fn: LogitsFn, hidden: Tensor, depth: int, d2t: Tensor | None = None) -> int:
-    vocabulary = logits_fn(hidden[:1]).shape[-1] if d2t is None else len(d2t)
-    elements = _CHUNK_ELEMENTS.get(hidden.device.type, _CHUNK_ELEMENTS["cuda"])
-    return max(1, elements // (vocabulary * depth))
+def _chunk_rows(logits: int, device: torch.device) -> int:
+    """Positions with so many logits each that are looked at together."""
+    return max(1, _CHUNK_ELEMENTS.get(device.type, _CHUNK_ELEMENTS["cuda"]) // logits)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

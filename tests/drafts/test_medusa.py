@@ -81,7 +81,7 @@ def test_a_depth_costs_one_lm_head_per_row_and_hears_no_token() -> None:
 def test_the_loss_reaches_heads_and_lm_heads_alike() -> None:
     target, draft = make(MedusaDraft, num_heads=3)
     tokens, hidden = texts(target, draft)
-    heads = LogitHeads(target.logits, draft.train_logits, tuple(draft.head_parameters))
+    heads = LogitHeads(target.logits, draft.train_logits, draft.lm_head_rows, tuple(draft.head_parameters))
     mask = torch.ones_like(tokens, dtype=torch.bool)
     outputs = draft.train_outputs(hidden, tokens)
     head_losses(outputs, hidden, tokens, heads, mask, MedusaDraft.paper_loss, scale=1.0).backward()

@@ -64,7 +64,7 @@ class Learner:
         self._stored = stored
         self.device = target.device
         learnt = tuple(draft.head_parameters)
-        self._heads = LogitHeads(self._logits, draft.train_logits, learnt, draft.d2t, draft.lm_head_rows)
+        self._heads = LogitHeads(self._logits, draft.train_logits, draft.lm_head_rows, learnt, draft.d2t)
         self.bf16 = config.dtype == "bfloat16" or (config.dtype is None and target.dtype == torch.bfloat16)
         cast(nn.Module, draft).to(self.device).eval()  # gradients, but no dropout: it is for pretraining
         self.parameters = [p for p in draft.parameters() if p.requires_grad]
