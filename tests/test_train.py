@@ -15,10 +15,9 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from clover.data import Batches, Position, Sample, SampleTexts, Texts, held_out
-from clover.drafts import Clover2Draft, DraftModel, RecallDraft, load_draft
+from clover.drafts import Clover2Draft, DraftModel, LossConfig, RecallDraft, load_draft
 from clover.drafts.eagle import EagleDraft
 from clover.errors import UserError
-from clover.losses import LossConfig
 from clover.target import TargetModel
 from clover.train import TrainConfig, TrainResult, loop, train
 from clover.train.learner import Learner

@@ -38,16 +38,6 @@ from torch.nn import functional as F
 from clover.drafts import LossConfig
 from clover.drafts.vocabulary import draft_indices
 
-__all__ = [
-    "HeadLosses",
-    "HeadMetrics",
-    "LogitHeads",
-    "LossConfig",
-    "count_positions",
-    "head_losses",
-    "likely_tokens",
-]
-
 LogitsFn = Callable[[Tensor], Tensor]  # hidden states after the final norm [..., H] -> logits [..., V]
 
 _CHUNK_ELEMENTS = {"cpu": 2**25, "cuda": 2**27}  # logits of all heads that exist at one time

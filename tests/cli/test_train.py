@@ -10,9 +10,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from clover import regenerate
-from clover.drafts import Clover1Draft, Clover2Draft, RecallDraft
+from clover.drafts import Clover1Draft, Clover2Draft, LossConfig, RecallDraft
 from clover.files import alone_with
-from clover.losses import LossConfig
 from clover.train import TrainResult
 
 PAPER = ["--system", "clover2", "--recipe", "paper"]

@@ -10,8 +10,7 @@ import torch
 from rich.console import Console
 
 from clover.data import Batches, Sample
-from clover.drafts import DraftModel, load_draft
-from clover.losses import LossConfig
+from clover.drafts import DraftModel, LossConfig, load_draft
 from clover.target import TargetModel
 from clover.train import TrainConfig, train
 from clover.train.learner import Learner

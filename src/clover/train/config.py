@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from clover.drafts import LossConfig
 from clover.errors import UserError
 from clover.files import checked
-from clover.losses import LossConfig
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
