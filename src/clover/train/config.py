@@ -9,7 +9,7 @@ from pydantic import Field
 
 from clover.drafts import LossConfig
 from clover.errors import UserError
-from clover.files import checked
+from clover.files import beside, checked
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -85,7 +85,7 @@ class TrainConfig:
     @property
     def work_directory(self) -> Path:
         """Where the checkpoint and the log are until the draft is finished."""
-        return Path(f"{self.output.rstrip('/')}.training")
+        return beside(Path(self.output), ".training")
 
     def to_dict(self) -> dict[str, Any]:
         """The options as JSON holds them."""
