@@ -7,7 +7,7 @@ acceptance rate at each depth, seconds from the tuning, or from the first steps.
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import log2
+from math import inf, log2
 from statistics import fmean, median_low
 
 from clover.drafting.base import PLAIN_DRAFTER, Drafter, Policy, Running, StepOutcome
@@ -26,6 +26,7 @@ _MOST_LOST = 3  # times that the wait between probes doubles
 _MEMORY = 32.0  # steps that acceptance is averaged over
 _FORGOTTEN = 1e-9  # observations: less counts for nothing beside the next one, and must not sink to 0 of 0
 _KEPT = 9  # seconds of steps, of which the median counts
+_FIRST_STEP = 3.0  # plain steps: no first step counts for more, it may have packed weights, or compiled
 _FEW = 8  # positions that the draft catches up on in no time
 _DEPTHS, _COMPILED_DEPTHS = (1, 2, 4, 6, 8, 12), (2,)  # chains that an untuned draft may grow
 _LENGTHS, _COMPILED_LENGTHS = (7, 15, 31), (15,)  # tokens that prompt lookup may propose
@@ -90,11 +91,13 @@ class StepSeconds:
 
     def observe(self, name: str, seconds: float, new: bool) -> None:
         """Learn from a step what a candidate costs if it is new there, else how fast the machine is."""
-        time_scale = self.time_scale
-        if name not in self._steps or (new and time_scale is not None):
-            self._steps.setdefault(name, deque(maxlen=_KEPT)).append(seconds / (time_scale or 1.0))
+        time_scale, known = self.time_scale, self.medians
+        if name not in known or (new and time_scale is not None):
+            most = _FIRST_STEP * known[PLAIN] if PLAIN in known and name not in known else inf
+            steps = self._steps.setdefault(name, deque(maxlen=_KEPT))
+            steps.append(min(seconds / (time_scale or 1.0), most))
         if not new or time_scale is None:
-            self._time_scale.append(seconds / median_low(self._steps[name]))
+            self._time_scale.append(seconds / known.get(name, seconds))
 
     def interrupt(self) -> None:
         """The machine's speed of late is not that of the steps to come."""
