@@ -114,3 +114,13 @@ def test_a_text_that_goes_in_circles_is_looked_up(first: float) -> None:
         policy.record(StepOutcome(drafter.max_nodes, (tokens,), seconds, 0))
         text.extend(text.following(tokens))
     assert asked > 20
+
+
+def test_a_probe_is_paid_for_when_the_batch_changes_before_its_end() -> None:
+    policy, probes = make_policy(draft()), 0
+    for step in range(400):
+        rows = 11 + step // 2 % 2
+        plain = isinstance(drafter := policy.choose(Running(rows)), PlainDrafter)
+        probes += not plain
+        policy.record(StepOutcome(drafter.max_nodes, (1 if plain else 2,) * rows, 1.0 if plain else 4.0, 0))
+    assert probes < 10

@@ -214,7 +214,9 @@ class AutoPolicy(Policy):
             leader = PLAIN if near is None else self._sizes[near].leader
             self._sizes[group] = _Size(StepSeconds(known, 2), leader)
         if group != self._group:
-            self._group, self._probe = group, None
+            if self._probe is not None:
+                self._end_probe(self._sizes[self._group])
+            self._group = group
             self._sizes[group].costs.interrupt()
         return self._sizes[group]
 
@@ -275,19 +277,23 @@ class AutoPolicy(Policy):
         self._spent, self._yielded = 0.0, 0.0
 
     def _learn_from_probe(self, size: _Size, outcome: StepOutcome) -> None:
-        """Count what the probe loses; it ends early where a draft is of no use."""
+        """Count a step of the probe; it ends early where a draft is of no use."""
         assert self._probe is not None
         name, left = self._probe
         self._probe = name, left - 1
         self._spent += outcome.seconds
         self._yielded += fmean(outcome.emitted)
         useless = left == 2 and max(outcome.emitted) == 1 and self._yielded < _PLAIN_STEPS + 0.5
-        if left > 1 and not (useless and name != PLAIN and name in size.costs.medians):
-            return
+        if left == 1 or (useless and name != PLAIN and name in size.costs.medians):
+            self._end_probe(size)
+
+    def _end_probe(self, size: _Size) -> None:
+        """Let the next probe wait for what this one lost, or for what a quarter of its step takes."""
         self._probe = None
         costs, time_scale = self._costs(size.costs.medians), size.costs.time_scale or 1.0
         instead = time_scale * self._yielded / self._speeds(costs, [size.leader])[size.leader]
-        self._wait = max(self._spent - instead, outcome.seconds / 4) / _PROBE_SHARE * 2**self._lost
+        lost = max(self._spent - instead, self._spent / (4 * _PROBE_STEPS))
+        self._wait = lost / _PROBE_SHARE * 2**self._lost
         self._lost = min(self._lost + 1, _MOST_LOST) if self._spent > instead else 0
 
 
