@@ -1,5 +1,6 @@
 """The choice at run time, on recorded paths: what is accepted is what real drafts had right, not the policy's law."""
 
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -124,3 +125,16 @@ def test_a_probe_is_paid_for_when_the_batch_changes_before_its_end() -> None:
         probes += not plain
         policy.record(StepOutcome(drafter.max_nodes, (1 if plain else 2,) * rows, 1.0 if plain else 4.0, 0))
     assert probes < 10
+
+
+def test_the_best_tree_leads_again_after_a_text_that_suits_no_draft() -> None:
+    policy, rng, led = make_policy(draft()), Random(0), list[str]()
+    for step in range(3000):
+        drafter = policy.choose(Running(1))
+        led.append(policy.leader)
+        tree, depth = drafter.max_nodes > drafter.max_depth + 1, drafter.max_depth
+        rate = 0.05 if 300 <= step < 600 else 0.9 if tree else 0.6
+        right = next((n for n in range(depth) if rng.random() > rate), depth)
+        seconds = 1.3 if tree else 1.2 + 0.1 * depth if depth else 1.0
+        policy.record(StepOutcome(drafter.max_nodes, (1 + right,), seconds, 0))
+    assert led[599] == PLAIN and led[299] == led[-1] == "paths:0,1,00"

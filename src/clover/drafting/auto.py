@@ -127,7 +127,7 @@ class AutoPolicy(Policy):
     """Runs the fastest candidate; probes another one where that may pay.
 
     Where plain steps lead, the best chain is probed, at first the shallowest. Where drafting leads, plain steps and
-    trees are, if they are nearly as fast. A probe is three steps, two in a batch. What it loses, catching up
+    trees are, if they may be nearly as fast. A probe is three steps, two in a batch. What it loses, catching up
     included, must be 1 % of the time until the next, and less after each probe that was lost. Prompt lookup needs no
     probes, because every token tells what it would have been worth. In a batch it must be faster than plain steps for
     every sequence.
@@ -269,9 +269,15 @@ class AutoPolicy(Policy):
             known = self._shallowest in size.costs.medians
             name = max(self._chains, key=speeds.__getitem__) if known else self._shallowest
         else:
-            others = [name for name in speeds if size.leader not in self._chains or name not in self._chains]
-            name = max(others, key=speeds.__getitem__)
-            if speeds[name] * _NEAR < own:
+            # What others accept was seen on texts that may be gone; on this one they may be as good as the leader.
+            alike = self._acceptance[size.leader]
+            others = {
+                name: max(speed, alike.tokens(self._depths[name]) / costs[name])
+                for name, speed in speeds.items()
+                if size.leader not in self._chains or name not in self._chains
+            }
+            name = max(others, key=others.__getitem__)
+            if others[name] * _NEAR < own:
                 return
         self._probe = name, _PROBE_STEPS if batch_size == 1 else _PROBE_STEPS - 1
         self._spent, self._yielded = 0.0, 0.0
