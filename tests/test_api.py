@@ -146,6 +146,18 @@ def test_a_conversation_says_what_a_fresh_run_would_say(model: Clover) -> None:
     assert chat.last is not None
 
 
+def test_turns_of_a_conversation_are_drawn_by_numbers_of_their_own(model: Clover) -> None:
+    options: dict[str, Any] = {"max_new_tokens": 12, "temperature": 3.0, "ignore_eos": True}
+    chat, said = model.chat(seed=5, **options), list[tuple[int, ...]]()
+    for turn in range(2):
+        prompt: Any = [*chat.messages, {"role": "user", "content": "hello"}]
+        list(chat.say("hello"))
+        assert chat.last is not None
+        said.append(chat.last.tokens)
+        assert said[turn] == model.generate(prompt, seed=5 + turn, **options).tokens
+    assert said[0] != said[1]
+
+
 def test_a_conversation_outlives_an_answer_that_is_cut_short(model: Clover) -> None:
     chat = model.chat(max_new_tokens=30, ignore_eos=True)
     answer = chat.say("hello")

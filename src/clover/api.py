@@ -175,7 +175,10 @@ class Clover:
                 yield event.text
 
     def chat(self, **options: Any) -> Conversation:
-        """A conversation that keeps its cache between turns. Options: those of `generate` but `batch_size`."""
+        """A conversation that keeps its cache between turns. Options: those of `generate` but `batch_size`.
+
+        Turn number i is sampled with `seed + i`.
+        """
         return Conversation(self, options)
 
     def request(
@@ -245,7 +248,8 @@ class Conversation:
         When the consumer stops early, what it was given is the answer; a question that cannot be answered is not kept.
         """
         question = {"role": "user", "content": text}
-        request = self.model.request([*self.messages, question], **self.options)
+        turn = len(self.messages) // 2
+        request = self.model.request([*self.messages, question], sequence=turn, **self.options)
         answer: list[str] = []
         try:
             for event in self.model.engine.run([request], prefix=self._prefix):
