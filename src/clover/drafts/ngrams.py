@@ -1,4 +1,4 @@
-"""Where the n-grams of a text led: the index that the draft system `lookup` and prompt lookup share."""
+"""Where the n-grams of a text led: an index for the draft system `lookup`, and a smaller one for prompt lookup."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -39,11 +39,6 @@ class NgramIndex:
         """The last tokens of the text, as many as the longest n-gram has."""
         return tuple(self.text[-self.lengths[0] :])
 
-    def latest(self) -> int:
-        """The last place that followed the longest n-gram at the end of the text; 0 if there is none."""
-        followers = self._places.get(self.end(), {})
-        return max((at[-1] for at in followers.values()), default=0)
-
     def log_shares(self, end: tuple[int, ...]) -> tuple[dict[int, float], float]:
         """What followed the ends of `end`, best first.
 
@@ -81,25 +76,27 @@ class RepeatingText:
     def __init__(self, prompt: Iterable[int]):
         self.match = 0
         self.judged: list[tuple[int, bool]] = []
-        self._index, self._next = NgramIndex(_MATCH, _MATCH), 0
+        self._text, self._next = list[int](), 0
+        self._after: dict[tuple[int, ...], int] = {}  # the last place after so many tokens
         self.extend(prompt)
         self.judged.clear()
 
     def __len__(self) -> int:
-        return len(self._index.text)
+        return len(self._text)
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Take in what the text goes on with."""
-        text = self._index.text
+        text = self._text
         for token in tokens:
             right = self.match > 0 and text[self._next] == token
             if self.match:
                 self.judged.append((self.match, right))
-            self._index.append(token)
+            self._after[tuple(text[-_MATCH:])] = len(text)
+            text.append(token)
             if right:
                 self._next, self.match = self._next + 1, min(self.match + 1, _LONGEST_MATCH)
             else:
-                self._next = self._index.latest()
+                self._next = self._after.get(tuple(text[-_MATCH:]), 0)
                 self.match = self._matching()
 
     def following(self, count: int) -> list[int]:
@@ -108,13 +105,13 @@ class RepeatingText:
         >>> RepeatingText([1, 2, 3, 9, 1, 2, 3]).following(6)
         [9, 1, 2, 3, 9, 1]
         """
-        found = self._index.text[self._next : self._next + count] if self.match else []
+        found = self._text[self._next : self._next + count] if self.match else []
         while found and len(found) < count:
             found += found[: count - len(found)]
         return found
 
     def _matching(self) -> int:
         """How many tokens before the place found are those at the end of the text."""
-        text, place = self._index.text, self._next
+        text, place = self._text, self._next
         most = min(_LONGEST_MATCH, place)
         return next((n for n in range(_MATCH, most) if text[place - 1 - n] != text[-1 - n]), most)
