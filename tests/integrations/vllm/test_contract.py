@@ -105,12 +105,12 @@ def test_the_speculators_file_fits_the_librarys_own_schema(system, tmp_path):
         speculators_model_type: Literal[system] = system
 
     SpeculatorModelConfig.reload_schema()
-    export("speculators", system, tmp_path / "out", target="some/target", drafted=4)
+    export("speculators", system, tmp_path / "out", target="some/target", drafted=3)
     config = SpeculatorModelConfig.from_pretrained(tmp_path / "out")
     assert isinstance(config, Kind)
     read = config.speculators_config
     assert (read.algorithm, read.default_proposal_method) == (system, "greedy")
-    assert read.proposal_methods[0].model_dump()["speculative_tokens"] == 4
+    assert read.proposal_methods[0].model_dump()["speculative_tokens"] == 3
     assert read.verifier.model_dump() == {
         "name_or_path": "some/target",
         "architectures": ["LlamaForCausalLM"],
