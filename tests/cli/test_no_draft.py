@@ -38,7 +38,7 @@ def test_there_is_nothing_to_show_without_a_draft(
     given = ("--prompts", tmp_path / "prompts.txt", "--max-new-tokens", 4)
     done = run_clover("demo", "--target", tiny_target, "--draft", not_finite, *given)
     assert done.code == 2
-    assert "no finite numbers cannot be shown" in done.err
+    assert "no finite numbers; train it again" in done.err
     for word in ("plain", "lookup"):
         done = run_clover("demo", "--tree", word)
         assert done.code == 2

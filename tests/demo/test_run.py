@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -58,6 +59,18 @@ def test_quiet_greedy_and_another_tree(options: DemoOptions, run_clover: Callabl
     flags = ("--quiet", "--temperature", 0, "--tree", "chain:3", "--max-new-tokens", 4)
     done = run_clover(*arguments(options, *flags))
     assert (done.code, done.err) == (0, "")
+
+
+def test_a_draft_that_names_no_tree_shows_a_chain_on_a_cpu(
+    options: DemoOptions, directories: Models, tmp_path: Path
+) -> None:
+    draft = tmp_path / "with a tree"
+    shutil.copytree(directories.draft, draft)
+    named = json.loads((draft / "config.json").read_text()) | {"tree": [[0], [0, 0], [1]]}
+    (draft / "config.json").write_text(json.dumps(named))
+    for place, tree, nodes in ((directories.draft, "chain:4", 5), (draft, None, 4)):
+        shown = run._Demo(replace(options, drafts=(str(place),))).methods[-1]
+        assert (shown.tree, shown.nodes) == (tree, nodes)
 
 
 @pytest.mark.parametrize(("limit", "prompts"), [(1e6, 3), (0.0, 1)])

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from clover import assets
-from clover.api import load
+from clover.api import make_engine, what_drafts
 from clover.bench.methods import PLAIN, TRANSFORMERS, Method, of_engine
 from clover.bench.metrics import metrics_of
 from clover.bench.report import make_report
@@ -18,6 +18,7 @@ from clover.bench.run import Bench
 from clover.demo.live import Panels, describe
 from clover.demo.rounds import Round, Show, TextDifference, decode_round, find_differences
 from clover.drafting.prompt_lookup import LOOKUP
+from clover.drafts import DraftModel, load_usable
 from clover.errors import UserError
 from clover.interleaved import warm_up
 from clover.measure_options import BenchOptions, DemoOptions
@@ -25,9 +26,11 @@ from clover.options import command_line
 from clover.report.output import Report, check_outputs, publish, standard_output
 from clover.report.progress import Progress
 from clover.report.provenance import Provenance
+from clover.target import TargetModel
 
 TIME_LIMIT = 210.0  # seconds for everything up to the table
 _MAX_PROMPTS, _NEW_TOKENS = 12, 96
+_CPU_DEPTH = 4
 
 
 def run_demo(
@@ -82,20 +85,15 @@ class _Demo:
 
     def _drafted(self) -> Iterator[Method]:
         """The drafts, each named by its system; of one system by their directories. Those of the package have names."""
-        tree = self.options.tree
         places, names = self.options.drafts, []
         if not places:
             own = assets.DRAFTS if self.options.target is None else assets.drafts_of(self.target)
             places, names = tuple(map(str, own.values())), [name.rpartition("/")[2] for name in own]
-        engines = [load(self.target, place, method="draft", tree=tree).engine for place in places]
-        systems = [str(engine.draft.config.model_type) for engine in engines if engine.draft is not None]
-        if len(systems) < len(engines):
-            raise UserError(
-                "a draft of which the weights are no finite numbers cannot be shown; train it again"
-            )
-        names = names or _names(places, systems)
-        for name, engine in zip(names, engines, strict=True):
-            yield of_engine(name, engine, tree)
+        drafts = [load_usable(assets.draft_place(place), self.target) for place in places]
+        names = names or _names(places, [str(draft.config.model_type) for draft in drafts])
+        for name, draft in zip(names, drafts, strict=True):
+            tree = self.options.tree or _usual_tree(draft, self.target)
+            yield of_engine(name, make_engine(self.target, draft, what_drafts("draft", tree)), tree)
 
     def run(self, deadline: float, console: Console, progress: Progress) -> list[Round]:
         """Decode all prompts, or those that end before the deadline; live where there is a terminal for it."""
@@ -165,6 +163,13 @@ class _Demo:
             },
             notes,
         )
+
+
+def _usual_tree(draft: DraftModel, target: TargetModel) -> str | None:
+    """A chain where the draft names no tree and runs on a CPU: each row takes time there. None for the draft's own."""
+    if draft.config.tree is not None or target.device.type != "cpu":
+        return None
+    return f"chain:{min(_CPU_DEPTH, draft.max_depth)}"
 
 
 def _names(places: Sequence[str], systems: Sequence[str]) -> list[str]:
