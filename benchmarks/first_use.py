@@ -11,8 +11,9 @@ The target `embedded` is that of the package. The held-out file has `text`, whos
 `messages` or `turns`, whose first turn is. Each training is a `clover train` of its own; τ is greedy, of 25 nodes
 (the tree of Clover-2's paper, or for drafts that go less deep Clover-1's dynamic one) and of a chain of three, over
 `--prompts` prompts of 64 new tokens, evenly spaced over the file, with its standard error over them. Prints one JSON
-line per training, and at the end the τ of the defaults divided by the best. Flags such as '--seed 1' give other seeds.
-Trainings that the JSON file holds already are not run again.
+line per training, and at the end the τ of the first --flags divided by the best. Flags such as '--seed 1' give other
+seeds; with '--max-steps 64' all end after as many steps, if the minutes last, so that the load of the machine decides
+nothing. Trainings that the JSON file holds already are not run again.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def main() -> None:
                         with options.json.open("a", encoding="utf-8") as file:
                             file.write(json.dumps(found[key]) + "\n")
                         print(json.dumps(found[key]), flush=True)
-    _compare(found)
+    _compare(found, options.flags[0])
 
 
 def _run(
@@ -113,15 +114,17 @@ def _taus(target: TargetModel, draft: Path, prompts: list[list[int]]) -> dict[st
     return taus
 
 
-def _compare(found: dict[tuple, dict]) -> None:
+def _compare(found: dict[tuple, dict], defaults: str) -> None:
     groups: dict[tuple, dict[str, float]] = defaultdict(dict)
     for (name, system, minutes, flags), line in found.items():
         groups[name, system, minutes][flags] = line["tau_25_nodes"]
     for (name, system, minutes), taus in groups.items():
         best = max(taus, key=taus.__getitem__)
-        if "" in taus:
-            share = taus[""] / taus[best]
-            print(f"{name} {system} {minutes:g} min: defaults {taus['']:.2f}, {share:.3f} of [{best}]")
+        if defaults in taus:
+            share = taus[defaults] / taus[best]
+            print(
+                f"{name} {system} {minutes:g} min: [{defaults}] {taus[defaults]:.2f}, {share:.3f} of [{best}]"
+            )
 
 
 def _done(path: Path) -> dict[tuple, dict]:
