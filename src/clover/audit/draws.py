@@ -98,5 +98,5 @@ def _probs(judge: Judge, request: Request, texts: Texts) -> tuple[Tensor, list[t
             for at in (at for at, (prob, _) in enumerate(found[text]) if prob == 0):
                 moved = logits[at].double()
                 moved[text[at]] += SAFETY * judge.noise.pair
-                impossible += bool(rules.probs(moved[None], places[at : at + 1])[0, text[at]] == 0)
+                impossible += not bool(rules.probs(moved[None], places[at : at + 1])[0, text[at]] > 0)
     return first, list(chain(*(found[text][1:] for text in texts))), impossible

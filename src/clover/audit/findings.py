@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, isfinite
 from statistics import median
 
 import torch
@@ -136,14 +136,16 @@ def compare(
     """
     compared = sum(len(text) for text, same in zip(traced.texts, same_text, strict=True) if same)
     way = Way(name, compared, traced.acceptance.tau)
-    changed, scaled = 0, []
+    changed, lost, scaled = 0, 0, []
     prompts = list(dict.fromkeys(request.prompt for request in requests))  # some are there more than once
     for number, (request, old, new) in enumerate(zip(requests, reference, traced.texts, strict=True)):
         if not same_text[number]:
             continue
         known = judge.read(request, old)
         scale = judge.noise.scale(known).tolist()
-        scaled += [error / unit for error, unit in zip(traced.errors[number], scale, strict=False)]
+        errors = traced.errors[number]
+        lost += sum(not isfinite(error) for error in errors)
+        scaled += [error / unit for error, unit in zip(errors, scale, strict=False) if isfinite(error / unit)]
         reading = known if new == old else judge.read(request, new)
         changed += len(reading.flips)
         way.differences += _differences(
@@ -151,6 +153,10 @@ def compare(
         )
     if scaled:
         way.worst, way.median = max(scaled), median(scaled)
+    if lost:
+        way.problems.append(
+            f"logits at {lost} verified positions are no finite numbers, here or in the model"
+        )
     way.problems += _problems(way, judge.noise, changed)
     return way
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import torch
 from torch import Tensor
@@ -69,6 +70,11 @@ class Reading:
         """Root mean square of the errors over shapes, never below a rounding step, [n]."""
         return torch.maximum(self.errors.square().mean(0).sqrt(), self.step)
 
+    @property
+    def finite(self) -> Tensor:
+        """Where the compared logits of every shape are finite numbers, Bool [n]."""
+        return self.errors.isfinite().all(0)
+
 
 @dataclass
 class Noise:
@@ -80,6 +86,7 @@ class Noise:
         worst: the largest error of one shape in units of the others'.
         changed: the largest share of tokens that a shape changes.
         positions: so many were measured.
+        nonfinite: so many were left out, because a logit of some shape is no finite number there.
         copy: root mean square of the errors of the engine's copy of the model, in units of the unpatched model's.
     """
 
@@ -88,27 +95,31 @@ class Noise:
     worst: float = 1.0
     changed: float = 0.0
     positions: int = 0
+    nonfinite: int = 0
     copy: float = 0.0
 
     @classmethod
     def of(cls, readings: Sequence[Reading]) -> Noise:
-        errors = torch.cat([one.errors for one in readings], 1)
-        pairs = torch.cat([one.pairs for one in readings], 1)
-        step = torch.cat([one.step for one in readings])
-        positions, typical = errors.shape[1], float(errors.square().mean().sqrt())
+        errors = torch.cat([one.errors[:, one.finite] for one in readings], 1)
+        pairs = torch.cat([one.pairs[:, one.finite] for one in readings], 1)
+        step = torch.cat([one.step[one.finite] for one in readings])
+        tokens, positions = sum(len(one.finite) for one in readings), len(step)
+        if positions == 0:
+            return cls(nonfinite=tokens)
+        typical = float(errors.square().mean().sqrt())
         squares = errors.square()
         others = ((squares.sum(0) - squares) / max(len(errors) - 1, 1)).clamp(min=0).sqrt()
         worst = float((errors / torch.maximum(others.clamp(min=typical), step)).max())
-        changed = [sum(counts) / positions for counts in zip(*(one.changed for one in readings), strict=True)]
+        changed = [sum(counts) / tokens for counts in zip(*(one.changed for one in readings), strict=True)]
         copy, own = (
             float(torch.maximum(part, step).square().mean().sqrt()) for part in (errors[:1], errors[1:])
         )
         pair = float(pairs.square().mean().sqrt())
-        return cls(typical, pair, max(worst, 1.0), max(changed), positions, copy / own)
+        return cls(typical, pair, max(worst, 1.0), max(changed), positions, tokens - positions, copy / own)
 
     def allows(self, flip: Flip) -> bool:
-        """Whether rounding explains it: a near-tie."""
-        return flip.gap <= SAFETY * max(flip.noise, self.pair)
+        """Whether rounding explains it: a near-tie. Noise that is no finite number explains nothing."""
+        return flip.gap <= SAFETY * max(flip.noise, self.pair) < inf
 
     def scale(self, reading: Reading) -> Tensor:
         """The unit of errors of an engine's logits at each position, float64 [n]."""

@@ -103,6 +103,11 @@ class LocalAudit:
         requests = [request for mode in self.modes for request in mode.requests]
         self.judge.calibrate(requests, [text for own in texts for text in own])
         self.findings.noise = noise = self.judge.noise
+        if noise.nonfinite:
+            self.findings.other.append(
+                f"the model's logits are no finite numbers at {noise.nonfinite} of "
+                f"{noise.positions + noise.nonfinite} positions"
+            )
         if noise.copy > SAFETY:
             self.findings.other.append(
                 f"the engine's copy of the model is off by {noise.copy:.3g} times the model's own rounding"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from math import inf
+from math import isfinite
 from typing import Any
 
 from clover.audit.distribution import ALARM
@@ -127,7 +127,10 @@ def _to_dict(parts: Sequence[Findings]) -> dict[str, Any]:
 
 
 def _plain(one: Difference) -> dict[str, Any]:
-    """For JSON, where an infinite gap is null."""
+    """For JSON, where what is no finite number is null."""
     names = ("way", "prompt", "position", "expected", "token", "gap", "noise", "defect", "exact_gap")
     values = {name: getattr(one, name) for name in names}
-    return {name: None if value in (inf, -inf) else value for name, value in values.items()}
+    return {
+        name: None if isinstance(value, float) and not isfinite(value) else value
+        for name, value in values.items()
+    }
