@@ -66,6 +66,21 @@ def test_the_printed_command_serves_the_given_target(tmp_path, run_clover):
 
 
 @pytest.mark.parametrize("to", ["vllm", "speculators"])
+@pytest.mark.parametrize("named", ["smollm2", "there/file.gguf", "FOLDER"])
+def test_a_target_that_no_other_engine_reads_is_refused_with_the_command_that_helps(
+    to, named, tmp_path, run_clover
+):
+    (tmp_path / "model.gguf").touch()
+    target = str(tmp_path) if named == "FOLDER" else named
+    done = run_clover("export", "--to", to, "clover2", tmp_path / "out", "--target", target)
+    assert (done.code, done.err.count("\n")) == (2, 1) and not (tmp_path / "out").exists()
+    said, code = done.err.rstrip().removesuffix("'").split(" python -c '")
+    assert f"vLLM does not read the GGUF file of {target};" in said
+    assert f'T.load("{target}", "float32")' in code and f'save_pretrained("{Path(target).stem}-hf")' in code
+    compile(code, "the command", "exec")
+
+
+@pytest.mark.parametrize("to", ["vllm", "speculators"])
 def test_no_more_tokens_are_named_than_clover1_has_heads(to, tmp_path, run_clover):
     done = run_clover("export", "--to", to, "clover1", tmp_path / "out", "--draft-tokens", 4)
     assert (done.code, "clover1 has 3 heads, not 4: give --draft-tokens 3" in done.err) == (2, True), done.err

@@ -12,7 +12,6 @@ from clover.drafts import Clover1Draft, RecallDraft
 from clover.errors import UserError
 from clover.measure_options import TuneOptions
 from clover.target import TargetModel
-from clover.target.gguf import Source
 from clover.tune.run import Tuner
 from clover.tune.vllm import (
     StepCost,
@@ -188,7 +187,6 @@ def test_a_draft_that_was_not_named_is_timed_on_vllm_too(options, monkeypatch):
 )
 def test_an_option_that_would_be_ignored_is_refused(run_clover, arguments, message, tmp_path, monkeypatch):
     monkeypatch.setattr("clover.tune.vllm.find_spec", lambda name: True)
-    monkeypatch.setattr("clover.tune.vllm.find_source", lambda name: Source(name, ".", name))
     done = run_clover("tune", "--for", "vllm", *arguments)
     assert (done.code, done.err.count("\n"), message in done.err) == (2, 1, True), done.err
 

@@ -3,7 +3,9 @@
 The weights stay as they are, in safetensors; config.json becomes that of the engine. See docs/vllm.md.
 """
 
+import json
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from clover import assets
@@ -13,6 +15,7 @@ from clover.errors import UserError
 from clover.files import check_output_directory, output_directory, read_json, write_json
 from clover.integrations.vllm import ARCHITECTURES
 from clover.target.decoder import DecoderStack
+from clover.target.gguf import is_gguf
 
 _KEPT = ("dtype", "transformers_version")
 _SPECULATORS = "0.9.0"  # the release of the library whose schema the tests check against
@@ -27,6 +30,8 @@ def export(
     for none, and `drafted` tokens per step. UserError if it cannot be used, or cannot run there; nothing is written
     then. Returns what the draft loses there; None for nothing.
     """
+    if target is not None:
+        check_target(target)
     check_output_directory(output, overwrite)
     loaded = load_unbound(assets.draft_place(draft))
     _check(loaded, draft, drafted)
@@ -38,6 +43,18 @@ def export(
         write_json(folder / "config.json", config | {name: stored[name] for name in _KEPT if name in stored})
     copies = isinstance(loaded, RecallDraft) and loaded.copies
     return "other engines have no place for its copies from the text" if copies else None
+
+
+def check_target(name: str) -> None:
+    """Raise UserError, which has the command that writes a directory in its place, for a target in a GGUF file."""
+    if is_gguf(name):
+        folder = json.dumps(f"{Path(name).stem}-hf")
+        load = f'from clover.target import TargetModel as T; t = T.load({json.dumps(name)}, "float32")'
+        save = f"[x.save_pretrained({folder}) for x in (t.model, t.tokenizer)]"
+        command = f"python -c {quote(f'{load}; {save}')}"
+        raise UserError(
+            f"vLLM does not read the GGUF file of {name}; name the directory that this writes: {command}"
+        )
 
 
 def _check(draft: DraftModel, name: str, drafted: int) -> None:

@@ -67,6 +67,14 @@ def find_source(name_or_path: str) -> Source:
     return Source(name_or_path, name_or_path)
 
 
+def is_gguf(name_or_path: str) -> bool:
+    """Whether a name means a GGUF file, as `find_source` reads names; also where the file is not here."""
+    path = Path(name_or_path)
+    if path.is_dir():
+        return any(path.glob("*.gguf")) and not any(path.glob("*.safetensors*"))
+    return name_or_path == SMOLLM2 or path.suffix == ".gguf"
+
+
 def loading_options() -> dict[str, Any]:
     """What makes transformers keep no packed weights, where its version would: drafts need plain layers."""
     kind: Any = getattr(transformers, "GgufConfig", None)

@@ -18,14 +18,13 @@ from rich.console import Console
 from clover import assets
 from clover.errors import UserError
 from clover.files import check_output_file, checked, read_model, validated, write_json
-from clover.integrations.export import export
+from clover.integrations.export import check_target, export
 from clover.integrations.vllm.costs import measure_costs, numbers_to_time
 from clover.measure_options import TuneOptions
 from clover.report.output import Report, check_outputs, publish, say, standard_output
 from clover.report.progress import Progress
 from clover.report.table import Table
 from clover.report.words import mode, times
-from clover.target.gguf import find_source
 from clover.tune.ranks import RankPath
 from clover.tune.run import Tuner
 from clover.tune.shapes import exact_tau
@@ -179,10 +178,8 @@ def _check(options: TuneOptions) -> None:
         raise UserError(f"vLLM is not installed here; where it is, {_ELSEWHERE}")
     if options.device is not None:
         raise UserError(f"vLLM runs on the device it was built for; leave --device out, or {_ELSEWHERE}")
-    if options.target is not None and find_source(options.target).gguf_file is not None:
-        raise UserError(
-            f"vLLM does not read the GGUF file of {options.target}; docs/vllm.md says how to write a directory for it"
-        )
+    if options.target is not None:
+        check_target(options.target)
 
 
 def _measured(tuner: Tuner) -> StepCosts:
