@@ -110,13 +110,13 @@ class CompareOptions(options.ModelOptions):
     """The options of `clover compare`; target, data and tasks come in place of the suite's."""
 
     suite: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            help="TOML file, or one of: quick, systems, ablation, tree-size, learning-rate, paper-clover1, "
-            "paper-clover2; of trained drafts for SmolLM2: smollm2-clover1, smollm2-clover2, smollm2-tree-size, "
-            "smollm2-ablation, smollm2-learning-curve."
+            help="TOML file, or one of: quick (when left out), systems, ablation, tree-size, learning-rate, "
+            "paper-clover1, paper-clover2; of trained drafts for SmolLM2: smollm2-clover1, smollm2-clover2, "
+            "smollm2-tree-size, smollm2-ablation, smollm2-learning-curve."
         ),
-    ] = "quick"
+    ] = None
     target: Annotated[
         str | None, option("Another target than the suite's: directory or hub name.", metavar="MODEL")
     ] = None
@@ -168,9 +168,14 @@ class CompareOptions(options.ModelOptions):
     )
 
     @property
+    def suite_file(self) -> str:
+        """The suite that is compared: its file, or its name in the package."""
+        return self.suite or "quick"
+
+    @property
     def folder(self) -> Path:
         """The output directory."""
-        return self.output or Path("runs") / Path(self.suite).stem
+        return self.output or Path("runs") / Path(self.suite_file).stem
 
 
 @dataclass(frozen=True)

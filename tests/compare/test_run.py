@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from clover.api import load
+from clover.compare.run import run_compare
 from clover.errors import UserError
 from clover.files import work_directory
+from clover.measure_options import CompareOptions
 from clover.recipe.drafts import finish_training
 from clover.train.learner import Learner
 from tests.compare.runs import compare, lines, measured, trained
@@ -274,6 +276,14 @@ def test_the_report_alone(tiny_files: Path, tmp_path: Path, finished: Path) -> N
     assert "script" not in tags.seen
     with pytest.raises(UserError, match="no results in"):
         compare(tiny_files, tmp_path / "empty", report_only=True)
+
+
+def test_results_are_not_published_by_the_name_of_a_suite_that_nobody_named(
+    tmp_path: Path, finished: Path
+) -> None:
+    with pytest.raises(UserError, match=f"name the suite of the results in {finished}"):
+        run_compare(CompareOptions(output=finished, report_only=True, publish=tmp_path / "docs"))
+    assert not (tmp_path / "docs").exists()
 
 
 class _Tags(HTMLParser):

@@ -85,7 +85,7 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> None
     records = _records(results, plan)
     page = write_report(records, options.folder)
     if options.publish is not None:
-        publish_results(Path(options.suite).stem, records, options.publish)
+        publish_results(Path(options.suite_file).stem, records, options.publish)
     console.print(f"wrote {page}", markup=False, highlight=False, soft_wrap=True)
     if problem is not None:
         raise UserError(problem)
@@ -126,7 +126,11 @@ def _check_outputs(options: CompareOptions) -> None:
     for name in ("results.jsonl", "report.html", f"plots/{NAMES[0]}.png"):
         check_output_file(options.folder / name)
     if options.publish is not None:
-        check_publication(Path(options.suite).stem, options.publish)
+        if options.report_only and options.suite is None:
+            raise UserError(
+                f"name the suite of the results in {options.folder}; they are published by its name"
+            )
+        check_publication(Path(options.suite_file).stem, options.publish)
 
 
 def _work_folder(options: CompareOptions) -> Path:
@@ -140,7 +144,7 @@ def _nameless(options: CompareOptions) -> CompareOptions:
     tasks = [task.partition("=") for task in options.tasks]
     return replace(
         options,
-        suite=Path(options.suite).name,
+        suite=Path(options.suite_file).name,
         data=tuple(Path(file).name for file in options.data),
         tasks=tuple(f"{name}={Path(where).name}" for name, _, where in tasks),
         **{name: Path(place.name) for name, place in given.items()},

@@ -170,7 +170,7 @@ def read_suite(options: CompareOptions) -> Suite:
     Files and drafts that it names are looked for beside it, or where the options say. UserError if there is no such
     suite, or it holds something it should not; one line that names the key.
     """
-    name = options.suite
+    name = options.suite_file
     path = Path(name)
     if not path.is_file() and (SUITES / f"{name}.toml").is_file():
         path = SUITES / f"{name}.toml"
