@@ -56,6 +56,16 @@ def test_an_output_file_is_as_readable_as_any_new_file(tmp_path: Path) -> None:
     assert (tmp_path / "one").stat().st_mode == (tmp_path / "usual").stat().st_mode
 
 
+@pytest.mark.parametrize("link", [False, True])
+def test_what_a_killed_process_of_the_same_number_left_does_not_matter(tmp_path: Path, link: bool) -> None:
+    left = tmp_path / f".one.{os.getpid()}.partial"
+    left.symlink_to(tmp_path / "other") if link else left.touch(mode=0o600)
+    write_text(tmp_path / "one", "new")
+    (tmp_path / "usual").touch()
+    assert (tmp_path / "one").stat().st_mode == (tmp_path / "usual").stat().st_mode
+    assert (tmp_path / "one").read_text() == "new" and names(tmp_path) == ["one", "usual"]
+
+
 def test_failure_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), output_directory(tmp_path / "draft") as temporary:
         (temporary / "half").write_text("half")

@@ -65,7 +65,7 @@ def _share(folder: Path) -> None:
 
 @contextmanager
 def output_file(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield the name of a temporary file beside `path`, which takes that name if the block succeeds.
+    """Yield a temporary file beside `path`, empty at first, which takes that name if the block succeeds.
 
     Of a link it is the file behind it that is written. UserError for what is no file, such as a device.
     """
@@ -75,9 +75,9 @@ def output_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     with written(final):
         try:
             final.parent.mkdir(parents=True, exist_ok=True)
-            temporary.touch()
+            temporary.unlink(missing_ok=True)  # of a killed process that had this one's number
+            temporary.touch(exist_ok=False)
             mode = temporary.stat().st_mode & 0o666
-            temporary.unlink()
             yield temporary
             temporary.chmod(mode)  # as in `_share`
             os.replace(temporary, final)
