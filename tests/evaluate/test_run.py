@@ -129,7 +129,7 @@ def test_what_cannot_work_is_said(
 
 
 def test_temperatures_are_checked_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clover.evaluate.run.load", None)
+    monkeypatch.setattr("clover.evaluate.run.TargetModel", None)
     with pytest.raises(UserError, match="temperature: .*at least 1e-5"):
         run_evaluate(EvaluateOptions(temperatures=(0.0, 1e-7)))
 

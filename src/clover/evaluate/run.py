@@ -7,8 +7,8 @@ from typing import Any
 from rich.console import Console
 
 from clover import assets
-from clover.api import load
 from clover.data.tasks import TaskPrompt, fitting, read_prompts
+from clover.drafts import load_usable
 from clover.engine import Engine
 from clover.errors import UserError
 from clover.evaluate.acceptance import Setting, continue_prompts
@@ -48,12 +48,11 @@ def run_evaluate(
 
 
 def _evaluate(options: EvaluateOptions, progress: Progress) -> Report:
-    model = load(options.target, options.draft, method="draft", **options.loading)
-    target, draft = model.target, model.engine.draft
-    if draft is None:
-        raise UserError(f"{options.draft} has weights that are no finite numbers; train it again")
+    target = TargetModel.load(options.target or assets.TARGET, **options.loading)
+    place = assets.draft_place(options.draft, None if options.target is None else target)
+    draft = load_usable(place, target).for_inference()
     engines = {tree: Engine(target, draft, parse_tree(tree)) for tree in options.trees}
-    engines = engines or {_OWN_TREE: model.engine}
+    engines = engines or {_OWN_TREE: Engine(target, draft)}
     chosen = choose_prompts(options.files, target, options.max_prompts)
     prompts = fitting(chosen, target.longest_run, options.max_new_tokens)
     wanted = list(product(engines, options.temperatures))
@@ -73,7 +72,6 @@ def _evaluate(options: EvaluateOptions, progress: Progress) -> Report:
     settings = [Setting.of(tree, engines[tree], t, written[tree, t], target.tokenizer) for tree, t in wanted]
     left_out = len(chosen) - len(prompts)
     more = f" ({left_out} more do not fit into the context)" if left_out else ""
-    place = assets.draft_place(options.draft, None if options.target is None else target)
     system = str(draft.config.model_type)
     facts = {
         "target": options.target or "embedded",
