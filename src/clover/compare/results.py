@@ -14,14 +14,13 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from clover.compare.plan import MethodKey, Plan
-from clover.compare.suite import Positive
+from clover.compare.suite import Count, Positive
 from clover.evaluate.accuracy import HeadAccuracy
 from clover.files import read_lines
 from clover.metrics import Acceptance
 from clover.report.provenance import Provenance
 
 _MAX_BYTES = 2**30
-Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
