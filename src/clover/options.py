@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
 
-USER_ERROR, INTERRUPTED = 2, 130  # exit codes
+# Exit codes; the last two are 128 and the number of the signal, as shells have it.
+USER_ERROR, INTERRUPTED, CLOSED_PIPE = 2, 130, 141
 _SHORT = {int: "N", Path: "FILE"}  # what values are called in the help
 
 

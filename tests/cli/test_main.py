@@ -114,6 +114,21 @@ def test_a_process_ends_with_the_code() -> None:
     assert done.stderr.startswith("clover: error: No such command")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "both"), [(["--version"], False), (["--help"], False), (["--help"], True), (["grow"], True)]
+)
+def test_a_closed_pipe_ends_a_command_quietly(arguments: list[str], both: bool) -> None:
+    """With the code of a shell; 1 would be an audit that finds a defect."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    errors = subprocess.STDOUT if both else subprocess.PIPE
+    done = subprocess.run(
+        [sys.executable, "-m", "clover", *arguments], stdout=writer, stderr=errors, text=True, timeout=60
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr or "") == (141, "")
+
+
 def test_a_warning_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
     monkeypatch.setattr(sys, "argv", ["clover", "--version"])

@@ -25,7 +25,7 @@ from clover.cli import (
 )
 from clover.errors import UserError, is_out_of_memory
 from clover.files import explain
-from clover.options import INTERRUPTED, USER_ERROR
+from clover.options import CLOSED_PIPE, INTERRUPTED, USER_ERROR
 
 # The base of all usage errors; it has no public name that every version of typer shares.
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[2]
@@ -73,12 +73,22 @@ def _common(
 
 
 def main() -> NoReturn:
-    """Run the command line of this process and leave with its exit code; a warning is one line, as an error is."""
+    """Run the command line of this process and leave with its exit code; a warning is one line, as an error is.
+
+    When the reader of its output goes away, as in ``clover audit | head``, the command ends without a word.
+    """
     warnings.formatwarning = lambda message, *_, **__: f"clover: warning: {message}\n"
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # what a terminal's encoding lacks must not end a command
             stream.reconfigure(errors="replace")
-    sys.exit(run())
+    try:
+        code = run()
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit):  # typer and rich raise SystemExit(1) for a closed pipe alone
+        code, nowhere = CLOSED_PIPE, os.open(os.devnull, os.O_WRONLY)
+        for output in (1, 2):  # Python flushes them once more as it ends
+            os.dup2(nowhere, output)
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
