@@ -50,7 +50,7 @@ class DemoOptions(options.ModelOptions):
     max_new_tokens: Annotated[
         int | None, option("Left out: 96, of as many prompts as end in time.", min=1)
     ] = None
-    temperature: Annotated[float, option("Of the sampled part; 0 leaves it out.", metavar="T", min=0)] = 0.8
+    temperature: options.SampledTemperature = 0.8
     picture: Annotated[Path, option("Picture to draw: .png, .pdf or .svg.")] = Path("demo.png")
     json: options.Json = None
     quiet: Annotated[bool, option("Show nothing before the table.")] = False

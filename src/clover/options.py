@@ -26,6 +26,15 @@ def panel(name: str | None = None) -> Callable[..., Any]:
     return make
 
 
+def _check_temperatures(given: Any) -> Any:
+    """Return one temperature or a list of them; UserError, before any work, for what no token can be sampled at."""
+    from clover.sampling import SamplingParams
+
+    for temperature in given if isinstance(given, list) else [given]:
+        SamplingParams(temperature=temperature)
+    return given
+
+
 option, _models, _decoding, _sampling = panel(), panel("Models"), panel("Decoding"), panel("Sampling")
 
 Target = Annotated[
@@ -95,10 +104,10 @@ Stop = Annotated[
     list[str] | None, _decoding("Stop before this text; may be given several times.", metavar="TEXT")
 ]
 
-Temperature = Annotated[float, _sampling("0 decodes greedily; 1 samples as trained.", metavar="T")]
-Temperatures = Annotated[
-    tuple[float, ...], _sampling("0 is greedy; may be given several times.", metavar="T", min=0)
-]
+_checked: dict[str, Any] = {"metavar": "T", "callback": _check_temperatures}
+Temperature = Annotated[float, _sampling("0 decodes greedily; 1 samples as trained.", **_checked)]
+Temperatures = Annotated[tuple[float, ...], _sampling("0 is greedy; may be given several times.", **_checked)]
+SampledTemperature = Annotated[float, option("Of the sampled part; 0 leaves it out.", **_checked)]
 TopK = Annotated[int, _sampling("Sample from the K likeliest tokens; 0 is all.", metavar="K")]
 TopP = Annotated[float, _sampling("Sample from the likeliest tokens that sum to P.", metavar="P")]
 MinP = Annotated[float, _sampling("Drop tokens less likely than P times the likeliest one.", metavar="P")]

@@ -105,12 +105,6 @@ def test_the_command_is_named(tiny: Path) -> None:
     assert "--no-reference" in found[0]["provenance"]["command"]
 
 
-def test_temperatures_are_checked_before_the_measuring(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clover.bench.run.interleave", None)
-    with pytest.raises(UserError, match="temperature: .*at least 1e-5"):
-        ran(options(tiny, temperatures=(0.0, 1e-7)))
-
-
 def test_the_draft_of_smollm2_is_called_by_its_name(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tiny target that the package takes for SmolLM2; its draft counts as the package's own."""
     monkeypatch.setattr(assets, "_SMOLLM2_SIGNS", signs_fingerprint(TargetModel.load(tiny / "target")))

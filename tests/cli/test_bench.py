@@ -62,7 +62,7 @@ def test_the_embedded_pair(run_clover: Callable, tmp_path: Path) -> None:
         (["no-such-directory/target"], "no-such-directory/target cannot be loaded"),
         (["a", "--target", "b"], "the target is named twice"),
         (["--batch-size", "0"], "--batch-size"),
-        (["--temperature", "-1"], "--temperature"),
+        (["--temperature", "-1"], "temperature is -1.0"),
         (["--rounds", "0"], "--rounds"),
         (["--picture", "a.gif"], "a.gif must end in"),
         (["--prompts", "missing.txt"], "cannot read missing.txt"),

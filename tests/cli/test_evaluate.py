@@ -40,7 +40,7 @@ def test_the_embedded_pair_on_development_prompts(run_clover: Callable, tmp_path
     [
         (["missing.jsonl"], "cannot read missing.jsonl"),
         (["--max-prompts", "0"], "--max-prompts"),
-        (["--temperature", "-1"], "--temperature"),
+        (["--temperature", "-1"], "temperature is -1.0"),
         (["--tree", "chain:x"], "chain"),
     ],
 )

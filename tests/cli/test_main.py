@@ -12,6 +12,7 @@ import typer
 import clover
 from clover.cli import main
 from clover.errors import UserError
+from clover.target import TargetModel
 
 
 @pytest.fixture
@@ -93,6 +94,17 @@ def test_usage_errors_are_one_line(run_clover: Callable, arguments: list[str], p
     assert err.startswith("clover: error: ")
     assert err.count("\n") == 1
     assert part in err
+
+
+@pytest.mark.parametrize("temperature", ["1e-9", "-1", "nan", "inf"])
+@pytest.mark.parametrize("command", ["generate", "chat", "evaluate", "bench", "tune", "demo", "audit"])
+def test_temperatures_are_checked_before_any_work(
+    run_clover: Callable, monkeypatch: pytest.MonkeyPatch, command: str, temperature: str
+) -> None:
+    monkeypatch.setattr(TargetModel, "load", None)
+    code, out, err = run_clover(command, "--temperature", 0.5, "--temperature", temperature)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("clover: error: temperature") and "must be" in err
 
 
 def test_version(run_clover: Callable) -> None:

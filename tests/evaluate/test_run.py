@@ -128,12 +128,6 @@ def test_what_cannot_work_is_said(
         evaluate(tiny_pair, **{"files": (str(questions),), **options})
 
 
-def test_temperatures_are_checked_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clover.evaluate.run.TargetModel", None)
-    with pytest.raises(UserError, match="temperature: .*at least 1e-5"):
-        run_evaluate(EvaluateOptions(temperatures=(0.0, 1e-7)))
-
-
 def test_the_draft_of_smollm2_is_called_by_its_name(
     tiny_pair: tuple[Path, Path], questions: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

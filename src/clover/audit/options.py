@@ -27,9 +27,7 @@ class AuditOptions(options.ModelOptions):
         ),
     ] = ()
     batch_sizes: options.BatchSizes = (1, 4)
-    temperature: Annotated[
-        float, typer.Option(metavar="T", min=0, help="Of the sampled part; 0 leaves it out.")
-    ] = 0.8
+    temperature: options.SampledTemperature = 0.8
     against: Annotated[
         Literal["plain", "transformers"],
         typer.Option(

@@ -89,10 +89,10 @@ def load_assistant(name: str, target: TargetModel, trust_remote_code: bool) -> A
 def _measure(bench: Bench, limits: Limits, progress: Progress) -> list[Metrics]:
     """All methods at every batch size and temperature."""
     pairs = list(product(bench.options.batch_sizes, bench.options.temperatures))
-    settings = [(*pair, bench.batches(*pair)) for pair in pairs]
-    progress.begin(len(settings))
+    progress.begin(len(pairs))
     found = []
-    for size, temperature, batches in settings:
+    for size, temperature in pairs:
+        batches = bench.batches(size, temperature)
         told = progress.part(1, f"batch {size}, temperature {temperature:g}")
         able = [one for one in bench.methods if one.refusal(size) is None]
         runs = interleave({one.name: one.decode for one in able}, batches, bench.options.rounds, told)

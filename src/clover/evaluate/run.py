@@ -20,7 +20,6 @@ from clover.report.output import Report, check_outputs, publish
 from clover.report.progress import Progress
 from clover.report.provenance import Provenance
 from clover.report.words import draft_kind
-from clover.sampling import SamplingParams
 from clover.target import TargetModel
 from clover.tree import parse_tree
 
@@ -38,8 +37,6 @@ def run_evaluate(
     check_outputs(json=options.json)
     for tree in options.trees:
         parse_tree(tree)
-    for temperature in options.temperatures:
-        SamplingParams(temperature=temperature)
     with Progress(errors) as progress:
         progress.say("loading target and draft")
         report = _evaluate(options, progress)
