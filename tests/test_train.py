@@ -331,6 +331,7 @@ def test_accumulated_batches_give_the_gradient_of_one_large_batch(config, target
     ("options", "message"),
     [
         ({"lr": 0.0}, "lr is 0.0; it must be greater than 0"),
+        ({"lr": 1e300}, "lr is 1e.300; it must be less than or equal to 100"),
         ({"optimizer": "sgd"}, "optimizer is 'sgd'; it must be 'muon' or 'adamw'"),
         ({"max_steps": 0}, "max_steps is 0"),
         ({"max_minutes": float("nan")}, "max_minutes"),

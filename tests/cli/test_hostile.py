@@ -137,6 +137,7 @@ def test_targets_of_absurd_size(run_clover: Callable, tmp_path: Path, field: str
         ["train", "--data", "x.jsonl", "--output", "out", "--set", "num_heads=" + "[" * 100_000],
         ["train", "--data", "x.jsonl", "--output", "out", "--heads", str(10**9)],
         ["train", "--data", "x.jsonl", "--output", "out", "--lr", "nan"],
+        ["train", "--data", "x.jsonl", "--output", "out", "--lr", "1e300"],
     ],
 )
 def test_arguments(run_clover: Callable, quick_target: Path, tmp_path: Path, arguments: list[str]) -> None:

@@ -67,6 +67,7 @@ def test_names_of_losses(tmp_path: Path) -> None:
         ("[training]\nsteps = 3\n", "training.steps is 3"),
         ("[training]\ndtype = 'fp8'\n", "training.dtype is 'fp8'"),
         ("[measuring]\ntemperatures = [-1]\n", "measuring.temperatures.0 is -1"),
+        ("[training]\nlearning_rates = [1e300]\n", "learning_rates.0 is 1e.300; it must be less"),
         ("[measuring]\ntemperatures = [1e-7]\n", "measuring.temperatures.0: .*must be 0 .* or at least 1e-5"),
         ("[measuring]\nbatch_sizes = [0]\n", "measuring.batch_sizes.0 is 0"),
         ("[losses.mine]\nweight = 1\n", "losses.mine.weight is unknown"),

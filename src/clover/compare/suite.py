@@ -16,6 +16,7 @@ from clover.errors import UserError, one_line
 from clover.files import read_text, validated
 from clover.measure_options import CompareOptions
 from clover.sampling.params import Temperature
+from clover.train.config import Rate
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -73,7 +74,7 @@ class TrainingOptions(_Table):
     steps: Each[Count] = (200,)
     # "default" (what a system learns best by), "paper" (its own), "distillation" (one for all), or a [losses] table.
     losses: Each[str] = ("default",)
-    learning_rates: Each[Positive] = (1e-3,)  # of every system that names none of its own
+    learning_rates: Each[Rate] = (1e-3,)  # of every system that names none of its own
     seeds: Each[Seed] = (0,)  # of the starting values and of the order of the texts
     dtype: Literal["bfloat16", "float32"] | None = None  # when left out bfloat16 for a target in it
 
@@ -87,7 +88,7 @@ class System(_Table):
     # Directories of trained drafts, one per seed, in place of training: of --drafts, or beside the suite.
     drafts: Each[str] | None = None
     losses: Each[str] | None = None  # this and the next: in place of those of [training]
-    learning_rates: Each[Positive] | None = None
+    learning_rates: Each[Rate] | None = None
     trees: tuple[str, ...] | None = None  # in place of those of [measuring]; with none it does not decode
     against: str | None = None  # name of the system that the ablation table compares it with
 

@@ -13,6 +13,8 @@ from clover.files import beside, checked
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+# A step moves a weight by about the rate: above 100 nothing is learnt, and far above float32 overflows.
+Rate = Annotated[float, Field(gt=0, le=100)]
 NotNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 _MAY_CHANGE = (
@@ -38,7 +40,7 @@ class TrainConfig:
         epochs: passes over the data when neither of the two is given.
         optimizer: "muon" (for matrices; AdamW for the rest), or "adamw" for all; None for the system's own
             (`DraftModel.default_optimizer`).
-        lr: peak learning rate; None for one that follows from optimizer and width (`schedule.peak_rate`).
+        lr: peak learning rate, at most 100; None for one that follows from optimizer and width (`schedule.peak_rate`).
         betas, weight_decay: of the optimizers.
         schedule: "trapezoid" (constant, then linear to zero over the last `decay` of the run), "cosine" or "constant".
         warm_up: share of the run in which the rate rises to its peak.
@@ -65,7 +67,7 @@ class TrainConfig:
     max_minutes: Positive | None = None
     epochs: Positive = 4.0
     optimizer: Literal["muon", "adamw"] | None = None
-    lr: Positive | None = None
+    lr: Rate | None = None
     betas: tuple[Share, Share] = (0.9, 0.95)
     weight_decay: NotNegative = 0.0
     schedule: Literal["trapezoid", "cosine", "constant"] = "trapezoid"
