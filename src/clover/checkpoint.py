@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from clover.errors import UserError, one_line
-from clover.files import output_file, parse_json, validated
+from clover.files import explain, output_file, parse_json, validated
 
 _FORMAT = "clover-checkpoint-2"
 
@@ -67,7 +67,7 @@ def load_checkpoint(
 ) -> dict[str, Any]:
     """Bring modules, optimizers and the random number state back to what `path` holds; return the caller's values.
 
-    UserError if the file is missing, damaged, or was saved from other modules or optimizers.
+    UserError if the file cannot be read, is damaged, or was saved from other modules or optimizers.
     """
     saved, header = _read(Path(path))
     expected = _tensors(modules)
@@ -159,17 +159,20 @@ def _owned(tensor: Tensor) -> Tensor:
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], _Header]:
-    if not path.is_file():
-        raise UserError(f"there is no checkpoint file {path}")
     try:
+        path.open("rb").close()  # safetensors says "not found" of what may not be read
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if metadata.get("format") != _FORMAT:
                 raise UserError(f"{path} is not a training checkpoint of this version of Clover")
             header = validated(_Header, parse_json(metadata.get("clover", ""), str(path)), str(path))
             return {key: file.get_tensor(key) for key in file.keys()}, header  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"cannot read the checkpoint {path}: {error}") from error
+    except OSError as error:
+        raise UserError(f"cannot read the checkpoint {path}: {explain(error.errno)}") from error
+    except SafetensorError as error:
+        raise UserError(
+            f"the checkpoint {path} is damaged ({one_line(error)}); delete it, and train from the start"
+        ) from error
 
 
 def _check_same(path: object, saved: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
