@@ -204,9 +204,7 @@ class Clover:
             return list(prompt)  # type: ignore[arg-type]
         if not isinstance(prompt, str) and not _is_list_of(Mapping, prompt):
             raise UserError("a prompt is a string, a list of token ids or a list of messages; this is none")
-        tokenizer: Any = self.target.tokenizer
-        if tokenizer is None:
-            raise UserError("the target has no tokenizer; give token ids as prompts")
+        tokenizer: Any = self.target.require_tokenizer()
         texts = [prompt] if isinstance(prompt, str) else [text for said in prompt for text in said.values()]  # type: ignore[union-attr]
         try:
             "".join(map(str, texts)).encode()

@@ -219,11 +219,11 @@ class _Queue:
 
         None if there is none, or the answer was cut off, or the template does not take it.
         """
-        target, tokenizer = self._target, self._target.tokenizer
+        target = self._target
         answer = [token for token, learnt in zip(tokens, loss_mask, strict=True) if learnt]
         if not (text.later and answer) or answer[-1] not in target.eos_token_ids:
             return None
-        assert tokenizer is not None
+        tokenizer = target.require_tokenizer()
         words: Any = tokenizer.decode(answer[:-1], clean_up_tokenization_spaces=False)
         answers = (*text.answers, words)
         try:

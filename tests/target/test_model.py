@@ -89,6 +89,8 @@ def test_facts() -> None:
     assert (target.hidden_size, target.vocab_size, target.num_layers) == (HIDDEN, VOCAB, 2)
     assert (target.dtype, target.device.type, target.longest_run) == (torch.float32, "cpu", CONTEXT)
     assert target.eos_token_ids == (7, 2) and target.tokenizer is None
+    with pytest.raises(UserError, match="no tokenizer, which texts need; save"):
+        target.require_tokenizer()
     assert target.embedding_weight.shape == target.lm_head_weight.shape == (VOCAB, HIDDEN)
     assert target.head.linear.bias is None
     assert not any(weight.requires_grad for weight in target.model.parameters())

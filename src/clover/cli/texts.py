@@ -98,13 +98,10 @@ class TextOptions(options.ModelOptions):
         from clover.data import FileTexts
         from clover.report.progress import Progress
 
-        if target.tokenizer is None:
-            raise UserError(f"the target {self.target} has no tokenizer, which training texts need")
+        tokenizer = target.require_tokenizer()
         with Progress() as progress:
             progress.say("looking at the texts")
-            return FileTexts(
-                self.files, target.tokenizer, target.eos_token_ids, self.regenerate, target.vocab_size
-            )
+            return FileTexts(self.files, tokenizer, target.eos_token_ids, self.regenerate, target.vocab_size)
 
 
 def has_written(output: Path) -> bool:

@@ -59,9 +59,7 @@ def texts_of(target: "TargetModel", files: Sequence[str]) -> list["Texts"]:
     if written := [Path(file) for file in files if file.endswith(_WRITTEN)]:
         parts.append(SampleTexts([sample for path in written for sample in read_regenerated(path)]))
     if others:
-        if target.tokenizer is None:
-            raise UserError("the target has no tokenizer, which texts need")
-        given = target.tokenizer, target.eos_token_ids
+        given = target.require_tokenizer(), target.eos_token_ids
         parts.append(FileTexts(others, *given, vocab_size=target.vocab_size))
     return parts
 

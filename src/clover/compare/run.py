@@ -163,8 +163,7 @@ class Comparison:
         self.done = read_records(self.results, mend=True) if self.results.exists() else []
         name = str(assets.TARGET) if suite.target == EMBEDDED else suite.target
         self.target = TargetModel.load(name, **options.loading)
-        if self.target.tokenizer is None:
-            raise UserError(f"the target {suite.target} has no tokenizer, which texts and prompts need")
+        self.target.require_tokenizer()
         place = {"target": suite.target, "device": self.target.device.type, "dtype": self.target.dtype_name}
         self.plan = Plan(suite, place | {"weights": weights_fingerprint(self.target)})
 

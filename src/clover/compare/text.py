@@ -33,8 +33,7 @@ def training_text(
 
 def _texts(target: TargetModel, options: TrainingText) -> Iterator[Sample]:
     """What the target writes anew."""
-    tokenizer = target.tokenizer
-    assert tokenizer is not None
+    tokenizer = target.require_tokenizer()
     if options.files:
         found = iter(FileTexts(options.files, tokenizer, target.eos_token_ids, True, target.vocab_size))
     else:
@@ -49,9 +48,8 @@ def task_prompts(
 
     UserError if the task has fewer than `at_least` prompts that can be used.
     """
-    assert target.tokenizer is not None
     longest = target.longest_run - FEWEST_NEW_TOKENS
-    found = (encode_task(prompt, target.tokenizer).tokens for prompt in _prompts(task, count))
+    found = (encode_task(prompt, target.require_tokenizer()).tokens for prompt in _prompts(task, count))
     prompts: dict[tuple[int, ...], None] = {}
     for tokens in found:
         if len(tokens) <= longest:

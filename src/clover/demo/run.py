@@ -123,8 +123,7 @@ class _Demo:
     def _round(self, number: int, temperature: float, show: Show | None) -> Round:
         """Decode one prompt with every method."""
         (request,) = self.bench.batches(1, temperature)[number]
-        assert self.target.tokenizer is not None
-        text = str(self.target.tokenizer.decode(list(request.prompt)))
+        text = str(self.target.require_tokenizer().decode(list(request.prompt)))
         return decode_round(Round(number, text, request, self.methods), show or (lambda current: None))
 
     def report(

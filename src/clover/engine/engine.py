@@ -113,6 +113,6 @@ class Engine:
             )
         if not all(0 <= token < target.vocab_size for token in request.prompt):
             raise UserError(f"the prompt holds a token outside the vocabulary of {target.vocab_size}")
-        if request.stop and target.tokenizer is None:
-            raise UserError("stop strings need a tokenizer, and the target has none")
+        if request.stop:
+            target.require_tokenizer()
         request.params.check_vocabulary(target.vocab_size)

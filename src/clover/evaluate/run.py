@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from itertools import product
-from typing import Any
 
 from rich.console import Console
 
@@ -96,9 +95,7 @@ def choose_prompts(
     At most `limit`, spread over the groups; `embedded` is another group of the embedded prompts. UserError if the
     target has no tokenizer, or a file cannot be used.
     """
-    tokenizer: Any = target.tokenizer
-    if tokenizer is None:
-        raise UserError("the target has no tokenizer, which prompts need")
+    tokenizer = target.require_tokenizer()
     if not files and assets.is_smollm2(target):
         files = [str(assets.MT_BENCH)]
     if files:

@@ -142,8 +142,7 @@ class _ChatRecipe:
         self.options, self.plan, self.work, self.console = options, plan, options.folder, console
         self.prompts = self.work / "prompts.jsonl"
         self.target = TargetModel.load(options.target, self._dtype, options.device)
-        if self.target.tokenizer is None:
-            raise UserError(f"the target {options.target} has no tokenizer, which prompts need")
+        self.target.require_tokenizer()
         self._begin()
 
     def run(self) -> None:
@@ -201,11 +200,10 @@ class _ChatRecipe:
 
     def _write(self) -> None:
         """Let the target answer, half greedily, half at temperature 1."""
-        options, tokenizer = self.options, self.target.tokenizer
-        assert tokenizer is not None
+        options = self.options
         found = FileTexts(
             self._prompt_files(),
-            tokenizer,
+            self.target.require_tokenizer(),
             self.target.eos_token_ids,
             stand_ins=True,
             vocab_size=self.target.vocab_size,

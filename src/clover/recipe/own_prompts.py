@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path
 
-from transformers import PreTrainedTokenizerBase
-
 from clover.data.chat import encode_user_opening
 from clover.engine import Engine, Request
 from clover.errors import UserError
@@ -51,7 +49,7 @@ def write_own_prompts(
     Raises:
         UserError: the target has no chat template, or not one of its texts ends as a user's turn does.
     """
-    opening = tuple(encode_user_opening(_tokenizer(target)))
+    opening = tuple(encode_user_opening(target.require_tokenizer()))
     partial = path.with_suffix(".partial")
     turns = read_lines(partial, _Turn, _MAX_BYTES, mend=True) if partial.exists() else []
     ended = {turn.seed: turn.text for turn in turns}
@@ -98,11 +96,5 @@ def _write(
         for event in decoding.step():
             if (generation := event.generation) is not None:
                 ended = generation.tokens[-1] in target.eos_token_ids
-                text = _tokenizer(target).decode(list(generation.tokens[:-1])) if ended else ""
+                text = target.require_tokenizer().decode(list(generation.tokens[:-1])) if ended else ""
                 yield _Turn(running.pop(event.index), str(text).strip())
-
-
-def _tokenizer(target: TargetModel) -> PreTrainedTokenizerBase:
-    if target.tokenizer is None:
-        raise UserError("the target has no tokenizer, which prompts need")
-    return target.tokenizer

@@ -48,8 +48,7 @@ class Asking:
         self._engine, self._model = model.engine, copy.copy(model)
         self._model.target = copy.copy(model.target)
         self._model.target.tokenizer = copy.deepcopy(model.target.tokenizer)
-        assert self._model.target.tokenizer is not None
-        longest = max(map(len, self._model.target.tokenizer.get_vocab()))
+        longest = max(map(len, self._model.target.require_tokenizer().get_vocab()))
         self._most_characters = model.target.longest_run * longest
         self.executor = ThreadPoolExecutor(1, "clover-tokenizer")
 

@@ -17,10 +17,8 @@ class Service:
     """A model, the thread that its engine runs in, and how it is known to clients."""
 
     def __init__(self, model: Clover, name: str, draft: str | None, settings: ServerOptions):
-        if model.target.tokenizer is None:
-            raise UserError("the target has no tokenizer; a server needs one")
         self.name, self.settings = name, settings
-        self.tokenizer = model.target.tokenizer
+        self.tokenizer = model.target.require_tokenizer()
         self.metrics = Metrics()
         self.worker = Worker(model.engine, settings, self.metrics)
         most_texts = settings.max_sequences + settings.max_waiting

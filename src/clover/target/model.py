@@ -121,6 +121,14 @@ class TargetModel:
             tokenizer = loading.load_tokenizer(source, trust_remote_code)
         return cls(model, tokenizer)
 
+    def require_tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer, for what cannot do without; UserError if there is none."""
+        if self.tokenizer is None:
+            raise UserError(
+                "the target has no tokenizer, which texts need; save the model's own beside its weights"
+            )
+        return self.tokenizer
+
     # -- facts ---------------------------------------------------------------------------------------------------
 
     @property
