@@ -31,6 +31,16 @@ def test_before_a_training_it_says_what_tau_must_be(cost: Callable, tmp_path: Pa
     assert "2.50 at 2.5 per hour" in done.out
 
 
+def test_prompts_that_do_not_fit_give_way_to_others(
+    run_clover: Callable, tiny_target: Path, tmp_path: Path
+) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("x" * 300 + "\nimport os\n")
+    short = ("--max-new-tokens", 8, "--max-minutes", 0.01, "--batch-size", 1, "--tree", "chain:1")
+    done = run_clover("cost", prompts, "--target", tiny_target, "--system", "medusa", *short)
+    assert done.code == 0, done.err
+
+
 def test_a_smaller_vocabulary_and_trees_of_ones_own(cost: Callable, tmp_path: Path) -> None:
     file = tmp_path / "cost.json"
     given = ("--system", "medusa", "--draft-vocabulary", 64, "--tree", "chain:2", "--tree", "paths:0,1,00")
@@ -82,7 +92,10 @@ def test_a_trained_draft_tells_what_its_training_took(
         (("--draft", "d", "--draft-vocabulary", 9), "d has its vocabulary"),
         (("--draft", "missing"), "missing"),
         (("--system", "medusa", "--draft-vocabulary", 9999), "draft_vocabulary"),
-        (("--max-new-tokens", 9999, "--system", "medusa"), "no prompt leaves room"),
+        (
+            ("--max-new-tokens", 9999, "--system", "medusa"),
+            "no prompt leaves room for 9999 new tokens (tried: 2)",
+        ),
         (("--json", "."), "is a directory"),
     ],
 )

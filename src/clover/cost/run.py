@@ -10,10 +10,13 @@ from clover import assets
 from clover.cost.breakeven import TrainingCost, recorded_cost
 from clover.cost.report import as_data, break_even_table, tau_table
 from clover.cost.steps import TreeCost, measure_steps
+from clover.data.tasks import fitting
 from clover.drafts import DraftModel, load_usable
 from clover.drafts.loading import trainable_system
 from clover.drafts.vocabulary import default_size
+from clover.engine import Request
 from clover.errors import UserError
+from clover.evaluate.run import choose_prompts
 from clover.measure_options import CostOptions
 from clover.options import command_line
 from clover.report.output import Report, check_outputs, publish
@@ -22,7 +25,7 @@ from clover.report.provenance import Provenance
 from clover.report.words import count, draft_kind
 from clover.target import TargetModel
 from clover.tree import TreeShape, parse_tree
-from clover.tune.texts import fill_batch, read_requests
+from clover.tune.texts import fill_batch
 from clover.tune.timing import share_time
 
 _WANTED, _FEWEST = 80, 12  # steps of each tree: so many are wanted, so many are taken however late it is
@@ -101,7 +104,9 @@ def _measure(
     own_tree = draft.config.tree_shape.cut(draft.max_depth)
     chains = [TreeShape.chain(depth) for depth in _CHAINS if depth <= draft.max_depth]
     shapes = shapes or [*(shape for shape in chains if shape != own_tree), own_tree]
-    requests = read_requests(options.prompts, target, max(options.batch_sizes), options.max_new_tokens)
+    length, most = options.max_new_tokens, max(options.batch_sizes)
+    prompts = fitting(choose_prompts(options.prompts, target, None), target.longest_run, length, most)
+    requests = [Request(one.tokens, length) for one in prompts]
     progress.begin(len(options.batch_sizes))
     costs = []
     for size, enough in share_time(options.batch_sizes, options.max_minutes, _WANTED, _FEWEST, progress):

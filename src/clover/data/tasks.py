@@ -123,8 +123,8 @@ def fitting(
     found = [one for one in prompts if len(one.tokens) <= longest_run - max_new_tokens]
     if not found:
         raise UserError(
-            f"no prompt leaves room for {max_new_tokens} new tokens, because the target runs {longest_run} tokens at "
-            "most; lower --max-new-tokens or give shorter prompts"
+            f"no prompt leaves room for {max_new_tokens} new tokens (tried: {len(prompts)}), because the target runs "
+            f"{longest_run} tokens at most; lower --max-new-tokens or give shorter prompts"
         )
     return found if limit is None else [found[i] for i in spaced(len(found), limit)[:limit]]
 
