@@ -84,7 +84,10 @@ def main() -> NoReturn:
     try:
         code = run()
         sys.stdout.flush()
-    except (BrokenPipeError, SystemExit):  # typer and rich raise SystemExit(1) for a closed pipe alone
+    except (BrokenPipeError, SystemExit) as error:
+        # typer and rich make SystemExit of it
+        if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
+            raise
         code, nowhere = CLOSED_PIPE, os.open(os.devnull, os.O_WRONLY)
         for output in (1, 2):  # Python flushes them once more as it ends
             os.dup2(nowhere, output)
