@@ -107,7 +107,7 @@ class TuneOptions(options.ModelOptions):
 
 @dataclass(frozen=True)
 class CompareOptions(options.ModelOptions):
-    """The options of `clover compare`; target, data and tasks come in place of the suite's."""
+    """The options of `clover compare`; target, data, tasks and temperatures come in place of the suite's."""
 
     suite: Annotated[
         str | None,
@@ -156,6 +156,7 @@ class CompareOptions(options.ModelOptions):
         int | None, option("Prompts of each task, in place of the suite's number.", min=1)
     ] = None
     max_new_tokens: Annotated[int | None, option("New tokens, in place of the suite's number.", min=1)] = None
+    temperatures: options.Temperatures = ()
     publish: Annotated[
         Path | None,
         option(

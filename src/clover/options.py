@@ -27,11 +27,12 @@ def panel(name: str | None = None) -> Callable[..., Any]:
 
 
 def _check_temperatures(given: Any) -> Any:
-    """Return one temperature or a list of them; UserError, before any work, for what no token can be sampled at."""
+    """Return one temperature, a list, or None; UserError, before any work, for what no token can be sampled at."""
     from clover.sampling import SamplingParams
 
     for temperature in given if isinstance(given, list) else [given]:
-        SamplingParams(temperature=temperature)
+        if temperature is not None:
+            SamplingParams(temperature=temperature)
     return given
 
 

@@ -38,6 +38,13 @@ def test_files_are_beside_the_suite(tmp_path: Path) -> None:
     assert suite.text.files == (str(tmp_path / "t.jsonl"),)
 
 
+def test_the_options_come_in_place_of_what_the_suite_measures() -> None:
+    given = CompareOptions(suite="smollm2-clover2", max_prompts=3, max_new_tokens=48, temperatures=(0.0,))
+    measuring = read_suite(given).measuring
+    assert (measuring.prompts, measuring.max_new_tokens, measuring.temperatures) == (3, 48, (0.0,))
+    assert read_suite(CompareOptions(suite="smollm2-clover2")).measuring.temperatures == (0.0, 1.0)
+
+
 def test_names_of_losses(tmp_path: Path) -> None:
     suite = read(tmp_path, GOOD + "[losses.mine]\nlabel_weight = 2\n")
     assert suite.loss("paper", MedusaDraft) is MedusaDraft.paper_loss

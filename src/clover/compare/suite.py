@@ -178,8 +178,12 @@ def read_suite(options: CompareOptions) -> Suite:
     table = _read_table(path)
     own = {"target": options.target, "tasks": list(map(_read_task, options.tasks))}
     table |= {key: value for key, value in own.items() if value}
-    sizes = {"prompts": options.max_prompts, "max_new_tokens": options.max_new_tokens}
-    given = {"text": {"files": list(options.data)}, "measuring": sizes}
+    measuring = {
+        "prompts": options.max_prompts,
+        "max_new_tokens": options.max_new_tokens,
+        "temperatures": list(options.temperatures),
+    }
+    given = {"text": {"files": list(options.data)}, "measuring": measuring}
     for key, values in given.items():
         if isinstance(part := table.setdefault(key, {}), dict):
             part |= {field: value for field, value in values.items() if value}
