@@ -55,6 +55,9 @@ _CONFIGS = {
     "phi": lambda: hf.PhiConfig(**_GROUPED),
     "glm4": lambda: hf.Glm4Config(**_GROUPED, head_dim=8),
     "cohere": lambda: hf.CohereConfig(**_GROUPED, logit_scale=0.5),
+    "qwen3_six_heads": lambda: hf.Qwen3Config(  # which do not divide H; a draft's own attention has four
+        **{**_GROUPED, "num_attention_heads": 6}, head_dim=8
+    ),
 }
 FAMILIES = tuple(_CONFIGS)
 

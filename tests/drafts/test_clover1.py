@@ -33,8 +33,9 @@ OUTPUTS = {  # the linear layer each half ends with
     "llama": ("self_attn.o_proj", "mlp.down_proj"),
     "granite": ("self_attn.o_proj", "mlp.down_proj"),
     "gpt_neox": ("attention.dense", "mlp.dense_4h_to_h"),
+    "qwen3": ("self_attn.o_proj", "mlp.down_proj"),
 }
-FAMILIES = tuple(OUTPUTS)
+FAMILIES = ("llama", "granite", "gpt_neox", "qwen3_six_heads")
 WITH_EVERY_FAMILY = OPTIONS[:3]  # both halves of the augmenting block, and each
 
 

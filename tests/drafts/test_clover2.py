@@ -21,7 +21,7 @@ from tests.drafts.checks import (
 from tests.families import HEADS, HIDDEN, VOCAB, tiny_model
 
 PAPER: dict[str, object] = {"start": "last_layer", "embedding_scale": 1.0, "hidden_state": "pre_norm"}
-FAMILIES = ("llama", "gpt_neox", "opt", "gemma")
+FAMILIES = ("llama", "qwen3_six_heads", "gpt_neox", "opt", "gemma")
 OPTIONS: tuple[dict[str, object], ...] = (
     {},
     PAPER,

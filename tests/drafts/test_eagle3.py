@@ -104,7 +104,9 @@ def llama() -> tuple[TargetModel, Eagle3Draft]:
     return make()
 
 
-@pytest.mark.parametrize("family", ["llama", "llama3", "qwen3", "gpt_neox", "gemma", "opt"])
+@pytest.mark.parametrize(
+    "family", ["llama", "llama3", "qwen3", "qwen3_six_heads", "gpt_neox", "gemma", "opt"]
+)
 @torch.no_grad()
 def test_session_and_reference_agree_everywhere(family: str) -> None:
     target, draft = make(family)
@@ -117,7 +119,7 @@ def test_session_and_reference_agree_everywhere(family: str) -> None:
     walk_everywhere([draft.new_session], hidden, expected, tokens, EXACT)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3_six_heads", "gpt2"])
 @torch.no_grad()
 def test_training_and_reference_agree_at_every_depth(family: str) -> None:
     target, draft = make(family, num_heads=4)

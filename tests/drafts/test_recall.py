@@ -15,7 +15,7 @@ from tests.drafts.checks import (
 )
 from tests.families import HEADS, HIDDEN, VOCAB, tiny_model
 
-FAMILIES = ("llama", "gpt_neox", "opt", "gemma")
+FAMILIES = ("llama", "qwen3_six_heads", "gpt_neox", "opt", "gemma")
 OPTIONS: tuple[dict[str, object], ...] = (
     {},
     {"mlp_ratio": 0.5},

@@ -6,18 +6,24 @@ too, sampled ones others of the same distribution (`test_drawn.py`), which do no
 
 from __future__ import annotations
 
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
+from clover.data import Sample
+from clover.drafts import load_draft
 from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, Generation, Request
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
+from clover.train import TrainConfig, prepare, train
 from clover.tree import Tree, parse_tree
 from tests.engine.test_lossless import requests_of, run, tokens_of
-from tests.families import tiny_model
+from tests.families import VOCAB, tiny_model
 from tests.oracle import OracleDraft, texts_of_rows
 
 FIXED = (
@@ -79,6 +85,22 @@ def test_drawn_trees_give_greedy_tokens_and_the_same_ones_in_every_batch(
         assert [run(engine, [request])[0].tokens for request in batch] == tokens_of(found)
         greedy = [i for i, request in enumerate(batch) if request.params.greedy]
         assert [found[i].tokens for i in greedy] == [expected[i].tokens for i in greedy]
+
+
+@pytest.mark.parametrize("system", sorted(name for name, kind in SYSTEMS.items() if kind.trainable))
+def test_a_draft_trained_for_heads_that_do_not_divide_h_gives_the_tokens_of_plain_decoding(
+    system: str, tmp_path: Path
+) -> None:
+    target = TargetModel(tiny_model("qwen3_six_heads"))
+    texts = [
+        Sample(torch.arange(i, i + 16).int() % VOCAB, torch.ones(16, dtype=torch.bool)) for i in range(9)
+    ]
+    config = TrainConfig(str(tmp_path / "draft"), system=system, max_steps=2, batch_tokens=64)
+    config, draft = prepare(config, target)
+    train(config, target, texts, draft, console=Console(file=StringIO()))
+    engine = Engine(target, load_draft(tmp_path / "draft", target))
+    for batch in requests():
+        assert tokens_of(run(engine, batch)) == tokens_of(run(Engine(target), batch))
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma3_text", "phi3"])

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import LlamaConfig
 
 from clover import assets
 from clover.drafts import Clover1Draft, Clover2Draft, MedusaDraft, RecallDraft, load_draft
@@ -125,6 +126,15 @@ def test_layers_of_a_target_that_scales_its_embeddings_are_refused(family, kind,
     assert (done.code, f"{family}, which scales its embeddings" in done.err) == (2, True), done.err
     RecallDraft.from_target(target).save_pretrained(tmp_path / "recall")
     assert run_clover("export", "--to", "vllm", tmp_path / "recall", tmp_path / "out").code == 0
+
+
+@pytest.mark.parametrize("kind", [Clover1Draft, Clover2Draft, RecallDraft])
+def test_heads_that_do_not_divide_the_hidden_size_become_those_of_the_draft(kind, tmp_path, run_clover):
+    target = TargetModel(tiny_model("qwen3_six_heads", torch.float32))
+    kind.from_target(target).save_pretrained(tmp_path / "draft")
+    assert run_clover("export", "--to", "vllm", tmp_path / "draft", tmp_path / "out").code == 0
+    config = LlamaConfig.from_pretrained(tmp_path / "out")  # which refuses the target's six
+    assert (config.num_attention_heads, config.num_key_value_heads) == (4, 2)
 
 
 @pytest.mark.parametrize(

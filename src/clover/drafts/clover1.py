@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from clover.cache import KVCache
 from clover.drafts.base import DraftModel
 from clover.drafts.config import Count, DraftConfig, LossConfig, OneLayer, PaperRecipe, Scale, Start
-from clover.drafts.layers import NOISE, ResidualBlock, cosine_weighted, start_linear
+from clover.drafts.layers import NOISE, ResidualBlock, attention_heads, cosine_weighted, start_linear
 from clover.target import TargetModel
 from clover.target.decoder import DecoderStack
 
@@ -107,7 +107,7 @@ class Clover1Draft(DraftModel):
 
     def __init__(self, config: Clover1Config):
         super().__init__(config)
-        size, heads = config.target_shape.hidden_size, config.target_shape.num_attention_heads
+        size, heads = config.target_shape.hidden_size, attention_heads(config.target_shape)
         decoder = DecoderStack(config.target_shape, 1)
         self.output_norm = decoder.take_final_norm()
         if config.augmenting in ("attention", "mlp"):

@@ -32,6 +32,7 @@ from clover.drafts.config import Count, DraftConfig, LossConfig, OneLayer, Paper
 from clover.drafts.layers import (
     NOISE,
     TokenTable,
+    attention_heads,
     cosine_weighted,
     has_room,
     identity_linear,
@@ -102,7 +103,7 @@ class Clover2Draft(DraftModel):
 
     def __init__(self, config: Clover2Config):
         super().__init__(config)
-        size, heads = config.target_shape.hidden_size, config.target_shape.num_attention_heads
+        size, heads = config.target_shape.hidden_size, attention_heads(config.target_shape)
         self.fold = CosineAttention(size, heads)
         self.augment = DecoderStack(config.target_shape, config.num_augmenting_layers)  # Norm1 included
         self.first_projector = identity_linear(size, size)

@@ -34,6 +34,7 @@ from typing_extensions import Self
 from clover.cache import KVCache
 from clover.drafts.base import DraftModel
 from clover.drafts.config import DraftConfig, LossConfig, PaperRecipe
+from clover.drafts.layers import attention_heads, key_value_heads
 from clover.drafts.session import TreeSession, shifted
 from clover.errors import UserError
 from clover.target import TargetModel
@@ -59,7 +60,7 @@ def layer_config(target: PretrainedConfig) -> Any:
     Of several kinds of layers the positions are those of full attention. Frequencies that depend on the length stay
     at their start. UserError if the target's heads have an odd width, which rotary positions cannot have.
     """
-    size, heads = target.hidden_size, target.num_attention_heads
+    size, heads = target.hidden_size, attention_heads(target)
     width = getattr(target, "head_dim", None) or size // heads
     if width % 2:
         raise UserError(f"the target's heads are {width} wide; an EAGLE-3 draft needs an even width")
@@ -67,7 +68,7 @@ def layer_config(target: PretrainedConfig) -> Any:
     config: Any = LlamaConfig(
         hidden_size=size,
         num_attention_heads=heads,
-        num_key_value_heads=getattr(target, "num_key_value_heads", None) or heads,
+        num_key_value_heads=key_value_heads(target),
         head_dim=width,
         intermediate_size=next(filter(None, inner), 4 * size),
         rms_norm_eps=getattr(target, "rms_norm_eps", None) or 1e-6,

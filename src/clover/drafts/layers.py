@@ -1,10 +1,12 @@
 """Layers that draft systems share."""
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import PretrainedConfig
 
 NOISE = 0.01  # standard deviation of the zero-mean noise on starting values that a paper calls small
 _MAX_TABLE = 2**26  # bytes
@@ -21,6 +23,25 @@ class ResidualBlock(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """[..., H] to [..., H]."""
         return states + F.silu(self.linear(states))
+
+
+def attention_heads(target: PretrainedConfig) -> int:
+    """Heads of a draft's own attention: the most that divide H, and no more than the target has.
+
+    That is the target's own number, unless its heads have a width of their own and so need not divide H.
+
+    >>> from transformers import Qwen3Config
+    >>> attention_heads(Qwen3Config(hidden_size=4096, num_attention_heads=48, head_dim=128))
+    32
+    """
+    size, most = target.hidden_size, target.num_attention_heads
+    return next(heads for heads in range(most, 0, -1) if size % heads == 0)
+
+
+def key_value_heads(target: PretrainedConfig) -> int:
+    """Key-value heads that go with `attention_heads`: as many as the target's, or the most that both can share."""
+    heads = attention_heads(target)
+    return math.gcd(heads, getattr(target, "num_key_value_heads", None) or heads)
 
 
 def cosine_weighted(query: Tensor, key: Tensor, value: Tensor, num_heads: int) -> Tensor:

@@ -37,7 +37,7 @@ from clover.drafts import copies
 from clover.drafts.base import DraftModel
 from clover.drafts.config import DraftConfig, LossConfig, OneLayer, Scale
 from clover.drafts.copies import LONGEST, Guesses, Shares, Text, fit_shares
-from clover.drafts.layers import TokenTable, has_room, identity_linear, unit_scale
+from clover.drafts.layers import TokenTable, attention_heads, has_room, identity_linear, unit_scale
 from clover.drafts.session import FrontierSession, shifted
 from clover.target import TargetModel
 from clover.target.attention import attend
@@ -145,7 +145,7 @@ class RecallDraft(DraftModel):
 
     def __init__(self, config: RecallConfig):
         super().__init__(config)
-        size, heads = config.target_shape.hidden_size, config.target_shape.num_attention_heads
+        size, heads = config.target_shape.hidden_size, attention_heads(config.target_shape)
         self.fold = WindowLinear(size)
         self.layer = RecurrentLayer(size, heads, round(config.mlp_ratio * size))
         self.projector = identity_linear(2 * size, size)

@@ -10,6 +10,7 @@ from typing import Any
 
 from clover import assets
 from clover.drafts import DraftModel, check_usable, load_unbound
+from clover.drafts.layers import attention_heads, key_value_heads
 from clover.drafts.recall import RecallDraft
 from clover.errors import UserError
 from clover.files import check_output_directory, output_directory, read_json, write_json
@@ -86,14 +87,13 @@ def _check(draft: DraftModel, name: str, drafted: int) -> None:
 def _vllm(draft: DraftModel, stored: dict[str, Any]) -> dict[str, Any]:
     """A configuration that vLLM reads as that of a small LLaMA with an architecture that the plugin registers."""
     shape: Any = draft.config.target_shape
-    heads = shape.num_attention_heads
     return {
         "architectures": [ARCHITECTURES[stored["model_type"]]],
         "model_type": "llama",
         "hidden_size": shape.hidden_size,
         "intermediate_size": getattr(shape, "intermediate_size", None) or 4 * shape.hidden_size,
-        "num_attention_heads": heads,
-        "num_key_value_heads": getattr(shape, "num_key_value_heads", None) or heads,
+        "num_attention_heads": attention_heads(shape),
+        "num_key_value_heads": key_value_heads(shape),
         "num_hidden_layers": getattr(draft.config, "num_augmenting_layers", 1),
         "vocab_size": shape.vocab_size,
         "max_position_embeddings": shape.max_position_embeddings,
