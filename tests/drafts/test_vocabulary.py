@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from clover.drafting import make_drafter
+from clover.drafting import make_drafter, make_policy, own_tree
 from clover.drafts import load_draft
 from clover.drafts.loading import SYSTEMS
 from clover.drafts.vocabulary import check_map, frequent_tokens
@@ -20,7 +20,7 @@ from clover.engine import Engine, Request
 from clover.errors import UserError
 from clover.sampling import Sampler, SamplingParams
 from clover.target import TargetModel
-from clover.tree import TokenTree, TreeShape, parse_tree
+from clover.tree import CLOVER2_TREE, TokenTree, TreeShape, parse_tree
 from tests.drafting.scripted import draft_input
 from tests.drafts.checks import check_gradients, check_round_trip, make, texts
 from tests.engine.test_lossless import requests_of, run
@@ -222,6 +222,30 @@ def test_maps_and_sizes_that_do_not_agree_are_refused(tmp_path: Path) -> None:
 def test_lookup_has_no_vocabulary_of_its_own() -> None:
     with pytest.raises(UserError, match="lookup: draft_vocab_size"):
         make(SYSTEMS["lookup"], draft_vocab_size=20)
+
+
+@pytest.mark.parametrize("make_one", [make_drafter, make_policy])
+def test_the_draft_s_own_tree_has_no_more_children_than_it_knows_tokens(make_one: Any) -> None:
+    _, draft = make(SYSTEMS["recall"], draft_vocab_size=2)
+    make_one(draft)
+    assert own_tree(draft) == parse_tree("paths:0,1,00,01,10,11,000,001,010,011,100,0000,0001,00000,00001")
+    with pytest.raises(UserError, match="looks at the 4 best tokens of a node but the draft proposes from 2"):
+        make_drafter(draft, "clover2")
+    draft.reduce_vocabulary(torch.tensor([9]))
+    assert own_tree(draft) == TreeShape.chain(5)
+    draft.config.copy_shares = [0.5] * 4
+    assert own_tree(draft) == CLOVER2_TREE, "it proposes every token that stands in the text"
+    make_drafter(draft, "clover2")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("shares", [None, [0.5] * 4])
+def test_a_draft_of_few_tokens_gives_the_tokens_of_plain_decoding(size: int, shares: Any) -> None:
+    target, draft = make(SYSTEMS["recall"], draft_vocab_size=size)
+    draft.config.copy_shares = shares
+    requests = requests_of(3, SETTINGS[1])
+    found, plain = (run(Engine(target, *drafts), requests) for drafts in ([draft], []))
+    assert [one.tokens for one in found] == [one.tokens for one in plain]
 
 
 def test_a_tree_that_is_wider_than_the_vocabulary_is_refused() -> None:

@@ -11,6 +11,7 @@ from clover.cost.breakeven import TrainingCost, recorded_cost
 from clover.cost.report import as_data, break_even_table, tau_table
 from clover.cost.steps import TreeCost, measure_steps
 from clover.data.tasks import fitting
+from clover.drafting import own_tree
 from clover.drafts import DraftModel, load_usable
 from clover.drafts.loading import trainable_system
 from clover.drafts.vocabulary import default_size
@@ -101,9 +102,9 @@ def _measure(
     options: CostOptions, target: TargetModel, draft: DraftModel, shapes: list[TreeShape], progress: Progress
 ) -> list[TreeCost]:
     """The costs of each tree at each batch size; of the draft's own tree the last."""
-    own_tree = draft.config.tree_shape.cut(draft.max_depth)
+    own = own_tree(draft)
     chains = [TreeShape.chain(depth) for depth in _CHAINS if depth <= draft.max_depth]
-    shapes = shapes or [*(shape for shape in chains if shape != own_tree), own_tree]
+    shapes = shapes or [*(shape for shape in chains if shape != own), own]
     length, most = options.max_new_tokens, max(options.batch_sizes)
     prompts = fitting(choose_prompts(options.prompts, target, None), target.longest_run, length, most)
     requests = [Request(one.tokens, length) for one in prompts]

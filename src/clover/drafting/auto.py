@@ -13,6 +13,7 @@ from statistics import fmean, median_low
 from clover.drafting.base import PLAIN_DRAFTER, Drafter, Policy, Running, StepOutcome
 from clover.drafting.factory import make_drafter
 from clover.drafting.prompt_lookup import LookupAcceptance, LookupDrafter
+from clover.drafting.static import own_tree
 from clover.drafting.tuning import PLAIN, Choice, Tuning, on_line
 from clover.drafts import DraftModel
 from clover.drafts.ngrams import RepeatingText
@@ -321,7 +322,7 @@ def make_policy(draft: DraftModel, tuning: Tuning | None = None, compiled: bool 
     if tuning is None or not any(name.startswith("chain:") for name in known):
         depths = _COMPILED_DEPTHS if compiled else _DEPTHS
         shapes = [TreeShape.chain(min(depth, draft.max_depth)) for depth in depths]
-        shapes.append(draft.config.tree_shape.cut(draft.max_depth))
+        shapes.append(own_tree(draft))
         names = dict.fromkeys(map(static_spec, shapes))
         return AutoPolicy(found | {name: _candidate(draft, name) for name in names})
     for name, choices in known.items():

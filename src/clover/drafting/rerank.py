@@ -6,6 +6,7 @@ Shapes: B batch, K beam and children per node, C candidates, V the draft's vocab
 import torch
 
 from clover.drafting.base import DraftInput
+from clover.drafting.static import known_tokens
 from clover.drafting.top_k import best, compact, likeliest
 from clover.drafts import DraftModel
 from clover.drafts.vocabulary import target_tokens
@@ -24,7 +25,7 @@ class RerankDrafter:
     def __init__(self, draft: DraftModel, tree: RerankTree):
         self.max_depth = min(draft.max_depth, tree.depth, tree.budget)
         self.d2t = draft.session_tokens
-        self.beam = min(tree.beam, draft.target.vocab_size if self.d2t is None else len(self.d2t))
+        self.beam = min(tree.beam, known_tokens(draft))
         self.max_nodes = 1 + min(tree.budget, self.beam * (1 + (self.max_depth - 1) * self.beam))
         self.max_expanded = self.beam * (self.max_depth - 1)  # nodes that the draft runs at most
 

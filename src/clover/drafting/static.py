@@ -65,8 +65,7 @@ class StaticDrafter:
                 f"the tree is {shape.max_depth} deep but the draft goes down {draft.max_depth} depths at most; "
                 "give a shallower tree"
             )
-        known = draft.target.vocab_size if draft.d2t is None else len(draft.d2t)
-        widest = max(shape.ranks) + 1
+        known, widest = known_tokens(draft), max(shape.ranks) + 1
         if widest > known:
             raise UserError(
                 f"the tree looks at the {widest} best tokens of a node but the draft proposes from {known}; "
@@ -118,6 +117,17 @@ class ConfidentDrafter:
                 break
             output = session.advance(slots, tokens[-1])
         return TokenTree.from_shape(self._shapes[len(tokens) - 2], torch.cat(tokens, dim=1))
+
+
+def own_tree(draft: DraftModel) -> TreeShape:
+    """The draft's tree where the user names none: as deep as it goes, and no wider than the tokens that it knows."""
+    return draft.config.tree_shape.cut(draft.max_depth).narrow(known_tokens(draft))
+
+
+def known_tokens(draft: DraftModel) -> int:
+    """How many tokens a draft's sessions propose from, V; those that it copies count."""
+    tokens = draft.session_tokens
+    return draft.target.vocab_size if tokens is None else len(tokens)
 
 
 def levels_of(shape: TreeShape, device: torch.device) -> list[Level]:

@@ -75,6 +75,14 @@ class TreeShape:
         kept = sum(depth <= max_depth for depth in self.depths)
         return TreeShape(self.parents[:kept], self.ranks[:kept])
 
+    def narrow(self, choices: int) -> TreeShape:
+        """Return the tree without children that are not among the best `choices`, and what is below them.
+
+        >>> TreeShape.from_paths([[0], [1], [2], [0, 0], [2, 0]]).narrow(2).paths
+        ((), (0,), (1,), (0, 0))
+        """
+        return TreeShape.from_paths(path for path in self.paths[1:] if max(path) < choices)
+
     @cached_property
     def paths(self) -> tuple[tuple[int, ...], ...]:
         """The ranks that lead to each node; the root's path is empty.
