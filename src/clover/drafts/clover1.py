@@ -16,7 +16,7 @@ target: the decoder starts as the exact identity.
 The paper's loss (`--loss paper`; the default is distillation): cross-entropy with the data's tokens. The decay per
 head, which the paper leaves open, is that of Medusa.
 
-Shapes: H hidden.
+Shapes: B batch, A committed positions, P frontier nodes, H hidden.
 """
 
 from typing import Literal
@@ -139,11 +139,11 @@ class Clover1Draft(DraftModel):
         return self.augment.new_cache(batch_size, capacity)
 
     def read(self, hidden: Tensor, next_tokens: Tensor, cache: KVCache | None = None) -> Tensor:
-        """s_0."""
+        """s_0 [B, A, H] of the states h [B, A, H]; tokens Long [B, A] are not read."""
         return hidden if self.augment is None else self.augment(hidden, cache=cache)
 
     def step(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """s_i and o_i, i = depth + 1."""
+        """s_i and o_i, i = depth + 1, both [B, P, H], of s_{i-1} [B, P, H] and the tokens x_{t+i} Long [B, P]."""
         if self.connect is not None:
             states = self.connect(states, self.embed(tokens).to(states.dtype))
         return states, self.output_norm(self.heads[depth](states))

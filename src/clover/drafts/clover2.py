@@ -17,7 +17,7 @@ zero-mean noise (the authors' has a mean of 0.005, which adds a matrix of rank o
 The paper's loss (`--loss paper`; the default is its second term alone), with f the target's state there:
 Σ_i 0.7^i · (10 · SmoothL1(o_i, f) + softCE(softmax(W f), W o_i)).
 
-Shapes: H hidden, V vocabulary.
+Shapes: B batch, A committed positions, P frontier nodes, H hidden, V vocabulary.
 """
 
 import copy
@@ -131,12 +131,15 @@ class Clover2Draft(DraftModel):
         return self.augment.new_cache(batch_size, capacity)
 
     def read(self, hidden: Tensor, next_tokens: Tensor, cache: KVCache | None = None) -> Tensor:
-        """Norm1(Aug(u)), u = A1(h, E[x])."""
+        """Norm1(Aug(u)) [B, A, H], u = A1(h, E[x]), of the states h [B, A, H] and the tokens x Long [B, A]."""
         folded = self.fold(hidden, self.embed(next_tokens).to(hidden.dtype))
         return self.augment(folded, cache=cache)
 
     def step(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Head 1 reads the state as it is, which knows the token; later ones fold theirs in."""
+        """Return s and o of head depth + 1, both [B, P, H], of the s above [B, P, H] and the tokens Long [B, P].
+
+        Head 1 reads the state as it is, which knows the token; later ones fold theirs in.
+        """
         if depth == 0:
             return states, self.output_norm(self.first_projector(states))
         if self.token_table is not None and self.of_state is not None:

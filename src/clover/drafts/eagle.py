@@ -69,7 +69,10 @@ class EagleDraft(DraftModel):
         return self.run(hidden, next_tokens, cache)
 
     def step(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The first depth; deeper ones are further runs of the layer (`TreeSession`)."""
+        """Return o [B, N, H] twice, as the layer left it, because no norm follows; tokens Long [B, N] are not read.
+
+        Deeper in the tree `TreeSession` runs the layer before it.
+        """
         return states, states
 
     def run(

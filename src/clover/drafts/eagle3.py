@@ -200,7 +200,10 @@ class Eagle3Draft(DraftModel):
         return self.run(self._fused(hidden), next_tokens, cache, cache.positions(hidden.shape[1]), None)
 
     def step(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The first depth; deeper ones are further runs of the layer (`TreeSession`)."""
+        """Return a as the layer left it, and Norm(a), both [B, N, H]; tokens Long [B, N] are not read.
+
+        Deeper in the tree `TreeSession` runs the layer before it.
+        """
         return states, self.output_norm(states)
 
     def run(

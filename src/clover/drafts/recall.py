@@ -222,7 +222,9 @@ class RecallSession(FrontierSession):
     """A Clover-Recall draft in one running batch.
 
     Its cache holds what depends on committed positions alone: k and v; and as a second layer's keys the embeddings that
-    u looks back at, as its values the tokens themselves, in digits.
+    u looks back at, as its values the tokens themselves, in digits. That layer has the shape of the first, so it takes
+    2H of the 4H numbers per token, though of its keys only those of the two newest tokens are read, and of its values
+    three per token.
     """
 
     text: Text
