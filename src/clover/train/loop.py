@@ -155,9 +155,9 @@ class _Run:
         self.texts = texts if isinstance(texts, Texts) else SampleTexts(texts)
         self.held_out = held_out_of(self.texts, config.validation_share, self._max_length)
         self.batches = self._make_batches(config.seed, self._is_learnt)
-        if draft.d2t is not None:
+        if (size := draft.config.draft_vocab_size) is not None:
             self.counts = token_counts(self._learnt_first(), target.vocab_size)
-            draft.reduce_vocabulary(frequent_tokens(self.counts, len(draft.d2t)))
+            draft.reduce_vocabulary(frequent_tokens(self.counts, size))
         stored = None
         if isinstance(self.texts, FeatureStore):
             check_store(self.texts, target, draft)

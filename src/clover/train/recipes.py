@@ -11,7 +11,7 @@ from clover.assets import draft_place
 from clover.drafts import DraftModel, load_usable
 from clover.drafts.config import check_names, check_options
 from clover.drafts.loading import trainable_system
-from clover.drafts.vocabulary import check_size, default_size, frequent_tokens
+from clover.drafts.vocabulary import check_size, default_size
 from clover.errors import UserError
 from clover.target import TargetModel
 from clover.train.config import TrainConfig
@@ -66,7 +66,7 @@ def prepare(config: TrainConfig, target: TargetModel) -> tuple[TrainConfig, Draf
 def _trained(config: TrainConfig, name: str, target: TargetModel) -> DraftModel:
     """A trained draft to go on from, in float32 or the target's wider dtype.
 
-    It proposes from as many tokens as a new draft: its own and some others, until the texts decide.
+    It keeps every row of its lm_head: `draft_vocab_size` is how many tokens `train` leaves it, which the texts decide.
     """
     draft: Any = load_usable(draft_place(name), target)
     if draft.config.model_type != config.system:
@@ -80,12 +80,10 @@ def _trained(config: TrainConfig, name: str, target: TargetModel) -> DraftModel:
         elif known != value:
             raise UserError(f"{name} has {option} = {known!r}, and keeps it; {value!r} takes a new draft")
     draft.to(torch.promote_types(target.dtype, torch.float32))
-    if (size := draft.config.draft_vocab_size) is not None or draft.d2t is not None:
-        size = target.vocab_size if size is None else size
+    if draft.config.draft_vocab_size is None and draft.d2t is not None:
+        draft.config.draft_vocab_size = target.vocab_size
+    if (size := draft.config.draft_vocab_size) is not None:
         check_size(size, target.vocab_size)
-        first = torch.zeros(target.vocab_size, dtype=torch.long)
-        first[slice(None) if draft.d2t is None else draft.d2t.cpu()] = 1
-        draft.reduce_vocabulary(frequent_tokens(first, size))
     return draft
 
 
