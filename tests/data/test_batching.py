@@ -151,6 +151,32 @@ def test_a_text_from_which_nothing_is_learnt_is_neither_held_out_nor_left_alone(
     assert held is not None and sum(map(held, useful)) == 1 and not any(map(held, short))
 
 
+def test_a_share_that_cannot_be_measured_is_not_held_out_alone(samples: list[Sample]) -> None:
+    learnt = [one for one in samples if not held_out(0.02)(one)]
+    short = [Sample(torch.tensor([token, token]), torch.ones(2, dtype=torch.bool)) for token in range(300)]
+    short = [one for one in short if held_out(0.02)(one)]
+    assert short
+    held = held_out_of(SampleTexts([*short, *learnt]), 0.02, 40)
+    assert held is not None and sum(map(held, learnt)) == 1 and not any(map(held, short))
+
+
+def test_a_share_that_holds_all_that_can_be_learnt_is_not_held_out(samples: list[Sample]) -> None:
+    useful = [one for one in samples if held_out(0.02)(one)]
+    assert useful
+    assert held_out_of(SampleTexts([*useful, sample(2)]), 0.02, 40) is None
+
+
+def test_where_nothing_can_be_learnt_a_thousand_texts_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "_BLOCK_TEXTS", 10)
+    short = SampleTexts(
+        [Sample(torch.tensor([token]), torch.ones(1, dtype=torch.bool)) for token in range(200)]
+    )
+    tried: list[object] = []
+    monkeypatch.setattr(short, "encode", lambda texts: tried.extend(texts) or list(texts))
+    held_out_of(short, 0.5, 40)
+    assert len(tried) == 20
+
+
 def test_the_fingerprint_sees_tokens_and_masks(samples: list[Sample]) -> None:
     other = [Sample(samples[0].tokens, ~samples[0].loss_mask), *samples[1:]]
     prints = {fingerprint(s) for s in (samples, samples[1:], other)}

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -164,30 +165,36 @@ def held_out(share: float) -> Side:
 
 
 def held_out_of(texts: Texts, share: float, max_length: int) -> Side | None:
-    """Which of the texts are held out: a share of them, or one where the share holds none.
+    """Which of the texts are held out: a share of them, or one where the share holds none that can be measured.
 
     That one has the lowest hash of those that give a window of `max_length` tokens at most. None where nothing is to
-    be held out, or nothing would be left to learn.
+    be held out, or nothing would be left to learn. Of a side that gives nothing, a thousand texts are tried: learning
+    then says what is wrong with them.
     """
 
-    def loaded() -> Iterator[Record | Sample]:
-        return (text for text in map(texts.load, range(len(texts))) if text is not None)
+    def loaded(side: Side) -> Iterator[Record | Sample]:
+        return (text for text in map(texts.load, range(len(texts))) if text is not None and side(text))
+
+    def useful(text: Record | Sample | None) -> bool:
+        return text is not None and _gives_windows(texts, text, max_length)
 
     if not share:
         return None
     held = held_out(share)
-    if any(map(held, loaded())):
-        return None if all(map(held, loaded())) else held
+    for tried, text in enumerate(loaded(held)):
+        if tried == _BLOCK_TEXTS or useful(text):
+            others = islice(loaded(lambda text: not held(text)), _BLOCK_TEXTS)
+            return held if any(map(useful, others)) else None
     rows = {text.digest(): row for row in range(len(texts)) if (text := texts.load(row)) is not None}
-    useful = (digest for digest in sorted(rows) if _gives_windows(texts, rows[digest], max_length))
-    lowest, another = next(useful, None), next(useful, None)
+    found = (digest for digest in sorted(rows) if useful(texts.load(rows[digest])))
+    lowest, another = next(found, None), next(found, None)
     return None if another is None else lambda text: text.digest() == lowest
 
 
-def _gives_windows(texts: Texts, row: int, max_length: int) -> bool:
+def _gives_windows(texts: Texts, text: Record | Sample, max_length: int) -> bool:
     """Whether something can be learnt of a text."""
     try:
-        samples = texts.encode([text] if (text := texts.load(row)) is not None else [])
+        samples = texts.encode([text])
     except UserError:  # it cannot be used; if that is true of all, learning them says so
         return False
     return any(True for sample in samples for _ in windows(sample, max_length))

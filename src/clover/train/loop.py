@@ -326,10 +326,9 @@ class _Run:
             batches = list(
                 first_batches(self._make_batches(0, self.held_out).epoch(), self._validation_tokens())
             )
-        except UserError as error:  # too little was held out, for one; what is learnt must not be lost
+        except UserError as error:  # what is learnt must not be lost
             self.progress.log(
-                "no held-out text can be measured, perhaps as there are few texts; so the draft copies nothing and "
-                f"keeps its vocabulary: {error}"
+                f"no held-out text can be measured, so the draft's vocabulary and copies stay as they are: {error}"
             )
             return None
         measured = self.learner.measure(self.progress.each(batches))
