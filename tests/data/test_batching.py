@@ -82,6 +82,19 @@ def test_texts_are_loaded_block_by_block(samples: list[Sample], monkeypatch: pyt
     assert len(loaded) <= 20
 
 
+def test_what_an_epoch_has_read_first_is_not_read_again(
+    samples: list[Sample], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = []
+    load = SampleTexts.load
+    monkeypatch.setattr(SampleTexts, "load", lambda self, row: (loaded.append(row), load(self, row))[1])
+    monkeypatch.setattr(batching, "_BLOCK_TEXTS", 10)
+    batches = Batches(samples, 40, 200, seed=1)
+    first = next(batches.epoch())
+    assert next(batches).tokens.tolist() == first.tokens.tolist()
+    assert loaded.count(loaded[0]) == 1
+
+
 def test_a_side_takes_its_texts_alone(samples: list[Sample]) -> None:
     held = held_out(0.2)
     batches = Batches(samples, 100, 200, seed=0, side=held).epoch()

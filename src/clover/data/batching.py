@@ -126,7 +126,7 @@ class Batches:
         """All batches of one epoch: every window once."""
         text, found = 0, False
         while text < len(self.texts):
-            block = self._read(number, text)
+            block = self._begun(number, text).result()
             yield from block.batches
             text, found = block.following, found or bool(block.batches)
         if not found:
