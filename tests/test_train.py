@@ -160,6 +160,21 @@ def test_what_is_held_out_is_measured_for_a_share_of_what_was_learnt(
     assert least <= measured[0] <= most  # whole batches of at most 120
 
 
+def test_no_more_texts_are_read_to_measure_than_it_takes(config, target, samples, monkeypatch) -> None:
+    read: list[int] = []
+    read_block = SampleTexts.read_block
+
+    def counted(self: SampleTexts, *options: Any) -> Any:
+        read.append((block := read_block(self, *options))[1])
+        return block
+
+    monkeypatch.setattr(SampleTexts, "read_block", counted)
+    monkeypatch.setattr("clover.train.loop._VALIDATION_TOKENS", (60, 300))
+    many = 20 * samples
+    assert run(replace(config, max_steps=2), target, many).validation is not None
+    assert read[-1] < len(many) / 5
+
+
 @pytest.mark.parametrize("step_tokens", [None, 200])
 def test_an_interrupted_run_ends_on_the_same_bits(
     config, target, samples, step_tokens, monkeypatch, tmp_path

@@ -77,7 +77,8 @@ class Batches:
 
     UserError if no window holds a token to learn, or one holds a token that is not below `vocab_size`, if given.
     Windows are `max_length` tokens at most, at least 3; B · T is at most `batch_tokens` where a batch has more than
-    one. The seed decides the order. `side` says which of the texts are taken.
+    one. The seed decides the order. `side` says which of the texts are taken; `block_size` is how many characters
+    (tokens of samples) are read and sorted together.
     """
 
     def __init__(
@@ -88,12 +89,13 @@ class Batches:
         seed: int,
         side: Side = lambda _: True,
         vocab_size: int | None = None,
+        block_size: int = _BLOCK_SIZE,
     ):
         if max_length <= _FIRST_PREDICTED:
             raise UserError(f"max_length is {max_length}; it must be at least 3")
         self.texts = texts if isinstance(texts, Texts) else SampleTexts(texts)
         self.max_length, self.batch_tokens, self.seed, self.side = max_length, batch_tokens, seed, side
-        self.vocab_size = vocab_size
+        self.vocab_size, self.block_size = vocab_size, block_size
         self.position = Position()
         self._order = lru_cache(maxsize=2)(
             lambda epoch: torch.randperm(len(self.texts), generator=self._generator(epoch, -1))
@@ -150,7 +152,7 @@ class Batches:
 
     def _read(self, epoch: int, start: int) -> _Block:
         rows = self._order(epoch)[start:]
-        found, read = self.texts.read_block(rows, _BLOCK_TEXTS, _BLOCK_SIZE, self.side)
+        found, read = self.texts.read_block(rows, _BLOCK_TEXTS, self.block_size, self.side)
         cut = [window for sample in self.texts.encode(found) for window in windows(sample, self.max_length)]
         if self.vocab_size is not None:
             check_tokens(cut, self.vocab_size)

@@ -57,6 +57,7 @@ _FIRST_LINE_SECONDS = 3.0  # where there is no terminal
 _SCALE_BATCHES, _SCALE_TOKENS = 8, 64  # tokens of each
 _COUNTED_TOKENS = 2**18  # of which the most frequent are found, for a draft that proposes from a part of all
 _VALIDATION_TOKENS, _VALIDATION_SHARE = (2**11, 2**15), 1 / 16  # at least, at most; of what was learnt
+_CHARACTERS_PER_TOKEN = 8  # more than most texts have
 _FEW_DEPTHS = 2
 
 
@@ -154,7 +155,7 @@ class _Run:
         self.target_weights = weights_fingerprint(target)
         self.texts = texts if isinstance(texts, Texts) else SampleTexts(texts)
         self.held_out = held_out_of(self.texts, config.validation_share, self._max_length)
-        self.batches = self._make_batches(config.seed, self._is_learnt)
+        self.batches = self._make_batches(seed=config.seed, side=self._is_learnt)
         if (size := draft.config.draft_vocab_size) is not None:
             self.counts = token_counts(self._learnt_first(), target.vocab_size)
             draft.reduce_vocabulary(frequent_tokens(self.counts, size))
@@ -259,8 +260,9 @@ class _Run:
         write_json(folder / RECORD_FILE, record)
         shutil.copyfile(self.log.path, folder / LOG_FILE)
 
-    def _make_batches(self, seed: int, side: Side) -> Batches:
-        return Batches(self.texts, self._max_length, self._batch_tokens, seed, side, self.target.vocab_size)
+    def _make_batches(self, **options: Any) -> Batches:
+        vocab_size = self.target.vocab_size
+        return Batches(self.texts, self._max_length, self._batch_tokens, vocab_size=vocab_size, **options)
 
     def _is_learnt(self, text: Record | Sample) -> bool:
         return self.held_out is None or not self.held_out(text)
@@ -323,9 +325,7 @@ class _Run:
             return None
         self.progress.say("measuring on held-out texts")
         try:
-            batches = list(
-                first_batches(self._make_batches(0, self.held_out).epoch(), self._validation_tokens())
-            )
+            batches = list(self._held_out_batches(self.held_out))
         except UserError as error:  # what is learnt must not be lost
             self.progress.log(
                 f"no held-out text can be measured, so the draft's vocabulary and copies stay as they are: {error}"
@@ -347,9 +347,12 @@ class _Run:
         size = worthwhile_size(hits[order])
         self.draft.reduce_vocabulary(frequent_tokens(self.counts, size))
 
-    def _validation_tokens(self) -> int:
+    def _held_out_batches(self, side: Side) -> Iterator[Batch]:
+        """As many as are measured, in small blocks: few texts are held out, so a usual one could take all to fill."""
         least, most = _VALIDATION_TOKENS
-        return min(max(least, round(_VALIDATION_SHARE * self.tokens)), most)
+        tokens = min(max(least, round(_VALIDATION_SHARE * self.tokens)), most)
+        batches = self._make_batches(seed=0, side=side, block_size=_CHARACTERS_PER_TOKEN * tokens)
+        return first_batches(batches.epoch(), tokens)
 
     def _elapsed(self) -> float:
         return self.seconds + time.monotonic() - self.started
