@@ -78,6 +78,11 @@ def test_names_of_losses(tmp_path: Path) -> None:
         ("[measuring]\ntemperatures = [1e-7]\n", "measuring.temperatures.0: .*must be 0 .* or at least 1e-5"),
         ("[measuring]\nbatch_sizes = [0]\n", "measuring.batch_sizes.0 is 0"),
         ("[losses.mine]\nweight = 1\n", "losses.mine.weight is unknown"),
+        ("[losses.mine]\ndecay = -1\n", "losses.mine.decay is -1"),
+        (
+            "[losses.mine]\ndistillation_weight = 0\n",
+            "losses.mine: distillation_weight, .* are 0; one must be",
+        ),
         ("[measuring\n", "not valid TOML"),
         ("x = " + "[" * 100_000 + "\n", "not valid TOML: maximum recursion depth"),
         ("\n[" + "x." * 10_000 + "y]\n", "nested too deeply"),

@@ -2,11 +2,10 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator, with_config
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
 from clover.drafts import DraftModel
@@ -45,12 +44,6 @@ Each = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_each_once)]
 
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-@with_config(ConfigDict(extra="forbid"))
-@dataclass(frozen=True)
-class OwnLoss(LossConfig):
-    """A loss that the suite defines itself."""
 
 
 class TrainingText(_Table):
@@ -133,7 +126,7 @@ class Suite(_Table):
     target: str = EMBEDDED
     text: TrainingText = TrainingText()
     training: TrainingOptions = TrainingOptions()
-    losses: dict[str, OwnLoss] = {}
+    losses: dict[str, LossConfig] = {}
     systems: Annotated[tuple[System, ...], Field(min_length=1)]
     measuring: MeasuringOptions = MeasuringOptions()
     tasks: Annotated[tuple[SuiteTask, ...], Field(min_length=1)] = (SuiteTask(),)

@@ -10,12 +10,13 @@ from pydantic import Field, create_model
 from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 
 from clover.errors import UserError
-from clover.files import validated
+from clover.files import checked, validated
 from clover.target import TargetModel
 from clover.tree import CLOVER2_TREE, TreeShape
 
 Count = Annotated[int, Field(ge=1, le=64)]
 Paths = Annotated[list[list[int]], Field(max_length=1024)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Scale = Annotated[float, Field(gt=0, lt=1e6)]
 OneLayer = Literal["post_norm", "pre_norm"]  # hidden states that are H wide
 Start = Literal["fresh", "last_layer"]
@@ -23,9 +24,9 @@ _DType = Literal["float64", "float32", "bfloat16", "float16"]
 _TARGET_FIELDS = ("model_type", "hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads")
 
 
-@dataclass(frozen=True)
+@checked
 class LossConfig:
-    """Weights of the training loss, see `clover.losses`.
+    """Weights of the training loss, see `clover.losses`; UserError if one is impossible, or the first three are 0.
 
     Args:
         distillation_weight: of the soft cross-entropy against the target's distribution.
@@ -38,13 +39,19 @@ class LossConfig:
         relative: whether regression and noise are in units of the deviation of the target's post-norm states.
     """
 
-    distillation_weight: float = 1.0
-    regression_weight: float = 0.0
-    label_weight: float = 0.0
-    decay: float = 0.7
+    distillation_weight: NotNegative = 1.0
+    regression_weight: NotNegative = 0.0
+    label_weight: NotNegative = 0.0
+    decay: NotNegative = 0.7
     likely_tokens_only: bool = False
-    noise: float = 0.0
+    noise: NotNegative = 0.0
     relative: bool = True
+
+    def __post_init__(self) -> None:
+        if not (self.distillation_weight or self.regression_weight or self.label_weight):
+            raise ValueError(
+                "distillation_weight, regression_weight and label_weight are 0; one must be greater than 0"
+            )
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from clover.drafts import LossConfig
+from clover.drafts.config import NotNegative
 from clover.errors import UserError
 from clover.files import beside, checked
 
@@ -15,7 +16,6 @@ Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 # A step moves a weight by about the rate: above 100 nothing is learnt, and far above float32 overflows.
 Rate = Annotated[float, Field(gt=0, le=100)]
-NotNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 _MAY_CHANGE = (
     "output", "target", "data", "max_steps", "max_minutes", "epochs", "save_every_minutes", "writing_seconds",
@@ -77,11 +77,11 @@ class TrainConfig:
     clip: Positive | None = 1.0
     clip_value: Positive | None = None
     dtype: Literal["bfloat16", "float32"] | None = None
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     fit_vocabulary: bool = False
     validation_share: Share = 0.02
     save_every_minutes: NotNegative = 5.0
-    writing_seconds: float = 0.0
+    writing_seconds: NotNegative = 0.0
     loss: LossConfig = field(default_factory=LossConfig)
 
     @property
