@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 from clover.data.tasks import Task, encode_task, read_prompts, read_tasks, spread
 from clover.errors import UserError
@@ -188,6 +189,24 @@ def test_missing_files_and_directories_are_named(tmp_path: Path) -> None:
             list(read_tasks([tmp_path / name]))
     with pytest.raises(UserError, match="is a directory"):
         list(read_tasks([tmp_path]))
+
+
+@pytest.mark.parametrize(
+    ("added", "opening"), [("<s> $A", [0]), ("<s> $A </s>", [0]), ("$A </s>", []), ("$A", [])]
+)
+def test_what_stands_before_every_text_comes_first_and_what_stands_behind_it_does_not(
+    added: str, opening: list[int]
+) -> None:
+    tokenizer = make_tokenizer()
+    bare = tokenizer("the cat sat", add_special_tokens=False)["input_ids"]
+    special = [("<s>", 0), ("</s>", 1)]
+    inner = tokenizer.backend_tokenizer
+    inner.post_processor = TemplateProcessing(single=added, special_tokens=special)
+    assert encode_task(Task("a", "here", text="the cat sat"), tokenizer).tokens == (*opening, *bare)
+    assert encode_task(Task("a", "here", text="the cat sat", window=(0, 2)), tokenizer).tokens == (
+        *opening,
+        *bare[:2],
+    )
 
 
 def test_a_prompt_without_tokens_is_refused() -> None:

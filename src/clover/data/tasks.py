@@ -151,8 +151,8 @@ def _encode_plain(text: str, window: Window, tokenizer: Any) -> list[int]:
     """Tokens of the window, after what the tokenizer puts before every text."""
     whole = list(tokenizer(text, verbose=False)["input_ids"])
     bare = list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-    opening = whole[: len(whole) - len(bare)] if whole[len(whole) - len(bare) :] == bare else []
-    return opening + bare[slice(*window)]
+    places = (at for at in range(len(whole) - len(bare), 0, -1) if whole[at : at + len(bare)] == bare)
+    return whole[: next(places, 0)] + bare[slice(*window)]
 
 
 def _read_file(path: Path, prompt_tokens: int) -> Iterator[Task]:
