@@ -151,3 +151,8 @@ def test_long_texts_are_read_a_few_at_a_time(files: list[Path], monkeypatch: pyt
     monkeypatch.setattr(texts, "encode_records", watched)
     assert len(list(FileTexts(files, make_tokenizer(CHATML)))) == 50
     assert max(sizes) < 60
+
+
+def test_no_files_are_refused() -> None:
+    with pytest.raises(UserError, match="there are no texts; name at least one file"):
+        FileTexts([], make_tokenizer(CHATML))

@@ -95,8 +95,8 @@ class FileTexts(Texts):
     """The records of files (see `clover.data.formats`) as training texts.
 
     A thousand records of each file are looked at beforehand. What cannot be used later on, and what `parse_record` or
-    `encode_records` refuses, is left out and kept in `problems`. UserError if a file cannot be read or understood; from
-    `encode`, if none of the first tokens is to be learnt.
+    `encode_records` refuses, is left out and kept in `problems`. UserError if there is no file, or one that cannot be
+    read or understood; from `encode`, if none of the first tokens is to be learnt.
 
     Args:
         eos_token_ids: the tokens on which the target stops; the tokenizer's own end-of-text token always counts.
@@ -116,7 +116,8 @@ class FileTexts(Texts):
         self.vocab_size = vocab_size
         self.problems: dict[str, str] = {}
         self._checked = False
-        names = list(map(Path, paths))
+        if not (names := list(map(Path, paths))):
+            raise UserError("there are no texts; name at least one file")
         self._files = []
         for name in names:
             self._files.append(rows := open_rows(name))
@@ -129,7 +130,7 @@ class FileTexts(Texts):
         self.fingerprint = _hash(repr(options).encode(), *map(_probe, names)).hex()
 
     def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
+        return self._ends[-1]
 
     def __iter__(self) -> Iterator[Sample]:
         """All samples in the order of the files, tokenized as they are asked for.
