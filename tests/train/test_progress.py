@@ -41,3 +41,10 @@ def test_a_fresh_log_starts_empty(tmp_path: Path) -> None:
     path.write_text('{"step": 1}\n')
     Log(path, 0).write({"step": 2})
     assert path.read_text() == '{"step": 2}\n'
+
+
+def test_a_log_that_goes_on_keeps_what_its_checkpoint_has_seen(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 2, "validation": {"loss": 1.0}}\n{"step": 3}\n{"ste')
+    Log(path, 2)
+    assert path.read_text() == '{"step": 1}\n{"step": 2}\n'

@@ -1,6 +1,7 @@
 """What a run leaves while it goes on: a log of one JSON object per line; and the signals that stop it."""
 
 import json
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -20,12 +21,15 @@ def describe(entry: dict[str, Any]) -> str:
 
 
 class Log:
-    """A file of JSON lines. A resumed run first drops what an interrupted one wrote after its checkpoint."""
+    """A file of JSON lines. A resumed run first drops what an interrupted one wrote after its checkpoint.
+
+    That is a line of a later step, or one of the validation, which comes last.
+    """
 
     def __init__(self, path: Path, step: int):
         self.path = path
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-        write_text(path, "".join(line for line in lines if _step_of(line) <= step))
+        write_text(path, "".join(line for line in lines if _learnt_until(line) <= step))
 
     def write(self, entry: dict[str, Any]) -> None:
         """Append an entry."""
@@ -33,11 +37,13 @@ class Log:
             file.write(json.dumps(entry) + "\n")
 
 
-def _step_of(line: str) -> float:
+def _learnt_until(line: str) -> float:
+    """The step of a line; infinity for one of the validation, or half a line."""
     try:
-        return json.loads(line)["step"]
+        entry = json.loads(line)
+        return math.inf if "validation" in entry else entry["step"]
     except (ValueError, KeyError, TypeError):
-        return float("inf")  # half a line
+        return math.inf
 
 
 @contextmanager
