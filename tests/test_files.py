@@ -14,6 +14,7 @@ from clover.files import (
     alone_in,
     alone_with,
     beside,
+    check_output_directory,
     check_output_file,
     output_directory,
     output_file,
@@ -171,6 +172,15 @@ def test_read_only_parent_is_explained(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(UserError, match="permission denied"), output_directory(tmp_path / "draft"):
         pytest.fail("the block must not run")
+
+
+@needs_permissions
+def test_what_cannot_be_replaced_behind_a_link_is_said_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "closed" / "draft").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "closed" / "draft")
+    (tmp_path / "closed").chmod(0o500)
+    with pytest.raises(UserError, match="cannot write .*closed/draft: permission denied"):
+        check_output_directory(tmp_path / "link")
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])

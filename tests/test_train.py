@@ -203,11 +203,14 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
     run(config, target, samples)
 
     def die() -> None:
+        found.extend(sorted(path.name for path in tmp_path.iterdir()))
         raise KeyboardInterrupt
 
+    found: list[str] = []
     stop_after(monkeypatch, 5, die)
     with pytest.raises(KeyboardInterrupt):
         run(other, target, samples)
+    assert found == ["draft", "other.training"]  # all that a SIGKILL would leave
     log = other.work_directory / "log.jsonl"
     log.write_text(log.read_text() + '{"step": 6, "loss": 1.0}\n{"st')
     assert run(other, target, samples, resume=True).steps == 8

@@ -38,7 +38,7 @@ def output_directory(path: str | os.PathLike[str], overwrite: bool = False) -> I
     With `overwrite`, files that `path` holds stay until the new ones are whole. A link to a directory stays, and the
     directory is written. UserError as `check_output_directory` says, or if the directory cannot be written.
     """
-    final = Path(path).resolve() if Path(path).is_dir() else Path(os.path.abspath(path))
+    final = _behind_link(path)
     check_output_directory(final, overwrite)
     temporary = _hidden_beside(final, "partial")
     with written(final):
@@ -88,10 +88,10 @@ def output_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 def check_output_directory(path: str | os.PathLike[str], overwrite: bool = False) -> None:
     """Say before the work what `output_directory` would say after it.
 
-    UserError if `path` is a file, a mount point or the current directory or above it, or holds files and `overwrite` is
-    off; the lock that a killed process leaves is not counted.
+    UserError if `path` is a file, a mount point or the current directory or above it, stands where nothing can be
+    written, or holds files and `overwrite` is off; the lock that a killed process leaves is not counted.
     """
-    path = Path(os.path.abspath(path))
+    path = _behind_link(path)
     if Path.cwd().is_relative_to(path.resolve()):
         raise UserError("the current directory cannot be replaced; choose another directory")
     if os.path.ismount(path):
@@ -101,6 +101,12 @@ def check_output_directory(path: str | os.PathLike[str], overwrite: bool = False
             raise UserError(f"{path} exists and is not a directory; choose another name")
     elif not overwrite and any(one.name != LOCK for one in path.iterdir()):
         raise UserError(f"{path} already exists and is not empty; choose another directory or overwrite it")
+    elif not os.access(path.parent, os.W_OK):
+        raise UserError(f"cannot write {path}: permission denied")
+
+
+def _behind_link(path: str | os.PathLike[str]) -> Path:
+    return Path(path).resolve() if Path(path).is_dir() else Path(os.path.abspath(path))
 
 
 def beside(path: Path, ending: str) -> Path:

@@ -34,7 +34,7 @@ from clover.drafts import DraftModel
 from clover.drafts.vocabulary import frequent_tokens, worthwhile_size
 from clover.errors import UserError
 from clover.features import FeatureStore, check_store, hidden_scale
-from clover.files import alone_in, output_directory, validated, write_json
+from clover.files import alone_in, check_output_directory, output_directory, validated, write_json
 from clover.losses import HeadMetrics
 from clover.report.progress import Progress
 from clover.report.provenance import Provenance
@@ -108,35 +108,22 @@ def train(
     if not draft.trainable:
         raise UserError(f"{draft.config.model_type} has no weights to train; use it as it is")
     check_unfinished(config, resume, overwrite)
-    try:
-        with (
-            alone_in(config.work_directory),
-            output_directory(config.output, overwrite) as folder,
-            Progress(console, _FIRST_LINE_SECONDS) as progress,
-        ):
-            progress.say("looking at the texts")
-            run = _Run(config, target, texts, draft, progress)
-            if resume:
-                run.restore()
-            else:
-                run.start()
-                clear(config)
-            result = run.go()
-            if not result.finished:
-                raise _Stopped(result)
+    check_output_directory(config.output, overwrite)
+    with alone_in(config.work_directory), Progress(console, _FIRST_LINE_SECONDS) as progress:
+        progress.say("looking at the texts")
+        run = _Run(config, target, texts, draft, progress)
+        if resume:
+            run.restore()
+        else:
+            run.start()
+            clear(config)
+        result = run.go()
+        if not result.finished:
+            return result
+        with output_directory(config.output, overwrite) as folder:
             run.write(folder, result)
-    except _Stopped as stopped:
-        return stopped.result
     clear(config)
     return result
-
-
-class _Stopped(Exception):
-    """Keeps an unfinished draft from taking the name of the output."""
-
-    def __init__(self, result: TrainResult):
-        super().__init__()
-        self.result = result
 
 
 class _Run:
