@@ -149,10 +149,10 @@ def head_losses(
     size = len(heads.d2t) if heads.d2t is not None else heads.target(hidden[:1]).shape[-1]
     wanted_of = _wanted_of_all if gradients is None or size < _LARGE else _wanted_of_some
     for part in torch.arange(len(targets), device=device).split(_chunk_rows(size * depth, device)):
-        rows, places = targets[part], (every, read[part])
+        at, places = targets[part], (every, read[part])
         states = flat[places].requires_grad_(gradients is not None)
-        wanted = wanted_of(hidden[rows], tokens.flatten()[rows + 1], heads)
-        values = _values(heads.draft(states, wanted.rows), states, hidden[rows], wanted, unit)
+        wanted = wanted_of(hidden[at], tokens.flatten()[at + 1], heads)
+        values = _values(heads.draft(states, wanted.rows), states, hidden[at], wanted, unit)
         sums += torch.stack([(value.detach() * counted[part]).sum(0) for value in values])
         if gradients is not None:
             loss = (_mixed(values, config) * weights * counted[part]).sum()
@@ -192,18 +192,18 @@ def likely_tokens(hidden_target: Tensor, tokens: Tensor, logits_fn: LogitsFn) ->
 def _find_positions(mask: Tensor, likely: Tensor | None, depth: int) -> tuple[Tensor, Tensor, Tensor]:
     """Every s (1 <= s) whose next token is learnt; head i reads it at t = s − 1 − i, if that is in the text.
 
-    Returns s and t as rows of B · T, Long [R] and Long [R, D], and which of the pairs count, Bool [R, D].
+    Returns s and t, counted over B · T, as Long [R] and Long [R, D], and which of the pairs count, Bool [R, D].
     """
     learnt = mask.clone()
     learnt[:, :2] = False
-    rows, following = learnt.nonzero(as_tuple=True)
+    text, following = learnt.nonzero(as_tuple=True)
     target = following - 1
     output = target[:, None] - 1 - torch.arange(depth, device=target.device)
     counted = output >= 0
     if likely is not None:
-        forced = torch.stack([likely[rows, (target - head).clamp_min(0)] for head in range(depth)], dim=1)
+        forced = torch.stack([likely[text, (target - head).clamp_min(0)] for head in range(depth)], dim=1)
         counted &= forced.cumprod(1).bool()
-    first = rows * mask.shape[1]
+    first = text * mask.shape[1]
     return first + target, first[:, None] + output.clamp_min(0), counted
 
 
