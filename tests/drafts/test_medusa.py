@@ -99,6 +99,17 @@ def test_the_loss_reaches_heads_and_lm_heads_alike() -> None:
         torch.testing.assert_close(found[name], weight.grad, msg=name)
 
 
+@pytest.mark.parametrize("heads", [1, 2])
+def test_logits_of_the_first_heads_take_no_other_lm_head(heads: int) -> None:
+    _, draft = make(MedusaDraft)
+    assert draft.lm_heads is not None and len(draft.lm_heads) > 2
+    with torch.no_grad():
+        draft.lm_heads.add_(torch.randn_like(draft.lm_heads))
+    outputs = torch.randn(7, heads, draft.lm_heads.shape[-1], dtype=draft.lm_heads.dtype)
+    one_by_one = torch.stack([draft.logits(outputs[:, head], head) for head in range(heads)], dim=1)
+    torch.testing.assert_close(draft.train_logits(outputs), one_by_one)
+
+
 def test_its_own_loss_is_that_of_labels() -> None:
     assert MedusaDraft.paper_loss == LossConfig(distillation_weight=0.0, label_weight=1.0, decay=0.8)
     assert isinstance(make(MedusaDraft)[1].lm_heads, nn.Parameter)

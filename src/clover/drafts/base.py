@@ -234,7 +234,7 @@ class DraftModel(PreTrainedModel):
         return torch.stack(outputs)
 
     def train_logits(self, outputs: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Logits [..., D, S] of outputs [..., D, H], through the target's frozen lm_head or the draft's own.
+        """Logits [..., D, S] of outputs [..., D, H] of the first D heads, by the target's frozen lm_head or an own one.
 
         Of the lm_head's rows Long [S] only; None for all.
         """

@@ -70,7 +70,8 @@ class MedusaDraft(DraftModel):
     def train_logits(self, outputs: Tensor, rows: Tensor | None = None) -> Tensor:
         if self.lm_heads is None:
             return super().train_logits(outputs, rows)
-        heads = self.lm_heads if rows is None else self.lm_heads[:, rows]
+        heads = self.lm_heads[: outputs.shape[-2]]
+        heads = heads if rows is None else heads[:, rows]
         return self._scaled(torch.einsum("...dh,dvh->...dv", outputs, heads), rows)
 
     def _scaled(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
