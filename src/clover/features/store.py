@@ -165,7 +165,8 @@ class FeatureStore(Texts):
 class _OpenShard:
     """A shard and where its windows begin; its states are read from the disk as they are needed.
 
-    Only then is the file compared with its hash: of a large store that would take minutes before the first step.
+    Only then is the file compared with its hash: of a large store that would take minutes before the first step. So
+    half a CPU second per 256 MiB counts as time of the training, most of it in the first steps, which read all shards.
 
     Args:
         names: of the states that it must hold.
