@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from random import Random
 from types import SimpleNamespace
@@ -82,6 +83,14 @@ class OracleSession:
         self.rows[row], self.lengths[row] = self.rows[-1], self.lengths[-1]
         self.rows.pop()
         self.lengths.pop()
+
+    @contextmanager
+    def first_rows(self, rows: int) -> Iterator[None]:
+        aside, lengths = self.rows[rows:], self.lengths[rows:]
+        del self.rows[rows:], self.lengths[rows:]
+        yield
+        self.rows += aside
+        self.lengths += lengths
 
     def crop(self, lengths: list[int]) -> None:
         self.lengths = list(lengths)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -61,6 +62,13 @@ class ScriptedSession:
     def drop(self, row: int) -> None:
         self.texts[row] = self.texts[-1]
         self.texts.pop()
+
+    @contextmanager
+    def first_rows(self, rows: int) -> Iterator[None]:
+        aside = self.texts[rows:]
+        del self.texts[rows:]
+        yield
+        self.texts += aside
 
     def crop(self, lengths: list[int]) -> None:
         self.texts = [text[:length] for text, length in zip(self.texts, lengths)]

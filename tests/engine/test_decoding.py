@@ -189,6 +189,34 @@ def test_prompts_that_have_ended_are_not_run_on(target: TargetModel, monkeypatch
         assert [one.tokens for one in found] == [run(Engine(target), [one])[0].tokens for one in requests]
 
 
+@pytest.mark.parametrize("system", ["clover2", "eagle3", "lookup", "recall"])
+def test_the_draft_runs_no_prompt_that_has_ended(
+    target: TargetModel, system: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its chunks have the shapes of the target's, and it drafts what it does for each prompt alone."""
+    engine, committed = engine_of(target, system, "chain:3"), list[tuple[int, ...]]()
+    requests = [Request(tuple(3 + i % 7 for i in range(n)), 9, eos=()) for n in (6, 30, 21, 1, 20)]
+    alone = [run(engine, [one])[0].acceptance for one in requests]
+    assert engine.draft is not None
+    session = type(engine.draft.new_session(1, 1))
+    commit = session.commit
+
+    def noted(self: Any, hidden: Tensor, next_tokens: Tensor, counts: list[int]) -> Tensor:
+        committed.append(tuple(next_tokens.shape))
+        return commit(self, hidden, next_tokens, counts)
+
+    monkeypatch.setattr(session, "commit", noted)
+    decoding, watched = engine.open(5), Watched(target, monkeypatch)
+    for request in requests:
+        decoding.add(request)
+    while not decoding.running:
+        decoding.step()
+    assert committed[:-1] == watched.shapes[:-1], "all but the decoding step"
+    assert committed[-2][0] == 1
+    found = {event.index: event.generation.acceptance for event in drain(decoding) if event.generation}
+    assert [found[i] for i in range(len(requests))] == alone
+
+
 def test_a_bad_request_is_refused_alone_and_at_once(
     target: TargetModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ Also what all trees that are grown anew at every step share: where positions end
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -72,6 +73,9 @@ class TableDraft:
 
     def drop(self, row: int) -> None:
         """There is nothing to drop."""
+
+    def first_rows(self, rows: int) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 def engine_of(target: TargetModel, tree: Tree, factor: float = 1.0) -> Engine:

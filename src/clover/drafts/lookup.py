@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -107,6 +109,14 @@ class LookupSession:
     def fill_row(self, row: int, other: LookupSession, length: int) -> None:
         self.rows[row] = copy.deepcopy(other.rows[0])
         self.rows[row].crop(length)
+
+    @contextmanager
+    def first_rows(self, rows: int) -> Iterator[None]:
+        aside, self.rows = self.rows[rows:], self.rows[:rows]
+        try:
+            yield
+        finally:
+            self.rows += aside
 
     def _logits(self, nodes: int) -> Tensor:
         """[B, P, V] for the paths of the frontier; 0 for tokens that followed nowhere."""

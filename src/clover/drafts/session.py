@@ -6,6 +6,7 @@ H hidden, W width of the hidden states that are read, V vocabulary.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
@@ -62,6 +63,10 @@ class DraftSession(Protocol):
 
     def fill_row(self, row: int, other: Self, length: int) -> None:
         """Take the first committed positions of another session's only sequence for those of an empty one."""
+
+    def first_rows(self, rows: int) -> AbstractContextManager[None]:
+        """Hold no other sequences inside the block: the others have no part in its commits."""
+        ...
 
 
 class FrontierSession:
@@ -124,6 +129,9 @@ class FrontierSession:
 
     def fill_row(self, row: int, other: FrontierSession, length: int) -> None:
         self.cache.fill_row(row, other.cache, length)
+
+    def first_rows(self, rows: int) -> AbstractContextManager[None]:
+        return self.cache.first_rows(rows)
 
     def _logits(self, parents: Tensor, tokens: Tensor) -> Tensor:
         """[B, P, V] after tokens Long [B, P]; of drafts that do not hear them, one row of logits serves all nodes."""

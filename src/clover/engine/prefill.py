@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
-from torch.nn.functional import pad
 
 from clover.engine.batch import Batch
 from clover.target import TargetModel
@@ -45,8 +44,9 @@ def padded_size(left: Sequence[int], most: int, padding: int) -> int:
 class Prefill:
     """Runs all prompts of a batch but for their last tokens, chunk by chunk.
 
-    A prompt that has ended has no part in later chunks. The draft takes in all but each prompt's last position, so that
-    every sequence has exactly one left for it when decoding starts; none if its prompt is a single token.
+    A prompt that has ended has no part in later chunks, neither in the target nor in the draft. The draft takes in all
+    but each prompt's last position, so that every sequence has exactly one left for it when decoding starts; none if
+    its prompt is a single token.
 
     Args:
         batch: sequences that have not run yet; those with most of their prompt left come first.
@@ -73,14 +73,15 @@ class Prefill:
         device = batch.root.device
         most = chunk_size(self._chunk, rows, max(one.prefilled for one in batch.sequences))
         size = padded_size(left, most, _PADDING[device.type])
-        text = [one.request.prompt[one.prefilled : one.prefilled + size + 1] for one in batch.sequences]
+        running = batch.sequences[:rows]
+        text = [one.request.prompt[one.prefilled : one.prefilled + size + 1] for one in running]
         tokens = torch.tensor([[*part, *[0] * (size + 1 - len(part))] for part in text], device=device)
         with batch.cache.first_rows(rows):
             # padding may reach beyond the last position that the target knows
             positions = batch.cache.positions(size).clamp(max=self._target.longest_run - 1)
             batch.cache.begin(size)
             hidden = self._target.forward(
-                tokens[:rows, :-1], positions, batch.cache, None, self._hidden_state
+                tokens[:, :-1], positions, batch.cache, None, self._hidden_state
             ).read
             batch.cache.commit([min(count, size) for count in left[:rows]])
         for one in batch.sequences:
@@ -89,5 +90,6 @@ class Prefill:
             for row, count in enumerate(left):
                 if 0 < count <= size:
                     batch.pending.put(row, hidden[row, count - 1])
-            hidden = pad(hidden, (0, 0, 0, 0, 0, len(left) - rows))
-            batch.session.commit(hidden, tokens[:, 1:], [min(max(count - 1, 0), size) for count in left])
+            with batch.session.first_rows(rows):
+                counts = [min(max(count - 1, 0), size) for count in left[:rows]]
+                batch.session.commit(hidden, tokens[:, 1:], counts)
