@@ -105,6 +105,14 @@ def test_gumbel_numbers_have_their_distribution() -> None:
     assert kstest(draws.double().numpy(), "gumbel_r").pvalue > FALSE_ALARM_RATE
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_gumbel_numbers_are_float32_on_every_device(device: str) -> None:
+    draws = gumbels(
+        torch.zeros(2, 1, dtype=torch.long, device=device), PURPOSE, torch.arange(5, device=device)
+    )
+    assert draws.dtype == torch.float32 and draws.shape == (2, 5)
+
+
 def test_the_largest_numbers_of_a_vocabulary_are_not_coarse() -> None:
     """Those that win among 131,072 tokens: numbers u of 24 bits would leave them 4,096 values."""
     draws = gumbels(torch.tensor([5]), PURPOSE, torch.arange(1 << 22))

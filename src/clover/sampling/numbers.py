@@ -41,7 +41,7 @@ def gumbels(seeds: Tensor, *counters: Tensor | int) -> Tensor:
     for counter in counters:
         state = _mixed(state) + _scaled(counter)
     if state.device.type != "cpu":
-        return _gumbel(state)
+        return _gumbel(state).float()
     numbers = torch.empty(state.shape)
     for block, into in zip(state.reshape(-1).split(_BLOCK), numbers.view(-1).split(_BLOCK), strict=True):
         into.copy_(_gumbel(block))
@@ -49,7 +49,7 @@ def gumbels(seeds: Tensor, *counters: Tensor | int) -> Tensor:
 
 
 def _gumbel(state: Tensor) -> Tensor:
-    """From states before their last mixing, which changes them."""
+    """Float64 numbers, from states before their last mixing, which changes them."""
     return _uniform(_mixed(state)).log_().neg_().log_().neg_()
 
 
