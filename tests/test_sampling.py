@@ -18,6 +18,7 @@ from transformers import (
 from clover.errors import UserError
 from clover.sampling import Sampler, SamplingParams
 from clover.sampling.numbers import gumbels
+from clover.sampling.warpers import Warpers
 from clover.tree import CLOVER2_TREE, TokenTree, TreeShape
 
 ALL = SamplingParams(
@@ -225,6 +226,24 @@ def test_numbers_belong_to_the_seed_and_the_position():
     by_depth = dict(zip(shape.depths, choices[0], strict=True))
     assert [by_depth[depth] for depth in shape.depths] == choices[0]
     assert len(set(by_depth.values())) == 4
+
+
+def test_the_last_node_alone_costs_no_work_for_others(monkeypatch):
+    params = [
+        SamplingParams(temperature=0.8, top_p=0.9, repetition_penalty=1.3, frequency_penalty=0.2, seed=1)
+    ]
+    sampler, logits, tree, _ = case(params, shape=TreeShape.chain(4))
+    expected, widths, warp = sampler.target_probs(logits, tree), [], Warpers.warp
+    monkeypatch.setattr(
+        Warpers, "warp", lambda self, scores: widths.append(scores.shape[1]) or warp(self, scores)
+    )
+    assert torch.equal(sampler.last_probs(logits, tree), expected[:, -1]) and widths == [1]
+
+
+def test_no_most_probable_token_is_looked_for_where_all_sample(monkeypatch):
+    sampler, logits, tree, _ = case([SamplingParams(temperature=0.8)])
+    monkeypatch.setattr("clover.sampling.sampler.most_probable", lambda scores: 1 / 0)
+    assert sampler.target_probs(logits, tree).shape == logits.shape
 
 
 def test_committed_tokens_count_as_text_and_their_padding_does_not():

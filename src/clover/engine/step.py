@@ -98,7 +98,7 @@ def _probs_after(sampler: Sampler, logits: Tensor, tree: TokenTree, paths: Tenso
     shape = TreeShape.chain(paths.shape[1] - 1) if paths.shape[1] > 1 else TreeShape()
     chain = TokenTree.from_shape(shape, tree.tokens.gather(1, paths))
     on_path = logits.gather(1, paths.unsqueeze(2).expand(-1, -1, logits.shape[2]))
-    return sampler.target_probs(on_path.double(), chain)[:, -1]
+    return sampler.last_probs(on_path.double(), chain)
 
 
 def to_host(verified: Verified, tree: TokenTree) -> list[SequenceStep]:

@@ -144,11 +144,20 @@ class Sampler:
 
     def target_probs(self, logits: Tensor, tree: TokenTree) -> Tensor:
         """The distribution that `choose` draws from, [B, N, V] in float32 or float64; one-hot for greedy sequences."""
-        scores = self._scores(logits, tree)
+        return self._probs(self._scores(logits, tree))
+
+    def last_probs(self, logits: Tensor, tree: TokenTree) -> Tensor:
+        """What `target_probs` gives for the last node, [B, V], without the work for the others."""
+        return self._probs(self._scores(logits, tree)[:, -1:])[:, 0]
+
+    def _probs(self, scores: Tensor) -> Tensor:
+        """The distributions [B, N, V] by the scores of `_scores`."""
         warped, tokens = self._warpers.warp(scores)
         if tokens is not None:
             warped = torch.full_like(scores, -torch.inf).scatter(-1, tokens, warped)
         probs = warped.softmax(-1)
+        if not self._any_greedy:
+            return probs
         one_hot = torch.zeros_like(scores).scatter(-1, most_probable(scores).unsqueeze(-1), 1.0)
         return torch.where(self._greedy.unsqueeze(-1), one_hot, probs)
 
