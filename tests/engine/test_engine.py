@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -89,6 +91,24 @@ def test_bad_requests_are_refused_before_anything_runs(target: TargetModel) -> N
     with pytest.raises(UserError, match="stop string"):
         Request((3,), 5, stop=("",))
     assert list(engine.run([])) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"logprobs": -1}, "logprobs is -1"),
+        ({"logprobs": 2.5}, "logprobs is 2.5"),
+        ({"eos": 5}, "eos"),
+        ({"eos": 0}, "eos"),
+        ({"eos": ("a",)}, "eos"),
+        ({"prompt": (1.5, 2)}, "prompt"),
+        ({"prompt": ("a",)}, "prompt"),
+    ],
+)
+def test_what_would_fail_inside_a_step_is_refused_before(wrong: dict[str, Any], named: str) -> None:
+    """There it would end the requests that run beside it."""
+    with pytest.raises(UserError, match=named):
+        Request(**({"prompt": (3, 4)} | wrong))
 
 
 def test_a_tree_deeper_than_the_draft_is_refused(target: TargetModel, draft: RecallDraft) -> None:

@@ -1,6 +1,8 @@
 """What goes into the engine and what comes out of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Literal
 
 from clover.errors import UserError
@@ -38,6 +40,11 @@ class Request:
             raise UserError("the prompt is empty; give at least one token")
         if not isinstance(self.max_new_tokens, int) or self.max_new_tokens < 1:
             raise UserError(f"max_new_tokens is {self.max_new_tokens!r}; it must be a whole number from 1 on")
+        if self.logprobs is not None and not (isinstance(self.logprobs, int) and self.logprobs >= 0):
+            raise UserError(f"logprobs is {self.logprobs!r}; it must be None or a whole number from 0 on")
+        for name, tokens in (("the prompt", self.prompt), ("eos", () if self.eos is None else self.eos)):
+            if not isinstance(tokens, Sequence) or not all(isinstance(token, Integral) for token in tokens):
+                raise UserError(f"{name} does not consist of whole numbers; give a tuple of token ids")
         for text in self.stop:
             if not isinstance(text, str):
                 raise UserError(f"a stop string is {text!r}; give strings")
