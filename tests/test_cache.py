@@ -172,6 +172,36 @@ def test_drop_moves_the_last_row_and_crop_shortens() -> None:
     assert cache.batch_size == 0 and cache.length == 0 and cache.uniform
 
 
+def test_one_long_text_does_not_widen_the_rows_for_good() -> None:
+    cache, other = small_cache(2), small_cache(1)
+    write(cache, 3)
+    cache.commit([3, 1])
+    write(other, 1500, label=50.0)
+    other.commit([1500])
+    cache.insert(other)
+    assert cache.capacity == 1500
+    cache.drop(0)
+    assert cache.capacity == 1500, "the long one is still there"
+    cache.drop(0)
+    assert cache.capacity == cache.storage[1].shape[3] == 512 and texts_in(cache) == [[100]]
+    write(cache, 2, label=7.0)
+    cache.commit([2])
+    assert texts_in(cache) == [[100, 7, 8]]
+
+
+def test_slots_stay_while_they_are_few_or_there_is_no_text_or_their_number_is_fixed() -> None:
+    for capacity, tokens, fixed in ((1024, 1, False), (4096, 0, False), (4096, 1024, False), (4096, 1, True)):
+        cache = small_cache(2, capacity=capacity)
+        if fixed:
+            cache.begin_fixed(1, 1)
+        if tokens:
+            write(cache, tokens)
+            cache.commit([tokens] * 2)
+        place = cache.keys.data_ptr()
+        cache.drop(0)
+        assert cache.capacity == capacity and cache.keys.data_ptr() == place
+
+
 def test_the_first_rows_run_alone_and_the_others_keep_their_text() -> None:
     cache = small_cache(capacity=4)
     write(cache, 3)

@@ -19,9 +19,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import Cache
 
-from clover.storage import enlarged, fixed_capacity, gathered, on_device, power_of_two, zeros
+from clover.storage import fixed_capacity, gathered, on_device, power_of_two, resized, zeros
 
 KVShape = tuple[int, int, int, int]  # L, Hkv, Dk, Dv
+_SHORT = 256  # slots: so few in each row are not worth a copy
 _MOST_ADDED = 1024  # slots that growth adds at once, at most: what is not needed stays small
 
 
@@ -62,7 +63,7 @@ class KVCache(Cache):
         start = self.length + after
         end = start + num_tokens
         if end > self.capacity:
-            self._grow(max(end, self.capacity + min(self.capacity, _MOST_ADDED)))
+            self._resize(max(end, self.capacity + min(self.capacity, _MOST_ADDED)))
         self._start, self._count, self._in_place = start, num_tokens, self.uniform
         self._read_keys = self.keys.narrow(3, 0, end).unbind(0)
         self._read_values = self.values.narrow(3, 0, end).unbind(0)
@@ -78,7 +79,7 @@ class KVCache(Cache):
         self._fixed = True
         capacity = fixed_capacity(self.length + room)
         if capacity > self.capacity or self.capacity != fixed_capacity(self.capacity):
-            self._grow(max(capacity, self.capacity))
+            self._resize(max(capacity, self.capacity))
         self._close()
         self._count, self._in_place = num_tokens, True
 
@@ -183,7 +184,10 @@ class KVCache(Cache):
         self._close()
 
     def drop(self, row: int) -> None:
-        """Remove a row: the last row takes its place and the batch shrinks by one; nothing else is copied."""
+        """Remove a row: the last row takes its place and the batch shrinks by one.
+
+        Nothing else is copied, unless the texts that are left need a small part of the slots: then most are given back.
+        """
         *lengths, length = self.lengths
         last = len(lengths)
         if row != last:
@@ -191,13 +195,16 @@ class KVCache(Cache):
             self.values[:, row, :, :length] = self.values[:, last, :, :length]
             lengths[row] = length
         self._hold(lengths)
+        least = max(self.length, _SHORT)
+        if self.length and self.capacity > 4 * least and not self._fixed:
+            self._resize(2 * least)
 
     def insert(self, other: KVCache) -> None:
         """Take in the rows of another cache of the same kind behind the own ones; grows where there is no room."""
         first, length = self.batch_size, other.length
         rows = first + other.batch_size
         if length > self.capacity or rows > self._all_keys.shape[1]:
-            self._grow(max(length, self.capacity), rows)
+            self._resize(max(length, self.capacity), rows)
         self._hold([*self.lengths, *other.lengths])
         self.keys[:, first:, :, :length] = other.keys[..., :length, :]
         self.values[:, first:, :, :length] = other.values[..., :length, :]
@@ -213,7 +220,7 @@ class KVCache(Cache):
         """Take the first tokens of another cache's only row for those of an empty row."""
         assert self.lengths[row] == 0 and length <= other.length
         if length > self.capacity:
-            self._grow(length)
+            self._resize(length)
         self.keys[:, row, :, :length] = other.keys[:, 0, :, :length]
         self.values[:, row, :, :length] = other.values[:, 0, :, :length]
         self.lengths[row] = length
@@ -308,13 +315,13 @@ class KVCache(Cache):
         self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
         self._close()
 
-    def _grow(self, capacity: int, rows: int = 0) -> None:
-        """Make room for so many slots, and for so many rows and some more if there are fewer."""
+    def _resize(self, capacity: int, rows: int = 0) -> None:
+        """Make so many slots of each row, and so many rows and some more if there are fewer."""
         held, present = self.batch_size + len(self._aside), self._all_keys.shape[1]
         rows = present if rows <= present else power_of_two(rows)
         capacity = fixed_capacity(capacity) if self._fixed else capacity
-        self._all_keys = enlarged(self._all_keys, rows, capacity, held)
-        self._all_values = enlarged(self._all_values, rows, capacity, held)
+        self._all_keys = resized(self._all_keys, rows, capacity, held)
+        self._all_values = resized(self._all_values, rows, capacity, held)
         self._hold(self.lengths)
 
     def _first_to_move(self, path: Tensor, counts: Sequence[int]) -> int:

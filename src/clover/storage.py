@@ -1,4 +1,4 @@
-"""The tensors of key-value caches: how large they are made, and how they are read and grow.
+"""The tensors of key-value caches: how large they are made, and how they are read and resized.
 
 Shape legend: B rows, A slots that are read, L layers, S slots, Hkv key-value heads, D their width.
 """
@@ -45,9 +45,10 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str
         return torch.zeros(shape, dtype=dtype, device=device)
 
 
-def enlarged(storage: Tensor, rows: int, capacity: int, held: int) -> Tensor:
-    """More rows or slots. Of the rows that are held all slots are copied, scratch too: a tree may be growing in it."""
+def resized(storage: Tensor, rows: int, capacity: int, held: int) -> Tensor:
+    """Other rows and slots. Of the rows that are held what fits is copied, scratch too: a tree may be growing in it."""
     layers, _, heads, slots, width = storage.shape
-    larger = zeros((layers, rows, heads, capacity, width), storage.dtype, storage.device)
-    larger[:, :held, :, :slots] = storage[:, :held]
-    return larger
+    made = zeros((layers, rows, heads, capacity, width), storage.dtype, storage.device)
+    kept = min(slots, capacity)
+    made[:, :held, :, :kept] = storage[:, :held, :, :kept]
+    return made

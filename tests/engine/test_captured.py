@@ -205,7 +205,7 @@ def test_graphs_are_as_many_as_sizes_and_storage_stays_where_it_is(
     monkeypatch.setattr(clover.storage, "_LEAST_FIXED", 64)
     engine = Engine(target, make_draft("clover2", target), parse_tree("chain:3"), compile=BACKEND)
     captured: Any = engine.captured
-    running, grown, grow = [], [], KVCache._grow
+    running, grown, resize = [], [], KVCache._resize
 
     def watched(function: Any) -> Any:
         def run_it(*args: Any) -> Any:
@@ -220,10 +220,10 @@ def test_graphs_are_as_many_as_sizes_and_storage_stays_where_it_is(
     def noted(cache: KVCache, capacity: int) -> None:
         assert not running, "a cache moved while a graph ran"
         grown.append(capacity)
-        grow(cache, capacity)
+        resize(cache, capacity)
 
     captured._run_target, captured._run_draft = watched(captured._run_target), watched(captured._run_draft)
-    monkeypatch.setattr(KVCache, "_grow", noted)
+    monkeypatch.setattr(KVCache, "_resize", noted)
     counts = []
     for new_tokens in (30, 30, 100, 100, 200, 30):
         run(engine, [Request((5, 6, 7, new_tokens % VOCAB), new_tokens, eos=())])
