@@ -21,6 +21,7 @@ from clover.cache import KVCache
 from clover.drafting import BudgetDrafter, Drafter, DraftInput, RerankDrafter, StaticDrafter
 from clover.drafts.session import FrontierSession
 from clover.engine.batch import Batch
+from clover.engine.step import TreeOutput
 from clover.errors import UserError
 from clover.fixed_cache import FixedCache
 from clover.sampling import GumbelNoise
@@ -124,11 +125,11 @@ class CapturedSteps:
             return TokenTree.from_shape(drafter.shape, held[0])
         return TokenTree(*held, max_depth=drafter.max_depth)
 
-    def run_tree(self, batch: Batch, tree: TokenTree) -> tuple[Tensor, Tensor | Verified]:
+    def run_tree(self, batch: Batch, tree: TokenTree) -> TreeOutput:
         """Run the nodes of the trees through the target.
 
-        Returns hidden states [B, N, W] for the draft, and either logits [B, N, V], or what was verified where all
-        sequences take the most probable tokens and none wants to know their log-probabilities.
+        It verifies them, too, where all sequences take the most probable tokens and none wants to know their
+        log-probabilities.
         """
         cache, (rows, nodes) = batch.cache, tree.tokens.shape
         sizes = row_size(batch), node_size(nodes)
@@ -140,8 +141,8 @@ class CapturedSteps:
             read, *found = self._run_target(full, lengths, _storage(cache), settles)
         read = read[:rows, :nodes]
         if settles:
-            return read, Verified(*(values[:rows] for values in found))
-        return read, found[0][:rows, :nodes]
+            return TreeOutput(read, verified=Verified(*(values[:rows] for values in found)))
+        return TreeOutput(read, found[0][:rows, :nodes])
 
     # -- what is traced --------------------------------------------------------------------------------------------
 

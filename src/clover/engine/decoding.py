@@ -208,17 +208,17 @@ class Decoding:
             tree = draft_tree(engine, batch, drafter)
             caught_up = behind if batch.pending.empty else 0
         with clock.phase("verify"):
-            read, found = run_tree(engine, batch, tree)
+            output = run_tree(engine, batch, tree)
         with clock.phase("accept"):
-            verified = verify_tree(batch, tree, found)
+            verified = verify_tree(batch, tree, output)
             steps = to_host(verified, tree)
         with clock.phase("keep"):
             counts = [len(step.tokens) for step in steps]
-            keep(batch, read, verified, counts)
+            keep(batch, output.read, verified, counts)
             pairs = zip(batch.sequences, steps, strict=True)
             events = [sequence.accept(step.tokens, step.path, step.depth) for sequence, step in pairs]
             requests = [sequence.request for sequence in batch.sequences]
-            events = with_details(events, requests, steps, tree, found, drafter)
+            events = with_details(events, requests, steps, tree, output.logits, drafter)
             self._leave(batch)
         seconds = time.perf_counter() - started
         engine.policy.record(StepOutcome(tree.tokens.shape[1], tuple(counts), seconds, caught_up))

@@ -10,7 +10,6 @@ from clover.drafting import Drafter, LookupDrafter
 from clover.engine.requests import Drafted, Request, StepEvent, TokenLogprobs
 from clover.engine.step import SequenceStep
 from clover.tree import TokenTree
-from clover.verify import Verified
 
 
 def with_details(
@@ -18,15 +17,15 @@ def with_details(
     requests: Sequence[Request],
     steps: Sequence[SequenceStep],
     tree: TokenTree,
-    found: Tensor | Verified,
+    logits: Tensor | None,
     drafter: Drafter,
 ) -> list[StepEvent]:
-    """The events of one step, with what their requests asked for; `found` are logits [B, N, V] where any wants them."""
+    """The events of one step, with what their requests asked for; `logits` are [B, N, V] where any wants them."""
     told = []
     for row, (event, request, step) in enumerate(zip(events, requests, steps, strict=True)):
         if request.logprobs is not None:
-            assert isinstance(found, Tensor)
-            at_path = found[row, step.path[: len(event.tokens)]]
+            assert logits is not None
+            at_path = logits[row, step.path[: len(event.tokens)]]
             event = replace(event, logprobs=_logprobs(at_path, event.tokens, request.logprobs))
         if request.show_trees:
             event = replace(event, drafted=_drafted(tree, row, step.path, isinstance(drafter, LookupDrafter)))

@@ -38,6 +38,21 @@ class SequenceStep:
     depth: int
 
 
+@dataclass(frozen=True)
+class TreeOutput:
+    """What the target gave for the nodes of the trees; either `logits` or `verified` is None.
+
+    Attributes:
+        read: hidden states [B, N, W] of the kind that the draft reads.
+        logits: [B, N, V].
+        verified: what was accepted, where the graph that ran the nodes has verified them, too.
+    """
+
+    read: Tensor
+    logits: Tensor | None = None
+    verified: Verified | None = None
+
+
 def draft_tree(engine: Engine, batch: Batch, drafter: Drafter) -> TokenTree:
     """Grow the trees; a sequence without room for one gets its root alone."""
     batch.sampler.expect(drafter.max_depth)
@@ -60,12 +75,8 @@ def draft_tree(engine: Engine, batch: Batch, drafter: Drafter) -> TokenTree:
     return tree.without(torch.tensor(full, device=batch.root.device)[:, None]) if any(full) else tree
 
 
-def run_tree(engine: Engine, batch: Batch, tree: TokenTree) -> tuple[Tensor, Tensor | Verified]:
-    """Run the nodes of the trees through the target.
-
-    Returns hidden states [B, N, W] of the kind that the draft reads, and logits [B, N, V], or what was verified where
-    the same graph did it.
-    """
+def run_tree(engine: Engine, batch: Batch, tree: TokenTree) -> TreeOutput:
+    """Run the nodes of the trees through the target."""
     if engine.captured is not None:
         return engine.captured.run_tree(batch, tree)
     cache, nodes = batch.cache, tree.tokens.shape[1]
@@ -74,20 +85,22 @@ def run_tree(engine: Engine, batch: Batch, tree: TokenTree) -> tuple[Tensor, Ten
     mask = None if plain else cache.attention_mask(tree.ancestor_mask)
     cache.begin(nodes)
     output = engine.target.forward(tree.tokens, positions, cache, mask, engine.hidden_state)
-    return output.read, engine.target.logits(output.hidden)
+    return TreeOutput(output.read, engine.target.logits(output.hidden))
 
 
-def verify_tree(batch: Batch, tree: TokenTree, found: Tensor | Verified) -> Verified:
-    """Verify the trees by what `run_tree` found: token matching, or recursive rejection sampling for drawn trees."""
-    if isinstance(found, Verified):
-        return found
-    sampler, nodes, on_host = batch.sampler, tree.tokens.shape[1], found.device.type == _HOST
+def verify_tree(batch: Batch, tree: TokenTree, output: TreeOutput) -> Verified:
+    """Verify the trees by what `run_tree` gave: token matching, or recursive rejection sampling for drawn trees."""
+    if output.verified is not None:
+        return output.verified
+    logits = output.logits
+    assert logits is not None, "what is not verified has logits"
+    sampler, nodes, on_host = batch.sampler, tree.tokens.shape[1], logits.device.type == _HOST
     if tree.draws is not None:
         numbers = sampler.test_numbers(nodes), sampler.gumbels(tree.max_depth)
         if on_host:
-            return verify_drawn_on_host(tree, partial(_probs_after, sampler, found, tree), *numbers)
-        return verify_drawn(tree, sampler.target_probs(found.double(), tree), *numbers)
-    choices = sampler.choose(found, tree)
+            return verify_drawn_on_host(tree, partial(_probs_after, sampler, logits, tree), *numbers)
+        return verify_drawn(tree, sampler.target_probs(logits.double(), tree), *numbers)
+    choices = sampler.choose(logits, tree)
     if nodes == 1:
         return Verified(torch.zeros_like(choices), torch.ones_like(choices[:, 0]), choices)
     return verify_on_host(tree, choices) if on_host else verify(tree, choices)
