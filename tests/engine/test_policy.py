@@ -99,7 +99,7 @@ def test_greedy_rows_of_drawn_trees_do_not_depend_on_the_choices(target: TargetM
 
 
 class Committed:
-    """Notes what every row of a draft's session takes in, as long as there are as many rows as at first."""
+    """Notes what every row of a draft's session takes in, until one is dropped and the last takes its place."""
 
     def __init__(self, draft: Any, monkeypatch: pytest.MonkeyPatch):
         self.taken: list[list[tuple[Tensor, int]]] = []
@@ -108,15 +108,20 @@ class Committed:
         monkeypatch.setattr(draft, "new_session", lambda *sizes: self._watch(make(*sizes)))
 
     def _watch(self, session: Any) -> Any:
-        commit, self.taken = session.commit, [[] for _ in session.lengths]
+        commit, drop, self.taken = session.commit, session.drop, [[] for _ in session.lengths]
+        dropped = []
 
         def noted(hidden: Tensor, next_tokens: Tensor, counts: list[int]) -> Tensor:
             self.widest = max(self.widest, hidden.shape[1])
-            for row, count in enumerate(counts if len(counts) == len(self.taken) else ()):
+            for row, count in enumerate(() if dropped else counts):
                 self.taken[row] += [(hidden[row, i].clone(), int(next_tokens[row, i])) for i in range(count)]
             return commit(hidden, next_tokens, counts)
 
-        session.commit = noted
+        def drop_noted(row: int) -> None:
+            dropped.append(row)
+            drop(row)
+
+        session.commit, session.drop = noted, drop_noted
         return session
 
 
