@@ -57,7 +57,7 @@ def find_source(name_or_path: str) -> Source:
         raise UserError(f"target model {name_or_path}: no such file")
     if not path.is_dir() and (path.exists() or name_or_path.startswith(("/", ".", "~"))):
         raise UserError(f"target model {name_or_path}: no such directory")
-    if path.is_dir() and not any(path.glob("*.safetensors*")):
+    if path.is_dir() and is_gguf(name_or_path):
         files = sorted(file for file in path.glob("*.gguf") if file.is_file())
         if len(files) > 1:
             names = ", ".join(file.name for file in files)
