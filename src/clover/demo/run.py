@@ -26,7 +26,6 @@ from clover.options import command_line
 from clover.report.output import Report, check_outputs, publish, standard_output
 from clover.report.progress import Progress
 from clover.report.provenance import Provenance
-from clover.target import TargetModel
 
 TIME_LIMIT = 210.0  # seconds for everything up to the table
 _MAX_PROMPTS, _NEW_TOKENS = 12, 96
@@ -92,7 +91,7 @@ class _Demo:
         drafts = [load_usable(assets.draft_place(place), self.target) for place in places]
         names = names or _names(places, [str(draft.config.model_type) for draft in drafts])
         for name, draft in zip(names, drafts, strict=True):
-            tree = self.options.tree or _usual_tree(draft, self.target)
+            tree = self.options.tree or _usual_tree(draft)
             yield of_engine(name, make_engine(self.target, draft, what_drafts("draft", tree)), tree)
 
     def run(self, deadline: float, console: Console, progress: Progress) -> list[Round]:
@@ -164,9 +163,9 @@ class _Demo:
         )
 
 
-def _usual_tree(draft: DraftModel, target: TargetModel) -> str | None:
+def _usual_tree(draft: DraftModel) -> str | None:
     """A chain where the draft names no tree and runs on a CPU: each row takes time there. None for the draft's own."""
-    if draft.config.tree is not None or target.device.type != "cpu":
+    if draft.config.tree is not None or draft.target.device.type != "cpu":
         return None
     return f"chain:{min(_CPU_DEPTH, draft.max_depth)}"
 
