@@ -31,7 +31,7 @@ _GROUPED = {**_COMMON, "num_key_value_heads": 2}
 
 _CONFIGS = {
     "llama": lambda: hf.LlamaConfig(**_GROUPED),
-    "mistral": lambda: hf.MistralConfig(**_GROUPED, sliding_window=None),
+    "mistral": lambda: hf.MistralConfig(**_GROUPED, sliding_window=12),
     "qwen2": lambda: hf.Qwen2Config(**_GROUPED),
     "qwen3": lambda: hf.Qwen3Config(**_GROUPED, head_dim=12),
     "phi3": lambda: hf.Phi3Config(**_GROUPED),
@@ -39,7 +39,7 @@ _CONFIGS = {
     "opt": lambda: hf.OPTConfig(**_COMMON, ffn_dim=48, word_embed_proj_dim=HIDDEN),
     "gemma": lambda: hf.GemmaConfig(**_GROUPED, head_dim=8),
     "gemma3_text": lambda: hf.Gemma3TextConfig(
-        **_GROUPED, head_dim=8, sliding_window=128, layer_types=["sliding_attention", "full_attention"]
+        **_GROUPED, head_dim=8, sliding_window=10, layer_types=["sliding_attention", "full_attention"]
     ),
     "gpt2": lambda: hf.GPT2Config(**{**_COMMON, "intermediate_size": None}),
     "olmo2": lambda: hf.Olmo2Config(**_GROUPED),
@@ -50,7 +50,7 @@ _CONFIGS = {
         attention_multiplier=0.3,
         logits_scaling=4.0,
     ),
-    "starcoder2": lambda: hf.Starcoder2Config(**_GROUPED, sliding_window=None),
+    "starcoder2": lambda: hf.Starcoder2Config(**_GROUPED, sliding_window=9),
     "smollm3": lambda: hf.SmolLM3Config(**_GROUPED, no_rope_layers=[0, 1]),
     "phi": lambda: hf.PhiConfig(**_GROUPED),
     "glm4": lambda: hf.Glm4Config(**_GROUPED, head_dim=8),

@@ -135,3 +135,17 @@ def test_a_target_whose_forward_depends_on_the_length_is_refused() -> None:
     with pytest.raises(UserError, match="phi3 cannot be compiled.*longrope"):
         check_fixed_shapes(config)
     check_fixed_shapes(tiny_config("llama"))
+
+
+def test_the_place_of_every_slot_is_that_of_the_growing_cache() -> None:
+    target = TargetModel(tiny_model("llama"))
+    cache = cache_with_text(target)
+    positions = torch.tensor([[12, 13, 13], [7, 8, 8]])
+    cache.begin(3)
+    grown = cache.slot_positions(positions)
+    assert grown[0].tolist() == [*range(12), 12, 13, 13]
+    assert grown[1, :7].tolist() == list(range(7)) and grown[1, 12:].tolist() == [7, 8, 8]
+    cache.begin_fixed(3, 3)
+    fixed = FixedCache(*cache.storage, cache.row_lengths(2), target.longest_run).slot_positions(positions)
+    assert fixed[0, :15].tolist() == [*range(12), 12, 13, 13]
+    assert fixed[1, :10].tolist() == [*range(7), 7, 8, 8]

@@ -153,6 +153,15 @@ class KVCache(Cache):
             return (steps + self.length).expand(self.batch_size, -1)
         return self._lengths_on_device[:, None] + steps
 
+    def slot_positions(self, positions: Tensor) -> Tensor:
+        """The place in its row's text of every slot that a forward reads: Long [B, max(lengths) + N].
+
+        `positions` Long [B, N] are those of the new tokens. Slots that hold no text of a row, which masks hide, get
+        any.
+        """
+        cached = torch.arange(self.length, device=positions.device).expand(positions.shape[0], -1)
+        return torch.cat([cached, positions], dim=1)
+
     # -- after the forward ---------------------------------------------------------------------------------------
 
     def keep(self, path: Tensor, counts: Sequence[int]) -> None:

@@ -60,6 +60,12 @@ class FixedCache(KVCache):
         steps = torch.arange(num_tokens, device=self._row_lengths.device)
         return (self._row_lengths[:, None] + steps).clamp(max=self._position_limit - 1)
 
+    def slot_positions(self, positions: Tensor) -> Tensor:
+        rows, new = positions.shape
+        slots = torch.arange(self.capacity, device=positions.device).expand(rows, -1)
+        places = self._row_lengths[:, None] + torch.arange(new, device=positions.device)
+        return slots.scatter(1, places, positions)
+
     def text(self, layer: int) -> tuple[Tensor, Tensor, Tensor | None]:
         rows, slots = self.batch_size, torch.arange(self.capacity, device=self._all_keys.device)
         mask = (slots < self._row_lengths[:, None])[:, None, None]

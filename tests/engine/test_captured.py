@@ -124,9 +124,9 @@ def test_plain_decoding_is_compiled_too(target: TargetModel) -> None:
 
 @pytest.mark.parametrize("family", ["opt", "gemma3_text"])
 def test_other_families(family: str) -> None:
-    """With learned positions, and with windows; up to the end of the context."""
+    """With learned positions, and with windows that are shorter than the text; up to the end of the context."""
     config = tiny_config(family)
-    config.max_position_embeddings = 32
+    config.max_position_embeddings, config.sliding_window = 32, 12
     target = TargetModel(tiny_model(family, config=config))
     requests = one_request(SETTINGS[0], 40)
     engine = Engine(target, make_draft("clover2", target), parse_tree(TREE), compile=BACKEND)

@@ -172,20 +172,40 @@ def test_no_draft_token_is_placed_beyond_a_rotary_switch() -> None:
     assert (longer.tokens, longer.finish_reason) == (plain[0].tokens, "context")
 
 
-def test_a_text_ends_with_the_shortest_window() -> None:
-    config = tiny_config("gemma3_text")
+def windowed_target(family: str) -> TargetModel:
+    config = tiny_config(family)
     config.sliding_window = 24
-    target = TargetModel(tiny_model("gemma3_text", config=config))
+    return TargetModel(tiny_model(family, config=config))
+
+
+@pytest.mark.parametrize("family", ["gemma3_text", "mistral", "phi3"])
+def test_texts_go_on_past_windows(family: str) -> None:
+    """With windows in one layer of two (Gemma 3), or in all; prompts shorter and longer than a window."""
+    target = windowed_target(family)
+    requests = [Request((*range(3, 43), 9, 4, 7)[:n], 60, eos=()) for n in (43, 30, 4)]
+    plain = run(Engine(target), requests)
+    texts = texts_of_rows((r.prompt for r in requests), tokens_of(plain))
+    for text, request in zip(texts, requests):
+        logits = target.model(input_ids=torch.tensor([text]), use_cache=False).logits[0]
+        start = len(request.prompt)
+        assert len(text) == start + 60
+        assert logits[start - 1 : -1].argmax(-1).tolist() == text[start:]
+    engine = Engine(target, OracleDraft(target, texts), CLOVER2_TREE)  # type: ignore[arg-type]
+    assert tokens_of(run(engine, requests)) == tokens_of(plain)
+    draft = SYSTEMS["clover2"].from_target(target).to(target.dtype).eval()
+    assert tokens_of(run(Engine(target, draft), requests)) == tokens_of(plain)
+
+
+def test_windows_that_are_not_cut_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then texts end with the shortest window."""
+    monkeypatch.setattr("clover.target.windows._sees", lambda kind, queries, keys, size: keys <= keys)
+    target = windowed_target("gemma3_text")
     requests = [Request((3 + i, 9, 4, 7)[: 4 - i], 100, eos=()) for i in range(3)]
     plain = run(Engine(target), requests)
     texts = texts_of_rows((r.prompt for r in requests), tokens_of(plain))
     found = run(Engine(target, OracleDraft(target, texts), CLOVER2_TREE), requests)  # type: ignore[arg-type]
     assert tokens_of(found) == tokens_of(plain)
     assert [(len(text), one.finish_reason) for text, one in zip(texts, found)] == [(24, "context")] * 3
-    for text, request in zip(texts, requests):
-        logits = target.model(input_ids=torch.tensor([text]), use_cache=False).logits[0]
-        start = len(request.prompt)
-        assert logits[start - 1 : -1].argmax(-1).tolist() == text[start:]
     with pytest.raises(
         UserError, match=r"24 tokens but the target's window of layer 0 \(.*\) is 24; shorten"
     ):

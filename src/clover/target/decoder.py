@@ -24,15 +24,15 @@ from clover.target.structure import (
     place_of_final_norm,
     sdpa_mask,
 )
-from clover.target.support import model_type, position_limit
+from clover.target.support import UNLIMITED, WINDOW_FIELDS, model_type, position_limit
 
 
 class DecoderStack(nn.Module):
     """Decoder layers of the target's class and its final norm, with fresh weights and without dropout.
 
-    All layers are of the kind of the target's last layer. Learned position tables start at zero: the hidden states of
-    a target have taken positions in already. UserError if the target's class has no such stack. `target_config` may
-    be its ``to_dict()``.
+    All layers are of the kind of the target's last layer, without its window. Learned position tables start at zero:
+    the hidden states of a target have taken positions in already. UserError if the target's class has no such stack.
+    `target_config` may be its ``to_dict()``.
     """
 
     def __init__(self, target_config: PretrainedConfig | Mapping[str, Any], num_layers: int) -> None:
@@ -198,6 +198,8 @@ def short_config(target_config: PretrainedConfig | Mapping[str, Any], num_layers
             setattr(config, field, [value[-1]] * num_layers)
         elif "drop" in field and isinstance(value, float):
             setattr(config, field, 0.0)  # a draft imitates a target that runs without dropout
+        elif field in WINDOW_FIELDS.values() and value:
+            setattr(config, field, UNLIMITED)  # masks of a draft's tree cut no windows
     config.num_hidden_layers = num_layers
     config.vocab_size = 1
     config.dtype = None  # the draft's dtype is not for the target's configuration to say

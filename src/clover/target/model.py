@@ -28,7 +28,7 @@ from clover.target.fast_linear import (
     speed_up,
 )
 from clover.target.gguf import find_source, read_once
-from clover.target.probe import check_tree, run_plainly
+from clover.target.probe import check_tree, run_plainly, windows_hold
 from clover.target.structure import (
     LogitsHead,
     Taps,
@@ -36,8 +36,8 @@ from clover.target.structure import (
     find_layers,
     kv_shape,
     place_of_final_norm,
-    sdpa_mask,
 )
+from clover.target.windows import Windows
 
 HIDDEN_STATES = ("post_norm", "pre_norm", "low_middle_high")
 
@@ -87,12 +87,15 @@ class TargetModel:
                 head = fast_linear(head, packed=True, int8=False)
         self._cache_argument = cache_argument(self.base)
         self.head = LogitsHead(head, model.config)
+        self.windows = Windows()
         with torch.no_grad():
             plain = run_plainly(self)
             self.kv_shape = kv_shape(plain.cache, model.config)
             owner, name = place_of_final_norm(self.base, self.layers, self.name)
             self.final_norm: nn.Module = getattr(owner, name)
             check_tree(self, plain)
+            if windows_hold(self, plain):
+                self.windows = Windows.of(self.config)
 
     @classmethod
     def load(
@@ -179,12 +182,16 @@ class TargetModel:
     @cached_property
     def longest_run(self) -> int:
         """Most tokens of a run, new ones included; no draft token is placed beyond, though it might not be accepted."""
-        return support.longest_run(self.config)[0]
+        return self._limit[0]
 
     @property
     def run_limit(self) -> str:
         """What sets `longest_run`, such as "context"; for messages."""
-        return support.longest_run(self.config)[1]
+        return self._limit[1]
+
+    @property
+    def _limit(self) -> tuple[int, str]:
+        return support.longest_run(self.config, inside_windows=not self.windows.sizes)
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -224,7 +231,7 @@ class TargetModel:
             hidden_state,
             input_ids=tokens,
             position_ids=positions,
-            attention_mask=sdpa_mask(mask, tokens.shape[1], cache, self.dtype),
+            attention_mask=self.windows.masks(mask, positions, cache, self.dtype),
             use_cache=True,
             **{self._cache_argument: cache},
         )
@@ -236,12 +243,12 @@ class TargetModel:
 
         `tokens` and `depths` are Long [B, N], `ancestor_mask` Bool [B, N, N]; `taps` are active.
         """
-        mask = cache.attention_mask(ancestor_mask)
+        mask, positions = cache.attention_mask(ancestor_mask), cache.positions(1) + depths
         cache.begin(tokens.shape[1])
         hidden = self.base(
             input_ids=tokens,
-            position_ids=cache.positions(1) + depths,
-            attention_mask=sdpa_mask(mask, tokens.shape[1], cache, self.dtype),
+            position_ids=positions,
+            attention_mask=self.windows.masks(mask, positions, cache, self.dtype),
             use_cache=True,
             **{self._cache_argument: cache},
         ).last_hidden_state

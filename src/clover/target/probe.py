@@ -6,6 +6,8 @@ tree and compares the node at the end of its last branch with the same text run 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +15,14 @@ import torch
 from torch import Tensor
 
 from clover.errors import UserError, one_line
+from clover.target.loading import FAILURES
 from clover.target.structure import cache_of
-from clover.target.support import windows
+from clover.target.support import WINDOW_FIELDS, windows
+from clover.target.windows import Windows
 from clover.tree import TokenTree
 
 if TYPE_CHECKING:
-    from clover.target.model import TargetModel
+    from clover.target.model import TargetModel, TargetOutput
 
 _TEXT = 4  # tokens of plain text before the tree
 _PARENTS = (-1, 0, 0, 0, 3)  # root, three children, and a child of the last one
@@ -30,10 +34,12 @@ _TOLERANCE = {torch.float64: 1e-8, torch.float32: 2e-3, torch.float16: 0.03, tor
 class PlainRun:
     """One plain run: nine tokens Long [1, 9], four of text and five of a tree, and the cache that the model filled.
 
-    `hidden` and `logits` are [1, 7, H] and [1, 7, V] of the text and the path 0, 3, 4 through the tree.
+    `text` is Long [1, 7], the text and the path 0, 3, 4 through the tree; `hidden` and `logits` are its [1, 7, H] and
+    [1, 7, V].
     """
 
     tokens: Tensor
+    text: Tensor
     hidden: Tensor
     logits: Tensor
     cache: Any
@@ -48,13 +54,13 @@ def run_plainly(target: TargetModel) -> PlainRun:
             )
     count, rows = _TEXT + len(_PARENTS), target.embedding_weight.shape[0]
     tokens = (torch.arange(1, count + 1, device=target.device) * rows // (count + 1))[None]
-    plain = torch.cat([tokens[:, :_TEXT], tokens[:, _TEXT:][:, _PATH]], dim=1)
+    text = torch.cat([tokens[:, :_TEXT], tokens[:, _TEXT:][:, _PATH]], dim=1)
     try:
-        output: Any = target.base(input_ids=plain, use_cache=True)
-        logits = target.model(input_ids=plain, use_cache=False).logits
+        output: Any = target.base(input_ids=text, use_cache=True)
+        logits = target.model(input_ids=text, use_cache=False).logits
     except Exception as error:
         raise UserError(f"{target.name} cannot run a short text: {one_line(error)}") from error
-    return PlainRun(tokens, output.last_hidden_state, logits, cache_of(output))
+    return PlainRun(tokens, text, output.last_hidden_state, logits, cache_of(output))
 
 
 def check_tree(target: TargetModel, plain: PlainRun) -> None:
@@ -62,15 +68,8 @@ def check_tree(target: TargetModel, plain: PlainRun) -> None:
     name = f"{target.name} ({type(target.model).__name__})"
     if not _close(target.logits(plain.hidden), plain.logits):
         raise UserError(f"{name}: its logits are not the lm_head of its last hidden state")
-    tree = TokenTree.from_parents(plain.tokens[:, _TEXT:], torch.tensor([_PARENTS], device=target.device))
-    cache = target.new_cache(1, _TEXT)
     try:
-        cache.begin(_TEXT)
-        target.forward(plain.tokens[:, :_TEXT], cache.positions(_TEXT), cache)
-        cache.commit([_TEXT])
-        cache.begin(len(_PARENTS))
-        mask = cache.attention_mask(tree.ancestor_mask)
-        nodes = target.forward(tree.tokens, tree.depths + _TEXT, cache, mask, "pre_norm")
+        nodes = _run_tree(target, plain)
     except Exception as error:
         raise UserError(f"{target.name} cannot run a token tree: {one_line(error)}") from error
     if not _close(target.final_norm(nodes.read), nodes.hidden):
@@ -79,6 +78,53 @@ def check_tree(target: TargetModel, plain: PlainRun) -> None:
         raise UserError(
             f"{name} runs a token tree wrong: it does not follow explicit positions and a 4-D attention mask"
         )
+
+
+def windows_hold(target: TargetModel, plain: PlainRun) -> bool:
+    """Whether the layers have windows, and the model keeps to them in a tree as it does in plain text.
+
+    The eight tokens are shorter than any window, so both run with windows of three tokens. Where the model does not
+    read its windows in every forward, or takes masks in another way, the answer is no: texts must then stay inside.
+    """
+    if not Windows.of(target.config).sizes:
+        return False
+    config: Any = target.base.config
+    try:
+        with _short_windows(config, 3):
+            target.windows = Windows.of(config)
+            expected = target.base(input_ids=plain.text, use_cache=False).last_hidden_state
+            found = _run_tree(target, plain).hidden
+    except FAILURES:  # of a model that wants its masks in another way
+        return False
+    finally:
+        target.windows = Windows()
+    return _close(found[:, _PATH], expected[:, _TEXT:])
+
+
+@contextmanager
+def _short_windows(config: Any, size: int) -> Iterator[None]:
+    """Give all windows of a configuration this size inside the block."""
+    own = {field: getattr(config, field, None) for field in WINDOW_FIELDS.values()}
+    own = {field: value for field, value in own.items() if value}
+    try:
+        for field in own:
+            setattr(config, field, size)
+        yield
+    finally:
+        for field, value in own.items():
+            setattr(config, field, value)
+
+
+def _run_tree(target: TargetModel, plain: PlainRun) -> TargetOutput:
+    """Run the text, then the tree on top of it; of the tree [1, 5, H], `read` before the final norm."""
+    tree = TokenTree.from_parents(plain.tokens[:, _TEXT:], torch.tensor([_PARENTS], device=target.device))
+    cache = target.new_cache(1, _TEXT)
+    cache.begin(_TEXT)
+    target.forward(plain.tokens[:, :_TEXT], cache.positions(_TEXT), cache)
+    cache.commit([_TEXT])
+    cache.begin(len(_PARENTS))
+    mask = cache.attention_mask(tree.ancestor_mask)
+    return target.forward(tree.tokens, tree.depths + _TEXT, cache, mask, "pre_norm")
 
 
 def _close(actual: Tensor, expected: Tensor) -> bool:

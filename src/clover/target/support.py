@@ -9,8 +9,9 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PretrainedConfig
 from clover.errors import UserError
 from clover.files import validated
 
-FULL_ATTENTION = "full_attention"
-_WINDOW_FIELDS = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
+FULL_ATTENTION, CHUNKED_ATTENTION = "full_attention", "chunked_attention"
+WINDOW_FIELDS = {"sliding_attention": "sliding_window", CHUNKED_ATTENTION: "attention_chunk_size"}
+UNLIMITED = 2**31 - 1  # tokens that a layer without a window sees, and a model without a context limit takes
 _OTHER_INPUTS = ("vision_config", "audio_config", "image_config", "speech_config", "video_config")
 _LENGTH_DEPENDENT_ROTARY = ("dynamic", "longrope")
 
@@ -48,7 +49,7 @@ def check_config(config: PretrainedConfig) -> None:
         if getattr(config, field, None) is not None:
             raise UserError(f"{name} is a multimodal model ({field}); Clover needs a text-only one")
     for layer, kind in enumerate(layer_kinds(config)):
-        if kind != FULL_ATTENTION and kind not in _WINDOW_FIELDS:
+        if kind != FULL_ATTENTION and kind not in WINDOW_FIELDS:
             raise UserError(
                 f"{name}: layer {layer} is of the type {kind}; Clover needs attention over a plain KV cache"
             )
@@ -68,14 +69,14 @@ def eos_tokens(config: Any) -> list[int]:
     return list(eos) if isinstance(eos, (list, tuple)) else [] if eos is None else [eos]
 
 
-def longest_run(config: PretrainedConfig) -> tuple[int, str]:
+def longest_run(config: PretrainedConfig, inside_windows: bool) -> tuple[int, str]:
     """Most tokens of a run, new ones included, and what sets this limit.
 
-    That is the context, the window of a layer, or the point at which rotary frequencies switch, because keys before and
-    after it do not fit together.
+    That is the context, the window of a layer where texts must stay `inside_windows`, or the point at which rotary
+    frequencies switch, because keys before and after it do not fit together.
     """
     limits = [(context_length(config), "context")]
-    for layer, (kind, window) in enumerate(windows(config)):
+    for layer, (kind, window) in enumerate(windows(config) if inside_windows else ()):
         limits.append((window, f"window of layer {layer} ({kind})"))
     limits += [(switch, f"reach of rotary frequencies ({kind})") for kind, switch in _rotary_switches(config)]
     return min(limits, key=lambda limit: limit[0])
@@ -103,9 +104,9 @@ def model_type(config: PretrainedConfig) -> str:
 
 
 def context_length(config: PretrainedConfig) -> int:
-    """Positions that the model has; configurations without a limit get 2**31 - 1."""
+    """Positions that the model has; UNLIMITED for configurations without a limit."""
     length = getattr(config, "max_position_embeddings", None)
-    return length if isinstance(length, int) and length > 0 else 2**31 - 1
+    return length if isinstance(length, int) and length > 0 else UNLIMITED
 
 
 def layer_kinds(config: PretrainedConfig) -> list[str]:
@@ -122,8 +123,8 @@ def layer_kinds(config: PretrainedConfig) -> list[str]:
 def windows(config: PretrainedConfig) -> Iterator[tuple[str, int]]:
     """For each layer its attention type and the number of tokens it sees."""
     for kind in layer_kinds(config):
-        window = getattr(config, _WINDOW_FIELDS.get(kind, ""), None)
-        yield kind, window or 2**31 - 1
+        window = getattr(config, WINDOW_FIELDS.get(kind, ""), None)
+        yield kind, window or UNLIMITED
 
 
 def _rotary_entries(config: Any) -> list[dict[str, Any]]:

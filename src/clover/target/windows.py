@@ -1,0 +1,60 @@
+"""Attention windows on token trees: what transformers' sliding and chunked layers see of a text and a tree.
+
+transformers cuts windows into the masks that it makes, and takes a mask that it is given as it is. A tree brings its
+own mask, so its windows are cut here. The cache keeps the whole text for every layer, those with windows too.
+
+Shape legend: B batch, N new tokens, S' slots seen.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PretrainedConfig
+
+from clover.cache import KVCache
+from clover.target.structure import sdpa_mask
+from clover.target.support import CHUNKED_ATTENTION, FULL_ATTENTION, UNLIMITED, windows
+
+Masks = Tensor | dict[str, Tensor] | None
+
+
+class Windows:
+    """The windows of a model's layers: `sizes` in tokens per attention type.
+
+    `by_type` says that the model takes one mask per type; otherwise all of its layers have the same window.
+    """
+
+    def __init__(self, sizes: Mapping[str, int] | None = None, by_type: bool = False) -> None:
+        self.sizes, self._by_type = dict(sizes or {}), by_type
+        self._shortest = min(self.sizes.values(), default=UNLIMITED)
+
+    @classmethod
+    def of(cls, config: PretrainedConfig) -> "Windows":
+        """Those that a configuration names."""
+        sizes = {kind: size for kind, size in windows(config) if size < UNLIMITED}
+        return cls(sizes, by_type=getattr(config, "layer_types", None) is not None)
+
+    def masks(self, mask: Tensor | None, positions: Tensor, cache: KVCache, dtype: torch.dtype) -> Masks:
+        """What a forward takes as its attention mask: `sdpa_mask`, and per attention type where windows cut it.
+
+        `mask` is Bool [B, 1, N, S'] or None for plain text, `positions` Long [B, N]. The cache has had its ``begin``.
+        """
+        new = positions.shape[1]
+        added = sdpa_mask(mask, new, cache, dtype)
+        if added is None or cache.get_mask_sizes(new)[0] <= self._shortest:
+            return added  # None leaves the mask, windows included, to the model
+        queries, keys = positions[:, None, :, None], cache.slot_positions(positions)[:, None, None, :]
+        cut = {
+            kind: added.masked_fill(~_sees(kind, queries, keys, size), float("-inf"))
+            for kind, size in self.sizes.items()
+        }
+        return {FULL_ATTENTION: added, **cut} if self._by_type else next(iter(cut.values()))
+
+
+def _sees(kind: str, queries: Tensor, keys: Tensor, size: int) -> Any:
+    """Whether positions of queries see those of keys, as transformers' `masking_utils` has it."""
+    if kind == CHUNKED_ATTENTION:
+        return queries // size == keys // size
+    return queries - keys < size
