@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from clover.cache import KVCache
 from clover.target import TargetModel, TargetOutput
+from clover.target.support import attention_of
 
 PARENTS = (-1, 0, 0, 1, 2, 2, 5)  # a tree of 7 nodes: depths 0 1 1 2 2 2 3
 VOCAB, HIDDEN, LAYERS, HEADS, CONTEXT = 50, 32, 2, 4, 256
@@ -72,9 +73,8 @@ def tiny_model(
 ) -> hf.PreTrainedModel:
     """A random model whose weights are large enough for every part of it to matter."""
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(
-        config or tiny_config(family), attn_implementation="sdpa", dtype=dtype
-    )
+    config = config or tiny_config(family)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention_of(config), dtype=dtype)
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.15)

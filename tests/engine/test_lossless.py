@@ -14,6 +14,7 @@ from itertools import count, product
 
 import pytest
 import torch
+import transformers as hf
 
 from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, Generation, Request
@@ -172,6 +173,17 @@ def test_no_draft_token_is_placed_beyond_a_rotary_switch() -> None:
     assert (longer.tokens, longer.finish_reason) == (plain[0].tokens, "context")
 
 
+SMALL = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
+
+
 def windowed_target(family: str) -> TargetModel:
     config = tiny_config(family)
     config.sliding_window = 24
@@ -194,6 +206,34 @@ def test_texts_go_on_past_windows(family: str) -> None:
     assert tokens_of(run(engine, requests)) == tokens_of(plain)
     draft = SYSTEMS["clover2"].from_target(target).to(target.dtype).eval()
     assert tokens_of(run(Engine(target, draft), requests)) == tokens_of(plain)
+
+
+EAGER = {
+    "gemma2": lambda: hf.Gemma2Config(
+        **SMALL, head_dim=8, sliding_window=12, attn_logit_softcapping=2.0, final_logit_softcapping=3.0
+    ),
+    "gpt_oss": lambda: hf.GptOssConfig(
+        **SMALL, head_dim=8, sliding_window=12, num_local_experts=4, num_experts_per_tok=2
+    ),
+    "xglm": lambda: hf.XGLMConfig(
+        vocab_size=VOCAB, d_model=32, ffn_dim=48, num_layers=2, attention_heads=4, max_position_embeddings=128
+    ),
+}
+
+
+@pytest.mark.parametrize("family", EAGER)
+def test_classes_without_sdpa(family: str) -> None:
+    """Scores that are capped, attention sinks, windows. Their softmax is float32 in any dtype."""
+    target = TargetModel(tiny_model(family, torch.float32, config=EAGER[family]()))
+    requests = [Request(tuple(range(3, 3 + n)), 40, eos=()) for n in (20, 9)]
+    plain = run(Engine(target), requests)
+    for request, found in zip(requests, plain):
+        text = torch.tensor([[*request.prompt, *found.tokens]])
+        logits = target.model(input_ids=text, use_cache=False).logits[0, len(request.prompt) - 1 : -1]
+        assert tuple(logits.argmax(-1).tolist()) == tuple(found.tokens)
+    for system in ("recall", "clover2", "eagle3"):
+        draft = SYSTEMS[system].from_target(target).eval()
+        assert tokens_of(run(Engine(target, draft), requests)) == tokens_of(plain)
 
 
 def test_windows_that_are_not_cut_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from clover.errors import UserError
 from clover.target import TargetModel
-from clover.target.support import check_config, longest_run
+from clover.target.support import attention_of, check_config, longest_run
 from tests.families import CONTEXT, FAMILIES, tiny_config
 
 SMALL = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -24,8 +24,6 @@ SMALL = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_atten
         (hf.RecurrentGemmaConfig(), "recurrent_gemma: layer 0"),
         (hf.Lfm2Config(layer_types=["full_attention", "conv"], num_hidden_layers=2), "lfm2: layer 1 .* conv"),
         (hf.RwkvConfig(), "rwkv .* recurrent state"),
-        (hf.Gemma2Config(), "gemma2 .*SDPA"),
-        (hf.BloomConfig(), "bloom .*SDPA"),
         (hf.ViTConfig(), "vit is not a causal language model"),
     ],
 )
@@ -38,12 +36,14 @@ def test_refused_before_weights_are_loaded(config: PretrainedConfig, message: st
     ("config", "message"),
     [
         (hf.FalconConfig(**SMALL, alibi=True), "falcon .*token tree"),
+        (hf.BloomConfig(hidden_size=16, n_layer=2, n_head=2, vocab_size=32), "bloom has not one norm"),
+        (hf.MptConfig(d_model=16, n_layers=2, n_heads=2, vocab_size=32), "mpt .*token tree"),
         (hf.BertConfig(**SMALL, intermediate_size=32), "bert fills no key-value cache"),
         (hf.BertConfig(**SMALL, intermediate_size=32, is_decoder=True), "bert has not one norm"),
     ],
 )
 def test_refused_by_the_probe(config: PretrainedConfig, message: str) -> None:
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention_of(config))
     with pytest.raises(UserError, match=message):
         TargetModel(model)
 

@@ -46,11 +46,12 @@ def speculative(
 ) -> Speculative:
     """Make the `custom_generate` argument of `model.generate` that decodes with a draft.
 
-    The model must use SDPA attention and be in evaluation mode; its weights, layers and methods are left alone.
-    What is set up for it is kept with the model, for the last two drafts and trees. Seeds come from PyTorch's
-    generator, so that `torch.manual_seed` reproduces a sampled run. With `return_dict_in_generate` only
-    sequences are returned. UserError if the tree cannot be read; from `generate`, before anything is generated, if a
-    model or draft does not fit or an option cannot be honoured, such as beam search, or returned scores.
+    The model must use SDPA attention, or eager if its class has no SDPA, and be in evaluation mode; its weights,
+    layers and methods are left alone. What is set up for it is kept with the model, for the last two drafts and trees.
+    Seeds come from PyTorch's generator, so that `torch.manual_seed` reproduces a sampled run. With
+    `return_dict_in_generate` only sequences are returned. UserError if the tree cannot be read; from `generate`, before
+    anything is generated, if a model or draft does not fit or an option cannot be honoured, such as beam search, or
+    returned scores.
 
     Args:
         draft: directory, hub name, or a draft already in the model's dtype and on its device.

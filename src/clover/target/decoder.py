@@ -24,7 +24,7 @@ from clover.target.structure import (
     place_of_final_norm,
     sdpa_mask,
 )
-from clover.target.support import UNLIMITED, WINDOW_FIELDS, model_type, position_limit
+from clover.target.support import UNLIMITED, WINDOW_FIELDS, attention_of, model_type, position_limit
 
 
 class DecoderStack(nn.Module):
@@ -39,7 +39,7 @@ class DecoderStack(nn.Module):
         super().__init__()
         try:
             config = short_config(target_config, num_layers)
-            self.stack: Any = AutoModel.from_config(config, attn_implementation="sdpa")
+            self.stack: Any = AutoModel.from_config(config, attn_implementation=attention_of(config))
             self.stack.set_input_embeddings(None)
         except (ValueError, KeyError, TypeError, NotImplementedError) as error:
             raise UserError(f"no draft layers can be built like the target's: {one_line(error)}") from error

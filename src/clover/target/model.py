@@ -57,9 +57,9 @@ class TargetOutput:
 class TargetModel:
     """A frozen causal language model and all that the rest of Clover may know of it.
 
-    The model is an ``AutoModelForCausalLM`` with SDPA attention; it is set to evaluation and its weights are frozen.
-    A tokenizer is needed if text is to be used. UserError if the model cannot be run losslessly on token trees, as a
-    probe of a few tokens finds.
+    The model is an ``AutoModelForCausalLM`` with SDPA attention, or eager attention if its class has no SDPA; it is set
+    to evaluation and its weights are frozen. A tokenizer is needed if text is to be used. UserError if the model cannot
+    be run losslessly on token trees, as a probe of a few tokens finds.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
@@ -69,8 +69,8 @@ class TargetModel:
         self.tokenizer = tokenizer
         self.name = support.model_type(model.config)
         support.check_fields(getattr(model, "generation_config", None), f"{self.name}: generation_config")
-        if model.config._attn_implementation != "sdpa":
-            raise UserError(f"{self.name}: load the target model with attn_implementation='sdpa'")
+        if model.config._attn_implementation != (wanted := support.attention_of(model.config)):
+            raise UserError(f"{self.name}: load the target model with attn_implementation='{wanted}'")
         if model.get_output_embeddings() is None or model.base_model is model:
             raise UserError(
                 f"{self.name} ({type(model).__name__}) is no causal language model with an lm_head"

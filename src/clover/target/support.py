@@ -38,8 +38,7 @@ class _Fields:
 def check_config(config: PretrainedConfig) -> None:
     """UserError for what no token tree can be run on; names the type and, if one is to blame, the layer or the field.
 
-    Encoder-decoder and multimodal models are refused, and those with recurrent or otherwise special layers or without
-    SDPA.
+    Encoder-decoder and multimodal models are refused, and those with recurrent or otherwise special layers.
     """
     name = model_type(config)
     check_fields(config, name)
@@ -61,6 +60,12 @@ def check_fields(config: Any, name: str) -> None:
     values = {field.name: getattr(config, field.name, None) for field in fields(_Fields)}
     values |= {"rope_parameters": _rotary_entries(config), "eos_token_id": eos_tokens(config)}
     validated(_Fields, values, name)
+
+
+def attention_of(config: PretrainedConfig) -> str:
+    """The attention of transformers that runs a model: "sdpa", or "eager" where its class has no other."""
+    model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    return "sdpa" if getattr(model_class, "_supports_sdpa", True) else "eager"
 
 
 def eos_tokens(config: Any) -> list[int]:
@@ -152,5 +157,3 @@ def _check_class(config: PretrainedConfig, name: str) -> None:
         raise UserError(
             f"{name} ({model_class.__name__}) carries a recurrent state, which a token tree cannot branch"
         )
-    if not getattr(model_class, "_supports_sdpa", False):
-        raise UserError(f"{name} ({model_class.__name__}) has no SDPA attention, which token trees need")
