@@ -16,9 +16,9 @@ SMALL = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_atten
     ("config", "message"),
     [
         (hf.T5Config(), "t5 is an encoder-decoder"),
-        (hf.LlavaConfig(), "llava is a multimodal model .vision_config"),
-        (hf.Gemma3Config(), "gemma3 is a multimodal"),
-        (hf.Qwen2AudioConfig(), "qwen2_audio is a multimodal model .audio_config"),
+        (hf.Florence2Config(), "florence2 is an encoder-decoder"),
+        (hf.Qwen3_5Config(), "qwen3_5: layer 0 is of the type linear_attention"),
+        (hf.Qwen2AudioConfig(), "qwen2_audio is not a causal language model"),
         (hf.Qwen3NextConfig(), "qwen3_next: layer 0 is of the type linear_attention"),
         (hf.MambaConfig(), "mamba: layer 0 is of the type linear_attention"),
         (hf.RecurrentGemmaConfig(), "recurrent_gemma: layer 0"),

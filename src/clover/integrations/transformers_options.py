@@ -38,6 +38,7 @@ _NOT_RETURNED = ("output_scores", "output_logits", "output_attentions", "output_
 _CACHES = ("cache", "past_key_values")  # since transformers 5.24, and before
 _PREPARED = ("attention_mask", "position_ids", *_CACHES, "use_cache", "logits_to_keep")
 _PREPARED += ("cache_position",)  # of older releases
+_IMAGES = "mm_encoder_outputs"  # encoded images; empty where a prompt has none
 
 
 def refused(what: str) -> UserError:
@@ -59,8 +60,10 @@ def check_options(config: hf.GenerationConfig, arguments: Mapping[str, Any]) -> 
         cache = arguments.get(name)
         if cache is not None and (cache.get_seq_length() or getattr(cache, "_is_user_defined", False)):
             raise refused(name)
+    if arguments.get(_IMAGES):
+        raise refused("images")
     for name, value in arguments.items():
-        if name not in _PREPARED and value is not None and value is not False:
+        if name not in (*_PREPARED, _IMAGES) and value is not None and value is not False:
             raise refused(name)
 
 

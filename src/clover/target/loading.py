@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from clover.errors import UserError, one_line
 from clover.files import read_json
 from clover.target.gguf import Source, finish, loading_options
-from clover.target.support import attention_of, check_config
+from clover.target.support import attention_of, auto_class, check_config
 
 _MOST = {"layer": 1_000, "head": 100_000, "size": 100_000_000}  # of numbers whose names hold these words
 _DTYPES = {"float64": torch.float64, "float32": torch.float32, "fp32": torch.float32}
@@ -143,7 +143,7 @@ def load_model(
     if source.gguf_file is not None:
         how = {**source.options, **loading_options()}
     try:
-        loaded: Any = hf.AutoModelForCausalLM.from_pretrained(
+        loaded: Any = auto_class(config).from_pretrained(
             source.place,
             config=config,
             dtype=dtype,

@@ -57,27 +57,29 @@ class TargetOutput:
 class TargetModel:
     """A frozen causal language model and all that the rest of Clover may know of it.
 
-    The model is an ``AutoModelForCausalLM`` with SDPA attention, or eager attention if its class has no SDPA; it is set
-    to evaluation and its weights are frozen. A tokenizer is needed if text is to be used. UserError if the model cannot
-    be run losslessly on token trees, as a probe of a few tokens finds.
+    The model is an ``AutoModelForCausalLM``, or one for images and text of which only the text decoder runs, with SDPA
+    attention, or eager attention if its class has no SDPA; it is set to evaluation and its weights are frozen. A
+    tokenizer is needed if text is to be used. UserError if the model cannot be run losslessly on token trees, as a probe
+    of a few tokens finds.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
         support.check_config(model.config)
         self.model = model.eval().requires_grad_(False)
-        self.config: PretrainedConfig = model.config
+        self.config: PretrainedConfig = support.text_config(model.config)
         self.tokenizer = tokenizer
         self.name = support.model_type(model.config)
         support.check_fields(getattr(model, "generation_config", None), f"{self.name}: generation_config")
         if model.config._attn_implementation != (wanted := support.attention_of(model.config)):
             raise UserError(f"{self.name}: load the target model with attn_implementation='{wanted}'")
-        if model.get_output_embeddings() is None or model.base_model is model:
+        base: Any = model.base_model if self.config is model.config else model.get_decoder().base_model
+        if model.get_output_embeddings() is None or base is model:
             raise UserError(
                 f"{self.name} ({type(model).__name__}) is no causal language model with an lm_head"
             )
         head: Any = model.get_output_embeddings()
         loading.check_device(head.weight.device)
-        self.base: nn.Module = model.base_model
+        self.base: nn.Module = base
         if can_speed_up(self.base) and runs_known_code(self.base):
             # What runs is a copy of the model's structure, which is fast on a CPU, over the same weights.
             self.base = shared_copy(self.base)
@@ -86,11 +88,11 @@ class TargetModel:
                 speed_up(self.base, int8=False)
                 head = fast_linear(head, packed=True, int8=False)
         self._cache_argument = cache_argument(self.base)
-        self.head = LogitsHead(head, model.config)
+        self.head = LogitsHead(head, self.config)
         self.windows = Windows()
         with torch.no_grad():
             plain = run_plainly(self)
-            self.kv_shape = kv_shape(plain.cache, model.config)
+            self.kv_shape = kv_shape(plain.cache, self.config)
             owner, name = place_of_final_norm(self.base, self.layers, self.name)
             self.final_norm: nn.Module = getattr(owner, name)
             check_tree(self, plain)
@@ -197,7 +199,8 @@ class TargetModel:
     def eos_token_ids(self) -> tuple[int, ...]:
         """Tokens that end a text, from the generation configuration and the configuration; may be empty."""
         generation = getattr(self.model, "generation_config", None)
-        return tuple(dict.fromkeys(support.eos_tokens(generation) + support.eos_tokens(self.config)))
+        configs = (generation, self.model.config, self.config)
+        return tuple(dict.fromkeys(token for config in configs for token in support.eos_tokens(config)))
 
     # -- running -------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from clover.errors import UserError, one_line
 from clover.target.loading import FAILURES
 from clover.target.structure import cache_of
-from clover.target.support import WINDOW_FIELDS, attention_of, windows
+from clover.target.support import WINDOW_FIELDS, windows
 from clover.target.windows import Windows
 from clover.tree import TokenTree
 
@@ -130,9 +130,8 @@ def _run_tree(target: TargetModel, plain: PlainRun) -> TargetOutput:
 def _close(actual: Tensor, expected: Tensor, target: TargetModel) -> bool:
     if actual.shape != expected.shape:
         return False
-    rounds_more = (
-        attention_of(target.config) == "eager"
-    )  # whose softmax is float32 in a model of float64, too
+    base: Any = target.base
+    rounds_more = base.config._attn_implementation == "eager"  # its softmax is float32, also in float64
     tolerance = max(_TOLERANCE[actual.dtype], _TOLERANCE[torch.float32] if rounds_more else 0.0)
     actual, expected = actual.to("cpu", torch.float64), expected.to("cpu", torch.float64)
     return bool((actual - expected).norm() <= tolerance * expected.norm())

@@ -4,15 +4,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PretrainedConfig
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PretrainedConfig,
+)
 
-from clover.errors import UserError
+from clover.errors import UserError, one_line
 from clover.files import validated
 
 FULL_ATTENTION, CHUNKED_ATTENTION = "full_attention", "chunked_attention"
 WINDOW_FIELDS = {"sliding_attention": "sliding_window", CHUNKED_ATTENTION: "attention_chunk_size"}
 UNLIMITED = 2**31 - 1  # tokens that a layer without a window sees, and a model without a context limit takes
-_OTHER_INPUTS = ("vision_config", "audio_config", "image_config", "speech_config", "video_config")
 _LENGTH_DEPENDENT_ROTARY = ("dynamic", "longrope")
 
 
@@ -38,21 +43,35 @@ class _Fields:
 def check_config(config: PretrainedConfig) -> None:
     """UserError for what no token tree can be run on; names the type and, if one is to blame, the layer or the field.
 
-    Encoder-decoder and multimodal models are refused, and those with recurrent or otherwise special layers.
+    Encoder-decoder models are refused, and those with recurrent or otherwise special layers. Of models that also read
+    images the text decoder must do.
     """
     name = model_type(config)
-    check_fields(config, name)
     if getattr(config, "is_encoder_decoder", False):
         raise UserError(f"{name} is an encoder-decoder model; Clover needs a decoder-only one")
-    for field in _OTHER_INPUTS:
-        if getattr(config, field, None) is not None:
-            raise UserError(f"{name} is a multimodal model ({field}); Clover needs a text-only one")
-    for layer, kind in enumerate(layer_kinds(config)):
+    text = text_config(config)
+    check_fields(text, name)
+    for layer, kind in enumerate(layer_kinds(text)):
         if kind != FULL_ATTENTION and kind not in WINDOW_FIELDS:
             raise UserError(
                 f"{name}: layer {layer} is of the type {kind}; Clover needs attention over a plain KV cache"
             )
     _check_class(config, name)
+
+
+def text_config(config: PretrainedConfig) -> PretrainedConfig:
+    """That of the text decoder, for models that read more than text; else the configuration itself."""
+    try:
+        return config.get_text_config()
+    except ValueError as error:
+        raise UserError(f"{model_type(config)} has no single text decoder: {one_line(error)}") from error
+
+
+def auto_class(config: PretrainedConfig) -> Any:
+    """What loads a model: for text, or for images and text where the type is known for these alone."""
+    known = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    images = not known and type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    return AutoModelForImageTextToText if images else AutoModelForCausalLM
 
 
 def check_fields(config: Any, name: str) -> None:
@@ -64,7 +83,7 @@ def check_fields(config: Any, name: str) -> None:
 
 def attention_of(config: PretrainedConfig) -> str:
     """The attention of transformers that runs a model: "sdpa", or "eager" where its class has no other."""
-    model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    model_class: Any = auto_class(config)._model_mapping.get(type(config), None)
     return "sdpa" if getattr(model_class, "_supports_sdpa", True) else "eager"
 
 
@@ -148,11 +167,11 @@ def _rotary_switches(config: PretrainedConfig) -> Iterator[tuple[str, int]]:
 
 
 def _check_class(config: PretrainedConfig, name: str) -> None:
-    if getattr(config, "auto_map", None) and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    model_class: Any = auto_class(config)._model_mapping.get(type(config), None)
+    if model_class is None and getattr(config, "auto_map", None):
         return  # the repository's own code, which the user has agreed to run: the probe after loading judges it
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    if model_class is None:
         raise UserError(f"{name} is not a causal language model that transformers knows")
-    model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     if getattr(model_class, "_is_stateful", False):
         raise UserError(
             f"{name} ({model_class.__name__}) carries a recurrent state, which a token tree cannot branch"
