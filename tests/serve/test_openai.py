@@ -104,7 +104,7 @@ def test_logprobs_of_a_chat(client: openai.OpenAI, count: int) -> None:
         assert len(entry.top_logprobs) == count
         best = max([entry.logprob, *(top.logprob for top in entry.top_logprobs)])
         assert entry.logprob == pytest.approx(best)  # greedy
-        assert bytes(entry.bytes or []).decode() == entry.token
+        assert entry.bytes is None or bytes(entry.bytes).decode() == entry.token
     chunks = list(client.chat.completions.create(**options, stream=True))
     told = [
         e for chunk in chunks if chunk.choices[0].logprobs for e in chunk.choices[0].logprobs.content or []
@@ -112,6 +112,14 @@ def test_logprobs_of_a_chat(client: openai.OpenAI, count: int) -> None:
     assert [(e.token, e.logprob) for e in told] == [
         (e.token, pytest.approx(e.logprob, abs=1e-5)) for e in whole.logprobs.content
     ]
+
+
+def test_half_a_character_has_no_bytes_that_clients_could_join(client: openai.OpenAI, live: Live) -> None:
+    whole, half = (live.service.tokenizer(text)["input_ids"][-1] for text in ("q", "é"))
+    for token, expected in ((whole, [ord("q")]), (half, None)):
+        options = CHAT | {"max_tokens": 1, "logprobs": True, "logit_bias": {str(token): 100}}
+        told = client.chat.completions.create(**options).choices[0].logprobs
+        assert told is not None and told.content is not None and told.content[0].bytes == expected
 
 
 def test_logprobs_of_a_completion(client: openai.OpenAI) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-_HALF_CHARACTER = "\ufffd"
+HALF_CHARACTER = "\ufffd"
 _CONTEXT = 4
 _MOST_HELD = 16  # tokens that have given no text: a window that grew with them would decode ever more slowly
 
@@ -38,7 +38,7 @@ class Detokenizer:
         self._tokens.append(token)
         before = self._decode(self._window, self._known)
         after = self._decode(self._window, len(self._tokens))
-        if len(after) > len(before) and not after.endswith(_HALF_CHARACTER):
+        if len(after) > len(before) and not after.endswith(HALF_CHARACTER):
             self._append(after[len(before) :])
             self._window, self._known = self._known, len(self._tokens)
         elif len(self._tokens) - self._known > _MOST_HELD:

@@ -11,7 +11,7 @@ from operator import add
 from typing import Any
 
 from clover.engine import Generation, Request, TokenLogprobs
-from clover.engine.text import token_name
+from clover.engine.text import HALF_CHARACTER, token_name
 from clover.metrics import Acceptance
 from clover.serve.asking import Asked
 from clover.serve.speculation import Speculation
@@ -174,4 +174,6 @@ def _finish_reason(generation: Generation) -> str:
 
 
 def _entry(token: str, logprob: float) -> dict[str, Any]:
-    return {"token": token, "logprob": logprob, "bytes": list(token.encode("utf-8", "replace"))}
+    """What a chat tells of one token; its bytes are not known where they are but a part of a character."""
+    known = HALF_CHARACTER not in token
+    return {"token": token, "logprob": logprob, "bytes": list(token.encode()) if known else None}
