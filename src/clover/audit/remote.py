@@ -6,7 +6,7 @@ company: beside other requests, and with the text so far as the prompt.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from statistics import median
@@ -18,18 +18,17 @@ from clover.audit.distribution import two_samples
 from clover.audit.endpoint import Endpoint, RemoteText
 from clover.audit.findings import ENDED, Difference, Findings, Way
 from clover.audit.judge import SAFETY, Noise
-from clover.audit.local import at_least
+from clover.audit.local import Told, at_least
+from clover.engine.text import HALF_CHARACTER
 from clover.errors import UserError
 
 _NO_TIE = 1.0  # a gap of log-probabilities above it is none, whatever other shapes say
 _LEAST_NOISE = 1e-6
 _LEAST_ERROR = 0.01  # of log-probabilities; below SAFETY times it nothing is a defect
 _RARE = 1e-3  # chance of so many differences of sampled texts
-_UNKNOWN = "\ufffd"  # half a character: tokens of other ids have this name, too
 _ASKED_AGAIN = 4  # positions per prompt
 _MIXED: list[dict[str, Any]] = [{}, {"top_p": 0.9}, {"frequency_penalty": 0.5}]  # of sampled texts, in turn
 _DRAWS, _DRAWN_TOKENS, _DRAWN_PROMPTS = 200, 6, 4
-Told = Callable[[int, str], None]
 
 
 @dataclass
@@ -215,9 +214,16 @@ def _first_difference(one: Sequence[str], other: Sequence[str]) -> int | None:
 
 
 def _moved(one: RemoteText, other: RemoteText, until: int | None) -> list[float]:
-    """What the log-probability of each token differs by, up to where the texts differ."""
+    """What the log-probability of each token differs by, up to where the texts differ.
+
+    Tokens that are half a character are left out: those of other ids have the same name.
+    """
     pairs = zip(one.tokens[:until], other.tokens, one.own, other.own, strict=False)
-    return [b - a for name, same, a, b in pairs if name == same and _UNKNOWN not in name and abs(b - a) < inf]
+    return [
+        b - a
+        for name, same, a, b in pairs
+        if name == same and HALF_CHARACTER not in name and abs(b - a) < inf
+    ]
 
 
 def _difference(top: dict[str, float], pair: Sequence[str | None]) -> float:
