@@ -11,7 +11,7 @@ from operator import add
 from typing import Any
 
 from clover.engine import Generation, Request, TokenLogprobs
-from clover.engine.text import HALF_CHARACTER, token_name
+from clover.engine.text import HALF_CHARACTER, Detokenizer, token_name
 from clover.metrics import Acceptance
 from clover.serve.asking import Asked
 from clover.serve.speculation import Speculation
@@ -49,7 +49,7 @@ class Answer:
         kind = "chatcmpl" if asked.chat else "cmpl"
         self._head = {"id": f"{kind}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
         self._watched = [_watched(request, tokenizer) for request in asked.requests]
-        self._offsets = [0] * len(asked.requests)  # characters of each text that have logprobs
+        self._told = [Detokenizer(tokenizer, prompt=request.prompt) for request in asked.requests]
         self._ended: dict[int, Generation] = {}
 
     # -- whole -----------------------------------------------------------------------------------------------------
@@ -135,9 +135,9 @@ class Answer:
             ]
             return {"content": content, "refusal": None}
         offsets = []
-        for name in names:
-            offsets.append(self._offsets[number])
-            self._offsets[number] += len(name)
+        for token in piece.tokens:
+            offsets.append(len(self._told[number].text))
+            self._told[number].push(token)
         return {
             "tokens": names,
             "token_logprobs": [one.logprob for one in piece.logprobs],

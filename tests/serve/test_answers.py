@@ -1,0 +1,41 @@
+"""What a response says of its tokens, without a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clover.engine import Generation, Request, StepEvent, TokenLogprobs
+from clover.metrics import Acceptance
+from clover.serve.answers import Answer
+from clover.serve.asking import Asked
+from clover.serve.bodies import CompletionBody
+from clover.serve.worker import Step
+from tests.data.tokenizers import make_tokenizer
+
+TOKENIZER = make_tokenizer()
+
+
+def logprobs_of(tokens: list[int], text: str, value: float = -1.0) -> dict[str, Any]:
+    """What the response to a completion says of tokens that came one by one, all with one log-probability."""
+    request = Request((5,), len(tokens), logprobs=1)
+    answer = Answer(Asked(CompletionBody(prompt="a", logprobs=1), (request,), 1), "tiny", TOKENIZER)
+    whole = Generation(text, tuple(tokens), 1, 0, Acceptance(), "length", 0.1, 0.2)
+    told = [(TokenLogprobs(value, ((token, value),)),) for token in tokens]
+    ends = [None] * (len(tokens) - 1) + [whole]
+    events = [
+        StepEvent(0, (token,), "", end, logprobs=one)
+        for token, end, one in zip(tokens, ends, told, strict=True)
+    ]
+    (choice,) = answer.whole([Step(0, event, 0.1) for event in events])["choices"]
+    return choice["logprobs"]
+
+
+@pytest.mark.parametrize(
+    ("text", "offsets"), [("a🙂b", [0, 1, 1, 1, 1, 2]), ("aé", [0, 1, 1]), ("a</s>b", [0, 1, 1])]
+)
+def test_offsets_are_places_in_the_text(text: str, offsets: list[int]) -> None:
+    """Several tokens may make one character, and special ones make none."""
+    tokens = TOKENIZER(text, add_special_tokens=False)["input_ids"]
+    assert logprobs_of(tokens, TOKENIZER.decode(tokens, skip_special_tokens=True))["text_offset"] == offsets
