@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -39,3 +41,10 @@ def test_offsets_are_places_in_the_text(text: str, offsets: list[int]) -> None:
     """Several tokens may make one character, and special ones make none."""
     tokens = TOKENIZER(text, add_special_tokens=False)["input_ids"]
     assert logprobs_of(tokens, TOKENIZER.decode(tokens, skip_special_tokens=True))["text_offset"] == offsets
+
+
+@pytest.mark.parametrize("value", [-inf, nan])
+def test_a_log_probability_that_is_no_finite_number_can_be_said(value: float) -> None:
+    told = logprobs_of([7, 8], "xy", value)
+    assert told["token_logprobs"] == [-9999.0] * 2
+    json.dumps(told, allow_nan=False)

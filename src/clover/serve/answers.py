@@ -17,6 +17,8 @@ from clover.serve.asking import Asked
 from clover.serve.speculation import Speculation
 from clover.serve.worker import Step
 
+_LEAST_LOGPROB = -9999.0
+
 
 @dataclass
 class _Piece:
@@ -126,12 +128,15 @@ class Answer:
         if not piece.logprobs:
             return None
         names = [token_name(self._tokenizer, token) for token in piece.tokens]
-        tops = [[(token_name(self._tokenizer, t), value) for t, value in one.top] for one in piece.logprobs]
+        own = [_sayable(one.logprob) for one in piece.logprobs]
+        tops = [
+            [(token_name(self._tokenizer, token), _sayable(value)) for token, value in one.top]
+            for one in piece.logprobs
+        ]
         if self._asked.chat:
-            entries = zip(names, piece.logprobs, tops, strict=True)
             content = [
-                _entry(name, one.logprob) | {"top_logprobs": [_entry(*pair) for pair in top]}
-                for name, one, top in entries
+                _entry(name, value) | {"top_logprobs": [_entry(*pair) for pair in top]}
+                for name, value, top in zip(names, own, tops, strict=True)
             ]
             return {"content": content, "refusal": None}
         offsets = []
@@ -140,7 +145,7 @@ class Answer:
             self._told[number].push(token)
         return {
             "tokens": names,
-            "token_logprobs": [one.logprob for one in piece.logprobs],
+            "token_logprobs": own,
             # The likeliest come first; of tokens with one name the likeliest is told.
             "top_logprobs": [dict(top) | dict(reversed(top)) for top in tops] if any(tops) else None,
             "text_offset": offsets,
@@ -171,6 +176,11 @@ def _watched(request: Request, tokenizer: Any) -> Speculation | None:
 def _finish_reason(generation: Generation) -> str:
     """OpenAI's word: the end of the context is a length, too."""
     return "stop" if generation.finish_reason == "stop" else "length"
+
+
+def _sayable(logprob: float) -> float:
+    """OpenAI's least one in the place of -inf and NaN, which JSON does not have."""
+    return max(_LEAST_LOGPROB, logprob)  # in this order: a comparison with NaN is false
 
 
 def _entry(token: str, logprob: float) -> dict[str, Any]:
