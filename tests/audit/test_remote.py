@@ -53,9 +53,12 @@ def _log(value: float) -> float:
 
 @contextmanager
 def fake(
-    change: Change = lambda body, tokens: tokens, speculates: bool = True, noise: float = 0.0
+    change: Change = lambda body, tokens: tokens,
+    speculates: bool = True,
+    noise: float = 0.0,
+    tell: float | None = None,
 ) -> Iterator[str]:
-    """A server that writes `change` of what its model says; the URL."""
+    """A server that writes `change` of what its model says, and tells one log-probability of all; the URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -67,7 +70,7 @@ def fake(
                 return self.answer(401, {"error": "wrong key"})
             tokens, tops = words_of(body, noise)
             tokens = change(body, tokens)
-            own = [top.get(token, -20.0) for token, top in zip(tokens, tops)]
+            own = [top.get(token, -20.0) if tell is None else tell for token, top in zip(tokens, tops)]
             logprobs = {"tokens": tokens, "token_logprobs": own, "top_logprobs": tops}
             rate = 0.5 if body.get("speculation", True) else None
             told = {"speculative_decoding": {"draft_acceptance_rate": rate}} if speculates else {}
@@ -119,6 +122,15 @@ def test_a_server_that_changes_nothing_is_clean(run_clover: Callable, prompts: P
         code, found, _ = audit(run_clover, prompts, url, "--plain-server", other, "--max-prompts", 2)
         assert (code, found["verdict"]) == (0, "clean")
         assert 1e-4 < found["sampled_p_value"] <= 1
+
+
+@pytest.mark.parametrize("told", [-9999.0, float("nan")])
+def test_log_probabilities_that_are_no_finite_numbers_are_a_defect(
+    run_clover: Callable, prompts: Path, told: float
+) -> None:
+    with fake(tell=told) as url:
+        code, _, said = audit(run_clover, prompts, url)
+    assert code == 1 and "tokens are no finite numbers" in said
 
 
 def test_one_prompt_fills_every_batch_and_tests_every_processor(run_clover: Callable, prompts: Path) -> None:
