@@ -274,6 +274,19 @@ def test_what_asks_for_nothing_is_accepted(live: Live) -> None:
     assert live.post(CHATS, chat)[0] == 200
 
 
+def test_unknown_fields_may_ask_for_nothing_at_any_depth(live: Live) -> None:
+    part = {"type": "text", "text": "a"}
+    for value, status in ((None, 200), ("x", 400)):
+        for message in (
+            SHORT | {"tool_call_id": value},
+            SHORT | {"content": [part | {"cache_control": value}]},
+        ):
+            found, answer = live.post(CHATS, {"messages": [message], "max_tokens": 1})
+            assert found == status, answer
+    options = {"include_usage": True, "continuous_usage_stats": False}
+    assert live.events(TEXTS, {"prompt": "a", "max_tokens": 1, "stream_options": options})[-1]["usage"]
+
+
 def test_another_model_is_not_found(client: openai.OpenAI) -> None:
     another = CHAT | {"model": "another"}
     for ask in (

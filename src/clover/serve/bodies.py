@@ -45,7 +45,18 @@ _Unknown = Annotated[Any, WithJsonSchema({"enum": _EMPTY})]
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+    # Other fields are allowed as far as `_knows_all` lets them.
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+    __pydantic_extra__: dict[str, _Unknown]  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    @model_validator(mode="after")
+    def _knows_all(self) -> Self:
+        """Refuse the first unknown field alone: there may be half a million, and an error for each takes seconds."""
+        for name, value in (self.model_extra or {}).items():
+            if not _is_one_of(_EMPTY, value):
+                problem = InitErrorDetails(type="extra_forbidden", loc=(name,), input=None)
+                raise ValidationError.from_exception_data("body", [problem])
+        return self
 
 
 def _only_text(value: Any) -> Any:
@@ -105,9 +116,6 @@ class StreamOptions(_Body):
 class GenerationBody(_Body):
     """What both kinds of requests share."""
 
-    model_config = ConfigDict(extra="allow")  # as far as `_knows_all` lets them
-    __pydantic_extra__: dict[str, _Unknown]  # pyright: ignore[reportIncompatibleVariableOverride]
-
     model: str | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -147,15 +155,6 @@ class GenerationBody(_Body):
         if options is not None and not info.data.get("stream", True):  # missing: it has an error of its own
             raise ValueError("it needs stream to be true")
         return options
-
-    @model_validator(mode="after")
-    def _knows_all(self) -> Self:
-        """Refuse the first unknown field alone: there may be half a million, and an error for each takes seconds."""
-        for name, value in (self.model_extra or {}).items():
-            if not _is_one_of(_EMPTY, value):
-                problem = InitErrorDetails(type="extra_forbidden", loc=(name,), input=None)
-                raise ValidationError.from_exception_data("body", [problem])
-        return self
 
 
 # A list may have a million items: the first that is wrong is enough.
