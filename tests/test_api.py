@@ -192,6 +192,12 @@ def test_a_target_alone_is_refused(pair: tuple[Path, Path]) -> None:
         clover.load(target=pair[0])
 
 
+@pytest.mark.parametrize("option", [{"dtype": "bfloat16"}, {"device": "cpu"}])
+def test_a_loaded_target_is_not_moved_without_a_word(model: Clover, option: dict[str, str]) -> None:
+    with pytest.raises(UserError, match="keeps its dtype and device"):
+        clover.load(model.target, plain=True, **option)  # type: ignore[arg-type]
+
+
 def test_a_draft_alone_is_for_the_embedded_target() -> None:
     model = clover.load(draft="lookup", tree="chain:2")
     prompt = "def area(self):"

@@ -55,7 +55,8 @@ def load(
             `clover.tree.parse_tree` reads ("clover2", "chain:5", …) or an object of `clover.tree`. When left out
             `method` decides; "draft" takes the draft's own tree.
         plain: short for method="plain".
-        dtype: "float32", "bfloat16", …; float32 on a CPU and bfloat16 on a GPU when left out.
+        dtype: "float32", "bfloat16", …; float32 on a CPU and bfloat16 on a GPU when left out. A loaded target keeps its
+            own, and its device.
         device: "cpu", "cuda", …; a GPU when there is one.
         compile: let `torch.compile` have the decoding steps, or name another of its backends. The first steps
             then take a minute or more.
@@ -67,6 +68,8 @@ def load(
     if not isinstance(target, TargetModel):
         name = os.fspath(target or assets.TARGET)
         target = TargetModel.load(name, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+    elif dtype is not None or device is not None:
+        raise UserError("the target is loaded, and keeps its dtype and device; leave dtype and device out")
     if draft is None and not embedded and wanted not in (PLAIN, LOOKUP):
         draft = assets.draft_place(None, target)
     return Clover(make_engine(target, draft, wanted, compile))
