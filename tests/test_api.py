@@ -146,6 +146,28 @@ def test_a_conversation_says_what_a_fresh_run_would_say(model: Clover) -> None:
     assert chat.last is not None
 
 
+def test_a_turn_that_begins_amid_another_changes_neither(model: Clover) -> None:
+    options: dict[str, Any] = {"max_new_tokens": 12, "ignore_eos": True}
+    chat = model.chat(**options)
+    list(chat.say("hello"))
+    before, first = list(chat.messages), chat.say("the cat sat")
+    said = {"the cat sat": next(first), "yes": "".join(chat.say("yes"))}
+    said["the cat sat"] += "".join(first)
+    for question, answer in said.items():
+        prompt: Any = [*before, {"role": "user", "content": question}]
+        assert answer == model.generate(prompt, **options).text
+
+
+def test_a_conversation_tells_what_was_not_run_again(model: Clover) -> None:
+    chat = model.chat(max_new_tokens=8)
+    cached = []
+    for turn in ("hello", "yes"):
+        list(chat.say(turn))
+        assert chat.last is not None
+        cached.append(chat.last.cached_tokens)
+    assert cached[0] == 0 < cached[1]
+
+
 def test_turns_of_a_conversation_are_drawn_by_numbers_of_their_own(model: Clover) -> None:
     options: dict[str, Any] = {"max_new_tokens": 12, "temperature": 3.0, "ignore_eos": True}
     chat, said = model.chat(seed=5, **options), list[tuple[int, ...]]()

@@ -155,6 +155,7 @@ def test_a_prefix_survives_a_run_that_fails_in_its_prefill(
         patch.setattr(target, "forward", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             tokens_of(engine, Request((3, 9, 40, 41, 42, 43), 12, eos=()), prefix)
+    assert prefix.shared_length(follow_up.prompt) == 1
     assert tokens_of(engine, follow_up, prefix) == tokens_of(engine, follow_up)
 
 

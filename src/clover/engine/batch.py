@@ -91,11 +91,15 @@ class PrefixCache:
         cached = [c.lengths[0] for c in (self.cache, self.session) if c is not None]
         return max(min([agreeing - 1, len(prompt) - 2, *cached]), 0)
 
-    def crop(self, prompt: Sequence[int]) -> int:
-        """Forget all that `prompt` does not share; returns how many tokens are left."""
+    def take(self, prompt: Sequence[int]) -> PrefixCache:
+        """Hand the caches over, with what `prompt` shares; nothing is kept until they are brought back.
+
+        A turn that begins while another runs must not write into the caches of that one.
+        """
         shared = self.shared_length(prompt)
-        self.tokens = self.tokens[:shared]  # whatever fails from here on, they describe the caches
-        for cache in (self.cache, self.session):
+        taken = PrefixCache(self.tokens[:shared], self.cache, self.session)
+        self.tokens, self.cache, self.session = [], None, None
+        for cache in (taken.cache, taken.session):
             if cache is not None:
                 cache.crop([shared])
-        return shared
+        return taken

@@ -105,10 +105,11 @@ class Decoding:
 
     def close(self) -> None:
         """Leave what was decoded so far to the next turn of the conversation."""
-        if self._prefix is not None and self._batch is not None and self._batch.sequences:
-            sequence = self._batch.sequences[0]
+        batch = self._batch or (self._joining and self._joining.batch)
+        if self._prefix is not None and batch is not None and batch.sequences:
+            sequence = batch.sequences[0]
             self._prefix.tokens = [*sequence.request.prompt, *sequence.tokens]
-            self._prefix.cache, self._prefix.session = self._batch.cache, self._batch.session
+            self._prefix.cache, self._prefix.session = batch.cache, batch.session
 
     # -- joining ---------------------------------------------------------------------------------------------------
 
@@ -128,9 +129,9 @@ class Decoding:
     def _first_prefill(self) -> Prefill:
         """All that wait, since nobody is held up, in the caches that will be the running batch's own."""
         sequences = [self._waiting.popleft() for _ in range(min(self.max_sequences, len(self._waiting)))]
-        prefix = self._prefix
+        prefix = self._prefix and self._prefix.take(sequences[0].request.prompt)
         if prefix is not None and prefix.cache is not None:
-            sequences[0].prefilled = prefix.crop(sequences[0].request.prompt)
+            sequences[0].cached_tokens = sequences[0].prefilled = len(prefix.tokens)
             return self._prefill(self._make_batch(sequences, prefix.cache, prefix.session))
         engine = self._engine
         every = [one.request for one in (*sequences, *self._waiting)]

@@ -86,7 +86,7 @@ class Generation:
         tokens: the new token ids, an end-of-sequence token that ended the text included.
         finish_reason: "stop" (end-of-sequence token or stop string), "length" (max_new_tokens) or "context" (the target
             runs no more).
-        cached_tokens: of the prompt that a `PrefixStore` held, and that were not run.
+        cached_tokens: of the prompt that earlier texts had left, and that were not run.
         first_token_seconds, seconds: from when its prompt began to run to the first and to the last token.
     """
 
