@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from clover.errors import UserError, one_line
-from clover.files import explain, output_file, parse_json, validated
+from clover.files import output_file, parse_json, validated
+from clover.tensors import open_tensors
 
 _FORMAT = "clover-checkpoint-2"
 
@@ -159,20 +159,12 @@ def _owned(tensor: Tensor) -> Tensor:
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], _Header]:
-    try:
-        path.open("rb").close()  # safetensors says "not found" of what may not be read
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != _FORMAT:
-                raise UserError(f"{path} is not a training checkpoint of this version of Clover")
-            header = validated(_Header, parse_json(metadata.get("clover", ""), str(path)), str(path))
-            return {key: file.get_tensor(key) for key in file.keys()}, header  # noqa: SIM118
-    except OSError as error:
-        raise UserError(f"cannot read the checkpoint {path}: {explain(error.errno)}") from error
-    except SafetensorError as error:
-        raise UserError(
-            f"the checkpoint {path} is damaged ({one_line(error)}); delete it, and train from the start"
-        ) from error
+    with open_tensors(path, "delete it, and train from the start") as file:
+        metadata = file.metadata() or {}
+        if metadata.get("format") != _FORMAT:
+            raise UserError(f"{path} is not a training checkpoint of this version of Clover")
+        header = validated(_Header, parse_json(metadata.get("clover", ""), str(path)), str(path))
+        return {key: file.get_tensor(key) for key in file.keys()}, header  # noqa: SIM118
 
 
 def _check_same(path: object, saved: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:

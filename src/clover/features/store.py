@@ -22,7 +22,7 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -35,14 +35,15 @@ from clover.files import (
     alone_in,
     check_output_directory,
     checksum,
-    explain,
     output_file,
     read_model,
     write_json,
 )
 from clover.target import TargetModel, weights_fingerprint
+from clover.tensors import open_tensors
 
 _INDEX = "index.json"
+_REMEDY = "delete the store and run clover features again"
 _SHARD_BYTES, _SHARD_SECONDS = 2**28, 300.0  # of a shard; a run that is killed loses no more than one
 # Texts and their characters (tokens of samples) that are sorted by length, so that little of a batch is padding; the
 # states of all of them are in memory.
@@ -174,18 +175,13 @@ class _OpenShard:
 
     def __init__(self, path: Path, shard: _Shard, names: Sequence[str]):
         self.path, self._expected = path / shard.name, shard
-        try:
-            self.path.open("rb").close()  # safetensors says "not found" of what may not be read
-            tensors = safe_open(self.path, "pt")
-            lengths = tensors.get_tensor("lengths")
-            self.tokens, self.loss_mask = tensors.get_tensor("tokens"), tensors.get_tensor("loss_mask").bool()
-            states = [tensors.get_slice(name) for name in names]
-        except OSError as error:
-            raise UserError(f"cannot read {self.path}: {explain(error.errno)}") from error
-        except SafetensorError as error:
-            raise self.damaged() from error
-        self.shapes = [tuple(part.get_shape()) for part in states]
-        if not self._fits(lengths) or any(part.get_dtype() != "BF16" for part in states):
+        with open_tensors(self.path, _REMEDY) as file:
+            lengths = file.get_tensor("lengths")
+            self.tokens, self.loss_mask = file.get_tensor("tokens"), file.get_tensor("loss_mask").bool()
+            states = [file.get_slice(name) for name in names]
+            self.shapes = [tuple(part.get_shape()) for part in states]
+            dtypes = {part.get_dtype() for part in states}
+        if not self._fits(lengths) or dtypes != {"BF16"}:
             raise self.damaged()
         self._ends = lengths.cumsum(0).tolist()
         self.starts = [0, *self._ends[:-1]]
@@ -216,7 +212,7 @@ class _OpenShard:
 
     def damaged(self) -> UserError:
         """That the file is not what was written."""
-        return UserError(f"{self.path} is damaged; delete the store and run clover features again")
+        return UserError(f"{self.path} is damaged; {_REMEDY}")
 
 
 def has_begun(path: Path) -> bool:
