@@ -233,6 +233,34 @@ def test_what_does_not_fit_is_refused(
     assert not list((tmp_path / "s").glob("*.safetensors"))
 
 
+def test_an_older_store_says_that_it_must_be_written_again(target: TargetModel, tmp_path: Path) -> None:
+    texts, index = samples(7), tmp_path / "s" / "index.json"
+    write_features(target, texts, config(target, texts), tmp_path / "s")
+    entry = json.loads(index.read_text())
+    del entry["config"]["dtype"]
+    index.write_text(json.dumps(entry))
+    for read in (FeatureStore, is_finished):
+        with pytest.raises(UserError, match="in which dtype .*; delete the store and run clover features"):
+            read(tmp_path / "s")
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_a_store_whose_shards_are_damaged_is_not_gone_on_with(
+    target: TargetModel, tmp_path: Path, damage: str
+) -> None:
+    texts, path = samples(7), tmp_path / "s"
+    write_features(target, texts, config(target, texts), path)
+    entry = json.loads((path / "index.json").read_text())
+    (path / "index.json").write_text(json.dumps(entry | {"finished": False}))
+    shard = path / "00000.safetensors"
+    content = shard.read_bytes()
+    shard.unlink()
+    if damage == "cut":
+        shard.write_bytes(content[:-5])
+    with pytest.raises(UserError, match="cannot read .*00000" if damage == "missing" else "is damaged"):
+        write_features(target, texts, config(target, texts), path, resume=True)
+
+
 def test_another_target_and_another_kind_are_refused(target: TargetModel, tmp_path: Path) -> None:
     texts = samples(7)
     write_features(target, texts, config(target, texts), tmp_path / "s")

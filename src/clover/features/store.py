@@ -36,7 +36,8 @@ from clover.files import (
     check_output_directory,
     checksum,
     output_file,
-    read_model,
+    read_json,
+    validated,
     write_json,
 )
 from clover.target import TargetModel, weights_fingerprint
@@ -121,12 +122,11 @@ class FeatureStore(Texts):
 
     def __init__(self, path: Path):
         self.path = path
-        index = read_model(path / _INDEX, _Index)
+        index = _read_index(path)
         if not index.finished:
             raise UserError(f"{path} is not finished; run the same clover features command with --resume")
         self.config = index.config
-        names = ["hidden"] if index.config.hidden_state == "post_norm" else ["hidden", "read"]
-        self._shards = [_OpenShard(path, shard, names) for shard in index.shards]
+        self._shards = _open_shards(path, index)
         self._ends = list(accumulate(len(shard.starts) for shard in self._shards))
         content = "".join(shard.checksum for shard in index.shards)
         self.fingerprint = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
@@ -222,7 +222,20 @@ def has_begun(path: Path) -> bool:
 
 def is_finished(path: Path) -> bool:
     """Whether the directory holds a whole store; UserError if it holds none that can be read."""
-    return read_model(path / _INDEX, _Index).finished
+    return _read_index(path).finished
+
+
+def _read_index(path: Path) -> _Index:
+    content, name = read_json(path / _INDEX), str(path / _INDEX)
+    config = content.get("config")
+    if isinstance(config, dict) and "dtype" not in config:  # of older stores
+        raise UserError(f"{path} does not say in which dtype the target ran; {_REMEDY}")
+    return validated(_Index, content, name)
+
+
+def _open_shards(path: Path, index: _Index) -> list[_OpenShard]:
+    names = ["hidden"] if index.config.hidden_state == "post_norm" else ["hidden", "read"]
+    return [_OpenShard(path, shard, names) for shard in index.shards]
 
 
 def check_store(store: FeatureStore, target: TargetModel, draft: DraftModel) -> None:
@@ -326,7 +339,8 @@ def _begin(path: Path, config: StoreConfig, resume: bool) -> _Index:
         return _Index("clover-features-1", config, False, [])
     if not has_begun(path):
         raise UserError(f"there is nothing to resume: {path / _INDEX} does not exist")
-    index = read_model(path / _INDEX, _Index)
+    index = _read_index(path)
+    _open_shards(path, index)  # what is missing or damaged is found before the target runs for hours
     begun = asdict(index.config)
     for name, value in asdict(config).items():
         if begun[name] != value:
