@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 from clover.errors import UserError
 from clover.files import (
+    LOCK,
     alone_in,
     alone_with,
     beside,
@@ -87,6 +88,15 @@ def test_full_directory_is_refused_before_the_work(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not empty"), output_directory(tmp_path):
         pytest.fail("the block must not run")
     assert names(tmp_path) == ["old"]
+
+
+def test_what_a_killed_process_leaves_does_not_fill_a_directory(tmp_path: Path) -> None:
+    for name in (LOCK, ".index.json.99999.partial"):
+        (tmp_path / name).touch()
+        check_output_directory(tmp_path)
+    (tmp_path / ".hidden").touch()
+    with pytest.raises(UserError, match="not empty"):
+        check_output_directory(tmp_path)
 
 
 def test_directory_filled_during_the_work_is_kept(tmp_path: Path) -> None:

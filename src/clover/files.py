@@ -20,6 +20,7 @@ from clover.errors import UserError, one_line
 
 T = TypeVar("T")
 LOCK = ".lock"  # in a directory that a process works in
+_PARTIAL = ".*.partial"  # names of what is being written
 MAX_BYTES = 16 * 2**20  # of a file that is read as a whole, unless the caller says otherwise
 
 _EXPLAINED = {
@@ -89,7 +90,7 @@ def check_output_directory(path: str | os.PathLike[str], overwrite: bool = False
     """Say before the work what `output_directory` would say after it.
 
     UserError if `path` is a file, a mount point or the current directory or above it, stands where nothing can be
-    written, or holds files and `overwrite` is off; the lock that a killed process leaves is not counted.
+    written, or holds files and `overwrite` is off; what a killed process leaves is not counted.
     """
     path = _behind_link(path)
     if Path.cwd().is_relative_to(path.resolve()):
@@ -99,7 +100,7 @@ def check_output_directory(path: str | os.PathLike[str], overwrite: bool = False
     if not path.is_dir():
         if path.exists() or path.is_symlink():
             raise UserError(f"{path} exists and is not a directory; choose another name")
-    elif not overwrite and any(one.name != LOCK for one in path.iterdir()):
+    elif not overwrite and any(one.name != LOCK and not one.match(_PARTIAL) for one in path.iterdir()):
         raise UserError(f"{path} already exists and is not empty; choose another directory or overwrite it")
     elif not os.access(path.parent, os.W_OK):
         raise UserError(f"cannot write {path}: permission denied")
@@ -140,7 +141,7 @@ def work_directory(path: Path) -> Iterator[None]:
     with written(path):
         path.mkdir(parents=True, exist_ok=True)
     with _held(path / LOCK, f"another process works in {path}; wait for it, or choose another directory"):
-        for left in path.glob(".*.partial"):
+        for left in path.glob(_PARTIAL):
             if left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)
             else:
