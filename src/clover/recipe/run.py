@@ -3,9 +3,12 @@
 Each stage leaves what it made in the work directory, where an interrupted run goes on.
 """
 
+from __future__ import annotations
+
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,8 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.generation.configuration_utils import GenerationConfig
 
 from clover.data import Sample
-from clover.files import checksum, output_directory, read_json, work_directory, write_json, written
+from clover.errors import UserError
+from clover.files import checksum, output_directory, read_model, work_directory, write_json, written
 from clover.recipe.begun import BEGUN, check_begun
 from clover.recipe.card import write_card
 from clover.recipe.corpus import Source, prompts_from, read_corpus
@@ -36,34 +40,70 @@ _DEMO_PROMPTS, _DEVELOPMENT_PROMPTS = 12, 24
 _OPENING_TOKENS, _OPENINGS, _WRITTEN_TOGETHER = 48, 6000, 64
 
 
+@dataclass(frozen=True)
+class _Facts:
+    """What is read of the `facts.json` of an earlier run."""
+
+    target: TargetFacts
+    sources: list[Source]
+
+
+@dataclass(frozen=True)
+class _Prompts:
+    """Held-out prompts: nothing is chosen by the first, the others are to tune on."""
+
+    prompts: list[str]
+    development: list[str]
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """The output of an earlier run, whose target is kept."""
+
+    target: Path
+    facts: _Facts
+    prompts: _Prompts
+
+    @classmethod
+    def read(cls, output: Path) -> _Kept:
+        """UserError if a part of it is missing or damaged."""
+        facts = read_model(output / "facts.json", _Facts)
+        prompts = read_model(output / "held_out_prompts.json", _Prompts)
+        if not (output / "target").is_dir():
+            raise UserError(f"{output} has no target to keep; give the output of an earlier run")
+        return cls(output / "target", facts, prompts)
+
+
 def run_recipe(options: RecipeOptions) -> None:
     """Run all stages and put the result into `options.output`, whole or not at all.
 
     The output gets `target/`, a directory per draft, `held_out_prompts.json`, `facts.json` and a card, `README.md`.
+    UserError, before anything long, if an option cannot be used or the work directory belongs to another run.
     """
+    given = options.keep_target
+    kept = None if given is None else _Kept.read(given)
     with (
         work_directory(options.folder),
         output_directory(options.output, overwrite=options.overwrite) as output,
     ):
-        kept = options.keep_target
         here = {
             "minutes": options.minutes,
-            "keep_target": None if kept is None else checksum(kept / "facts.json"),
+            "keep_target": None if given is None else checksum(given / "facts.json"),
         }
         check_begun(options.folder, here)
         write_json(options.folder / BEGUN, here)
-        _Recipe(options, output).run()
+        _Recipe(options, output, kept).run()
 
 
 class _Recipe:
     """The stages, with what they share.
 
-    With `keep_target` the target, its prompts and its sources are those of an earlier run's output, and its share of
-    the time goes to text and drafts.
+    With `kept` the target, its prompts and its sources are those of an earlier run, and its share of the time goes to
+    text and drafts.
     """
 
-    def __init__(self, options: RecipeOptions, output: Path):
-        self.options, self.output, self.work, self.kept = options, output, options.folder, options.keep_target
+    def __init__(self, options: RecipeOptions, output: Path, kept: _Kept | None):
+        self.options, self.output, self.work, self.kept = options, output, options.folder, kept
         self.device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.console = Console(stderr=True)
 
@@ -97,7 +137,7 @@ class _Recipe:
                 if self.kept is None:
                     tokenizer = train_tokenizer(self.corpus.train, _CONTEXT)
                 else:
-                    tokenizer = PreTrainedTokenizerFast.from_pretrained(self.kept / "target")
+                    tokenizer = PreTrainedTokenizerFast.from_pretrained(self.kept.target)
                 tokenizer.save_pretrained(folder)
                 parts = {"train": self.corpus.train, "held_out": self.corpus.held_out}
                 partial = file.with_suffix(".partial")
@@ -105,10 +145,10 @@ class _Recipe:
                 os.replace(partial, file)
         return PreTrainedTokenizerFast.from_pretrained(folder), load_file(file)
 
-    def _keep_target(self, kept: Path) -> TargetFacts:
+    def _keep_target(self, kept: _Kept) -> TargetFacts:
         with written(self.output):
-            shutil.copytree(kept / "target", self.output / "target")
-        return TargetFacts(**read_json(kept / "facts.json")["target"])
+            shutil.copytree(kept.target, self.output / "target")
+        return kept.facts.target
 
     def _train_target(self) -> TargetFacts:
         """Train the target, save it as bf16 and measure it on held-out files."""
@@ -161,13 +201,11 @@ class _Recipe:
         old: list[Source] = []
         if self.kept is None:
             found = prompts_from(self.corpus.held_out, _DEMO_PROMPTS + _DEVELOPMENT_PROMPTS)
-            # Nothing is chosen by the first; the others are to tune on.
-            prompts = {"prompts": found[:_DEMO_PROMPTS], "development": found[_DEMO_PROMPTS:]}
+            prompts = _Prompts(found[:_DEMO_PROMPTS], found[_DEMO_PROMPTS:])
         else:
-            prompts = read_json(self.kept / "held_out_prompts.json")
-            old = [Source(**source) for source in read_json(self.kept / "facts.json")["sources"]]
-        write_json(self.output / "held_out_prompts.json", prompts)
-        development, place = prompts["development"], self.output / "target"
+            prompts, old = self.kept.prompts, self.kept.facts.sources
+        write_json(self.output / "held_out_prompts.json", asdict(prompts))
+        development, place = prompts.development, self.output / "target"
         for system in SYSTEMS:
             keep_draft(self.work / system, self.output / system, place, development, self.device)
         known = {(source.name, source.version) for source in old}
