@@ -22,8 +22,8 @@ def read_requests(
     target: TargetModel,
     limit: int,
     max_new_tokens: int,
-    temperature: float,
-    seed: int,
+    temperature: float = 0.0,
+    seed: int = 0,
 ) -> list[Request]:
     """Requests of at most `limit` prompts of files, or embedded development prompts; number i has seed `seed + i`.
 
