@@ -195,6 +195,9 @@ def test_drafts_that_were_trained_before_are_measured_and_published(
     assert [(one["method"]["system"], one["method"]["seed"]) for one in trained(tmp_path / "out")] == [
         ("first", 0), ("first", 1), ("second", 0),
     ]  # fmt: skip
+    known = [one["recorded"] for one in trained(tmp_path / "out")]
+    assert {(one["steps"], one["learning_rate"]) for one in known} == {(3, 1e-3)}
+    assert {one["loss"] for one in known} == {"paper", None}  # the other is the suite's own
     trees = {
         (m["temperature"], one["method"]["tree"])
         for m in measured(tmp_path / "out")

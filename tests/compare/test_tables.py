@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from clover.compare.findings import Findings
 from clover.compare.plan import MethodKey
-from clover.compare.results import Record
+from clover.compare.results import Record, Trained
 from clover.compare.tables import make_tables
 from clover.report.table import Table
 from tests.compare.hand import measured, trained
@@ -42,3 +44,13 @@ def test_only_a_difference_beyond_two_standard_errors_is_marked() -> None:
     assert ablation([(4, 10), (8, 10)]) == "+20.0 ± 20.0"
     assert ablation([(6, 10), (8, 10)]) == "+30.0 ± 10.0 *"
     assert ablation([(0, 10), (1, 10)]) == "-35.0 ± 5.0 *"
+
+
+def test_a_draft_of_a_directory_is_told_by_its_record() -> None:
+    record = trained(MethodKey("clover2"), {"code": [(4, 10)]})
+    (bare,) = (table for table in make_tables(Findings([record])) if table.title == "Training")
+    assert "steps" not in bare.columns
+    assert isinstance(record.result, Trained)
+    how = MethodKey("clover2", None, "paper", 3000, 0.00176777)
+    told = tables([replace(record, result=replace(record.result, recorded=how))])["Training"]
+    assert told.rows[0][:5] == ("Clover-2 (paper)", "10", "paper", "0.00177", "3,000")

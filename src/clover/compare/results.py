@@ -34,6 +34,7 @@ class Trained:
         loss: on held-out texts; of the last batches where none were held out.
         heads: how often they are right on what the target writes after the prompts of all tasks, if it was asked for.
         against: name of the system that the ablation table compares this one with.
+        recorded: how a draft was trained before, as far as its record tells; None where the method says it.
     """
 
     method: MethodKey
@@ -43,6 +44,12 @@ class Trained:
     loss: float
     heads: HeadAccuracy | None
     against: str | None
+    recorded: MethodKey | None = None
+
+    @property
+    def how(self) -> MethodKey:
+        """The method, by loss, steps and rate that are known."""
+        return self.recorded or self.method
 
 
 @dataclass(frozen=True)

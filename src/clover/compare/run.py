@@ -6,7 +6,7 @@ has a line in `results.jsonl` is not run again; what was interrupted is repeated
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -238,7 +238,7 @@ class Comparison:
         if self.suite.measuring.accuracy:
             for draft in self.plan.drafts:
                 if draft.place is not None:
-                    _recorded(draft.place)
+                    _recorded(draft)
         largest = max(self.suite.measuring.batch_sizes)
         for task in self.suite.tasks:
             task_prompts(self.target, task, largest, largest)
@@ -246,6 +246,7 @@ class Comparison:
     def _train(self, cell: Cell) -> Trained:
         (draft,) = cell.drafts
         self.progress.log(cell.label)
+        recorded = None
         if draft.place is None:
             texts = self.training_text
             with self.progress.paused():  # a training has a bar of its own
@@ -255,13 +256,14 @@ class Comparison:
                 except UserError as error:
                     raise UserError(f"{draft.method.words}: {error}") from error
         else:
-            result = _recorded(draft.place)
+            result, recorded = _recorded(draft)
         model = self._ready(draft)
         share = self.progress.part(1, f"accuracy of {draft.method.words}")
         wanted = self.suite.measuring.accuracy
         heads = measure_heads(self.target, model, self._written, share) if wanted else None
         parameters, against = model.num_parameters(), draft.system.against
-        return Trained(draft.method, parameters, result.tokens, result.seconds, result.loss, heads, against)
+        known = (draft.method, parameters, result.tokens, result.seconds, result.loss, heads, against)
+        return Trained(*known, recorded)
 
     def _config(self, draft: Draft) -> TrainConfig:
         suite, method = self.suite, draft.method
@@ -330,13 +332,18 @@ class Comparison:
         return text_batches(self.target, list(map(as_sample, prompts, texts)))
 
 
-def _recorded(place: str) -> RecordedResult:
-    if not Path(place, RECORD_FILE).is_file():
+def _recorded(draft: Draft) -> tuple[RecordedResult, MethodKey]:
+    """The training of a draft that was trained before, and how it went about; a loss of its own has no name."""
+    assert draft.place is not None
+    if not Path(draft.place, RECORD_FILE).is_file():
         raise UserError(
-            f"{place} has no {RECORD_FILE}, from which the table of trainings is made; "
+            f"{draft.place} has no {RECORD_FILE}, from which the table of trainings is made; "
             "set accuracy = false in the suite"
         )
-    return read_record(place).result
+    record, losses = read_record(draft.place), SYSTEMS[draft.system.system].losses()
+    loss = next((name for name, one in losses.items() if asdict(one) == record.config.loss), None)
+    how = replace(draft.method, loss=loss, steps=record.result.steps, learning_rate=record.config.lr)
+    return record.result, how
 
 
 def make_engines(target: TargetModel, drafts: Sequence[tuple[Draft, DraftModel]]) -> dict[MethodKey, Engine]:

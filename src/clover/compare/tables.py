@@ -161,9 +161,9 @@ def _training(findings: Findings) -> Table:
         (
             findings.label(series) + (f", seed {one.method.seed}" if one.method.seed else ""),
             f"{one.parameters:,}",
-            one.method.loss or "–",
-            "–" if one.method.learning_rate is None else f"{one.method.learning_rate:g}",
-            "–" if one.method.steps is None else f"{one.method.steps:,}",
+            one.how.loss or "–",
+            "–" if one.how.learning_rate is None else f"{one.how.learning_rate:.3g}",
+            "–" if one.how.steps is None else f"{one.how.steps:,}",
             f"{one.tokens:,}",
             duration(one.seconds),
             f"{one.loss:.3f}",

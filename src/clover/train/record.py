@@ -1,6 +1,7 @@
 """What a training leaves beside the draft's weights, and its reader."""
 
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, Field
 
@@ -36,6 +37,8 @@ class RecordedConfig(BaseModel):
 
     writing_seconds: float = Field(default=0.0, ge=0)  # before the training, for texts that the target wrote
     start_from: str | None = None  # the trained draft that it went on from
+    lr: float | None = None
+    loss: dict[str, Any] = {}  # fields of `LossConfig`
 
 
 class TrainingRecord(BaseModel):
