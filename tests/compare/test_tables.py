@@ -54,3 +54,10 @@ def test_a_draft_of_a_directory_is_told_by_its_record() -> None:
     how = MethodKey("clover2", None, "paper", 3000, 0.00176777)
     told = tables([replace(record, result=replace(record.result, recorded=how))])["Training"]
     assert told.rows[0][:5] == ("Clover-2 (paper)", "10", "paper", "0.00177", "3,000")
+
+
+def test_only_what_was_measured_is_explained() -> None:
+    """Suites name trees and seeds of which a run may have none."""
+    both = [OURS, replace(OURS, tree="drawn:chain:1"), replace(OURS, seed=1)]
+    notes = [tables([measured("code", dict.fromkeys(some, FAST))])["Speed"].note for some in (both, both[:1])]
+    assert ["drawn" in note for note in notes] == ["several seeds" in note for note in notes] == [True, False]

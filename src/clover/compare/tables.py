@@ -1,6 +1,6 @@
 """The tables of a comparison; what follows ± is one standard error over prompts, and over seeds."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
 from clover.compare.findings import HEAD_COUNTS, Findings, Row
@@ -48,11 +48,23 @@ def _speed(findings: Findings) -> Table:
         tasks += "A row with fewer says so, and compares only with rows of the same tasks. "
     note = (
         f"{tasks}Speed-up: against plain decoding in the same engine and run, the geometric mean over batches of "
-        f"different prompts, each by its median round. τ: tokens per step, the bonus token included. {_ERRORS}"
+        "different prompts, each by its median round. τ: tokens per step, the bonus token included. "
+        f"{_of_some(findings.rows)}{_ERRORS}"
     )
     columns = ("method", "T", "batch", "draft tokens\nat most", "tokens/s", "speed-up\n(geometric mean)", "τ")
     more = ("draft\nms/step", "verify\nms/step", "identical\nto plain")
     return Table("Speed", (*columns, *more), rows, note)
+
+
+def _of_some(rows: Sequence[Row]) -> str:
+    """What is to be said where there are drawn trees, or several seeds."""
+    drawn = any((row.series.method.tree or "").startswith("drawn:") for row in rows)
+    seeds = any(len({seed for _, seed in row.runs}) > 1 for row in rows)
+    words = (
+        "Trees named drawn are verified by recursive rejection sampling, all others by token matching. "
+        * drawn
+    )
+    return words + "A row of several seeds is of all of them together. " * seeds
 
 
 def _lacking(row: Row, tasks: int) -> str:
