@@ -48,7 +48,8 @@ class DemoOptions(options.ModelOptions):
     tree: options.Tree = None
     prompts: options.Prompts = None
     max_new_tokens: Annotated[
-        int | None, option("Left out: 96, of as many prompts as end in time.", min=1)
+        int | None,
+        option("Left out: 96, or as few as 24 on a slow target, of as many prompts as end in time.", min=1),
     ] = None
     temperature: options.SampledTemperature = 0.8
     picture: Annotated[Path, option("Picture to draw: .png, .pdf or .svg.")] = Path("demo.png")

@@ -73,15 +73,30 @@ def test_a_draft_that_names_no_tree_shows_a_chain_on_a_cpu(
         assert (shown.tree, shown.nodes) == (tree, nodes)
 
 
-@pytest.mark.parametrize(("limit", "prompts"), [(1e6, 3), (0.0, 1)])
-def test_prompts_that_would_not_end_in_time_are_left_out(
-    options: DemoOptions, monkeypatch: pytest.MonkeyPatch, limit: float, prompts: int
+@pytest.mark.parametrize(("limit", "prompts", "tokens"), [(1e6, 3, 96), (0.0, 1, 24)])
+def test_what_would_not_end_in_time_is_left_out(
+    options: DemoOptions, monkeypatch: pytest.MonkeyPatch, limit: float, prompts: int, tokens: int
 ) -> None:
     monkeypatch.setattr(run, "TIME_LIMIT", limit)
     report, _ = run_demo(options, Console(file=io.StringIO()), Console(file=io.StringIO()))
     assert isinstance(report.data, dict)
-    assert (report.data["max_new_tokens"], report.data["prompts"]) == (96, prompts)
-    assert ("left out" in dict(report.notes)) == (prompts == 1)
+    assert (report.data["max_new_tokens"], report.data["prompts"]) == (tokens, prompts)
+    assert all((note in dict(report.notes)) == (prompts == 1) for note in ("left out", "shortened"))
+
+
+def test_a_slow_target_writes_as_many_tokens_as_some_prompts_have_time_for(
+    options: DemoOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demo, clock = run._Demo(replace(options, temperature=0.0)), [0.0]
+
+    def one_second(*_: object) -> None:
+        clock[0] += 1.0
+
+    methods = [replace(one, decode=one_second) for one in demo.methods]
+    monkeypatch.setattr(demo, "methods", methods)
+    monkeypatch.setattr(run, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    demo.shorten(deadline=3.0 + 3 * 3.0 / 16 * 40)  # of three methods, on three prompts
+    assert demo.tokens == 40
 
 
 @pytest.mark.parametrize(("limit", "shares"), [(2.5, [0.4, 0.8]), (1e6, [1 / 3, 2 / 3, 1])])

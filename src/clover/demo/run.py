@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -29,6 +29,8 @@ from clover.report.provenance import Provenance
 
 TIME_LIMIT = 210.0  # seconds for everything up to the table
 _MAX_PROMPTS, _NEW_TOKENS = 12, 96
+_FEWEST_PROMPTS, _FEWEST_TOKENS = 4, 24  # on a slow target: so many prompts are wanted, at the cost of tokens
+_TIMED_TOKENS = 16
 _CPU_DEPTH = 4
 
 
@@ -48,7 +50,10 @@ def run_demo(
         demo = _Demo(options)
         progress.say("warming up")
         warm_up({one.name: one.decode for one in demo.methods}, demo.bench.batches(1, 0.0)[0])
-        deadline = float("inf") if options.max_new_tokens else started + TIME_LIMIT
+        deadline = float("inf")
+        if options.max_new_tokens is None:
+            deadline = started + TIME_LIMIT
+            demo.shorten(deadline)
         rounds = demo.run(deadline, console, progress)
     differences = list(find_differences(demo.target, rounds))
     report = demo.report(rounds, differences, time.perf_counter() - started)
@@ -74,10 +79,10 @@ class _Demo:
     def __init__(self, options: DemoOptions):
         self.options = options
         self.temperatures = (0.0, options.temperature) if options.temperature else (0.0,)
-        tokens = options.max_new_tokens or _NEW_TOKENS
+        self.tokens = options.max_new_tokens or _NEW_TOKENS
         shared = {"target": options.target, "prompts": options.prompts, **options.loading}
         shared["draft"] = options.drafts[0] if options.drafts else None
-        shown = BenchOptions(max_new_tokens=tokens, max_prompts=_MAX_PROMPTS, **shared)
+        shown = BenchOptions(max_new_tokens=self.tokens, max_prompts=_MAX_PROMPTS, **shared)
         self.bench = Bench(shown, (PLAIN, TRANSFORMERS))
         self.target = self.bench.target
         self.methods = [*self.bench.methods, *self._drafted()]
@@ -93,6 +98,16 @@ class _Demo:
         for name, draft in zip(names, drafts, strict=True):
             tree = self.options.tree or _usual_tree(draft)
             yield of_engine(name, make_engine(self.target, draft, what_drafts("draft", tree)), tree)
+
+    def shorten(self, deadline: float) -> None:
+        """Write fewer new tokens where otherwise hardly a prompt would end before the deadline: medians need some."""
+        (request,) = self.bench.batches(1, 0.0)[0]
+        started = time.perf_counter()
+        for method in self.methods:
+            method.decode([replace(request, max_new_tokens=_TIMED_TOKENS)])
+        now, prompts = time.perf_counter(), min(_FEWEST_PROMPTS, len(self.bench.prompts))
+        token = max(now - started, 1e-9) / _TIMED_TOKENS * len(self.temperatures) * prompts
+        self.tokens = max(_FEWEST_TOKENS, min(self.tokens, int((deadline - now) / token)))
 
     def run(self, deadline: float, console: Console, progress: Progress) -> list[Round]:
         """Decode all prompts, or those that end before the deadline; live where there is a terminal for it."""
@@ -122,6 +137,7 @@ class _Demo:
     def _round(self, number: int, temperature: float, show: Show | None) -> Round:
         """Decode one prompt with every method."""
         (request,) = self.bench.batches(1, temperature)[number]
+        request = replace(request, max_new_tokens=self.tokens)
         text = str(self.target.require_tokenizer().decode(list(request.prompt)))
         return decode_round(Round(number, text, request, self.methods), show or (lambda current: None))
 
@@ -129,7 +145,7 @@ class _Demo:
         self, rounds: Sequence[Round], differences: Sequence[TextDifference], seconds: float
     ) -> Report:
         """The report of finished rounds."""
-        options, tokens, found = self.options, self.bench.options.max_new_tokens, []
+        options, tokens, found = self.options, self.tokens, []
         for temperature in self.temperatures:
             chosen = [one for one in rounds if one.temperature == temperature]
             runs = {one.name: [[done.runs[one.name] for done in chosen]] for one in self.methods}
@@ -142,8 +158,10 @@ class _Demo:
         named = options.drafts or (() if options.target is None else assets.drafts_of(self.target))
         models = {"target": options.target or "embedded", "drafts": ", ".join(named) or "embedded"}
         notes = [("differs", one.words) for one in differences]
+        why = "to end in time; --max-new-tokens lifts that limit"
+        if tokens < self.bench.options.max_new_tokens:
+            notes.append(("shortened", f"{tokens} new tokens in place of {_NEW_TOKENS}, {why}"))
         if count < total:
-            why = "to end in time; --max-new-tokens lifts that limit"
             notes.append(("left out", f"{total - count} of {total} prompts, {why}"))
         return make_report(
             title,
