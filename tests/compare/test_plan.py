@@ -8,7 +8,7 @@ import pytest
 
 from clover.compare.plan import Plan
 from clover.compare.suite import Suite
-from clover.files import validated
+from clover.files import checksum, validated
 
 PLACE = {"target": "tiny", "device": "cpu", "dtype": "float32", "weights": "0" * 32}
 
@@ -35,6 +35,23 @@ def test_a_trained_draft_keeps_its_seed_where_another_is_not_there(
     *heads, measuring = found.cells
     assert [cell.drafts[0].method.seed for cell in heads] == list(there)
     assert [draft.method.seed for draft in measuring.drafts] == list(there)
+
+
+def test_the_weights_of_a_trained_draft_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def noted(path: Path) -> str:
+        read.append(path.name)
+        return checksum(path)
+
+    (tmp_path / "first").mkdir()
+    for file in ("config.json", "model.safetensors"):
+        (tmp_path / "first" / file).write_text(file)
+    monkeypatch.setattr("clover.compare.plan.checksum", noted)
+    assert len(plan(tmp_path, ("first",)).cells) == 2
+    assert read == ["config.json", "model.safetensors"]
 
 
 def test_keys_do_not_tell_where_the_training_text_lies(tmp_path: Path) -> None:

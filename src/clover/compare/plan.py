@@ -95,6 +95,7 @@ class Plan:
 
     def __init__(self, suite: Suite, place: dict[str, str]):
         self.suite, self.place = suite, place
+        self._files: dict[str, str] = {}  # by place: large files, and every cell asks for them
         self._tasks = {
             task.name: "code" if task.file is None else f"file {checksum(Path(task.file))} {task.group or ''}"
             for task in suite.tasks
@@ -115,7 +116,9 @@ class Plan:
     def weights(self, draft: Draft) -> str:
         """What stands for all that decides a draft's weights, as in `digest`; its name does not."""
         if draft.place is not None:
-            return digest([checksum(Path(draft.place, name)) for name in _DRAFT_FILES])
+            if draft.place not in self._files:
+                self._files[draft.place] = digest([checksum(Path(draft.place, one)) for one in _DRAFT_FILES])
+            return self._files[draft.place]
         system, how = draft.system.system, draft.method
         options = all_options(SYSTEMS[system].config_class, draft.system.options)
         training = self.suite.training.model_dump(include={"batch_tokens", "dtype"})
