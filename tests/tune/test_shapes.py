@@ -130,3 +130,8 @@ def test_a_draft_that_is_never_right_is_timed_with_trees_of_all_sizes() -> None:
     assert {4, 8, 16, 32, 64} <= {one.shape.budget for one in found}
     assert {one.tau for one in found} == {1.0}
     assert {one.shape.max_depth for one in worth_timing([], TreeShape.chain(1), 1, 1)} == {1}
+
+
+def test_no_tree_is_wider_than_the_tokens_that_the_draft_knows() -> None:
+    found = worth_timing([[(), ()]], TreeShape.chain(1), 3, batch_size=1, width=4)
+    assert max(max(one.shape.ranks) for one in found) == 3

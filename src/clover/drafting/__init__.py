@@ -17,4 +17,5 @@ from clover.drafting.prompt_lookup import LookupDrafter as LookupDrafter
 from clover.drafting.rerank import RerankDrafter as RerankDrafter
 from clover.drafting.static import ConfidentDrafter as ConfidentDrafter
 from clover.drafting.static import StaticDrafter as StaticDrafter
+from clover.drafting.static import known_tokens as known_tokens
 from clover.drafting.static import own_tree as own_tree

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from clover import assets
-from clover.drafting import own_tree
+from clover.drafting import known_tokens, own_tree
 from clover.drafting.tuning import FILE_NAME, Tuning, architecture_name, read_tuning, write_entry
 from clover.drafts import load_usable
 from clover.engine import Engine
@@ -111,7 +111,7 @@ class Tuner:
         progress.begin(len(options.batch_sizes))
         minutes = options.max_minutes - (time.monotonic() - self.started) / 60
         for size, enough in share_time(options.batch_sizes, minutes, _WANTED, _FEWEST, progress):
-            candidates = worth_timing(paths, own, depth, size)
+            candidates = worth_timing(paths, own, depth, size, known_tokens(self.draft))
             batches = [fill_batch(requests, size, at) for at in range(0, len(requests), size)]
             sizes.append(time_trees(self.target, self.draft, batches, candidates, enough, options.seed))
         return sizes

@@ -75,17 +75,22 @@ def exact_tau(texts: Sequence[Sequence[RankPath]], nodes: frozenset[RankPath]) -
 
 
 def worth_timing(
-    texts: Sequence[Sequence[RankPath]], own_tree: TreeShape, max_depth: int, batch_size: int
+    texts: Sequence[Sequence[RankPath]],
+    own_tree: TreeShape,
+    max_depth: int,
+    batch_size: int,
+    width: int = _WIDTH,
 ) -> list[Candidate]:
     """Chains of many depths, the draft's own tree, and the best trees of several sizes, each deep and half as deep.
 
-    Which of them is the fastest only the clock can say.
+    Which of them is the fastest only the clock can say. No node gets more children than `width`: so many tokens does
+    the draft propose from.
     """
     chains = [TreeShape.chain(depth) for depth in _CHAINS if depth <= max_depth]
     sizes = [size for size in _SIZES if size * batch_size <= _MAX_TOKENS]
     shapes = [*chains, own_tree]
     for size in sizes:
-        deep = best_tree(texts, size, max_depth) or _full_tree(size, max_depth)
+        deep = best_tree(texts, size, max_depth) or _full_tree(size, max_depth, min(width, _WIDTH))
         shapes += [deep, best_tree(texts, size, -(-deep.max_depth // 2))]
     known = [shape for shape in dict.fromkeys(shapes) if shape is not None]
     return [Candidate(shape, exact_tau(texts, frozenset(shape.paths[1:]))) for shape in known]
@@ -107,7 +112,7 @@ def best_tree(texts: Sequence[Sequence[RankPath]], size: int, max_depth: int) ->
     return TreeShape.from_paths(nodes) if nodes else None
 
 
-def _full_tree(size: int, max_depth: int) -> TreeShape:
+def _full_tree(size: int, max_depth: int, width: int) -> TreeShape:
     """A tree of so many draft tokens, or fewer where the draft is not deep enough; for a draft that is never right."""
-    paths = chain.from_iterable(product(range(_WIDTH), repeat=depth) for depth in range(1, max_depth + 1))
+    paths = chain.from_iterable(product(range(width), repeat=depth) for depth in range(1, max_depth + 1))
     return TreeShape.from_paths(islice(paths, size))
