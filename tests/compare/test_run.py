@@ -116,6 +116,14 @@ def test_an_interrupted_training_goes_on_and_nothing_finished_is_repeated(
     tiny_files: Path, tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = tmp_path / "out"
+    output.mkdir()
+    (output / "results.jsonl").write_text(
+        '{"key": "'
+    )  # of a run that was killed as it wrote its first result
+    steps = stop_at_step(monkeypatch, 1)
+    with pytest.raises(KeyboardInterrupt):
+        compare(tiny_files, output)
+    assert lines(output) == []
     steps = stop_at_step(monkeypatch, 5)  # the second step of the second training
     with pytest.raises(KeyboardInterrupt):
         compare(tiny_files, output)

@@ -76,13 +76,12 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> None
                 problem = comparison.run()
     except KeyboardInterrupt:
         console.print("interrupted; the same command goes on from here", highlight=False)
-        if results.exists():
-            write_report(_records(results, plan), options.folder)
+        if found := _records(results, plan):
+            write_report(found, options.folder)
         raise
-    if not results.exists():
-        assert problem is not None, "a suite has cells, and a cell leaves a result or a problem"
-        raise UserError(problem)
     records = _records(results, plan)
+    if problem is not None and not records:
+        raise UserError(problem)
     page = write_report(records, options.folder)
     if options.publish is not None:
         publish_results(Path(options.suite_file).stem, records, options.publish)
@@ -116,8 +115,8 @@ def write_report(records: Sequence[Record], folder: Path) -> Path:
 
 
 def _records(results: Path, plan: Plan | None) -> list[Record]:
-    """All results; without a plan as they are in the file."""
-    records = read_records(results)
+    """All results, if any; without a plan as they are in the file."""
+    records = read_records(results) if results.exists() else []
     return records if plan is None else as_planned(records, plan)
 
 
