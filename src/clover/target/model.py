@@ -59,8 +59,8 @@ class TargetModel:
 
     The model is an ``AutoModelForCausalLM``, or one for images and text of which only the text decoder runs, with SDPA
     attention, or eager attention if its class has no SDPA; it is set to evaluation and its weights are frozen. A
-    tokenizer is needed if text is to be used. UserError if the model cannot be run losslessly on token trees, as a probe
-    of a few tokens finds.
+    tokenizer is needed if text is to be used. UserError if the model cannot be run losslessly on token trees, as a
+    probe of a few tokens finds.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
