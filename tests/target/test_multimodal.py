@@ -14,6 +14,7 @@ from clover.drafts import load_draft
 from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, Request
 from clover.errors import UserError
+from clover.integrations.export import export
 from clover.target import TargetModel
 
 TEXT: dict[str, Any] = {
@@ -91,6 +92,14 @@ def test_text_is_what_the_whole_model_writes(name: str, tmp_path: Path) -> None:
         SYSTEMS[system].from_target(target).save_pretrained(tmp_path / system)
         draft = load_draft(tmp_path / system, target)
         assert tokens_of(Engine(target, draft), requests) == plain
+
+
+def test_layers_of_such_a_target_alone_are_nothing_that_vllm_builds(tmp_path: Path) -> None:
+    draft = SYSTEMS["clover2"].from_target(TargetModel(model_of("mistral3")))
+    draft.save_pretrained(tmp_path / "draft")
+    with pytest.raises(UserError, match="also reads images, mistral"):
+        export("vllm", str(tmp_path / "draft"), tmp_path / "exported")
+    assert not (tmp_path / "exported").exists()
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -185,6 +185,8 @@ class DraftModel(PreTrainedModel):
         check_names(kind, options)
         check_options(kind, options, kind.model_type)
         described = {key: value for key, value in target.config.to_dict().items() if key != "_name_or_path"}
+        if target.config is target.model.config:  # a model that was never saved does not say its class
+            described["architectures"] = described.get("architectures") or [type(target.model).__name__]
         config = kind(target_config=described, **options)
         draft: Any = cls(config)
         draft.to(device=target.device, dtype=torch.promote_types(target.dtype, torch.float32))

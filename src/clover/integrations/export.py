@@ -82,6 +82,11 @@ def _check(draft: DraftModel, name: str, drafted: int) -> None:
             f"{name} has layers of the target's kind, {kind}, which scales its embeddings: vLLM's might scale the "
             "draft's states too; train a draft with --system recall"
         )
+    if isinstance(layers, DecoderStack) and not (config.target_config or {}).get("architectures"):
+        raise UserError(
+            f"{name} has layers like those of a target that also reads images, {kind}, which vLLM does not build by "
+            "themselves: train a draft with --system recall"
+        )
 
 
 def _vllm(draft: DraftModel, stored: dict[str, Any]) -> dict[str, Any]:

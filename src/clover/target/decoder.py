@@ -39,6 +39,9 @@ class DecoderStack(nn.Module):
         super().__init__()
         try:
             config = short_config(target_config, num_layers)
+            for field in WINDOW_FIELDS.values():
+                if getattr(config, field, None):
+                    setattr(config, field, UNLIMITED)  # masks of a draft's tree cut no windows
             self.stack: Any = AutoModel.from_config(config, attn_implementation=attention_of(config))
             self.stack.set_input_embeddings(None)
         except (ValueError, KeyError, TypeError, NotImplementedError) as error:
@@ -198,8 +201,6 @@ def short_config(target_config: PretrainedConfig | Mapping[str, Any], num_layers
             setattr(config, field, [value[-1]] * num_layers)
         elif "drop" in field and isinstance(value, float):
             setattr(config, field, 0.0)  # a draft imitates a target that runs without dropout
-        elif field in WINDOW_FIELDS.values() and value:
-            setattr(config, field, UNLIMITED)  # masks of a draft's tree cut no windows
     config.num_hidden_layers = num_layers
     config.vocab_size = 1
     config.dtype = None  # the draft's dtype is not for the target's configuration to say
