@@ -1,0 +1,210 @@
+r"""Which of transformers' causal language models run, with which drafts, and why the others are refused.
+
+    python benchmarks/architectures.py --write docs/models.md
+
+Every model type that `AutoModelForCausalLM` or `AutoModelForImageTextToText` knows is made with random weights: two
+layers of width 32, windows of 12 tokens. Two texts of up to 60 tokens are decoded plainly and with an untrained draft
+of every trained system. A type runs if plain decoding chooses what the model's own forward over the whole text
+chooses, and every draft leaves the text unchanged. float64, or float32 where the model's own code does not take
+float64. Types given by name are tried alone, and printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, PretrainedConfig
+
+from clover.drafts.loading import SYSTEMS
+from clover.engine import Engine, Request
+from clover.errors import UserError, one_line
+from clover.files import write_text
+from clover.target import TargetModel
+from clover.target.loading import FAILURES
+from clover.target.support import attention_of, auto_class, check_config
+
+SECONDS = 60  # for one type; some default configurations are too large to shrink
+LARGEST = 30_000_000  # parameters: what is larger did not follow the sizes below
+PROMPTS, NEW_TOKENS = (range(3, 23), range(3, 12)), 40
+WIDTH, WINDOW, CONTEXT, VOCAB = 32, 12, 128, 50
+_LAYERS = dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth"), 2)
+_HEADS = dict.fromkeys(("num_attention_heads", "n_head", "n_heads"), 4) | {"num_key_value_heads": 4}
+_WIDTHS = dict.fromkeys(("hidden_size", "n_embd", "d_model", "word_embed_proj_dim"), WIDTH)
+_INNER = dict.fromkeys(("intermediate_size", "ffn_dim", "moe_intermediate_size", "n_inner"), 48)
+_CONTEXTS = dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len"), CONTEXT)
+_WINDOWS = dict.fromkeys(("sliding_window", "attention_chunk_size"), WINDOW)
+_EXPERTS = dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4)
+_ROUTING = {"num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "n_shared_experts": 1}
+_LATENT = {
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+}
+_OWN_WIDTHS = {"head_dim": 8, "rotary_dim": 4, "shared_expert_intermediate_size": 16}
+_TOKENS = {"vocab_size": VOCAB, "bos_token_id": 1, "eos_token_id": 2}
+SIZES = {
+    **_LAYERS, **_HEADS, **_WIDTHS, **_INNER, **_CONTEXTS, **_WINDOWS, **_EXPERTS, **_ROUTING, **_LATENT,
+    **_OWN_WIDTHS, **_TOKENS,
+}  # fmt: skip
+
+
+def main() -> None:
+    """Try all types, or those that are named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("types", nargs="*", help="model types, such as llama; all when left out")
+    parser.add_argument("--write", type=Path, help="a Markdown page for what was found")
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.ERROR)
+    mappings = (MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING)
+    known = {config.model_type: config for mapping in mappings for config in mapping}
+    rows: list[tuple[str, str, str]] = []
+    for name in sorted(options.types or known):
+        rows.append((name, *tried(known[name])))
+        print(*rows[-1], sep="  ", flush=True)
+    if options.write:
+        write_text(options.write, page(rows))
+
+
+def tried(config_class: type[PretrainedConfig]) -> tuple[str, str]:
+    """What became of a type: "runs", "refused", "not tried" or "WRONG", and what there is to say of it."""
+    failed: BaseException = ValueError("no configuration of these sizes")
+    signal.signal(signal.SIGALRM, _too_slow)
+    signal.alarm(SECONDS)
+    try:
+        for config in _configs(config_class):
+            check_config(config)
+            for dtype in (torch.float64, torch.float32):
+                try:
+                    return judged(_random(config, dtype))
+                except UserError:
+                    raise
+                except FAILURES as error:  # the model's own code may want another dtype or other sizes
+                    failed = error
+    except UserError as error:
+        return "refused", one_line(error)
+    except FAILURES as error:
+        failed = error
+    finally:
+        signal.alarm(0)
+    return "not tried", f"{type(failed).__name__}: {one_line(failed)[:80]}"
+
+
+def judged(model: Any) -> tuple[str, str]:
+    """What `tried` says of a model that runs by itself."""
+    target = TargetModel(model)
+    wrong, without = differences(target)
+    facts = ["text alone"] if target.config is not model.config else []
+    facts += [attention_of(model.config), *(f"{kind} cut at its window" for kind in target.windows.sizes)]
+    facts += [] if target.run_limit == "context" else [f"texts end with the {target.run_limit}"]
+    facts += [f"no {system}" for system in without]
+    return ("WRONG", "; ".join(wrong)) if wrong else ("runs", "; ".join(facts))
+
+
+def _configs(config_class: type[PretrainedConfig]) -> Iterator[PretrainedConfig]:
+    """The sizes that a type has fields for, with and without those that other fields may have to agree with."""
+    default = config_class()
+    for left_out in ((), ("head_dim",), ("layer_types",), ("num_key_value_heads", "head_dim")):
+        try:
+            yield config_class(**_sizes(default, left_out))
+        except FAILURES:
+            continue
+
+
+def _sizes(default: Any, left_out: tuple[str, ...]) -> dict[str, Any]:
+    """Small sizes of a configuration and of those inside it."""
+    sizes: dict[str, Any] = {name: size for name, size in SIZES.items() if getattr(default, name, None)}
+    if kinds := list(dict.fromkeys(getattr(default, "layer_types", None) or ())):
+        sizes["layer_types"] = (kinds * 2)[:2]
+    rotary = getattr(default, "rope_parameters", None) or {}
+    if "mrope_section" in rotary or "vl" in default.model_type:  # positions of text, height and width
+        sizes["rope_parameters"] = {**rotary, "mrope_section": [1, 1, 2]}
+    sizes = {name: size for name, size in sizes.items() if name not in left_out}
+    for name in default.sub_configs:
+        part = getattr(default, name, None)
+        if isinstance(part, PretrainedConfig):
+            sizes[name] = {"model_type": part.model_type, **_sizes(part, left_out)}
+    return sizes
+
+
+def _random(config: PretrainedConfig, dtype: torch.dtype) -> Any:
+    """A model with weights large enough for all of its parts to matter, which has run once."""
+    kind = auto_class(config)
+    with torch.device("meta"):
+        size = sum(weight.numel() for weight in kind.from_config(config).parameters())
+    if size > LARGEST:
+        raise ValueError(f"{size} parameters")
+    torch.manual_seed(0)
+    model = kind.from_config(config, attn_implementation=attention_of(config), dtype=dtype).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight), alpha=0.15)
+        model(input_ids=torch.arange(3, 10)[None])
+    return model
+
+
+def differences(target: TargetModel) -> tuple[list[str], list[str]]:
+    """What decodes another text than it should, and which systems cannot be made for this target."""
+    requests = [Request(tuple(prompt), NEW_TOKENS, eos=()) for prompt in PROMPTS]
+    requests = [one for one in requests if len(one.prompt) < target.longest_run]
+    plain = _texts(Engine(target), requests)
+    wrong, without = list[str](), list[str]()
+    for request, new in zip(requests, plain, strict=True):
+        text = torch.tensor([[*request.prompt, *new]])
+        logits = target.model(input_ids=text, use_cache=False).logits[0]
+        if logits[len(request.prompt) - 1 : -1].argmax(-1).tolist() != new:
+            wrong.append("plain decoding")
+    for system, draft_class in SYSTEMS.items():
+        try:
+            draft: Any = draft_class.from_target(target).eval()
+        except UserError:
+            without.append(system)
+            continue
+        if _texts(Engine(target, draft.to(target.dtype)), requests) != plain:
+            wrong.append(system)
+    return wrong, without
+
+
+def _texts(engine: Engine, requests: list[Request]) -> list[list[int]]:
+    found = {one.index: list(one.generation.tokens) for one in engine.run(requests) if one.generation}
+    return [found[index] for index in range(len(requests))]
+
+
+def _too_slow(*_: object) -> None:
+    raise TimeoutError(f"more than {SECONDS} s")
+
+
+def page(rows: list[tuple[str, str, str]]) -> str:
+    """The Markdown page."""
+    counts = {kind: sum(row[1] == kind for row in rows) for kind in ("runs", "refused", "not tried", "WRONG")}
+    lines = [
+        "# Model types",
+        "",
+        "Which types of causal language models run, and why others are refused. Written by "
+        "`python benchmarks/architectures.py --write docs/models.md`, whose head says what is tried: random models, so "
+        "this is about code, not about speed.",
+        "",
+        f"transformers {transformers.__version__}, torch {torch.__version__}: "
+        + ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+        + '. "Not tried" means that the type has no model of these small sizes; a real one may run, and is probed '
+        "when it is loaded.",
+        "",
+        "| type | | |",
+        "| --- | --- | --- |",
+    ]
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return "\n".join([*lines, *(f"| {name} | {found} | {notes} |" for name, found, notes in cells), ""])
+
+
+if __name__ == "__main__":
+    main()
