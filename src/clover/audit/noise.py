@@ -45,14 +45,15 @@ def other_shapes(target: TargetModel, text: Sequence[int], new: int, cached: boo
     kept = longer.shape[1] - tokens.shape[1] + new
     model: Any = target.model
     yield model(input_ids=longer, use_cache=False, logits_to_keep=kept).logits[0, -kept:][:new]
-    yield _beside_branches(model, tokens, new, target.dtype)
+    yield _beside_branches(target, tokens, new)
     if cached:
         yield _in_runs(model, tokens, new, 1, 1)
         yield _in_runs(model, tokens, new, _RUN, _RUN_ROWS)
 
 
-def _beside_branches(model: Any, tokens: Tensor, new: int, dtype: torch.dtype) -> Tensor:
+def _beside_branches(target: TargetModel, tokens: Tensor, new: int) -> Tensor:
     """With nodes after it that see its beginning, each other not, by an explicit mask and explicit positions."""
+    model: Any = target.model
     length = tokens.shape[1]
     branches = tokens[:, torch.arange(_BRANCHES) % length]
     size, kept = length + _BRANCHES, new + _BRANCHES
@@ -61,9 +62,10 @@ def _beside_branches(model: Any, tokens: Tensor, new: int, dtype: torch.dtype) -
     mask[length:, length // 2 : length] = False
     positions = torch.arange(size, device=tokens.device)
     positions[length:] = length // 2
-    seen = {"attention_mask": torch.where(mask, 0.0, float("-inf")).to(dtype)[None, None]}
-    whole = {"input_ids": torch.cat((tokens, branches), 1), "position_ids": positions[None]}
-    return model(**whole, **seen, use_cache=False, logits_to_keep=kept).logits[0, -kept:][:new]
+    places, added = positions[None], torch.where(mask, 0.0, float("-inf")).to(target.dtype)[None, None]
+    seen = {"attention_mask": target.windows.cut(added, places, places), "position_ids": places}
+    whole = torch.cat((tokens, branches), 1)
+    return model(input_ids=whole, **seen, use_cache=False, logits_to_keep=kept).logits[0, -kept:][:new]
 
 
 def _in_runs(model: Any, tokens: Tensor, new: int, size: int, rows: int) -> Tensor:

@@ -22,7 +22,7 @@ PLAIN = "plain"  # the tree of plain decoding
 _FORMAT = "clover-tuning-2"
 _RULES = ("chain:", "budget:", "eagle2:", "paths:")
 _NAMES = (PLAIN, "clover2", "medusa")
-_LONGEST_TREE = 4096  # characters: hundreds of nodes
+_LONGEST_TREE = 16_384  # characters: some two thousand nodes, more than a draft is made for
 
 
 def _printable(text: str) -> str:

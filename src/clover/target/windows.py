@@ -45,7 +45,16 @@ class Windows:
         added = sdpa_mask(mask, new, cache, dtype)
         if added is None or cache.get_mask_sizes(new)[0] <= self._shortest:
             return added  # None leaves the mask, windows included, to the model
-        queries, keys = positions[:, None, :, None], cache.slot_positions(positions)[:, None, None, :]
+        return self.cut(added, positions, cache.slot_positions(positions))
+
+    def cut(self, added: Tensor, positions: Tensor, slots: Tensor) -> Masks:
+        """What is added to the scores, [B, 1, N, S'], cut for each attention type.
+
+        `positions` Long [B, N] are those of the new tokens, `slots` Long [B, S'] those of all.
+        """
+        if not self.sizes:
+            return added
+        queries, keys = positions[:, None, :, None], slots[:, None, None, :]
         cut = {
             kind: added.masked_fill(~_sees(kind, queries, keys, size), float("-inf"))
             for kind, size in self.sizes.items()
