@@ -124,6 +124,10 @@ def _configs(config_class: type[PretrainedConfig]) -> Iterator[PretrainedConfig]
 def _sizes(default: Any, left_out: tuple[str, ...]) -> dict[str, Any]:
     """Small sizes of a configuration and of those inside it."""
     sizes: dict[str, Any] = {name: size for name, size in SIZES.items() if getattr(default, name, None)}
+    if hasattr(default, "head_dim"):  # which some types cannot do without, though it may be left out
+        sizes["head_dim"] = SIZES["head_dim"]
+    if getattr(default, "pad_token_id", None) is not None:
+        sizes["pad_token_id"] = 0
     if kinds := list(dict.fromkeys(getattr(default, "layer_types", None) or ())):
         sizes["layer_types"] = (kinds * 2)[:2]
     rotary = getattr(default, "rope_parameters", None) or {}
@@ -199,7 +203,7 @@ def page(rows: list[tuple[str, str, str]]) -> str:
         + '. "Not tried" means that the type has no model of these small sizes; a real one may run, and is probed '
         "when it is loaded.",
         "",
-        "| type | | |",
+        "| type | | how, or why not |",
         "| --- | --- | --- |",
     ]
     cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
