@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from clover.engine.text import HALF_CHARACTER
+
 WORD_START, WORD_INSIDE, DIGITS = "first of a word", "inside a word", "digits"
 PUNCTUATION, SPACE, SPECIAL = "punctuation", "white space", "special"
 TOKEN_KINDS = (WORD_START, WORD_INSIDE, DIGITS, PUNCTUATION, SPACE, SPECIAL)
 _CONTEXT = 4  # tokens that are decoded before a token
-_HALF_CHARACTER = "\ufffd"
 
 
 def kinds_of(tokenizer: Any, texts: Sequence[tuple[Sequence[int], int]]) -> list[list[str]]:
@@ -42,8 +43,8 @@ def kind_of(before: str, after: str) -> str:
     >>> kind_of("def", "def area"), kind_of("def ar", "def area"), kind_of("x", "x[0")
     ('first of a word', 'inside a word', 'punctuation')
     """
-    piece = after[len(before) :] if after.startswith(before) else _HALF_CHARACTER
-    if not piece or _HALF_CHARACTER in piece:
+    piece = after[len(before) :] if after.startswith(before) else HALF_CHARACTER
+    if not piece or HALF_CHARACTER in piece:
         return WORD_INSIDE
     core = piece.lstrip()
     if not core:
