@@ -24,7 +24,7 @@ from clover.target.structure import (
     place_of_final_norm,
     sdpa_mask,
 )
-from clover.target.support import UNLIMITED, WINDOW_FIELDS, attention_of, model_type, position_limit
+from clover.target.support import UNLIMITED, attention_of, model_type, position_limit, set_windows
 
 
 class DecoderStack(nn.Module):
@@ -39,9 +39,7 @@ class DecoderStack(nn.Module):
         super().__init__()
         try:
             config = short_config(target_config, num_layers)
-            for field in WINDOW_FIELDS.values():
-                if getattr(config, field, None):
-                    setattr(config, field, UNLIMITED)  # masks of a draft's tree cut no windows
+            set_windows(config, UNLIMITED)  # masks of a draft's tree cut none
             self.stack: Any = AutoModel.from_config(config, attn_implementation=attention_of(config))
             self.stack.set_input_embeddings(None)
         except (ValueError, KeyError, TypeError, NotImplementedError) as error:

@@ -17,7 +17,7 @@ from torch import Tensor
 from clover.errors import UserError, one_line
 from clover.target.loading import FAILURES
 from clover.target.structure import cache_of
-from clover.target.support import WINDOW_FIELDS, windows
+from clover.target.support import set_windows, windows
 from clover.target.windows import Windows
 from clover.tree import TokenTree
 
@@ -104,14 +104,11 @@ def windows_hold(target: TargetModel, plain: PlainRun) -> bool:
 @contextmanager
 def _short_windows(config: Any, size: int) -> Iterator[None]:
     """Give all windows of a configuration this size inside the block."""
-    own = {field: getattr(config, field, None) for field in WINDOW_FIELDS.values()}
-    own = {field: value for field, value in own.items() if value}
+    before = set_windows(config, size)
     try:
-        for field in own:
-            setattr(config, field, size)
         yield
     finally:
-        for field, value in own.items():
+        for field, value in before.items():
             setattr(config, field, value)
 
 

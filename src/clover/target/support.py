@@ -16,7 +16,7 @@ from clover.errors import UserError, one_line
 from clover.files import validated
 
 FULL_ATTENTION, CHUNKED_ATTENTION = "full_attention", "chunked_attention"
-WINDOW_FIELDS = {"sliding_attention": "sliding_window", CHUNKED_ATTENTION: "attention_chunk_size"}
+_WINDOW_FIELDS = {"sliding_attention": "sliding_window", CHUNKED_ATTENTION: "attention_chunk_size"}
 UNLIMITED = 2**31 - 1  # tokens that a layer without a window sees, and a model without a context limit takes
 _LENGTH_DEPENDENT_ROTARY = ("dynamic", "longrope")
 
@@ -52,7 +52,7 @@ def check_config(config: PretrainedConfig) -> None:
     text = text_config(config)
     check_fields(text, name)
     for layer, kind in enumerate(layer_kinds(text)):
-        if kind != FULL_ATTENTION and kind not in WINDOW_FIELDS:
+        if kind != FULL_ATTENTION and kind not in _WINDOW_FIELDS:
             raise UserError(
                 f"{name}: layer {layer} is of the type {kind}; Clover needs attention over a plain KV cache"
             )
@@ -147,8 +147,16 @@ def layer_kinds(config: PretrainedConfig) -> list[str]:
 def windows(config: PretrainedConfig) -> Iterator[tuple[str, int]]:
     """For each layer its attention type and the number of tokens it sees."""
     for kind in layer_kinds(config):
-        window = getattr(config, WINDOW_FIELDS.get(kind, ""), None)
+        window = getattr(config, _WINDOW_FIELDS.get(kind, ""), None)
         yield kind, window or UNLIMITED
+
+
+def set_windows(config: PretrainedConfig, size: int) -> dict[str, int]:
+    """Give all windows that a configuration has this size; returns the fields as they were."""
+    before = {field: value for field in _WINDOW_FIELDS.values() if (value := getattr(config, field, None))}
+    for field in before:
+        setattr(config, field, size)
+    return before
 
 
 def _rotary_entries(config: Any) -> list[dict[str, Any]]:
