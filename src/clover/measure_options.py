@@ -114,8 +114,9 @@ class CompareOptions(options.ModelOptions):
         str | None,
         typer.Argument(
             help="TOML file, or one of: quick (when left out), systems, ablation, tree-size, learning-rate, "
-            "paper-clover1, paper-clover2; of trained drafts for SmolLM2: smollm2-clover1, smollm2-clover2, "
-            "smollm2-tree-size, smollm2-ablation, smollm2-learning-curve."
+            "paper-clover1, paper-clover2; of the package's drafts for SmolLM2: smollm2-shipped; of drafts that you "
+            "train for it: smollm2-clover1, smollm2-clover2, smollm2-tree-size, smollm2-ablation, "
+            "smollm2-learning-curve."
         ),
     ] = None
     target: Annotated[
