@@ -7,9 +7,11 @@ from math import inf
 import pytest
 import torch
 
+from clover.audit.findings import compare
 from clover.audit.judge import SAFETY, Flip, Judge, Noise, token_probs
+from clover.audit.noise import reference_logits
 from clover.audit.rules import Rules
-from clover.audit.trace import TracedTarget, _agreeing
+from clover.audit.trace import Trace, TracedTarget, _agreeing
 from clover.engine import Engine, Request
 from clover.sampling import Sampler, SamplingParams
 from clover.tree import TokenTree
@@ -104,3 +106,30 @@ def test_a_text_of_other_tokens_is_no_near_tie(target: TracedTarget) -> None:
     flips = judge.read(request, wrong).flips
     assert flips[0].position == 3 and flips[0].expected == plain.tokens[3]
     assert not judge.noise.allows(flips[0])
+
+
+def test_a_token_that_the_model_chooses_in_a_longer_text_alone_is_a_near_tie(
+    target: TracedTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model's own forwards of two texts may round to another choice after the same beginning."""
+    request = Request(prompts_of(target)[0], 6)
+    (plain,) = run(Engine(target), [request])
+    judge = Judge(target)
+    judge.calibrate([request], [plain.tokens])
+    rounding = judge.noise.pair
+    at, whole = 2, len(request.prompt) + len(plain.tokens)
+    other = next(token for token in range(target.vocab_size) if token != plain.tokens[at])
+
+    def nearly_equal(target: TracedTarget, tokens: torch.Tensor, new: int) -> torch.Tensor:
+        logits = reference_logits(target, tokens, new).clone()
+        moved = rounding if tokens.shape[1] == whole - 1 else -rounding
+        logits[:, at, other] = logits[:, at, plain.tokens[at]] + moved
+        return logits
+
+    monkeypatch.setattr("clover.audit.judge.reference_logits", nearly_equal)
+    judge = Judge(target, judge.noise)
+    shorter = (*plain.tokens[:at], other, *plain.tokens[at + 1 : -1])
+    traced = Trace([plain.tokens, shorter], [[], []])
+    way = compare(judge, "another", [request] * 2, [plain.tokens] * 2, traced, [True, True])
+    first = next(one for one in way.differences if one.position == at + 1)
+    assert not first.defect and 0 < first.gap < SAFETY * rounding

@@ -182,11 +182,24 @@ def _differences(
             one
             for one in (*known.flips, *reading.flips)
             if one.position == first and ENDED not in (expected, token)
-        ]
+        ] or _both_chosen(judge, request, before[:first], (expected, token))
         yield difference(first, expected, token, flips)
     for flip in reading.flips:
         if flip.position > first or (flip.position < first and not judge.noise.allows(flip)):
             yield difference(flip.position, flip.expected, flip.token, [flip])
+
+
+def _both_chosen(
+    judge: Judge, request: Request, before: tuple[int, ...], pair: tuple[int, int]
+) -> list[Flip]:
+    """The flips between two tokens that the model chooses after the same text, each where another text follows.
+
+    Its forwards of longer and shorter texts round otherwise. So it is asked once more, without what follows.
+    """
+    if ENDED in pair:
+        return []
+    readings = [judge.read(request, (*before, token)) for token in pair]
+    return [flip for reading in readings for flip in reading.flips if flip.position == len(before)]
 
 
 def _problems(way: Way, noise: Noise, changed: int) -> list[str]:
