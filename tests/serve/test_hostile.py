@@ -163,16 +163,20 @@ def test_a_prompt_that_no_context_holds_is_not_even_tokenized(
 
 def test_who_asks_at_the_wrong_place_is_told_the_right_one(live: Live) -> None:
     status, answer = live.post("/chat/completions", {"messages": []})
-    assert status == 405 and "the API is at /v1/completions and /v1/chat" in answer["error"]["message"]
+    assert status == 404 and "the API is at /v1/completions and /v1/chat" in answer["error"]["message"]
 
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/v1/completions", 404),
+        ("GET", "/v1/completions", 405),
         ("DELETE", "/v1/models", 405),
         ("GET", "/v1/nothing", 404),
+        ("POST", "/v1/nothing", 404),
+        ("POST", "/v1/completions/", 404),
+        ("POST", "/%00", 404),
         ("POST", "/", 405),
+        ("POST", "/app.js", 405),
         ("GET", "/../../etc/passwd", 404),
         ("GET", "/%2e%2e/%2e%2e/app.py", 404),
         ("GET", "/%00", 404),

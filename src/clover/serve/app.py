@@ -41,7 +41,14 @@ def make_app(service: Service) -> FastAPI:
         yield
         await service.worker.stop()
 
-    app = FastAPI(title="Clover", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
+    app = FastAPI(
+        title="Clover",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+    )
     settings = service.settings
     app.add_middleware(Guard, api_key=settings.api_key, max_body_bytes=settings.max_body_bytes)
     _add_errors(app)
@@ -50,9 +57,18 @@ def make_app(service: Service) -> FastAPI:
         reference = {"$ref": f"#/components/schemas/{kind.__name__}"}
         said = {"requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}}
         app.post(path, openapi_extra=said)(_generation(service, kind))
-    app.mount("/", StaticFiles(directory=_PAGE, html=True))
+    # Not mounted: a mount would answer for what has a route, but not for this method.
+    app.router.default = _PageFiles(directory=_PAGE, html=True)
     _describe(app)
     return app
+
+
+class _PageFiles(StaticFiles):
+    """The files of the page; where there is none the answer is 404, whatever the method."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        found = await super().get_response(path, {**scope, "method": "GET"})
+        return found if scope["method"] in ("GET", "HEAD") else await super().get_response(path, scope)
 
 
 def _add_errors(app: FastAPI) -> None:
