@@ -77,6 +77,13 @@ def test_parse_tree_refuses_other_words(text):
         parse_tree(text)
 
 
+@pytest.mark.parametrize("text", ["budget:513", "budget:9999:0.9", "eagle2:9999", "eagle2:60:513"])
+def test_grown_trees_have_a_size_that_can_be_sorted_at_every_step(text):
+    with pytest.raises(UserError, match=f"tree '{text}': .*less than or equal to 512; give") as error:
+        parse_tree(text)
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize(
     "content", ["", "{}", "[0]", "[[true]]", "[[0.5]]", "[[-1]]", "[[1, 0]]", "[]", "[" * 9]
 )

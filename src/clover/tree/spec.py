@@ -11,6 +11,8 @@ from clover.tree.shape import MOST, TreeShape
 
 _MOST_BYTES = 2**20  # of a file with a tree
 _Count = Annotated[int, Field(ge=1, le=MOST)]
+# Of trees whose candidates, as many as the square of it, are sorted at every step; as many as `clover tune` times.
+_Few = Annotated[int, Field(ge=1, le=512)]
 RankPaths = tuple[tuple[Annotated[int, Field(ge=0, le=MOST)], ...], ...]
 
 
@@ -19,12 +21,12 @@ class BudgetTree:
     """Clover-1's dynamic tree (arXiv 2405.00263): few nodes, those with the highest joint probability.
 
     Attributes:
-        budget: draft tokens per step at most, root excluded.
+        budget: draft tokens per step at most, root excluded; at most 512.
         mass: of each node's children those are candidates whose probabilities, the highest first, sum to at most
             this; the first always is. In (0, 1].
     """
 
-    budget: _Count = 4
+    budget: _Few = 4
     mass: Annotated[float, Field(gt=0, le=1)] = 0.8
 
 
@@ -33,11 +35,11 @@ class RerankTree:
     """EAGLE-2's dynamic tree (arXiv 2406.16858, section 4): expand a beam, then keep the best of all candidates.
 
     `budget` draft tokens are kept per step, root excluded. `beam` nodes are expanded per depth, each gets as many
-    children; the beam goes `depth` down, but no deeper than the draft.
+    children; the beam goes `depth` down, but no deeper than the draft. Budget and beam are at most 512.
     """
 
-    budget: _Count = 60
-    beam: _Count = 10
+    budget: _Few = 60
+    beam: _Few = 10
     depth: _Count = 6
 
 
