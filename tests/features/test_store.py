@@ -124,6 +124,26 @@ def test_an_interrupted_store_goes_on(
     assert not list((tmp_path / "early").glob(".*"))
 
 
+def test_a_store_that_claims_more_texts_than_there_are_is_not_called_finished(
+    target: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(done: int, _tokens: int) -> None:
+        if done == 4:
+            raise KeyboardInterrupt
+
+    texts, path = samples(8), tmp_path / "s"
+    monkeypatch.setattr(store, "_TOGETHER", 4)
+    monkeypatch.setattr(store, "_SHARD_BYTES", 1)
+    with pytest.raises(KeyboardInterrupt):
+        write_features(target, texts, config(target, texts), path, progress=stop)
+    index = json.loads((path / "index.json").read_text())
+    index["shards"][-1]["texts"] = 10**9
+    (path / "index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match="index.json is damaged; delete the store"):
+        write_features(target, texts, config(target, texts), path, resume=True)
+    assert not is_finished(path)
+
+
 def test_a_run_that_is_killed_before_there_is_an_index_is_begun_anew(
     target: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

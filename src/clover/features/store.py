@@ -312,6 +312,8 @@ def _write(
 ) -> None:
     """All texts from where the index ends; UserError, and no index, if none of them gives a window."""
     done = index.shards[-1].texts if index.shards else 0
+    if done > len(texts):
+        raise UserError(f"{path / _INDEX} is damaged; {_REMEDY}")
     tokens, saved = sum(shard.tokens for shard in index.shards), time.monotonic()
     progress(done, tokens)
     pending: list[tuple[Sample, Features]] = []
@@ -344,9 +346,8 @@ def _begin(path: Path, config: StoreConfig, resume: bool) -> _Index:
     begun = asdict(index.config)
     for name, value in asdict(config).items():
         if begun[name] != value:
-            raise UserError(
-                f"{path} was begun with another {name.replace('_', ' ')} ({begun[name]}); resume with the same options"
-            )
+            other = f"{name.replace('_', ' ')} ({begun[name]})"
+            raise UserError(f"{path} was begun with another {other}; resume with the same options")
     return index
 
 
