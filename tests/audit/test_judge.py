@@ -96,6 +96,14 @@ def test_rounding_is_measured_and_follows_the_dtype() -> None:
     assert 0 < found[torch.float32].pair < 1e-4 < found[torch.bfloat16].pair < 0.5
 
 
+def test_a_model_whose_logits_are_all_zero_is_judged() -> None:
+    target = weak_attention()
+    with torch.no_grad():
+        target.lm_head_weight.zero_()
+    found = audit_of(target).run()
+    assert found.defects == 0 and found.noise.worst == 1.0 and found.noise.copy == 1.0
+
+
 def test_a_text_of_other_tokens_is_no_near_tie(target: TracedTarget) -> None:
     request = Request(prompts_of(target)[0], 6)
     judge = Judge(target)

@@ -21,6 +21,7 @@ from clover.engine import Request
 from clover.target import TargetModel
 
 SAFETY = 6.0  # times the measured rounding
+_LEAST_STEP = 1e-30  # a unit of errors where every logit is 0; its square is no 0 yet
 _BEST, _OTHERS = 48, 48  # tokens whose logits are compared: the most probable ones, and some of all
 
 
@@ -169,7 +170,7 @@ class Judge:
             logits=reference,
             errors=moved.square().mean(2).sqrt(),
             pairs=moved[..., 0] - moved[..., 1],
-            step=reference.abs().amax(1) * exactness,
+            step=(reference.abs().amax(1) * exactness).clamp(min=_LEAST_STEP),
             changed=tuple(int((rules.choices(logits, places) != choices).sum()) for logits in shapes),
             probs=() if request.params.greedy else token_probs(rules, own, places),
         )
