@@ -227,6 +227,14 @@ def test_a_draft_alone_is_for_the_embedded_target() -> None:
     assert model.generate(prompt, max_new_tokens=8).tokens == plain.tokens
 
 
+def test_a_draft_that_the_tree_does_not_ask_is_refused(pair: tuple[Path, Path]) -> None:
+    for draft in (pair[1], "lookup"):
+        with pytest.raises(
+            UserError, match="the tree lookup .* asks no draft; leave the draft or the tree out"
+        ):
+            clover.load(pair[0], draft, tree="lookup")
+
+
 @pytest.mark.parametrize("prompt", ["a \udcff", [{"role": "user", "content": "a \udcff"}]])
 def test_half_characters_are_refused(model: Clover, prompt: Any) -> None:
     with pytest.raises(UserError, match="half a character"):

@@ -64,6 +64,10 @@ def load(
     if plain and method not in (PLAIN, "auto"):
         raise UserError(f"plain decoding has no method {method}; leave one of the two out")
     wanted = what_drafts(PLAIN if plain else method, tree)
+    if wanted == LOOKUP and draft is not None:
+        raise UserError(
+            "the tree lookup copies from the text and asks no draft; leave the draft or the tree out"
+        )
     embedded = target is None
     if not isinstance(target, TargetModel):
         name = os.fspath(target or assets.TARGET)

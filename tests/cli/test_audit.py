@@ -203,6 +203,10 @@ def test_a_draft_without_weights_is_audited_in_all_its_trees(
         (["--server", "http://x", "--trust-remote-code"], "leave out --trust-remote-code\n"),
         (["--server", "http://x", "--compile", "--no-float32"], "leave out --compile, --no-float32\n"),
         (["--tree", "hedge"], "hedge"),
+        (
+            ["--draft", "x", "--tree", "lookup", "--tree", "plain"],
+            "leave --draft out, or name another --tree\n",
+        ),
         (["--tree", "plain", "--batch-size", "1", "--max-prompts", "1"], "nothing is compared"),
         (["--prompts", "missing.json"], "missing.json"),
         (["--html", "."], "directory"),

@@ -77,6 +77,8 @@ def _check(options: AuditOptions) -> None:
         raise UserError(f"--server is audited as it runs; leave out {given}")
     for tree in options.trees:
         api.what_drafts(*_how(tree))
+    if options.draft is not None and LOOKUP in options.trees and not _needs_draft(options):
+        raise UserError("the tree lookup asks no draft; leave --draft out, or name another --tree")
     alone = set(options.trees) == {local.PLAIN} and set(options.batch_sizes) == {1}
     if alone and options.against != "transformers":
         raise UserError("nothing is compared: name a tree that drafts, or a --batch-size above 1")
@@ -174,9 +176,13 @@ def _trees(options: AuditOptions) -> tuple[str, ...]:
     return options.trees or ("auto", "draft", LOOKUP)
 
 
+def _needs_draft(options: AuditOptions) -> bool:
+    return not {local.PLAIN, LOOKUP}.issuperset(_trees(options))
+
+
 def _draft(options: AuditOptions, target: TargetModel) -> str | None:
     """Where the draft is; None if no tree needs one."""
-    if {local.PLAIN, LOOKUP}.issuperset(_trees(options)):
+    if not _needs_draft(options):
         return None
     place = assets.draft_place(options.draft, None if options.target is None else target)
     load_usable(place, target)  # an engine would decode plainly without a word about it in the report

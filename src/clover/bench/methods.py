@@ -86,5 +86,6 @@ def make_method(
     if name == PLAIN:
         return of_engine(name, load(target, plain=True, compile=compile).engine)
     tree = None if name in (AUTO, OWN_TREE) else name
+    asked = None if tree == PROMPT_LOOKUP else draft
     how = "auto" if name == AUTO else "draft"
-    return of_engine(name, load(target, draft, method=how, tree=tree, compile=compile).engine, tree)
+    return of_engine(name, load(target, asked, method=how, tree=tree, compile=compile).engine, tree)
