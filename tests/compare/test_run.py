@@ -14,7 +14,7 @@ import pytest
 from clover.api import load
 from clover.compare.run import run_compare
 from clover.errors import UserError
-from clover.files import work_directory
+from clover.files import alone_with, work_directory
 from clover.measure_options import CompareOptions
 from clover.recipe.drafts import finish_training
 from clover.train.learner import Learner
@@ -271,6 +271,17 @@ def test_two_processes_do_not_work_in_one_directory(tiny_files: Path, tmp_path: 
         pytest.raises(UserError, match="another process works in .*out.work"),
     ):
         compare(tiny_files, tmp_path / "out")
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_two_processes_do_not_write_the_same_results(tiny_files: Path, tmp_path: Path) -> None:
+    """Work directories of their own do not keep them apart."""
+    output = tmp_path / "out"
+    with (
+        alone_with(output / "results.jsonl"),
+        pytest.raises(UserError, match="another process writes .*results.jsonl; wait for it"),
+    ):
+        compare(tiny_files, output, work=tmp_path / "other")
 
 
 def test_the_report_alone(tiny_files: Path, tmp_path: Path, finished: Path) -> None:

@@ -37,7 +37,7 @@ from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, Request
 from clover.errors import UserError
 from clover.evaluate.accuracy import as_sample, measure_heads, text_batches
-from clover.files import alone_in, append_lines, beside, check_output_file, write_text, written
+from clover.files import alone_in, alone_with, append_lines, beside, check_output_file, write_text, written
 from clover.interleaved import decode, interleave, make_batches
 from clover.measure_options import CompareOptions
 from clover.options import command_line
@@ -70,7 +70,7 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> None
     _check_outputs(options)
     try:
         if suite is not None:
-            with alone_in(_work_folder(options)):
+            with alone_in(_work_folder(options)), alone_with(results):
                 comparison = Comparison(options, suite, console)
                 plan = comparison.plan
                 problem = comparison.run()
