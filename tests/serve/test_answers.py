@@ -20,14 +20,17 @@ TOKENIZER = make_tokenizer()
 
 
 def logprobs_of(tokens: list[int], text: str, value: float = -1.0) -> dict[str, Any]:
-    """What the response to a completion says of tokens that came one by one, all with one log-probability."""
+    """What the response to a completion says of tokens that came one by one, all with one log-probability.
+
+    The last of them made the whole text certain.
+    """
     request = Request((5,), len(tokens), logprobs=1)
     answer = Answer(Asked(CompletionBody(prompt="a", logprobs=1), (request,), 1), "tiny", TOKENIZER)
     whole = Generation(text, tuple(tokens), 1, 0, Acceptance(), "length", 0.1, 0.2)
     told = [(TokenLogprobs(value, ((token, value),)),) for token in tokens]
     ends = [None] * (len(tokens) - 1) + [whole]
     events = [
-        StepEvent(0, (token,), "", end, logprobs=one)
+        StepEvent(0, (token,), text if end else "", end, logprobs=one)
         for token, end, one in zip(tokens, ends, told, strict=True)
     ]
     (choice,) = answer.whole([Step(0, event, 0.1) for event in events])["choices"]

@@ -141,6 +141,29 @@ def test_stop_strings_end_the_text_before_them(client: openai.OpenAI) -> None:
         assert streamed(client, stop=stop)[0] == choice.text
 
 
+@pytest.mark.parametrize("characters", [1, 2, 5])
+def test_logprobs_are_those_of_the_text_before_a_stop_string(client: openai.OpenAI, characters: int) -> None:
+    """Streamed, too, where they are held back as long as the text; the tokens of the string are counted, not told."""
+    whole = client.completions.create(**TEXT).choices[0].text
+    options = {"stop": whole[4 : 4 + characters], "logprobs": 1}
+    found = client.completions.create(**TEXT, **options)
+    choice = found.choices[0]
+    assert choice.logprobs is not None and choice.logprobs.tokens is not None
+    assert "".join(choice.logprobs.tokens) == choice.text == whole[: whole.index(options["stop"])]
+    assert found.usage is not None and found.usage.completion_tokens > len(choice.logprobs.tokens)
+    _, chunks = streamed(client, **options)
+    for chunk in chunks:
+        told = chunk.choices[0].logprobs
+        assert "".join(told.tokens if told else []) == chunk.choices[0].text
+    told = [t for c in chunks if c.choices[0].logprobs for t in c.choices[0].logprobs.tokens]
+    assert told == choice.logprobs.tokens
+    empty = client.completions.create(**TEXT, logprobs=1, stop=whole[0]).choices[0]
+    assert empty.text == "" and empty.logprobs is not None and empty.logprobs.tokens == []
+    chat = client.chat.completions.create(**CHAT, logprobs=True, stop=options["stop"]).choices[0]
+    assert chat.logprobs is not None and chat.logprobs.content is not None
+    assert "".join(entry.token for entry in chat.logprobs.content) == chat.message.content
+
+
 def test_logit_bias_and_penalties_change_the_text(client: openai.OpenAI, live: Live) -> None:
     token = live.service.tokenizer("q")["input_ids"][-1]
     biased = client.completions.create(**TEXT, logit_bias={str(token): 100}).choices[0].text

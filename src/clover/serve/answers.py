@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
-from typing import Any
+from typing import Any, NamedTuple
 
-from clover.engine import Generation, Request, TokenLogprobs
+from clover.engine import Generation, Request, StepEvent, TokenLogprobs
 from clover.engine.text import HALF_CHARACTER, Detokenizer, token_name
 from clover.metrics import Acceptance
 from clover.serve.asking import Asked
@@ -20,20 +21,26 @@ from clover.serve.worker import Step
 _LEAST_LOGPROB = -9999.0
 
 
+class _Told(NamedTuple):
+    """A token whose log-probabilities are told, and where its text begins."""
+
+    token: int
+    offset: int
+    logprobs: TokenLogprobs
+
+
 @dataclass
 class _Piece:
     """A part of one text: what a chunk holds, or all of it."""
 
     text: str = ""
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    logprobs: list[_Told] = field(default_factory=list)
     finish_reason: str | None = None
     speculation: dict[str, Any] | None = None
 
     def extend(self, other: _Piece) -> None:
         """Append the piece that follows."""
         self.text += other.text
-        self.tokens += other.tokens
         self.logprobs += other.logprobs
         self.finish_reason = other.finish_reason
 
@@ -51,7 +58,7 @@ class Answer:
         kind = "chatcmpl" if asked.chat else "cmpl"
         self._head = {"id": f"{kind}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
         self._watched = [_watched(request, tokenizer) for request in asked.requests]
-        self._told = [Detokenizer(tokenizer, prompt=request.prompt) for request in asked.requests]
+        self._tokens = [_TextTokens(tokenizer, request) for request in asked.requests]
         self._ended: dict[int, Generation] = {}
 
     # -- whole -----------------------------------------------------------------------------------------------------
@@ -66,9 +73,10 @@ class Answer:
         return self._head | {"object": kind, "choices": choices, "usage": self._usage()} | self._acceptance()
 
     def _choice(self, number: int, piece: _Piece) -> dict[str, Any]:
+        wanted = self._asked.requests[number].logprobs is not None
         said = {
             "index": number,
-            "logprobs": self._logprobs(number, piece),
+            "logprobs": self._logprobs(piece) if wanted else None,
             "finish_reason": piece.finish_reason,
         }
         if self._asked.chat:
@@ -93,7 +101,7 @@ class Answer:
         piece = self._piece(step)
         if not (piece.text or piece.logprobs or piece.finish_reason or piece.speculation):
             return None
-        said = {"index": step.choice, "logprobs": self._logprobs(step.choice, piece)}
+        said = {"index": step.choice, "logprobs": self._logprobs(piece) if piece.logprobs else None}
         said["finish_reason"] = piece.finish_reason
         content = {"delta": {"content": piece.text}} if self._asked.chat else {"text": piece.text}
         chunk = self._chunk(said | content)
@@ -122,15 +130,13 @@ class Answer:
         if event.generation is not None:
             self._ended[step.choice] = event.generation
         finish = None if event.generation is None else _finish_reason(event.generation)
-        return _Piece(text, list(event.tokens), list(event.logprobs), finish, told)
+        return _Piece(text, self._tokens[step.choice].take(event, text), finish, told)
 
-    def _logprobs(self, number: int, piece: _Piece) -> dict[str, Any] | None:
-        if not piece.logprobs:
-            return None
-        names = [token_name(self._tokenizer, token) for token in piece.tokens]
-        own = [_sayable(one.logprob) for one in piece.logprobs]
+    def _logprobs(self, piece: _Piece) -> dict[str, Any]:
+        names = [token_name(self._tokenizer, one.token) for one in piece.logprobs]
+        own = [_sayable(one.logprobs.logprob) for one in piece.logprobs]
         tops = [
-            [(token_name(self._tokenizer, token), _sayable(value)) for token, value in one.top]
+            [(token_name(self._tokenizer, token), _sayable(value)) for token, value in one.logprobs.top]
             for one in piece.logprobs
         ]
         if self._asked.chat:
@@ -139,16 +145,12 @@ class Answer:
                 for name, value, top in zip(names, own, tops, strict=True)
             ]
             return {"content": content, "refusal": None}
-        offsets = []
-        for token in piece.tokens:
-            offsets.append(len(self._told[number].text))
-            self._told[number].push(token)
         return {
             "tokens": names,
             "token_logprobs": own,
             # The likeliest come first; of tokens with one name the likeliest is told.
             "top_logprobs": [dict(top) | dict(reversed(top)) for top in tops] if any(tops) else None,
-            "text_offset": offsets,
+            "text_offset": [one.offset for one in piece.logprobs],
         }
 
     def _usage(self) -> dict[str, Any]:
@@ -167,6 +169,32 @@ class Answer:
             "acceptance_histogram": whole.histogram,
         }
         return {"speculative_decoding": told}
+
+
+class _TextTokens:
+    """The tokens of one text with their log-probabilities, which are held back as long as their text is.
+
+    Those of a stop string are never told: clients take the tokens for the text.
+    """
+
+    def __init__(self, tokenizer: Any, request: Request):
+        self._text = Detokenizer(tokenizer, prompt=request.prompt)
+        self._held = deque[_Told]()
+        self._sent = 0  # characters
+
+    def take(self, event: StepEvent, text: str) -> list[_Told]:
+        """The tokens to tell with `text`, which a step has made certain."""
+        for token, logprobs in zip(
+            event.tokens, event.logprobs, strict=False
+        ):  # none where none are asked for
+            self._held.append(_Told(token, len(self._text.text), logprobs))
+            self._text.push(token)
+        self._sent += len(text)
+        ends = event.generation is not None and len(self._text.text) <= self._sent  # no stop string cut it
+        told = []
+        while self._held and (ends or self._held[0].offset < self._sent):
+            told.append(self._held.popleft())
+        return told
 
 
 def _watched(request: Request, tokenizer: Any) -> Speculation | None:
