@@ -21,12 +21,12 @@ from clover.audit.judge import SAFETY, Noise
 from clover.audit.local import Told, at_least
 from clover.engine.text import HALF_CHARACTER
 from clover.errors import UserError
+from clover.serve import LEAST_LOGPROB
 
 _NO_TIE = 1.0  # a gap of log-probabilities above it is none, whatever other shapes say
 _LEAST_NOISE = 1e-6
 _LEAST_ERROR = 0.01  # of log-probabilities; below SAFETY times it nothing is a defect
 _RARE = 1e-3  # chance of so many differences of sampled texts
-_LEAST_LOGPROB = -9999.0  # what servers say in the place of -inf and NaN
 _ASKED_AGAIN = 4  # positions per prompt
 _MIXED: list[dict[str, Any]] = [{}, {"top_p": 0.9}, {"frequency_penalty": 0.5}]  # of sampled texts, in turn
 _DRAWS, _DRAWN_TOKENS, _DRAWN_PROMPTS = 200, 6, 4
@@ -97,7 +97,7 @@ class RemoteAudit:
                     "give a server without speculation by --plain-server"
                 )
             way.tokens = sum(len(answer.tokens) for answer in answers)
-            lost = sum(not value > _LEAST_LOGPROB for one in answers for value in one.own)
+            lost = sum(not value > LEAST_LOGPROB for one in answers for value in one.own)
             if lost:
                 way.problems.append(f"log-probabilities of {lost} tokens are no finite numbers")
             errors = self._compare(way, requests, alone, answers, greedy, told)

@@ -1,1 +1,3 @@
 """An OpenAI-compatible HTTP server on the engine (docs/serving.md). `run.run` starts it."""
+
+LEAST_LOGPROB = -9999.0  # what clients are told in the place of -inf and NaN, which JSON does not have

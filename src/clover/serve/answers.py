@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 from clover.engine import Generation, Request, StepEvent, TokenLogprobs
 from clover.engine.text import HALF_CHARACTER, Detokenizer, token_name
 from clover.metrics import Acceptance
+from clover.serve import LEAST_LOGPROB
 from clover.serve.asking import Asked
 from clover.serve.speculation import Speculation
 from clover.serve.worker import Step
-
-_LEAST_LOGPROB = -9999.0
 
 
 class _Told(NamedTuple):
@@ -207,8 +206,8 @@ def _finish_reason(generation: Generation) -> str:
 
 
 def _sayable(logprob: float) -> float:
-    """OpenAI's least one in the place of -inf and NaN, which JSON does not have."""
-    return max(_LEAST_LOGPROB, logprob)  # in this order: a comparison with NaN is false
+    """OpenAI's least one in the place of -inf and NaN."""
+    return max(LEAST_LOGPROB, logprob)  # in this order: a comparison with NaN is false
 
 
 def _entry(token: str, logprob: float) -> dict[str, Any]:
