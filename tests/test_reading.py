@@ -1,6 +1,7 @@
 """Reading files: bounded, strict, and every refusal one line that names the file and the field."""
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -66,6 +67,19 @@ def test_a_field_that_does_not_fit_is_named(tmp_path: Path, change: dict[str, An
     with pytest.raises(UserError, match=message) as error:
         read_model(path, Drawing)
     assert "\n" not in str(error.value) and len(str(error.value)) < 500
+
+
+def test_a_named_pipe_is_not_waited_for_and_one_of_a_shell_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(UserError, match=f"cannot read .*{name}: it is a named pipe; put a file"):
+            read_text(tmp_path / name)
+    reading, writing = os.pipe()
+    os.write(writing, b"some text")
+    os.close(writing)
+    assert read_text(f"/dev/fd/{reading}") == "some text"
+    os.close(reading)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, field, fields
+from dataclasses import field, fields
 from functools import lru_cache, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from filelock import FileLock, Timeout
 from typing_extensions import dataclass_transform
@@ -218,19 +218,35 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+@contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a file to read its bytes in the block.
+
+    UserError if it cannot be read, or is a named pipe, which would be waited for until somebody writes. The pipes of a
+    shell, such as /dev/stdin and <(command), have no name of their own, and are read.
+    """
+    name = os.fspath(path)
+    if Path(path).is_fifo() and Path(os.path.realpath(path)).is_fifo():
+        raise UserError(f"cannot read {name}: it is a named pipe; put a file in its place")
+    try:
+        with open(path, "rb") as file:
+            yield file
+    except UserError:
+        raise
+    except OSError as error:
+        raise UserError(f"cannot read {name}: {explain(error.errno)}") from error
+    except ValueError as error:  # a zero byte in the name
+        raise UserError(f"cannot read {name!r}: {error}") from error
+
+
 def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
     """Read a UTF-8 text file without its byte order mark.
 
     UserError if the file is missing, unreadable, larger than `max_bytes`, or not UTF-8.
     """
     name = os.fspath(path)
-    try:
-        with open(path, "rb") as file:
-            content = file.read(max_bytes + 1)
-    except OSError as error:
-        raise UserError(f"cannot read {name}: {explain(error.errno)}") from error
-    except ValueError as error:  # a zero byte in the name
-        raise UserError(f"cannot read {name!r}: {error}") from error
+    with opened(path) as file:
+        content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise UserError(f"{name} is larger than {max_bytes / 2**20:g} MiB; that is too large for what it is")
     return decode_utf8(content, name)
@@ -247,12 +263,9 @@ def decode_utf8(content: bytes, source: str) -> str:
 def checksum(path: Path) -> str:
     """Hash of a file's bytes; UserError if it cannot be read."""
     content = hashlib.blake2b(digest_size=16)
-    try:
-        with path.open("rb") as file:
-            while part := file.read(2**24):
-                content.update(part)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {explain(error.errno)}") from error
+    with opened(path) as file:
+        while part := file.read(2**24):
+            content.update(part)
     return content.hexdigest()
 
 
@@ -267,32 +280,6 @@ def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> dict[
 def read_model(path: str | os.PathLike[str], kind: type[T], max_bytes: int = MAX_BYTES) -> T:
     """Read a JSON file and make it a `kind`, with the errors of `read_text`, `parse_json` and `validated`."""
     return validated(kind, parse_json(read_text(path, max_bytes), os.fspath(path)), os.fspath(path))
-
-
-def append_lines(path: Path, objects: Iterable[Any]) -> None:
-    """Append dataclasses to a file of JSON lines, which may not be there yet, and wait until they are on the disk."""
-    with written(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(asdict(one), separators=(",", ":")) + "\n" for one in objects)
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def read_lines(path: Path, kind: type[T], max_bytes: int = MAX_BYTES, mend: bool = False) -> list[T]:
-    """What `append_lines` wrote, without a last line that is half-written; `mend` cuts it off the file.
-
-    UserError names the line that is something else.
-    """
-    text = read_text(path, max_bytes)
-    whole = text[: text.rfind("\n") + 1]
-    found = [
-        validated_json(kind, line, f"{path}, line {number}, which clover did not write so")
-        for number, line in enumerate(whole.split("\n")[:-1], start=1)
-    ]
-    if mend and whole != text:
-        write_text(path, whole)
-    return found
 
 
 def parse_json(text: str, source: str) -> Any:

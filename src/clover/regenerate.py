@@ -23,7 +23,8 @@ from clover.data import Sample, TurnSample
 from clover.data.chat import TemplateRefused, with_answers
 from clover.engine import Engine, Request
 from clover.errors import UserError
-from clover.files import append_lines, read_lines, read_model, write_json
+from clover.files import read_model, write_json
+from clover.json_lines import append_lines, read_lines
 from clover.sampling import SamplingParams
 from clover.target import TargetModel, weights_fingerprint
 

@@ -1,4 +1,5 @@
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -205,7 +206,12 @@ def test_huge_lines_and_files_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_what_is_not_a_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "d.json").mkdir()
-    for name, message in (("d.json", "is a directory"), ("none.jsonl", "cannot read .*none.jsonl")):
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    for name, message in (
+        ("d.json", "is a directory"),
+        ("none.jsonl", "cannot read .*none.jsonl"),
+        ("pipe.jsonl", "is a named pipe"),
+    ):
         with pytest.raises(UserError, match=message):
             list(read_records([tmp_path / name]))
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from itertools import pairwise
@@ -340,6 +341,18 @@ def forge(path: Path, **changed: torch.Tensor | None) -> None:
     entry = json.loads(index.read_text())
     entry["shards"][0]["checksum"] = checksum(shard)
     index.write_text(json.dumps(entry))
+
+
+@pytest.mark.parametrize("name", ["index.json", "00000.safetensors"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(
+    target: TargetModel, tmp_path: Path, name: str
+) -> None:
+    texts = samples(3)
+    write_features(target, texts, config(target, texts), tmp_path / "s")
+    (tmp_path / "s" / name).unlink()
+    os.mkfifo(tmp_path / "s" / name)
+    with pytest.raises(UserError, match=f"cannot read .*{name}: it is a named pipe"):
+        FeatureStore(tmp_path / "s")
 
 
 def test_a_store_of_other_tensors_is_refused_though_its_hash_is_right(

@@ -16,7 +16,7 @@ from pydantic import Field
 from clover.compare.plan import MethodKey, Plan
 from clover.compare.suite import Count, Positive
 from clover.evaluate.accuracy import HeadAccuracy
-from clover.files import read_lines
+from clover.json_lines import read_lines
 from clover.metrics import Acceptance
 from clover.report.provenance import Provenance
 

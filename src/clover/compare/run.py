@@ -37,8 +37,9 @@ from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, Request
 from clover.errors import UserError
 from clover.evaluate.accuracy import as_sample, measure_heads, text_batches
-from clover.files import alone_in, alone_with, append_lines, beside, check_output_file, write_text, written
+from clover.files import alone_in, alone_with, beside, check_output_file, write_text, written
 from clover.interleaved import decode, interleave, make_batches
+from clover.json_lines import append_lines
 from clover.measure_options import CompareOptions
 from clover.options import command_line
 from clover.recipe.drafts import finish_training

@@ -13,7 +13,8 @@ from pathlib import Path
 from clover.data.chat import encode_user_opening
 from clover.engine import Engine, Request
 from clover.errors import UserError
-from clover.files import append_lines, read_lines, write_text
+from clover.files import write_text
+from clover.json_lines import append_lines, read_lines
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
 
