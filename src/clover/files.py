@@ -226,17 +226,15 @@ def opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     shell, such as /dev/stdin and <(command), have no name of their own, and are read.
     """
     name = os.fspath(path)
+    if "\0" in name:
+        raise UserError(f"cannot read {name!r}: a name of a file has no zero byte")
     if Path(path).is_fifo() and Path(os.path.realpath(path)).is_fifo():
         raise UserError(f"cannot read {name}: it is a named pipe; put a file in its place")
     try:
         with open(path, "rb") as file:
             yield file
-    except UserError:
-        raise
     except OSError as error:
         raise UserError(f"cannot read {name}: {explain(error.errno)}") from error
-    except ValueError as error:  # a zero byte in the name
-        raise UserError(f"cannot read {name!r}: {error}") from error
 
 
 def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
