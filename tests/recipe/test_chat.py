@@ -13,7 +13,7 @@ import pytest
 import torch
 from rich.console import Console
 
-import clover.features.store as store
+import clover.features.write as write
 import clover.recipe.chat as chat
 from clover import assets, load
 from clover.errors import UserError
@@ -84,7 +84,7 @@ def test_a_run_that_is_stopped_at_every_stage_goes_on(
         (chat, "accept_prompts", 1),
         (chat, "weights_fingerprint", 1),
         (chat.Progress, "reach", 2),  # the second text
-        (store, "_write_shard", 1),
+        (write, "_write_shard", 1),
         (Learner, "step", 2),
         (chat, "write_chat_cards", 2),
         (Learner, "step", 3),
@@ -211,7 +211,7 @@ def test_a_run_that_is_killed_goes_on(files: Path, tmp_path: Path) -> None:
     places = [
         "clover.recipe.own_prompts:append_lines:3",
         "clover.regenerate:_Text.answer:9",
-        "clover.features.store:save_file:1",
+        "clover.features.write:save_file:1",
         "clover.train.learner:Learner.step:2",
     ]
     for place in [*places, ""]:
