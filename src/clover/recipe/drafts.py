@@ -101,7 +101,7 @@ def train_draft(
         max_length=WINDOW,
         batch_tokens=512,  # small steps learn more from the same text (docs/log.md)
         max_minutes=minutes,
-        lr=2e-3,
+        lr=2e-3,  # by which the drafts of the package learnt
         dtype="bfloat16",
         loss=trainable_system(system).default_loss,
     )
