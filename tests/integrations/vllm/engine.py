@@ -42,15 +42,17 @@ def serve(
     drafted: int = 3,
     rounds: int = 1,
     max_tokens: int = 40,
+    together: bool = True,
     **settings: Any,
 ) -> Served:
-    """Run prompts through vLLM greedily, with a draft directory or without."""
+    """Run prompts through vLLM greedily, with a draft directory or without, together or one after the other."""
     llm = make_llm(draft, drafted, **settings)
     try:
         chains = _record(llm)
         written, outputs = [], []
+        groups = [prompts] if together else [[prompt] for prompt in prompts]
         for _ in range(rounds):
-            outputs = _generate(llm, prompts, max_tokens)
+            outputs = [output for group in groups for output in _generate(llm, group, max_tokens)]
             written.append([tuple(output.outputs[0].token_ids) for output in outputs])
         cached = sum(output.num_cached_tokens or 0 for output in outputs)
         return Served(written, chains, cached, _shapes(llm))

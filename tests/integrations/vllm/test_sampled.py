@@ -46,9 +46,14 @@ def p_value(ours: list, theirs: list) -> float:
     return float(chi2_contingency(kept).pvalue)
 
 
+@pytest.fixture(scope="module")
+def plain_samples(prompts):
+    return samples(prompts[0])
+
+
 @pytest.mark.parametrize("system", ["clover2", "recall"])
-def test_samples_with_a_draft_are_those_without(system, drafts, prompts, expand_that_works):
-    plain, with_draft = samples(prompts[0]), samples(prompts[0], drafts[system])
+def test_samples_with_a_draft_are_those_without(system, drafts, prompts, plain_samples, expand_that_works):
+    plain, with_draft = plain_samples, samples(prompts[0], drafts[system])
     for place in range(NEW):
         p = p_value([text[place] for text in plain], [text[place] for text in with_draft])
         assert p > 1e-4, f"the token at {place}: p = {p:.1e}"
