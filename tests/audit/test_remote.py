@@ -203,6 +203,7 @@ def test_a_server_that_changes_something_is_not(run_clover: Callable, prompts: P
     assert (code, found["verdict"]) == (1, "defect")
 
 
+@pytest.mark.long
 def test_samples_of_another_temperature_are_found(run_clover: Callable, prompts: Path) -> None:
     def hotter(body: dict[str, Any], tokens: list[str]) -> list[str]:
         return words_of(body | {"temperature": 3 * body["temperature"]})[0] if body["temperature"] else tokens
@@ -213,6 +214,7 @@ def test_samples_of_another_temperature_are_found(run_clover: Callable, prompts:
     assert found["sampled_p_value"] < 1e-4 and found["differences"] == 0
 
 
+@pytest.mark.long
 def test_a_server_beside_itself_is_asked_for_plain_decoding(run_clover: Callable, prompts: Path) -> None:
     """It was asked twice for the same, and always clean."""
     for change, expected in ((ends_early, 1), (other_draw, 0)):
