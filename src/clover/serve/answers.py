@@ -183,9 +183,8 @@ class _TextTokens:
 
     def take(self, event: StepEvent, text: str) -> list[_Told]:
         """The tokens to tell with `text`, which a step has made certain."""
-        for token, logprobs in zip(
-            event.tokens, event.logprobs, strict=False
-        ):  # none where none are asked for
+        # Where none are asked for, there are no log-probabilities.
+        for token, logprobs in zip(event.tokens, event.logprobs, strict=False):
             self._held.append(_Told(token, len(self._text.text), logprobs))
             self._text.push(token)
         self._sent += len(text)

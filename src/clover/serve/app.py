@@ -67,8 +67,9 @@ class _PageFiles(StaticFiles):
     """The files of the page; where there is none the answer is 404, whatever the method."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        found = await super().get_response(path, {**scope, "method": "GET"})
-        return found if scope["method"] in ("GET", "HEAD") else await super().get_response(path, scope)
+        if scope["method"] not in ("GET", "HEAD"):
+            await super().get_response(path, {**scope, "method": "GET"})  # raises 404 where there is none
+        return await super().get_response(path, scope)
 
 
 def _add_errors(app: FastAPI) -> None:
