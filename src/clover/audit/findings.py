@@ -178,11 +178,10 @@ def _differences(
 
     if first < max(len(before), len(after)):
         expected, token = (text[first] if first < len(text) else ENDED for text in (before, after))
-        flips = [
-            one
-            for one in (*known.flips, *reading.flips)
-            if one.position == first and ENDED not in (expected, token)
-        ] or _both_chosen(judge, request, before[:first], (expected, token))
+        flips = []
+        if ENDED not in (expected, token):
+            flips = [one for one in (*known.flips, *reading.flips) if one.position == first]
+            flips = flips or _both_chosen(judge, request, before[:first], (expected, token))
         yield difference(first, expected, token, flips)
     for flip in reading.flips:
         if flip.position > first or (flip.position < first and not judge.noise.allows(flip)):
@@ -196,8 +195,6 @@ def _both_chosen(
 
     Its forwards of longer and shorter texts round otherwise. So it is asked once more, without what follows.
     """
-    if ENDED in pair:
-        return []
     readings = [judge.read(request, (*before, token)) for token in pair]
     return [flip for reading in readings for flip in reading.flips if flip.position == len(before)]
 
