@@ -66,9 +66,10 @@ def test_a_prompt_read_in_chunks(system, drafts, target, prompts, plain):
     chunk = 40
     served = serve(prompts[-2:], drafts[system], max_num_batched_tokens=chunk, together=False)
     assert served.rounds[0] == plain.rounds[0][-2:]
-    for prompt in prompts[-2:]:
+    first, second = ([one for one in served.chains if list(one.text[: len(p)]) == p] for p in prompts[-2:])
+    assert len(first) + len(second) == len(served.chains)
+    for prompt, chains in zip(prompts[-2:], (first, second), strict=True):
         assert len(prompt) > 2 * chunk
-        chains = [chain for chain in served.chains if list(chain.text[: len(prompt)]) == prompt]
         # Model runner V1 tells the draft the prompt's last token where a chunk ends.
         ends = {end - 1: prompt[-1] for end in range(chunk, len(prompt), chunk)}
         draft = load_draft(assets.DRAFTS[system], target)
