@@ -156,6 +156,29 @@ def test_old_files_come_back_when_the_last_step_fails(
     assert names(tmp_path) == ["draft"]
 
 
+@pytest.mark.parametrize(("during", "left"), [(".old", "old"), ("draft", "new")])
+def test_an_interruption_of_the_last_step_leaves_one_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, during: str, left: str
+) -> None:
+    """Python raises KeyboardInterrupt once the system has renamed."""
+    final = tmp_path / "draft"
+    final.mkdir()
+    (final / "old").touch()
+    rename = Path.rename
+
+    def interrupted(self: Path, target: Path) -> None:
+        rename(self, target)
+        if target.name.endswith(during):
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt), output_directory(final, overwrite=True) as temporary:
+        (temporary / "new").touch()
+    assert names(final) == [left]
+    assert names(tmp_path) == ["draft"]
+
+
 def test_file_in_the_way_is_refused(tmp_path: Path) -> None:
     (tmp_path / "draft").touch()
     with (

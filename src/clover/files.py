@@ -372,13 +372,12 @@ def _hidden_beside(path: Path, ending: str) -> Path:
 
 def _replace_directory(new: Path, final: Path) -> None:
     old = _hidden_beside(final, "old")
-    if final.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        final.rename(old)
     try:
+        if final.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            final.rename(old)
         new.rename(final)
-    except BaseException:  # Ctrl-C may come between the two
-        if old.exists():
+    finally:  # Ctrl-C may come during either, and is raised when it is done
+        if old.exists() and not final.exists():
             old.rename(final)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
