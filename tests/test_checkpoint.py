@@ -140,7 +140,7 @@ def test_a_damaged_or_foreign_file_is_named(path: Path) -> None:
         load_checkpoint(path, {"draft": model}, optimizers)
 
 
-@pytest.mark.parametrize("planted", ["lr", "huge", "betas", "shape", "index", "random"])
+@pytest.mark.parametrize("planted", ["lr", "huge", "betas", "params", "shape", "index", "random"])
 def test_what_no_optimizer_writes_is_named(path: Path, planted: str) -> None:
     """Such a file would end the first step, or the loading, with an error of PyTorch's."""
     model, optimizers = build()
@@ -155,6 +155,8 @@ def test_what_no_optimizer_writes_is_named(path: Path, planted: str) -> None:
         header["optimizers"]["adam"][0]["lr"] = 10**400
     elif planted == "betas":
         header["optimizers"]["adam"][0]["betas"] = [0.9, None]
+    elif planted == "params":
+        header["optimizers"]["adam"][0]["params"] = None
     elif planted == "shape":
         tensors["optimizer.adam.0.exp_avg"] = torch.zeros(7)
     elif planted == "index":

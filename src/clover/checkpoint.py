@@ -120,7 +120,7 @@ def _load_optimizer(
                 state.setdefault(int(index), {})[key] = value
         _check_optimizer(optimizer, state, groups)
         optimizer.load_state_dict({"state": state, "param_groups": groups})
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: the optimizer {name!r} was saved with other parameters: {error}") from error
 
 
