@@ -218,6 +218,10 @@ class KVCache(Cache):
         self.keys[:, first:, :, :length] = other.keys[..., :length, :]
         self.values[:, first:, :, :length] = other.values[..., :length, :]
 
+    def row_bytes(self, length: int) -> int:
+        """What `copy_row` of so many tokens takes."""
+        return length * sum(tensor[:, :1, :, :1].nbytes for tensor in self.storage)
+
     def copy_row(self, row: int, length: int) -> KVCache:
         """The first tokens of a row as a cache of its own."""
         keys, values = (tensor[:, row : row + 1, :, :length].clone() for tensor in (self.keys, self.values))

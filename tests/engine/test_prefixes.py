@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from transformers import LlamaConfig
 
+from clover.cache import KVCache
 from clover.drafting import PLAIN_DRAFTER, FixedPolicy
 from clover.engine import Decoding, Engine, PrefixStore, Request
 from clover.target import TargetModel
@@ -166,3 +167,22 @@ def test_a_text_larger_than_the_store_pushes_out_no_other(target: TargetModel) -
     assert len(store) == 2
     finished(decoding, [Request((*talk, *text(2, 200)), 2, eos=(), keep=True)])
     assert store.find(talk) and store.find(other) and store.bytes <= store.most_bytes
+
+
+def test_a_text_larger_than_the_store_is_not_copied(
+    target: TargetModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy would take memory that the running texts need, and the draft's catching up time."""
+    engine, copied = engine_of(target, "clover2", "chain:2"), list[int]()
+    copy_row = KVCache.copy_row
+
+    def watched(self: KVCache, row: int, length: int) -> KVCache:
+        copied.append(length)
+        return copy_row(self, row, length)
+
+    monkeypatch.setattr(KVCache, "copy_row", watched)
+    small, large = (Request(text(0, size), 2, eos=(), keep=True) for size in (20, 200))
+    finished(engine.open(1, store=(store := PrefixStore(2**16))), [large])
+    assert not copied and len(store) == 0
+    finished(engine.open(1, store=store), [small])
+    assert copied and len(store) == 1

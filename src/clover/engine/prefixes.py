@@ -55,8 +55,10 @@ class PrefixStore:
         """
         sequence = batch.sequences[row]
         tokens = [*sequence.request.prompt, *sequence.tokens]
-        cache = batch.cache.copy_row(row, min(batch.cache.lengths[row], len(tokens)))
-        session = None
+        length = min(batch.cache.lengths[row], len(tokens))
+        if batch.cache.row_bytes(length) > self.most_bytes:  # a copy may be gigabytes
+            return
+        cache, session = batch.cache.copy_row(row, length), None
         if batch.session is not None:
             session = batch.session.copy_row(row)
             for part in batch.pending.copy_row(row).take(most):
