@@ -121,6 +121,16 @@ def test_options_that_cannot_be_are_refused(
     assert code == 2 and said in err
 
 
+def test_an_empty_variable_is_no_wish_for_a_server_without_a_key(
+    run_clover: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOVER_API_KEY", "")
+    code, _, err = run_clover("serve", "--host", "not a host")  # refused, too, but later
+    assert code == 2 and "API key is empty" in err
+    code, _, err = run_clover("serve", "--host", "not a host", "--api-key", "given")
+    assert code == 2 and "cannot listen" in err
+
+
 @pytest.mark.parametrize(("said", "place"), [(".", "mine"), ("..", "mine/inner"), ("mine", ".")])
 def test_a_directory_has_a_name_however_it_is_said(
     run_clover: Callable[..., Finished],

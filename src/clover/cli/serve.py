@@ -1,5 +1,6 @@
 """``clover serve``: an OpenAI-compatible server on this machine."""
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 from clover.cli.generation import DraftingOptions
 from clover.errors import UserError
 from clover.options import takes_options
-from clover.serve.options import ServerOptions
+from clover.serve.options import API_KEY, ServerOptions
 
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -20,7 +21,8 @@ class ServeOptions(ServerOptions, DraftingOptions):
 @takes_options
 def serve(options: ServeOptions) -> None:
     """Serve a model by OpenAI's interface (completions, chat, streaming), with a page to watch it at /."""
-    if options.api_key == "":
+    # typer takes an empty variable for none, and whoever reaches the server could use it.
+    if options.api_key == "" or (options.api_key is None and os.environ.get(API_KEY) == ""):
         raise UserError("the API key is empty; give one, or leave it out")
     try:
         from clover.serve.run import listen, run

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from clover.options import panel
 
+API_KEY = "CLOVER_API_KEY"  # the environment variable
 _server, _limits = panel("Server"), panel("Limits")
 
 
@@ -19,9 +20,9 @@ class ServerOptions:
     name: Annotated[
         str | None, _server("The model's name for clients. Left out: that of the target.", metavar="NAME")
     ] = None
-    api_key: Annotated[
-        str | None, _server("Key that clients must send.", metavar="KEY", envvar="CLOVER_API_KEY")
-    ] = None
+    api_key: Annotated[str | None, _server("Key that clients must send.", metavar="KEY", envvar=API_KEY)] = (
+        None
+    )
     max_sequences: Annotated[int, _limits("Texts that run at once.", metavar="N", min=1)] = 32
     max_waiting: Annotated[
         int, _limits("Texts that may wait for a place; more requests get 429.", metavar="N", min=0)
