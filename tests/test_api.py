@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import clover
-from clover.api import Clover, find_tuning
+from clover.api import Clover, find_tuning, what_drafts
 from clover.drafting import AutoPolicy, Running
 from clover.drafting.tuning import Choice, Tuning, architecture_name, write_entry
 from clover.errors import UserError
@@ -108,6 +108,12 @@ def test_methods_differ_in_who_drafts(pair: tuple[Path, Path]) -> None:
     assert clover.load(*pair, plain=True).engine.draft is None
     with pytest.raises(UserError, match="'fast'"):
         clover.load(*pair, method="fast")
+
+
+@pytest.mark.parametrize("tree", ["auto", "plain"])
+def test_a_method_that_always_drafts_takes_no_tree_that_may_not(tree: str) -> None:
+    with pytest.raises(UserError, match=f"method draft always grows a tree, and {tree} is none"):
+        what_drafts("draft", tree)
 
 
 def test_a_tuning_beside_the_draft_is_used_where_it_fits(pair: tuple[Path, Path], tmp_path: Path) -> None:

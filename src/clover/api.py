@@ -92,6 +92,8 @@ def what_drafts(method: str, tree: str | Tree | None) -> str | Tree:
         raise UserError(f"a tree is {tree!r}; give a name, such as clover2, or an object of clover.tree")
     if method == PLAIN and tree not in (None, PLAIN):
         raise UserError("plain decoding grows no tree; leave one of the two out")
+    if method == "draft" and tree in ("auto", PLAIN):
+        raise UserError(f"method draft always grows a tree, and {tree} is none; leave one of the two out")
     return method if tree is None else tree
 
 

@@ -97,7 +97,8 @@ class _Demo:
         names = names or _names(places, [str(draft.config.model_type) for draft in drafts])
         for name, draft in zip(names, drafts, strict=True):
             tree = self.options.tree or _usual_tree(draft)
-            yield of_engine(name, make_engine(self.target, draft, what_drafts("draft", tree)), tree)
+            wanted = what_drafts("auto" if tree else "draft", tree)
+            yield of_engine(name, make_engine(self.target, draft, wanted), tree)
 
     def shorten(self, deadline: float) -> None:
         """Write fewer new tokens where otherwise hardly a prompt would end before the deadline: medians need some."""
