@@ -216,6 +216,20 @@ def test_what_cannot_be_replaced_behind_a_link_is_said_before_the_work(tmp_path:
         check_output_directory(tmp_path / "link")
 
 
+@pytest.mark.parametrize("below", ["draft", "new/draft"])
+def test_a_place_that_cannot_be_written_is_said_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=f"cannot write .*{below}: .*file is not a directory"):
+        check_output_directory(tmp_path / "file" / below)
+    check_output_directory(tmp_path / below)
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)  # as for all but the superuser
+    with pytest.raises(UserError, match=f"cannot write .*{below}: permission denied"):
+        check_output_directory(tmp_path / below)
+    assert names(tmp_path) == ["file"]
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_full_disk_is_explained(tmp_path: Path, code: int) -> None:
     with pytest.raises(UserError, match=r"cannot write .*draft: the disk .* free some space"):

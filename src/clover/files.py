@@ -102,7 +102,10 @@ def check_output_directory(path: str | os.PathLike[str], overwrite: bool = False
             raise UserError(f"{path} exists and is not a directory; choose another name")
     elif not overwrite and any(one.name != LOCK and not one.match(_PARTIAL) for one in path.iterdir()):
         raise UserError(f"{path} already exists and is not empty; choose another directory or overwrite it")
-    elif not os.access(path.parent, os.W_OK):
+    parent = next(one for one in path.parents if one.exists())
+    if not parent.is_dir():
+        raise UserError(f"cannot write {path}: {parent} is not a directory")
+    if not os.access(parent, os.W_OK):
         raise UserError(f"cannot write {path}: permission denied")
 
 
