@@ -19,15 +19,17 @@ from tests.data.tokenizers import make_tokenizer
 TOKENIZER = make_tokenizer()
 
 
-def logprobs_of(tokens: list[int], text: str, value: float = -1.0) -> dict[str, Any]:
+def logprobs_of(
+    tokens: list[int], text: str, value: float = -1.0, top: tuple[tuple[int, float], ...] = ()
+) -> dict[str, Any]:
     """What the response to a completion says of tokens that came one by one, all with one log-probability.
 
-    The last of them made the whole text certain.
+    The last of them made the whole text certain; `top` are the likeliest of all.
     """
     request = Request((5,), len(tokens), logprobs=1)
     answer = Answer(Asked(CompletionBody(prompt="a", logprobs=1), (request,), 1), "tiny", TOKENIZER)
     whole = Generation(text, tuple(tokens), 1, 0, Acceptance(), "length", 0.1, 0.2)
-    told = [(TokenLogprobs(value, ((token, value),)),) for token in tokens]
+    told = [(TokenLogprobs(value, top),) for token in tokens]
     ends = [None] * (len(tokens) - 1) + [whole]
     events = [
         StepEvent(0, (token,), text if end else "", end, logprobs=one)
@@ -51,3 +53,17 @@ def test_a_log_probability_that_is_no_finite_number_can_be_said(value: float) ->
     told = logprobs_of([7, 8], "xy", value)
     assert told["token_logprobs"] == [-9999.0] * 2
     json.dumps(told, allow_nan=False)
+
+
+def test_the_texts_own_token_is_told_though_others_are_likelier() -> None:
+    """As OpenAI and vLLM have it; of tokens with one name (halves of a character) the likeliest is told."""
+    own, other = TOKENIZER("ab", add_special_tokens=False)["input_ids"]
+    half, another = TOKENIZER("é", add_special_tokens=False)["input_ids"]
+    for top, expected in (
+        ((), {"a": -3.0}),
+        (((own, -3.0), (other, -4.0)), {"a": -3.0, "b": -4.0}),
+        (((other, -0.5),), {"b": -0.5, "a": -3.0}),
+    ):
+        told = logprobs_of([own], "a", -3.0, top)["top_logprobs"]
+        assert told == [expected] and list(told[0]) == list(expected)
+    assert logprobs_of([half], "\ufffd", -3.0, ((another, -0.5),))["top_logprobs"] == [{"\ufffd": -0.5}]

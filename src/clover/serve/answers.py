@@ -132,25 +132,24 @@ class Answer:
         return _Piece(text, self._tokens[step.choice].take(event, text), finish, told)
 
     def _logprobs(self, piece: _Piece) -> dict[str, Any]:
-        names = [token_name(self._tokenizer, one.token) for one in piece.logprobs]
-        own = [_sayable(one.logprobs.logprob) for one in piece.logprobs]
-        tops = [
-            [(token_name(self._tokenizer, token), _sayable(value)) for token, value in one.logprobs.top]
-            for one in piece.logprobs
-        ]
+        own = [self._named(one.token, one.logprobs.logprob) for one in piece.logprobs]
+        tops = [[self._named(*pair) for pair in one.logprobs.top] for one in piece.logprobs]
         if self._asked.chat:
             content = [
-                _entry(name, value) | {"top_logprobs": [_entry(*pair) for pair in top]}
-                for name, value, top in zip(names, own, tops, strict=True)
+                _entry(*one) | {"top_logprobs": [_entry(*pair) for pair in top]}
+                for one, top in zip(own, tops, strict=True)
             ]
             return {"content": content, "refusal": None}
         return {
-            "tokens": names,
-            "token_logprobs": own,
-            # The likeliest come first; of tokens with one name the likeliest is told.
-            "top_logprobs": [dict(top) | dict(reversed(top)) for top in tops] if any(tops) else None,
+            "tokens": [name for name, _ in own],
+            "token_logprobs": [value for _, value in own],
+            # As OpenAI has it, the text's own token is there even if it is not one of the likeliest.
+            "top_logprobs": [_by_name([*top, one]) for one, top in zip(own, tops, strict=True)],
             "text_offset": [one.offset for one in piece.logprobs],
         }
+
+    def _named(self, token: int, logprob: float) -> tuple[str, float]:
+        return token_name(self._tokenizer, token), _sayable(logprob)
 
     def _usage(self) -> dict[str, Any]:
         new = sum(len(one.tokens) for one in self._ended.values())
@@ -202,6 +201,11 @@ def _watched(request: Request, tokenizer: Any) -> Speculation | None:
 def _finish_reason(generation: Generation) -> str:
     """OpenAI's word: the end of the context is a length, too."""
     return "stop" if generation.finish_reason == "stop" else "length"
+
+
+def _by_name(tokens: Sequence[tuple[str, float]]) -> dict[str, float]:
+    """Log-probabilities of tokens, in their order; of those with one name the first is told."""
+    return dict(tokens) | dict(reversed(tokens))
 
 
 def _sayable(logprob: float) -> float:
