@@ -94,6 +94,12 @@ def test_a_seed_reproduces_and_none_does_not(client: openai.OpenAI) -> None:
     assert len(texts()) == 3
 
 
+def test_equal_prompts_of_a_request_get_different_texts_unless_there_is_a_seed(client: openai.OpenAI) -> None:
+    options = TEXT | {"prompt": [TEXT["prompt"]] * 3, "temperature": 1.5, "max_tokens": 30}
+    assert len({choice.text for choice in client.completions.create(**options).choices}) == 3
+    assert len({choice.text for choice in client.completions.create(**options, seed=7).choices}) == 1
+
+
 @pytest.mark.parametrize("count", [0, 3])
 def test_logprobs_of_a_chat(client: openai.OpenAI, count: int) -> None:
     options = CHAT | {"logprobs": True, "top_logprobs": count}

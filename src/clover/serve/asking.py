@@ -63,8 +63,10 @@ class Asking:
             message = f"{len(given) * texts} texts are asked for at once; the most is {self._most_texts}"
             raise ApiError(400, message, "invalid_value", "n")
         prompts = [tuple(self._encoded(prompt, _prompt_field(body))) for prompt in given]
-        seed = secrets.randbits(63) if body.seed is None else body.seed
-        made = [self._request(body, prompt, seed + i) for prompt in prompts for i in range(texts)]
+        # Without a seed equal prompts get different texts.
+        seeds = [secrets.randbits(63) if body.seed is None else body.seed for _ in prompts]
+        pairs = zip(prompts, seeds, strict=True)
+        made = [self._request(body, prompt, seed + i) for prompt, seed in pairs for i in range(texts)]
         return Asked(body, tuple(made), sum(map(len, prompts)))
 
     def _encoded(self, prompt: str | Sequence[int] | list[dict[str, str]], field: str) -> Sequence[int]:
