@@ -148,6 +148,15 @@ def test_prompts_are_needed_once_and_other_options_are_refused(files: Path, tmp_
         run(ChatRecipeOptions(**vars(chosen) | {"prompts": tmp_path / "prompts.jsonl"}))
 
 
+def test_the_draft_of_as_many_tokens_as_are_asked_for_is_published(files: Path, tmp_path: Path) -> None:
+    output, found = tmp_path / "out", []
+    for tokens in (40, 400, 40):
+        run(options(files, output, systems=("medusa",), seeds=(0,), tokens=tokens))
+        (facts,) = json.loads((output / "facts.json").read_text())["drafts"]
+        found.append((facts["seen"], (output / "medusa" / "model.safetensors").read_bytes()))
+    assert found[0] == found[2] and found[0][0] < found[1][0]
+
+
 def test_a_dtype_is_measured_once(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for faster in (torch.float32, torch.bfloat16):
         monkeypatch.setattr(loading, "fastest_dtype", lambda *_, faster=faster: faster)

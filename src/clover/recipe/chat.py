@@ -33,6 +33,7 @@ from clover.report.progress import Progress
 from clover.target import TargetModel, weights_fingerprint
 from clover.train import TrainConfig, draft_fields, named_recipe, prepare
 from clover.train.recipes import DEFAULT, PAPER
+from clover.train.record import read_record
 from clover.train.schedule import pass_tokens, peak_rate, step_tokens
 
 SYSTEMS = ("recall", "clover2", "clover1", "medusa", "eagle", "eagle3")
@@ -265,7 +266,9 @@ class _ChatRecipe:
 
     def _train(self, training: Training, store: FeatureStore) -> ChatDraftFacts:
         config = self._config(training, store.tokens)
-        if Path(config.output).exists() and (known := self._published(training.name)) is not None:
+        output, known = Path(config.output), self._published(training.name)
+        # What is published may be the draft of a run with other --tokens.
+        if output.exists() and known is not None and known.seen == read_record(output).result.tokens:
             return known
         config, draft = prepare(config, self.target)
         result = finish_training(config, self.target, store, draft, self.console)
