@@ -105,6 +105,12 @@ def test_a_mistake_in_the_draft_is_found_before_the_target_writes(train: Callabl
     assert [path.name for path in tmp_path.iterdir()] == ["texts.jsonl"]
 
 
+def test_a_field_is_named_once(train: Callable) -> None:
+    for flag, value, field in (("--heads", 2, "num_heads"), ("--hidden-state", "pre_norm", "hidden_state")):
+        code, _, err = train(flag, value, "--set", f"{field}=3")
+        assert (code, err.count("\n")) == (2, 1) and f"{flag} and --set {field}" in err
+
+
 def test_one_process_at_a_time_writes_the_answers(train: Callable, tmp_path: Path, interrupted: Path) -> None:
     begun = interrupted.read_text()
     with alone_with(interrupted):

@@ -197,8 +197,12 @@ def _present(given: TrainOptions, *names: str) -> dict[str, Any]:
 def _draft_options(given: TrainOptions) -> dict[str, Any]:
     from clover.train import draft_fields
 
-    heads = {} if given.heads is None else {"num_heads": given.heads}
-    return draft_fields(given.draft_options) | _present(given, "hidden_state") | heads
+    fields = draft_fields(given.draft_options)
+    options = _present(given, "hidden_state") | ({} if given.heads is None else {"num_heads": given.heads})
+    for name in sorted(fields.keys() & options.keys()):
+        flag = "--heads" if name == "num_heads" else "--hidden-state"
+        raise UserError(f"{flag} and --set {name}=… say the same; leave one of the two out")
+    return fields | options
 
 
 def _loss(given: TrainOptions, system: str) -> "LossConfig":
