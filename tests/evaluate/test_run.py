@@ -4,12 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 from clover import assets
 from clover.api import load
+from clover.engine import Engine
 from clover.errors import UserError
-from clover.evaluate.acceptance import Group, Setting
+from clover.evaluate.acceptance import Continuation, Group, Setting, continue_prompts
 from clover.evaluate.accuracy import HeadAccuracy
 from clover.evaluate.kinds import TOKEN_KINDS
 from clover.evaluate.report import make_tables
@@ -60,6 +62,29 @@ def test_what_is_measured_is_what_the_python_interface_gives(
         expected = sum((one.acceptance for one in results), Acceptance()).to_dict()
         assert {name: setting[name] for name in expected} == expected
         assert [group["group"] for group in setting["groups"]] == ["mt_bench", "translation"]
+
+
+def test_a_drawn_tree_is_of_exact_weights(questions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As everywhere else: int8 weights would move the probabilities that its text depends on."""
+    pair = Path(assets.TARGET), Path(assets.DRAFT)  # the tiny pair is too small for int8 weights
+    engines = [load(*pair, tree="drawn:chain:3").engine]
+
+    def noted(engine: Engine, *given: Any) -> list[Continuation]:
+        engines.append(engine)
+        return continue_prompts(engine, *given)
+
+    monkeypatch.setattr("clover.evaluate.run.continue_prompts", noted)
+    evaluate(pair, files=(str(questions),), trees=("drawn:chain:3",), temperatures=(1.0,), max_prompts=1)
+    expected, *found = map(first_logits, engines)
+    assert found and all(torch.equal(one, expected) for one in found)
+
+
+@torch.inference_mode()
+def first_logits(engine: Engine) -> torch.Tensor:
+    """What its draft says after one position."""
+    assert engine.draft is not None
+    hidden = torch.linspace(-1.0, 1.0, engine.target.hidden_width(engine.hidden_state))
+    return engine.draft.new_session(1, 4).commit(hidden.reshape(1, 1, -1), torch.tensor([[3]]), [1])
 
 
 def test_a_narrow_terminal_crops_no_number() -> None:

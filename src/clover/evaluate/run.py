@@ -46,7 +46,7 @@ def run_evaluate(
 def _evaluate(options: EvaluateOptions, progress: Progress) -> Report:
     target = TargetModel.load(options.target or assets.TARGET, **options.loading)
     place = assets.draft_place(options.draft, None if options.target is None else target)
-    draft = load_usable(place, target).for_inference()
+    draft = load_usable(place, target)
     engines = {tree: Engine(target, draft, parse_tree(tree)) for tree in options.trees}
     engines = engines or {_OWN_TREE: Engine(target, draft)}
     chosen = choose_prompts(options.files, target, options.max_prompts)
@@ -64,7 +64,7 @@ def _evaluate(options: EvaluateOptions, progress: Progress) -> Report:
         )
     texts = [as_sample(one.prompt.tokens, one.tokens) for one in written[greedy]]
     share = progress.part(1, "accuracy of the heads")
-    heads = measure_heads(target, draft, text_batches(target, texts), share)
+    heads = measure_heads(target, draft.for_inference(), text_batches(target, texts), share)
     settings = [Setting.of(tree, engines[tree], t, written[tree, t], target.tokenizer) for tree, t in wanted]
     left_out = len(chosen) - len(prompts)
     more = f" ({left_out} more do not fit into the context)" if left_out else ""
