@@ -98,6 +98,12 @@ def test_files_are_written_though_nobody_reads_the_report(
     assert page.is_file() and data.is_file()
 
 
+def test_json_ends_standard_output(run_clover: Callable, arguments: list[object], tmp_path: Path) -> None:
+    few = ("--temperature", 0, "--max-prompts", 1)
+    done = run_clover(*arguments, *few, "--html", tmp_path / "audit.html", "--json", "-")
+    assert json.loads(done.out.splitlines()[-1])["verdict"] == "clean"
+
+
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate")]
 )

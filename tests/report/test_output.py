@@ -59,9 +59,11 @@ def test_files_are_there_even_if_nobody_reads_the_report(tmp_path: Path) -> None
 
 def test_json_lines_and_standard_output() -> None:
     shown = console()
-    publish(report([{"a": 1}, {"a": 2}]), shown, json=Path("-"))
-    lines = [json.loads(line) for line in printed(shown).splitlines()[-2:]]
+    publish(report([{"a": 1}, {"a": 2}]), shown, json=Path("-"), lines=["wrote a.html"])
+    told, *last = printed(shown).splitlines()[-3:]
+    lines = [json.loads(line) for line in last]
     assert [line["a"] for line in lines] == [1, 2] and all("provenance" in line for line in lines)
+    assert told == "wrote a.html"
 
 
 def test_page_stands_alone_and_escapes_what_it_shows() -> None:

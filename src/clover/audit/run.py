@@ -28,7 +28,7 @@ from clover.evaluate.run import choose_prompts
 from clover.files import check_output_file, write_text
 from clover.integrations.generate import TransformersGenerate
 from clover.options import command_line
-from clover.report.output import Report, check_outputs, publish, say, standard_output
+from clover.report.output import Report, check_outputs, publish
 from clover.report.progress import Progress
 from clover.report.provenance import Provenance
 from clover.sampling import SamplingParams
@@ -54,7 +54,6 @@ def run_audit(options: AuditOptions, console: Console | None = None, errors: Con
         UserError: an option, a file, a model or a server cannot be used; before anything is decoded where possible.
     """
     _check(options)
-    console = console or standard_output()
     with Progress(errors) as progress:
         progress.say(
             "loading target and draft" if options.server is None else "asking the server for its model"
@@ -62,9 +61,7 @@ def run_audit(options: AuditOptions, console: Console | None = None, errors: Con
         report = _remote(options, progress) if options.server else _local(options, progress)
     if options.html is not None:
         write_text(options.html, report.html())  # before anything is printed, as in `publish`
-    publish(report, console, options.json)
-    if options.html is not None:
-        say(console, f"wrote {options.html}")
+    publish(report, console, options.json, lines=[f"wrote {options.html}"] if options.html else [])
     assert isinstance(report.data, dict)
     return report.data["verdict"] == CLEAN
 

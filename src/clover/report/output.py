@@ -92,12 +92,16 @@ def check_outputs(json: Path | None = None, picture: Path | None = None) -> None
 
 
 def publish(
-    report: Report, console: Console | None = None, json: Path | None = None, picture: Path | None = None
+    report: Report,
+    console: Console | None = None,
+    json: Path | None = None,
+    picture: Path | None = None,
+    lines: Sequence[str] = (),
 ) -> None:
     """Write what is asked for, each file whole or not at all, and print a report; UserError if one cannot be written.
 
-    Files come first: whoever reads the report may close the pipe. The JSON file "-" ends standard output with the JSON
-    line.
+    Files come first: whoever reads the report may close the pipe. `lines` stand below the report. The JSON file "-"
+    ends standard output with the JSON line.
     """
     if json is not None and json != _STDOUT:
         write_text(json, report.json())
@@ -105,9 +109,9 @@ def publish(
         save_picture(report.pictures[0].draw, picture)
     console = console or standard_output()
     report.print(console)
-    for path in (json, picture):
-        if path is not None and path != _STDOUT:
-            say(console, f"wrote {path}")
+    files = [path for path in (json, picture) if path is not None and path != _STDOUT]
+    for line in (*lines, *(f"wrote {path}" for path in files)):
+        say(console, line)
     if json == _STDOUT:
         say(console, report.json().rstrip("\n"))
 

@@ -17,7 +17,7 @@ from clover.errors import UserError
 from clover.files import check_output_file
 from clover.measure_options import TuneOptions
 from clover.options import command_line
-from clover.report.output import Report, check_outputs, publish, say, standard_output
+from clover.report.output import Report, check_outputs, publish
 from clover.report.progress import Progress
 from clover.report.provenance import Provenance
 from clover.report.words import draft_kind, duration, mode, times
@@ -45,9 +45,7 @@ def run_tune(options: TuneOptions, console: Console | None = None, errors: Conso
         sizes = tuner.measure(progress)
     tuning = tuner.tuning(sizes)
     write_entry(file, tuning)
-    console = console or standard_output()
-    publish(tuner.report(sizes), console, options.json)
-    say(console, f"wrote {file}")
+    publish(tuner.report(sizes), console, options.json, lines=[f"wrote {file}"])
     return tuning
 
 

@@ -21,7 +21,7 @@ from clover.files import check_output_file, checked, read_model, validated, writ
 from clover.integrations.export import check_target, export
 from clover.integrations.vllm.costs import measure_costs, numbers_to_time
 from clover.measure_options import TuneOptions
-from clover.report.output import Report, check_outputs, publish, say, standard_output
+from clover.report.output import Report, check_outputs, publish
 from clover.report.progress import Progress
 from clover.report.table import Table
 from clover.report.words import mode, times
@@ -155,16 +155,12 @@ def run_tune_vllm(
         counts = draft_counts(sizes, chain_taus(tuner.rank_paths(progress, depth), depth))
     best = [some[0] for some in counts]
     config = speculative_config(best, "EXPORTED_DRAFT")
-    console = console or standard_output()
-    publish(_report(tuner, costs, counts), console, options.json)
-    say(
-        console,
-        f"--speculative-config '{json.dumps(config)}'"
-        if config
-        else "Serve without a draft: none pays here.",
-    )
     if options.output is not None:
-        write_json(options.output, config)
+        write_json(options.output, config)  # before anything is printed, as in `publish`
+    told = (
+        f"--speculative-config '{json.dumps(config)}'" if config else "Serve without a draft: none pays here."
+    )
+    publish(_report(tuner, costs, counts), console, options.json, lines=[told])
     return best
 
 
