@@ -54,6 +54,21 @@ def test_the_weights_of_a_trained_draft_are_read_once(
     assert read == ["config.json", "model.safetensors"]
 
 
+@pytest.mark.parametrize("name", ["{}", "drawn:{}"])
+def test_the_key_tells_what_a_file_with_a_tree_holds(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "tree.json"
+
+    def keys(paths: str) -> list[str]:
+        file.write_text(paths)
+        suite = {
+            "name": "one", "target": "embedded", "systems": [{"system": "lookup"}],
+            "measuring": {"trees": [name.format(file), "chain:2"], "temperatures": [1.0]},
+        }  # fmt: skip
+        return [cell.key for cell in Plan(validated(Suite, suite, "suite"), PLACE).cells]
+
+    assert keys("[[0]]") == keys("[[0]]") != keys("[[0], [1]]")
+
+
 def test_keys_do_not_tell_where_the_training_text_lies(tmp_path: Path) -> None:
     def keys(place: str, text: str) -> list[str]:
         file = tmp_path / place / "texts.jsonl"

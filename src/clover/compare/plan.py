@@ -6,6 +6,7 @@ A cell's key stands for everything that decides its result, so that a suite that
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -137,7 +138,8 @@ class Plan:
             trees = [tuple(tree for tree in one.trees if not tree.startswith("drawn:")) for one in drafts]
             drafts = tuple(replace(one, trees=some) for one, some in zip(drafts, trees, strict=True))
         how = {"batch_size": size, "temperature": temperature, "rounds": self.suite.measuring.rounds}
-        config = self._config(drafts, [task]) | how | {"trees": [draft.trees for draft in drafts]}
+        grown = [tuple(map(_tree_content, draft.trees)) for draft in drafts]
+        config = self._config(drafts, [task]) | how | {"trees": grown}
         steps, seed = drafts[0].method.steps, drafts[0].method.seed
         trained = f", {steps} steps, seed {seed}" if steps else ""
         label = f"measure {task.name}, batch {size}, temperature {temperature:g}{trained}"
@@ -165,6 +167,14 @@ def digest(value: Any) -> str:
     True
     """
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=6).hexdigest()
+
+
+def _tree_content(tree: str) -> str:
+    """What stands for a tree: its name, and for a file what it holds, too."""
+    file = Path(tree.removeprefix("drawn:"))
+    with suppress(OSError):  # a list of many paths is too long for the name of a file
+        return f"{tree} {checksum(file)}" if file.is_file() else tree
+    return tree
 
 
 def _drafts(suite: Suite, system: System) -> list[Draft]:
