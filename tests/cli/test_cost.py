@@ -70,7 +70,9 @@ def test_a_trained_draft_tells_what_its_training_took(
     assert train.code == 0, train.err
     assert cost("--draft", draft, "--json", file, "--tree", "chain:2").code == 0
     seconds = json.loads((draft / "training_config.json").read_text())["result"]["seconds"]
-    assert json.loads(file.read_text())["training_seconds"] == pytest.approx(seconds)
+    found = json.loads(file.read_text())
+    assert found["training_seconds"] == pytest.approx(seconds)
+    assert set(found["trees"][0]["paying_tokens_at"]) == {"2", "3"}  # as in the table, if no --tau is given
     (draft / "training_config.json").write_text('{"result": {}}')
     broken = cost("--draft", draft)
     assert (broken.code, broken.err.count("\n")) == (2, 1) and "training_config.json" in broken.err

@@ -130,11 +130,12 @@ def _report(
         ("target", options.target or "embedded"),
         ("draft", f"{system}, {options.draft or 'random weights'}, {parameters} parameters{tokens}"),
     ]
-    tables = [tau_table(costs, options.taus)]
+    tables, taus = [tau_table(costs, options.taus)], options.taus
     if training is not None:
         facts.append(("training", training.words))
-        tables.append(break_even_table(costs, training, options.taus or _TAUS))
-    trees = [as_data(one, training, options.taus) for one in costs]
+        taus = taus or _TAUS
+        tables.append(break_even_table(costs, training, taus))
+    trees = [as_data(one, training, taus) for one in costs]
     return Report(
         title=f"{system}: the τ it needs on this machine",
         provenance=origin,
