@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from clover.api import load
-from clover.compare.run import run_compare
+from clover.compare.run import measure, run_compare
 from clover.errors import UserError
 from clover.files import alone_with, work_directory
 from clover.measure_options import CompareOptions
@@ -262,6 +263,21 @@ def test_a_training_that_fails_leaves_the_other_cells(
         compare(tiny_files, output)
     assert (len(trained(output)), len(measured(output))) == cells
     assert (output / "report.html").exists()
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_a_cell_without_memory_leaves_the_others(
+    tiny_files: Path, tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure_pairs(engines: Any, batches: Any, *given: Any) -> Any:
+        if len(batches[0]) == 1:
+            raise torch.OutOfMemoryError
+        return measure(engines, batches, *given)
+
+    monkeypatch.setattr("clover.compare.run.measure", measure_pairs)
+    with pytest.raises(UserError, match="no result of 2 of 6 cells; the first: measure .*: out of memory"):
+        compare(tiny_files, tmp_path / "out", work=finished.with_name("out.work"))
+    assert [row["batch_size"] for row in measured(tmp_path / "out")] == [2, 2]
 
 
 @pytest.mark.usefixtures("without_plots")

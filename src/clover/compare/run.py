@@ -35,7 +35,7 @@ from clover.data import Batch, Sample
 from clover.drafts import DraftModel, load_usable
 from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, Request
-from clover.errors import UserError
+from clover.errors import UserError, is_out_of_memory
 from clover.evaluate.accuracy import as_sample, measure_heads, text_batches
 from clover.files import alone_in, alone_with, beside, check_output_file, write_text, written
 from clover.interleaved import decode, interleave, make_batches
@@ -217,8 +217,12 @@ class Comparison:
         started, progress = time.monotonic(), self.progress
         try:
             result = self._train(cell) if cell.task is None else self._measure(cell)
-        except UserError as error:
-            return str(error)
+        except Exception as error:
+            if is_out_of_memory(error):  # a smaller batch may fit
+                return f"{cell.label}: out of memory"
+            if isinstance(error, UserError):
+                return str(error)
+            raise
         self._keep(cell, result, seconds := time.monotonic() - started)
         progress.reach(number)
         if not progress.console.is_terminal:
