@@ -16,7 +16,7 @@ import torch
 from clover import api, assets
 from clover.audit.local import PLAIN, LocalAudit, make_modes
 from clover.audit.trace import TracedTarget
-from clover.data.tasks import read_prompts
+from clover.data.tasks import encode_task, read_tasks
 from clover.target import TargetModel
 from tests.audit.conftest import NEW_TOKENS, audit_of, weak_attention
 
@@ -26,8 +26,8 @@ EVERY = 16  # of so many audits of one dtype, one is of the embedded pair
 
 def embedded_audit(dtype: torch.dtype, number: int) -> LocalAudit:
     target = TracedTarget(TargetModel.load(assets.TARGET, dtype))
-    prompts = read_prompts([assets.HELD_OUT_PROMPTS], target.tokenizer)  # type: ignore[arg-type]
-    chosen = [one.tokens[-24:] for one in Random(number).sample(prompts, 4)]
+    tasks = Random(number).sample(read_tasks([assets.HELD_OUT_PROMPTS]), 4)
+    chosen = [encode_task(task, target.require_tokenizer()).tokens[-24:] for task in tasks]
     engines = {name: api.make_engine(target, None, name) for name in (PLAIN, "auto", "draft")}
     return LocalAudit(engines, make_modes(chosen, NEW_TOKENS, 0.8, target.vocab_size, 3), (3,))
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tokenizers.processors import TemplateProcessing
 
-from clover.data.tasks import Task, encode_task, read_prompts, read_tasks, spread
+from clover.data.tasks import Task, choose_fitting, encode_task, read_tasks, spread
 from clover.errors import UserError
 from tests.data.tokenizers import ALTERNATES, CHATML, make_tokenizer
 
@@ -111,9 +111,9 @@ def test_a_short_text_is_cut_in_its_middle(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "expected"), [(1, "0"), (2, "03"), (4, "0134"), (5, "01234"), (None, "01234")]
+    ("limit", "expected"), [(1, "0"), (2, "03"), (4, "0134"), (5, "01234"), (9, "01234")]
 )
-def test_a_limit_is_spread_over_groups(limit: int | None, expected: str) -> None:
+def test_a_limit_is_spread_over_groups(limit: int, expected: str) -> None:
     tasks = [Task(group, str(i)) for i, group in enumerate("aaabb")]
     assert "".join(task.where for task in spread(tasks, limit)) == expected
 
@@ -121,7 +121,7 @@ def test_a_limit_is_spread_over_groups(limit: int | None, expected: str) -> None
 def test_questions_go_through_the_chat_template_and_plain_text_does_not(tmp_path: Path) -> None:
     files = [write(tmp_path, "mt.jsonl", SPEC_BENCH[0]), write(tmp_path, "code.jsonl", HUMAN_EVAL)]
     tokenizer = make_tokenizer(CHATML)
-    question, code = read_prompts(files, tokenizer)
+    question, code = (encode_task(task, tokenizer) for task in read_tasks(files))
     shown = "<|im_start|>user\nWrite a poem.<|im_end|>\n<|im_start|>assistant\n"
     assert tokenizer.decode(question.tokens) == shown
     assert list(code.tokens) == tokenizer("def add(a, b):\n")["input_ids"]
@@ -131,24 +131,44 @@ def test_questions_go_through_the_chat_template_and_plain_text_does_not(tmp_path
 def test_without_a_template_a_question_is_plain_text(tmp_path: Path) -> None:
     row = {"messages": [{"role": "system", "content": "Rules"}, {"role": "user", "content": "Hi"}]}
     tokenizer = make_tokenizer(None)
-    (prompt,) = read_prompts([write(tmp_path, "chat.jsonl", row)], tokenizer)
-    assert list(prompt.tokens) == tokenizer("Rules\n\nHi")["input_ids"]
+    (task,) = read_tasks([write(tmp_path, "chat.jsonl", row)])
+    assert list(encode_task(task, tokenizer).tokens) == tokenizer("Rules\n\nHi")["input_ids"]
 
 
 def test_of_a_text_the_opening_is_the_prompt(tmp_path: Path) -> None:
     path = write(tmp_path, "stories.jsonl", {"text": "the cat sat on the mat"})
     tokenizer = make_tokenizer()
-    (prompt,) = read_prompts([path], tokenizer, prompt_tokens=3)
-    assert list(prompt.tokens) == tokenizer("the cat sat on the mat")["input_ids"][:4]
+    (task,) = read_tasks([path], prompt_tokens=3)
+    assert list(encode_task(task, tokenizer).tokens) == tokenizer("the cat sat on the mat")["input_ids"][:4]
 
 
 def test_only_prompts_within_the_limit_are_tokenized(tmp_path: Path) -> None:
     refused = {"messages": [{"role": "user", "content": "a"}] * 1}
     odd = {"messages": [{"role": "assistant", "content": "x"}, {"role": "user", "content": "a"}]}
     path = write(tmp_path, "chat.jsonl", refused, odd)
-    assert len(read_prompts([path], make_tokenizer(ALTERNATES), limit=1)) == 1
+    tasks, tokenizer = read_tasks([path]), make_tokenizer(ALTERNATES)
+    assert len(choose_fitting(tasks, tokenizer, 64, 8, limit=1).prompts) == 1
     with pytest.raises(UserError, match=r"chat\.jsonl, line 2: the chat template .* roles must alternate"):
-        read_prompts([path], make_tokenizer(ALTERNATES))
+        choose_fitting(tasks, tokenizer, 64, 8, limit=2)
+
+
+@pytest.mark.parametrize(
+    ("room", "limit", "expected", "left_out"),
+    [(4, 2, "02", 0), (1, 2, "13", 2), (1, 1, "1", 2), (4, 9, "0123", 0), (1, 9, "13", 2)],
+)
+def test_others_take_the_place_of_prompts_that_are_too_long(
+    room: int, limit: int, expected: str, left_out: int
+) -> None:
+    tasks = [Task("a", str(i), text="#" * tokens) for i, tokens in enumerate((4, 1, 3, 1))]
+    tokenizer = make_tokenizer(adds_bos=False)
+    chosen = choose_fitting(tasks, tokenizer, longest_run=room + 8, max_new_tokens=8, limit=limit)
+    assert ("".join(one.where for one in chosen.prompts), chosen.left_out) == (expected, left_out)
+
+
+def test_that_no_prompt_fits_is_said() -> None:
+    tasks = [Task("a", str(i), text="cat sat on the mat") for i in range(3)]
+    with pytest.raises(UserError, match=r"no prompt leaves room for 8 new tokens \(tried: 3\)"):
+        choose_fitting(tasks, make_tokenizer(), longest_run=9, max_new_tokens=8, limit=1)
 
 
 @pytest.mark.parametrize(

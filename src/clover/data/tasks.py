@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
@@ -56,17 +56,14 @@ class TaskPrompt:
     where: str
 
 
-def read_prompts(
-    paths: Iterable[str | os.PathLike[str]],
-    tokenizer: PreTrainedTokenizerBase,
-    limit: int | None = None,
-    prompt_tokens: int = PROMPT_TOKENS,
-) -> list[TaskPrompt]:
-    """Read files of any kind and tokenize the prompts that are used, at most `limit`, spread over the groups.
+class Chosen(NamedTuple):
+    """Prompts that fit into a context, and how many of those that were tried do not."""
 
-    UserError if a file cannot be read or understood, holds no prompts, or the chat template refuses one.
-    """
-    return [encode_task(task, tokenizer) for task in spread(read_tasks(paths, prompt_tokens), limit)]
+    prompts: list[TaskPrompt]
+    left_out: int
+
+
+_Grouped = TypeVar("_Grouped", Task, TaskPrompt)
 
 
 def read_tasks(paths: Iterable[str | os.PathLike[str]], prompt_tokens: int = PROMPT_TOKENS) -> list[Task]:
@@ -82,14 +79,14 @@ def read_tasks(paths: Iterable[str | os.PathLike[str]], prompt_tokens: int = PRO
     return found
 
 
-def spread(tasks: Sequence[Task], limit: int | None) -> list[Task]:
+def spread(tasks: Sequence[_Grouped], limit: int) -> list[_Grouped]:
     """At most `limit` tasks, as many of each group as possible, spaced evenly over it; groups one after another.
 
     >>> tasks = [Task(group, str(i)) for i, group in enumerate("aaaabb")]
     >>> [task.where for task in spread(tasks, 3)]
     ['0', '2', '4']
     """
-    groups: dict[str, list[Task]] = {}
+    groups: dict[str, list[_Grouped]] = {}
     for task in tasks:
         groups.setdefault(task.group, []).append(task)
     in_turn = [task for turn in zip_longest(*groups.values()) for task in turn if task is not None]
@@ -113,20 +110,31 @@ def spaced(total: int, count: int) -> list[int]:
     return [*first, *sorted(set(range(total)) - set(first))]
 
 
-def fitting(
-    prompts: Sequence[TaskPrompt], longest_run: int, max_new_tokens: int, limit: int | None = None
-) -> list[TaskPrompt]:
-    """The prompts that leave room for all new tokens, so that every way to decode writes as many; UserError if none.
+def choose_fitting(
+    tasks: Sequence[Task],
+    tokenizer: PreTrainedTokenizerBase,
+    longest_run: int,
+    max_new_tokens: int,
+    limit: int,
+) -> Chosen:
+    """Prompts that leave room for all new tokens, so that every way to decode writes as many; UserError if none does.
 
-    At most `limit`, evenly spaced.
+    At most `limit`, spread over the groups. Others take the place of those that are too long; a file may hold many
+    more, so no more are tokenized than that takes.
     """
-    found = [one for one in prompts if len(one.tokens) <= longest_run - max_new_tokens]
+    count, room = limit, longest_run - max_new_tokens
+    while True:
+        tried = [encode_task(task, tokenizer) for task in spread(tasks, count)]
+        found = [one for one in tried if len(one.tokens) <= room]
+        if len(found) >= limit or count >= len(tasks):
+            break
+        count *= 2
     if not found:
         raise UserError(
-            f"no prompt leaves room for {max_new_tokens} new tokens (tried: {len(prompts)}), because the target runs "
+            f"no prompt leaves room for {max_new_tokens} new tokens (tried: {len(tried)}), because the target runs "
             f"{longest_run} tokens at most; lower --max-new-tokens or give shorter prompts"
         )
-    return found if limit is None else [found[i] for i in spaced(len(found), limit)[:limit]]
+    return Chosen(spread(found, limit), len(tried) - len(found))
 
 
 def encode_task(task: Task, tokenizer: PreTrainedTokenizerBase) -> TaskPrompt:

@@ -6,7 +6,7 @@ from itertools import product
 from rich.console import Console
 
 from clover import assets
-from clover.data.tasks import TaskPrompt, fitting, read_prompts
+from clover.data.tasks import Task, choose_fitting, read_tasks
 from clover.drafts import load_usable
 from clover.engine import Engine
 from clover.errors import UserError
@@ -49,8 +49,8 @@ def _evaluate(options: EvaluateOptions, progress: Progress) -> Report:
     draft = load_usable(place, target)
     engines = {tree: Engine(target, draft, parse_tree(tree)) for tree in options.trees}
     engines = engines or {_OWN_TREE: Engine(target, draft)}
-    chosen = choose_prompts(options.files, target, options.max_prompts)
-    prompts = fitting(chosen, target.longest_run, options.max_new_tokens)
+    tasks, room, length = choose_tasks(options.files, target), target.longest_run, options.max_new_tokens
+    prompts, left_out = choose_fitting(tasks, target.require_tokenizer(), room, length, options.max_prompts)
     wanted = list(product(engines, options.temperatures))
     greedy = (wanted[0][0], 0.0)  # its texts are what the heads are measured on
     runs = dict.fromkeys([*wanted, greedy])
@@ -58,22 +58,20 @@ def _evaluate(options: EvaluateOptions, progress: Progress) -> Report:
     written = {}
     for tree, temperature in runs:
         share = progress.part(1, f"{tree}, temperature {temperature:g}")
-        length, size = options.max_new_tokens, options.batch_size
         written[tree, temperature] = continue_prompts(
-            engines[tree], prompts, length, temperature, size, options.seed, share
+            engines[tree], prompts, length, temperature, options.batch_size, options.seed, share
         )
     texts = [as_sample(one.prompt.tokens, one.tokens) for one in written[greedy]]
     share = progress.part(1, "accuracy of the heads")
     heads = measure_heads(target, draft.for_inference(), text_batches(target, texts), share)
     settings = [Setting.of(tree, engines[tree], t, written[tree, t], target.tokenizer) for tree, t in wanted]
-    left_out = len(chosen) - len(prompts)
     more = f" ({left_out} more do not fit into the context)" if left_out else ""
     system = str(draft.config.model_type)
     facts = {
         "target": options.target or "embedded",
         "draft": assets.draft_name(options.draft, place),
         "system": draft_kind(draft.config),
-        "prompts": f"{len(prompts)} prompts, {options.max_new_tokens} new tokens each{more}",
+        "prompts": f"{len(prompts)} prompts, {length} new tokens each{more}",
         "heads measured on": "what the target writes at temperature 0",
     }
     data = {"heads": heads.to_dict(), "settings": [setting.to_dict() for setting in settings]}
@@ -87,18 +85,13 @@ def _evaluate(options: EvaluateOptions, progress: Progress) -> Report:
     )
 
 
-def choose_prompts(
-    files: Sequence[str], target: TargetModel, limit: int | None, embedded: str = DEVELOPMENT
-) -> list[TaskPrompt]:
+def choose_tasks(files: Sequence[str], target: TargetModel, embedded: str = DEVELOPMENT) -> list[Task]:
     """The prompts of files; of SmolLM2 questions of MT-bench; or the embedded ones, which nothing is judged by.
 
-    At most `limit`, spread over the groups; `embedded` is another group of the embedded prompts. UserError if the
-    target has no tokenizer, or a file cannot be used.
+    `embedded` is another group of the embedded prompts. UserError if a file cannot be used.
     """
-    tokenizer = target.require_tokenizer()
     if not files and assets.is_smollm2(target):
         files = [str(assets.MT_BENCH)]
     if files:
-        return read_prompts(files, tokenizer, limit)
-    prompts = read_prompts([assets.HELD_OUT_PROMPTS], tokenizer)
-    return [prompt for prompt in prompts if prompt.group == embedded][:limit]
+        return read_tasks(files)
+    return [task for task in read_tasks([assets.HELD_OUT_PROMPTS]) if task.group == embedded]
