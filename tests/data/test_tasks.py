@@ -136,9 +136,10 @@ def test_without_a_template_a_question_is_plain_text(tmp_path: Path) -> None:
 
 
 def test_of_a_text_the_opening_is_the_prompt(tmp_path: Path) -> None:
-    path = write(tmp_path, "stories.jsonl", {"text": "the cat sat on the mat"})
+    path = write(tmp_path, "stories.jsonl", {"text": "the cat sat on the mat" * 9})
     tokenizer = make_tokenizer()
     (task,) = read_tasks([path], prompt_tokens=3)
+    assert len(task.text) == 3 * 12  # no more than a prompt can need: a server would be sent all of it
     assert list(encode_task(task, tokenizer).tokens) == tokenizer("the cat sat on the mat")["input_ids"][:4]
 
 

@@ -28,7 +28,7 @@ _RECORD_FILES = (".json", ".jsonl", ".parquet")
 _LISTS = ("prompts", "development")
 _MAX_BYTES = 64 * 2**20
 _STRIDE = 2000  # characters between two cuts of a text
-_CHARACTERS_PER_TOKEN = 12  # kept before a cut: more than any prompt of so many tokens has
+_CHARACTERS_PER_TOKEN = 12  # kept of a text: more than any prompt of so many tokens has
 
 Window = tuple[int | None, int | None]
 
@@ -199,7 +199,8 @@ def _parse_task(fields: Any, stem: str, where: str, prompt_tokens: int) -> Task:
         raise UserError(f"{where}: the prompt is empty")
     if record.prompt:
         return Task(group, where, text=record.prompt)
-    return Task(group, where, text=record.completion, window=(0, prompt_tokens))
+    opening = record.completion[: _CHARACTERS_PER_TOKEN * prompt_tokens]
+    return Task(group, where, text=opening, window=(0, prompt_tokens))
 
 
 def _group(fields: dict[str, Any], where: str) -> str:
