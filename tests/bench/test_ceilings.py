@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, MixtralConfig
 
 from clover.bench.ceilings import Limits, fastest, measure_limits
 from clover.target import TargetModel
@@ -21,6 +22,16 @@ def test_a_step_reads_all_weights_but_the_embedding_table(tied: bool) -> None:
     assert found.weight_bytes == 8 * (matrices + table + norms)  # the table once: as the lm_head
     assert found.flops_per_token == 2 * (matrices + table)
     assert found.bytes_per_second > 1e7 and found.flops_per_second > 1e7  # any machine at all
+
+
+def test_of_experts_those_of_one_token_count() -> None:
+    shape = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
+    config = MixtralConfig(**shape, **heads, num_local_experts=4, num_experts_per_tok=1)
+    found = measure_limits(TargetModel(AutoModelForCausalLM.from_config(config).eval()))
+    matrices = 50 * 32 + 2 * (4 * 32 * 32 + 4 * 32 + 3 * 48 * 32)  # lm_head; attention, router, one expert
+    assert found.flops_per_token == 2 * matrices
+    assert found.weight_bytes == 4 * (matrices + 5 * 32)
 
 
 def test_times_at_the_ceilings() -> None:

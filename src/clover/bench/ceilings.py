@@ -6,6 +6,7 @@ Reading is measured with a matrix as large as the weights, so that weights which
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,8 @@ _SMALLEST_READ = 2**20
 class Limits:
     """The device's ceilings, and what a decoding step of the target cannot avoid.
 
-    The weights are read once whatever the batch; `flops_per_token` are of products with them, attention comes on top.
+    The weights are read once whatever the batch, of experts those of one token at least; `flops_per_token` are of
+    products with them, attention comes on top.
     """
 
     weight_bytes: int
@@ -57,13 +59,20 @@ def measure_limits(target: TargetModel) -> Limits:
     tied = embedding.data_ptr() == target.lm_head_weight.data_ptr()
     weights = {weight.data_ptr(): weight for weight in target.model.parameters()}
     read = [w for w in weights.values() if tied or w.data_ptr() != embedding.data_ptr()]
-    size = sum(weight.nbytes for weight in read)
+    needed = [weight.numel() * _share(weight, target.config) for weight in read]
+    size = round(sum(n * weight.itemsize for n, weight in zip(needed, read, strict=True)))
     return Limits(
         weight_bytes=size,
-        flops_per_token=2 * sum(weight.numel() for weight in read if weight.ndim == 2),
+        flops_per_token=round(2 * sum(n for n, weight in zip(needed, read, strict=True) if weight.ndim > 1)),
         bytes_per_second=_read_speed(size, target.dtype, target.device),
         flops_per_second=_product_speed(target.dtype, target.device),
     )
+
+
+def _share(weight: Tensor, config: Any) -> float:
+    """Of a weight, the part that one token needs: of those of all experts, [E, …], the ones it is sent to."""
+    chosen = getattr(config, "num_experts_per_tok", None) if weight.ndim == 3 else None
+    return min(chosen / len(weight), 1.0) if chosen else 1.0
 
 
 def fastest(call: Callable[[], Tensor], device: torch.device) -> float:
