@@ -324,6 +324,7 @@ def test_the_key_is_asked_for_and_lives_as_long_as_the_tab(
     page.fill("#key", "schlüssel-ключ")
     page.press("#key", "Enter")
     expect(page.locator("#key-dialog")).to_be_hidden()
+    expect(page.locator("#send")).to_be_enabled()  # once the server has named its model
     ask(page)
     answered(page)
     assert page.evaluate("Object.values(sessionStorage)") == ["schlüssel-ключ"]
