@@ -15,10 +15,9 @@ from statistics import median
 
 from clover import assets
 from clover.bench.metrics import step_seconds
-from clover.data.tasks import choose_fitting
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine
-from clover.evaluate.run import choose_tasks
+from clover.evaluate.run import choose_prompts
 from clover.interleaved import Run, acceptance_of, decode, interleave, make_batches, speedups, texts_of
 from clover.target import TargetModel
 from clover.tree import parse_tree
@@ -30,8 +29,7 @@ def main() -> None:
     options = _options()
     target = TargetModel.load(options.target)
     draft = load_draft(options.draft, target)
-    tasks, length = choose_tasks((), target), options.max_new_tokens
-    fit, _ = choose_fitting(tasks, target.require_tokenizer(), target.longest_run, length, options.count)
+    fit, _ = choose_prompts((), target, options.max_new_tokens, options.count)
     prompts = [one.tokens for one in fit]
     ways = _ways(target, draft, options.tree)
     for temperature in options.temperature or [0.0]:

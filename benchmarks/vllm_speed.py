@@ -33,10 +33,9 @@ from vllm import LLM, SamplingParams
 
 from clover import assets
 from clover.api import Clover
-from clover.data.tasks import choose_fitting
 from clover.drafts import load_draft
 from clover.engine import Engine
-from clover.evaluate.run import choose_tasks
+from clover.evaluate.run import choose_prompts
 from clover.integrations.export import export
 from clover.metrics import Acceptance
 from clover.report.provenance import machine, revision, versions
@@ -65,8 +64,7 @@ def main() -> None:
             engines[draft] = _engine(options, place)
         target = TargetModel.load(options.target, options.dtype)
         own = {draft: _own(options, draft, target) for draft in options.draft}
-        tasks, room = choose_tasks((), target), target.longest_run
-        fit, _ = choose_fitting(tasks, target.require_tokenizer(), room, options.new, options.prompts + 1)
+        fit, _ = choose_prompts((), target, options.new, options.prompts + 1)
         prompts = [list(one.tokens) for one in fit]
         rounds = [
             {name: write(llm, prompt, options.new) for name, llm in engines.items()} for prompt in prompts

@@ -13,7 +13,7 @@ from rich.console import Console
 from clover import assets, load
 from clover.demo.run import run_demo
 from clover.errors import UserError
-from clover.evaluate.run import choose_tasks
+from clover.evaluate.run import choose_prompts
 from clover.measure_options import DemoOptions
 from clover.target import TargetModel, signs_fingerprint
 from clover.target import gguf as gguf_targets
@@ -52,7 +52,8 @@ def test_a_draft_is_found_by_its_target(chat_model: Path) -> None:
         model = load(chat_model, dtype=dtype, method="draft")
         assert model.engine.draft is not None and model.engine.draft.config.model_type == "recall"
     assert assets.draft_place("smollm2/recall") == str(assets.SMOLLM2_DRAFTS["smollm2/recall"])
-    assert [task.group for task in choose_tasks((), model.target)] == ["mt_bench"] * 8
+    prompts, _ = choose_prompts((), model.target, max_new_tokens=1, limit=24)
+    assert [prompt.group for prompt in prompts] == ["mt_bench"] * 8
 
 
 def test_another_target_has_no_draft(

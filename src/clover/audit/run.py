@@ -18,13 +18,13 @@ from clover.audit.options import AuditOptions
 from clover.audit.repeat import repeat
 from clover.audit.report import CLEAN, make_report
 from clover.audit.trace import TracedTarget, trace
-from clover.data.tasks import choose_fitting, read_tasks, spread
+from clover.data.tasks import read_tasks, spread
 from clover.drafting.prompt_lookup import LOOKUP
 from clover.drafts import load_usable
 from clover.engine import Engine
 from clover.engine.text import token_name
 from clover.errors import UserError, is_out_of_memory
-from clover.evaluate.run import choose_tasks
+from clover.evaluate.run import choose_prompts
 from clover.files import check_output_file, write_text
 from clover.integrations.generate import TransformersGenerate
 from clover.options import command_line
@@ -206,10 +206,8 @@ def _engines(options: AuditOptions, target: TracedTarget, place: str | None) -> 
 
 def _prompts(options: AuditOptions, target: TargetModel) -> list[tuple[int, ...]]:
     files = () if options.prompts is None else (str(options.prompts),)
-    tasks = choose_tasks(files, target, assets.HELD_OUT_PROMPTS.stem)
-    tokenizer, room = target.require_tokenizer(), target.longest_run - MARGIN
-    fit, _ = choose_fitting(tasks, tokenizer, room, options.max_new_tokens, options.max_prompts)
-    return [one.tokens for one in fit]
+    chosen = options.max_new_tokens, options.max_prompts, assets.HELD_OUT_PROMPTS.stem, MARGIN
+    return [one.tokens for one in choose_prompts(files, target, *chosen).prompts]
 
 
 def _draw(options: AuditOptions, audit: local.LocalAudit, found: Findings, progress: Progress) -> None:

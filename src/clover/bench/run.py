@@ -13,10 +13,9 @@ from clover.bench.ceilings import Limits, measure_limits
 from clover.bench.methods import make_method, method_names
 from clover.bench.metrics import Metrics, metrics_of
 from clover.bench.report import make_report
-from clover.data.tasks import choose_fitting
 from clover.engine import Request
 from clover.errors import UserError, one_line
-from clover.evaluate.run import choose_tasks
+from clover.evaluate.run import choose_prompts
 from clover.interleaved import interleave, make_batches
 from clover.measure_options import BenchOptions
 from clover.options import command_line
@@ -59,10 +58,8 @@ class Bench:
         self.draft_name = assets.draft_name(options.draft, draft)
         self.methods = [make_method(name, self.target, draft, assistant, options.compile) for name in names]
         files = () if options.prompts is None else (str(options.prompts),)
-        tasks = choose_tasks(files, self.target, assets.HELD_OUT_PROMPTS.stem)
-        tokenizer, room = self.target.require_tokenizer(), self.target.longest_run
-        fit, _ = choose_fitting(tasks, tokenizer, room, options.max_new_tokens, options.max_prompts)
-        self.prompts = [one.tokens for one in fit]
+        chosen = options.max_new_tokens, options.max_prompts, assets.HELD_OUT_PROMPTS.stem
+        self.prompts = [one.tokens for one in choose_prompts(files, self.target, *chosen).prompts]
 
     def batches(self, size: int, temperature: float) -> list[list[Request]]:
         """All prompts in batches."""

@@ -10,14 +10,13 @@ from clover import assets
 from clover.cost.breakeven import TrainingCost, recorded_cost
 from clover.cost.report import as_data, break_even_table, tau_table
 from clover.cost.steps import TreeCost, measure_steps
-from clover.data.tasks import choose_fitting
 from clover.drafting import own_tree
 from clover.drafts import DraftModel, load_usable
 from clover.drafts.loading import trainable_system
 from clover.drafts.vocabulary import default_size
 from clover.engine import Request
 from clover.errors import UserError
-from clover.evaluate.run import choose_tasks
+from clover.evaluate.run import choose_prompts
 from clover.measure_options import CostOptions
 from clover.options import command_line
 from clover.report.output import Report, check_outputs, publish
@@ -106,8 +105,7 @@ def _measure(
     chains = [TreeShape.chain(depth) for depth in _CHAINS if depth <= draft.max_depth]
     shapes = shapes or [*(shape for shape in chains if shape != own), own]
     length, most = options.max_new_tokens, max(options.batch_sizes)
-    tasks, tokenizer = choose_tasks(options.prompts, target), target.require_tokenizer()
-    prompts, _ = choose_fitting(tasks, tokenizer, target.longest_run, length, most)
+    prompts, _ = choose_prompts(options.prompts, target, length, most)
     requests = [Request(one.tokens, length) for one in prompts]
     progress.begin(len(options.batch_sizes))
     costs = []

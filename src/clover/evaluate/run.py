@@ -6,7 +6,7 @@ from itertools import product
 from rich.console import Console
 
 from clover import assets
-from clover.data.tasks import Task, choose_fitting, read_tasks
+from clover.data.tasks import Chosen, Task, choose_fitting, read_tasks
 from clover.drafts import load_usable
 from clover.engine import Engine
 from clover.errors import UserError
@@ -49,8 +49,8 @@ def _evaluate(options: EvaluateOptions, progress: Progress) -> Report:
     draft = load_usable(place, target)
     engines = {tree: Engine(target, draft, parse_tree(tree)) for tree in options.trees}
     engines = engines or {_OWN_TREE: Engine(target, draft)}
-    tasks, room, length = choose_tasks(options.files, target), target.longest_run, options.max_new_tokens
-    prompts, left_out = choose_fitting(tasks, target.require_tokenizer(), room, length, options.max_prompts)
+    length = options.max_new_tokens
+    prompts, left_out = choose_prompts(options.files, target, length, options.max_prompts)
     wanted = list(product(engines, options.temperatures))
     greedy = (wanted[0][0], 0.0)  # its texts are what the heads are measured on
     runs = dict.fromkeys([*wanted, greedy])
@@ -85,11 +85,24 @@ def _evaluate(options: EvaluateOptions, progress: Progress) -> Report:
     )
 
 
-def choose_tasks(files: Sequence[str], target: TargetModel, embedded: str = DEVELOPMENT) -> list[Task]:
+def choose_prompts(
+    files: Sequence[str],
+    target: TargetModel,
+    max_new_tokens: int,
+    limit: int,
+    embedded: str = DEVELOPMENT,
+    spare: int = 0,
+) -> Chosen:
     """The prompts of files; of SmolLM2 questions of MT-bench; or the embedded ones, which nothing is judged by.
 
-    `embedded` is another group of the embedded prompts. UserError if a file cannot be used.
+    At most `limit`, which leave room for the new tokens and for `spare` more; `embedded` is another group of the
+    embedded prompts. UserError if the target has no tokenizer, a file cannot be used, or no prompt fits.
     """
+    tokenizer, tasks = target.require_tokenizer(), _tasks(files, target, embedded)
+    return choose_fitting(tasks, tokenizer, target.longest_run - spare, max_new_tokens, limit)
+
+
+def _tasks(files: Sequence[str], target: TargetModel, embedded: str) -> list[Task]:
     if not files and assets.is_smollm2(target):
         files = [str(assets.MT_BENCH)]
     if files:

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from clover.data.tasks import choose_fitting
 from clover.engine import Engine, Request
-from clover.evaluate.run import choose_tasks
+from clover.evaluate.run import choose_prompts
 from clover.interleaved import decode
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
@@ -29,8 +28,7 @@ def read_requests(
 
     UserError if a file cannot be used, or no prompt leaves room for the new tokens.
     """
-    tasks, tokenizer = choose_tasks(files, target), target.require_tokenizer()
-    prompts, _ = choose_fitting(tasks, tokenizer, target.longest_run, max_new_tokens, limit)
+    prompts, _ = choose_prompts(files, target, max_new_tokens, limit)
     params = (SamplingParams(temperature=temperature, seed=seed + number) for number in range(len(prompts)))
     return [Request(one.tokens, max_new_tokens, how) for one, how in zip(prompts, params, strict=True)]
 
