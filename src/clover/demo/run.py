@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from clover import assets
-from clover.api import make_engine, what_drafts
+from clover.api import make_engine
 from clover.bench.methods import PLAIN, TRANSFORMERS, Method, of_engine
 from clover.bench.metrics import metrics_of
 from clover.bench.report import make_report
@@ -97,8 +97,7 @@ class _Demo:
         names = names or _names(places, [str(draft.config.model_type) for draft in drafts])
         for name, draft in zip(names, drafts, strict=True):
             tree = self.options.tree or _usual_tree(draft)
-            wanted = what_drafts("auto" if tree else "draft", tree)
-            yield of_engine(name, make_engine(self.target, draft, wanted), tree)
+            yield of_engine(name, make_engine(self.target, draft, tree or "draft"), tree)
 
     def shorten(self, deadline: float) -> None:
         """Write fewer new tokens where otherwise hardly a prompt would end before the deadline: medians need some."""
