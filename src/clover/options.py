@@ -16,6 +16,8 @@ import typer
 USER_ERROR, INTERRUPTED, CLOSED_PIPE = 2, 130, 141
 _SHORT = {int: "N", Path: "FILE"}  # what values are called in the help
 
+API_KEY = "CLOVER_API_KEY"  # the environment variable of servers, and of who asks them
+
 
 def panel(name: str | None = None) -> Callable[..., Any]:
     """Return what makes options of a panel of the help: of the help text, names where they differ, and the rest."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from clover import options
-from clover.options import panel
+from clover.options import API_KEY, panel
 
 _server = panel("Server")
 
@@ -58,9 +58,7 @@ class AuditOptions(options.ModelOptions):
     ] = None
     api_key: Annotated[
         str | None,
-        _server(
-            "Key for the servers; better given as CLOVER_API_KEY.", metavar="KEY", envvar="CLOVER_API_KEY"
-        ),
+        _server(f"Key for the servers; better given as {API_KEY}.", metavar="KEY", envvar=API_KEY),
     ] = None
     json: options.Json = None
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as one HTML page.")] = (

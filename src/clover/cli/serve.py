@@ -7,8 +7,8 @@ from pathlib import Path
 
 from clover.cli.generation import DraftingOptions
 from clover.errors import UserError
-from clover.options import takes_options
-from clover.serve.options import API_KEY, ServerOptions
+from clover.options import API_KEY, takes_options
+from clover.serve.options import ServerOptions
 
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 

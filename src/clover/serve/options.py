@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from clover.options import panel
+from clover.options import API_KEY, panel
 
-API_KEY = "CLOVER_API_KEY"  # the environment variable
 _server, _limits = panel("Server"), panel("Limits")
 
 
