@@ -33,9 +33,9 @@ from clover.api import Clover
 from clover.data.tasks import spaced
 from clover.drafts import load_draft
 from clover.engine import Engine
-from clover.evaluate.acceptance import tau_pairs
-from clover.report.provenance import Provenance
-from clover.report.statistics import ratio
+from clover.measure.evaluate.acceptance import tau_pairs
+from clover.measure.report.provenance import Provenance
+from clover.measure.report.statistics import ratio
 from clover.target import TargetModel
 from clover.train.record import read_record
 from clover.tree import parse_tree

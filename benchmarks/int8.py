@@ -14,11 +14,19 @@ from functools import partial
 from statistics import median
 
 from clover import assets
-from clover.bench.metrics import step_seconds
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine
-from clover.evaluate.run import choose_prompts
-from clover.interleaved import Run, acceptance_of, decode, interleave, make_batches, speedups, texts_of
+from clover.measure.bench.metrics import step_seconds
+from clover.measure.evaluate.run import choose_prompts
+from clover.measure.interleaved import (
+    Run,
+    acceptance_of,
+    decode,
+    interleave,
+    make_batches,
+    speedups,
+    texts_of,
+)
 from clover.target import TargetModel
 from clover.tree import parse_tree
 

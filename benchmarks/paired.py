@@ -13,7 +13,7 @@ from pathlib import Path
 
 from clover.errors import UserError
 from clover.files import read_model
-from clover.report.statistics import Pair, Ratio
+from clover.measure.report.statistics import Pair, Ratio
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,14 @@ from statistics import median
 from typing import Any
 
 from clover import assets
-from clover.cost.steps import measure_steps
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine
-from clover.interleaved import acceptance_of, decode, interleave, speedups
+from clover.measure.cost.steps import measure_steps
+from clover.measure.interleaved import acceptance_of, decode, interleave, speedups
+from clover.measure.tune.texts import fill_batch, read_requests
+from clover.measure.tune.timing import until
 from clover.target import TargetModel
 from clover.tree import TreeShape, parse_tree
-from clover.tune.texts import fill_batch, read_requests
-from clover.tune.timing import until
 
 
 def main() -> None:

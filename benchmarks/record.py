@@ -26,12 +26,12 @@ from clover.drafting import PLAIN_DRAFTER, StaticDrafter
 from clover.drafting.tuning import PLAIN
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Request
+from clover.measure.tune.ranks import MAX_DEPTH, RankPath, rank_texts
+from clover.measure.tune.shapes import accepted
+from clover.measure.tune.texts import fill_batch, read_requests, write_texts
+from clover.measure.tune.timing import time_in_turn, until
 from clover.target import TargetModel
 from clover.tree import TreeShape, static_spec
-from clover.tune.ranks import MAX_DEPTH, RankPath, rank_texts
-from clover.tune.shapes import accepted
-from clover.tune.texts import fill_batch, read_requests, write_texts
-from clover.tune.timing import time_in_turn, until
 
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 NEW_TOKENS, PROMPTS, TEMPERATURES, DEPTHS = 64, 8, (0.0, 0.8), (1, 3, 6)

@@ -35,10 +35,10 @@ from clover import assets
 from clover.api import Clover
 from clover.drafts import load_draft
 from clover.engine import Engine
-from clover.evaluate.run import choose_prompts
 from clover.integrations.export import export
+from clover.measure.evaluate.run import choose_prompts
+from clover.measure.report.provenance import machine, revision, versions
 from clover.metrics import Acceptance
-from clover.report.provenance import machine, revision, versions
 from clover.target import TargetModel
 from clover.tree import parse_tree
 

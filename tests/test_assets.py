@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from clover import assets, load
-from clover.demo.run import run_demo
 from clover.errors import UserError
-from clover.evaluate.run import choose_prompts
-from clover.measure_options import DemoOptions
+from clover.measure.demo.run import run_demo
+from clover.measure.evaluate.run import choose_prompts
+from clover.measure.options import DemoOptions
 from clover.target import TargetModel, signs_fingerprint
 from clover.target import gguf as gguf_targets
 from tests.tiny import save_tiny_pair

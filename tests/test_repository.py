@@ -87,9 +87,7 @@ def test_model_internals_stay_in_their_place(path: Path) -> None:
     assert inside or not internal
 
 
-LIGHT = [
-    path for path in SOURCES if path.parent.name == "cli" or path.name in ("options.py", "measure_options.py")
-]
+LIGHT = [path for path in SOURCES if path.parent.name == "cli" or path.name == "options.py"]
 
 
 @pytest.mark.parametrize("path", LIGHT, ids=name)

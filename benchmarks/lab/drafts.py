@@ -11,9 +11,9 @@ from clover.compare.results import Measurement, read_records
 from clover.compare.run import Comparison, run_compare
 from clover.compare.suite import read_suite
 from clover.errors import UserError
-from clover.evaluate.acceptance import tau_pairs
-from clover.measure_options import CompareOptions
-from clover.report.statistics import ratio
+from clover.measure.evaluate.acceptance import tau_pairs
+from clover.measure.options import CompareOptions
+from clover.measure.report.statistics import ratio
 from lab.workplace import Workplace
 
 _SUITE = """

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from clover.files import read_json, write_json, written
-from clover.report.provenance import machine, revision, versions
+from clover.measure.report.provenance import machine, revision, versions
 from lab.sizes import Sizes
 
 _TO_SAVE = 20.0  # seconds

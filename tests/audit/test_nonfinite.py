@@ -17,7 +17,7 @@ from clover.audit.judge import Flip, Judge, Noise
 from clover.audit.noise import other_shapes
 from clover.audit.report import make_report
 from clover.audit.trace import TracedTarget
-from clover.report.provenance import Provenance
+from clover.measure.report.provenance import Provenance
 from clover.sampling import SamplingParams
 from tests.audit.conftest import NEW_TOKENS, audit_of, prompts_of, weak_attention
 

@@ -15,7 +15,7 @@ import torch
 
 import clover.engine.step as step_module
 from clover import assets
-from clover.report.output import Report
+from clover.measure.report.output import Report
 from clover.target import TargetModel, signs_fingerprint
 from clover.verify import verify_on_host
 from tests.tiny import save_tiny_pair

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from clover.measure_options import CompareOptions
+from clover.measure.options import CompareOptions
 
 
 def test_compare_passes_its_options(run_clover: Callable, monkeypatch: pytest.MonkeyPatch) -> None:

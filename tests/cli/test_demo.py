@@ -3,13 +3,15 @@ from pathlib import Path
 
 import pytest
 
-from clover.measure_options import DemoOptions
+from clover.measure.options import DemoOptions
 from clover.recipe.options import RecipeOptions
 
 
 def test_demo_passes_its_options(run_clover: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[DemoOptions] = []
-    monkeypatch.setattr("clover.demo.run.run_demo", lambda options: seen.append(options) or (None, False))
+    monkeypatch.setattr(
+        "clover.measure.demo.run.run_demo", lambda options: seen.append(options) or (None, False)
+    )
     flags = ["--target", "t", "--draft", "d", "--tree", "chain:2", "--dtype", "float32", "--device", "cpu"]
     flags += ["--prompts", "p.txt", "--max-new-tokens", "9", "--temperature", "0.5", "--picture", "x.svg"]
     assert run_clover("demo", *flags, "--json", "x.json", "--quiet").code == 0
@@ -24,7 +26,7 @@ def test_demo_passes_its_options(run_clover: Callable, monkeypatch: pytest.Monke
 
 
 def test_demo_that_finds_a_defect_fails(run_clover: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clover.demo.run.run_demo", lambda _: (None, True))
+    monkeypatch.setattr("clover.measure.demo.run.run_demo", lambda _: (None, True))
     assert run_clover("demo").code == 1
 
 

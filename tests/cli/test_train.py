@@ -192,7 +192,7 @@ def test_what_takes_long_with_a_large_target_is_told(
     train: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr("clover.report.progress.Progress.say", lambda _, doing: said.append(doing))
+    monkeypatch.setattr("clover.measure.report.progress.Progress.say", lambda _, doing: said.append(doing))
     assert train().code == 0
     assert said[:4] == [
         "loading the target",

@@ -58,7 +58,7 @@ def test_what_takes_long_with_many_texts_is_told(
     run_clover: Callable, tiny_target: Path, draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr("clover.report.progress.Progress.say", lambda _, doing: said.append(doing))
+    monkeypatch.setattr("clover.measure.report.progress.Progress.say", lambda _, doing: said.append(doing))
     (tmp_path / "text.jsonl").write_text(f'{{"text": "{TEXT}"}}\n' * 2)
     flags = ["--target", tiny_target, "--data", tmp_path / "text.jsonl", "--output", tmp_path / "small"]
     assert run_clover("vocabulary", draft, *flags, "--size", 9).code == 0

@@ -8,9 +8,9 @@ from typing import Any
 
 from clover.compare.plan import MethodKey, digest
 from clover.compare.results import Decoded, Measurement, Record, Trained
-from clover.evaluate.accuracy import TOP, HeadAccuracy
+from clover.measure.evaluate.accuracy import TOP, HeadAccuracy
+from clover.measure.report.provenance import Provenance
 from clover.metrics import Acceptance
-from clover.report.provenance import Provenance
 
 ORIGIN = Provenance(
     "clover compare suite",

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from clover.compare.run import run_compare
-from clover.measure_options import CompareOptions
+from clover.measure.options import CompareOptions
 
 
 def compare(files: Path, output: Path, suite: str = "suite.toml", **options: Any) -> str:

@@ -16,7 +16,7 @@ from clover.api import load
 from clover.compare.run import measure, run_compare
 from clover.errors import UserError
 from clover.files import alone_with, work_directory
-from clover.measure_options import CompareOptions
+from clover.measure.options import CompareOptions
 from clover.recipe.drafts import finish_training
 from clover.train.learner import Learner
 from tests.compare.runs import compare, lines, measured, trained

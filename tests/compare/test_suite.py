@@ -9,7 +9,7 @@ from clover.compare.suite import SUITES, Suite, SuiteTask, read_suite
 from clover.drafts.config import LossConfig
 from clover.drafts.medusa import MedusaDraft
 from clover.errors import UserError
-from clover.measure_options import CompareOptions
+from clover.measure.options import CompareOptions
 
 GOOD = """
 name = "mine"

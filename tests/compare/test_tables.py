@@ -8,7 +8,7 @@ from clover.compare.findings import Findings
 from clover.compare.plan import MethodKey
 from clover.compare.results import Record, Trained
 from clover.compare.tables import make_tables
-from clover.report.table import Table
+from clover.measure.report.table import Table
 from tests.compare.hand import measured, trained
 
 OURS, THEIRS = MethodKey("clover2", "chain:1"), MethodKey("medusa", "chain:1")

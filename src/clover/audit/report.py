@@ -10,9 +10,9 @@ from typing import Any
 from clover.audit.distribution import ALARM
 from clover.audit.findings import Difference, Findings
 from clover.audit.judge import SAFETY
-from clover.report.output import Report
-from clover.report.provenance import Provenance
-from clover.report.table import Table
+from clover.measure.report.output import Report
+from clover.measure.report.provenance import Provenance
+from clover.measure.report.table import Table
 
 CLEAN, DEFECT = "clean", "defect"
 _SHOWN = 20  # differences in the table

@@ -24,13 +24,13 @@ from clover.drafts import load_usable
 from clover.engine import Engine
 from clover.engine.text import token_name
 from clover.errors import UserError, is_out_of_memory
-from clover.evaluate.run import choose_prompts
 from clover.files import check_output_file, write_text
 from clover.integrations.generate import TransformersGenerate
+from clover.measure.evaluate.run import choose_prompts
+from clover.measure.report.output import Report, check_outputs, publish
+from clover.measure.report.progress import Progress
+from clover.measure.report.provenance import Provenance
 from clover.options import command_line
-from clover.report.output import Report, check_outputs, publish
-from clover.report.progress import Progress
-from clover.report.provenance import Provenance
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
 

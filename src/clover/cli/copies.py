@@ -34,7 +34,7 @@ def copies(
     """
     from rich.console import Console
 
-    from clover.report.progress import Progress
+    from clover.measure.report.progress import Progress
     from clover.train import measure_guesses, some_batches
 
     check_output_directory(output, overwrite)

@@ -65,7 +65,7 @@ def features(options: FeaturesOptions) -> None:
 
 def _store(model: "TargetModel", source: "Texts", options: FeaturesOptions, resume: bool) -> None:
     from clover.features import FeatureStore, StoreConfig, write_features
-    from clover.report.progress import Progress
+    from clover.measure.report.progress import Progress
     from clover.target import weights_fingerprint
 
     settings, output = (options.hidden_state, options.max_length, options.batch_tokens), options.output

@@ -81,7 +81,7 @@ class TextOptions(options.ModelOptions):
     def load_target(self) -> "TargetModel":
         """The target, the embedded one by default; UserError if it cannot be loaded."""
         from clover.assets import TARGET
-        from clover.report.progress import Progress
+        from clover.measure.report.progress import Progress
         from clover.target import TargetModel
 
         with Progress() as progress:
@@ -96,7 +96,7 @@ class TextOptions(options.ModelOptions):
         UserError if a file cannot be read, or the target has no tokenizer.
         """
         from clover.data import FileTexts
-        from clover.report.progress import Progress
+        from clover.measure.report.progress import Progress
 
         tokenizer = target.require_tokenizer()
         with Progress() as progress:
@@ -125,8 +125,8 @@ def write_anew(
         resume: the file must be there.
         finished: take what it holds.
     """
+    from clover.measure.report.progress import Progress
     from clover.regenerate import read_regenerated, regenerate, written_name, written_seconds
-    from clover.report.progress import Progress
 
     rules = given.rules
     name = written_name(target, texts.fingerprint, rules)

@@ -130,7 +130,7 @@ def train(given: TrainOptions) -> None:
     """Train a draft for a target that stays as it is."""
     from clover.data import FileTexts
     from clover.features import FeatureStore
-    from clover.report.progress import Progress
+    from clover.measure.report.progress import Progress
     from clover.train import prepare
     from clover.train import train as run_training
 

@@ -23,7 +23,7 @@ def load_trained(
     """The draft's place, and the draft in the dtype that it is stored in, bound to its target."""
     from clover.assets import TARGET, draft_place
     from clover.drafts import load_usable
-    from clover.report.progress import Progress
+    from clover.measure.report.progress import Progress
     from clover.target import TargetModel
 
     if draft is None and target is not None:

@@ -14,7 +14,7 @@ from clover.files import check_output_directory
 
 if TYPE_CHECKING:
     from clover.data import Sample, Texts
-    from clover.report.progress import Progress
+    from clover.measure.report.progress import Progress
 
 
 def vocabulary(
@@ -37,7 +37,7 @@ def vocabulary(
     """Make a copy of a draft that proposes from the most frequent tokens of some texts: faster, as lossless."""
     from clover.data import token_counts
     from clover.drafts.vocabulary import check_size, frequent_tokens
-    from clover.report.progress import Progress
+    from clover.measure.report.progress import Progress
 
     check_output_directory(output, overwrite)
     name, whole = load_trained(draft, target, device, trust_remote_code)

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from clover.compare.findings import HEAD_COUNTS, Findings, Row, Series
-from clover.report import figure as art
-from clover.report.statistics import Estimate
+from clover.measure.report import figure as art
+from clover.measure.report.statistics import Estimate
 
 NAMES = ("speed", "batch-size", "accuracy", "tree-size")  # of all plots
 _WIDTH, _BAR_INCHES, _MARGIN_INCHES = 10.0, 0.3, 1.1

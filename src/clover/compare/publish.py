@@ -10,7 +10,7 @@ from clover.compare.results import Record
 from clover.compare.tables import make_tables
 from clover.errors import UserError
 from clover.files import check_output_file, read_json, read_text, validated, write_json, write_text
-from clover.report.table import Table
+from clover.measure.report.table import Table
 
 _TABLE = ("title", "note", "columns", "rows", "words")
 _HEADLINE = "# Results on one target"

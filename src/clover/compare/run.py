@@ -14,8 +14,6 @@ import torch
 from rich.console import Console
 
 from clover import assets
-from clover.bench.methods import of_engine
-from clover.bench.metrics import Measured
 from clover.compare.findings import Findings
 from clover.compare.plan import Cell, Draft, MethodKey, Plan, draft_is_there
 from clover.compare.plots import NAMES, make_plots
@@ -36,18 +34,20 @@ from clover.drafts import DraftModel, load_usable
 from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, Request
 from clover.errors import UserError, is_out_of_memory
-from clover.evaluate.accuracy import as_sample, measure_heads, text_batches
 from clover.files import alone_in, alone_with, beside, check_output_file, write_text, written
-from clover.interleaved import decode, interleave, make_batches
 from clover.json_lines import append_lines
-from clover.measure_options import CompareOptions
+from clover.measure.bench.methods import of_engine
+from clover.measure.bench.metrics import Measured
+from clover.measure.evaluate.accuracy import as_sample, measure_heads, text_batches
+from clover.measure.interleaved import decode, interleave, make_batches
+from clover.measure.options import CompareOptions
+from clover.measure.report.figure import save_picture
+from clover.measure.report.output import Report
+from clover.measure.report.progress import Progress
+from clover.measure.report.provenance import Provenance
+from clover.measure.report.words import duration
 from clover.options import command_line
 from clover.recipe.drafts import finish_training
-from clover.report.figure import save_picture
-from clover.report.output import Report
-from clover.report.progress import Progress
-from clover.report.provenance import Provenance
-from clover.report.words import duration
 from clover.sampling import SamplingParams
 from clover.target import TargetModel, weights_fingerprint
 from clover.train import TrainConfig

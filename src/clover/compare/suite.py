@@ -13,7 +13,7 @@ from clover.drafts.config import LossConfig
 from clover.drafts.loading import SYSTEMS
 from clover.errors import UserError, one_line
 from clover.files import read_text, validated
-from clover.measure_options import CompareOptions
+from clover.measure.options import CompareOptions
 from clover.sampling.params import Temperature
 from clover.train.config import Rate
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
 from clover.compare.findings import HEAD_COUNTS, Findings, Row
-from clover.report.statistics import Ratio
-from clover.report.table import Table
-from clover.report.words import duration
+from clover.measure.report.statistics import Ratio
+from clover.measure.report.table import Table
+from clover.measure.report.words import duration
 
 _ERRORS = "± is one standard error over prompts, and over seeds where there are several."
 _FEW_ERRORS = 2  # a smaller difference is not told from none

@@ -15,14 +15,14 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
 from clover.engine import PhaseClock, Request
-from clover.interleaved import Run, wait_for
+from clover.measure.interleaved import Run, wait_for
 from clover.metrics import Acceptance
 from clover.target import TargetModel
 
 
 @dataclass(frozen=True, eq=False)
 class TransformersGenerate:
-    """Decodes a batch as transformers does, a `Decode` of `clover.interleaved`: plainly if no other argument is given.
+    """Decode a batch with transformers, as a `Decode` of `clover.measure.interleaved`; plainly by default.
 
     `lookup_tokens` are those that prompt lookup proposes per step, `assistant` is a model that drafts.
     """

@@ -20,6 +20,7 @@ from clover.drafts.loading import trainable_system
 from clover.errors import UserError
 from clover.features import FeatureStore, StoreConfig, has_begun, is_finished, write_features
 from clover.files import checksum, output_directory, read_json, validated, work_directory, write_json
+from clover.measure.report.progress import Progress
 from clover.options import command_line
 from clover.recipe.begun import BEGUN, check_begun
 from clover.recipe.card import write_chat_cards
@@ -29,7 +30,6 @@ from clover.recipe.own_prompts import write_own_prompts
 from clover.recipe.prompts import accept_prompts
 from clover.recipe.text import learnt_tokens, write_once
 from clover.regenerate import RegenerateConfig
-from clover.report.progress import Progress
 from clover.target import TargetModel, weights_fingerprint
 from clover.train import TrainConfig, draft_fields, named_recipe, prepare
 from clover.train.recipes import DEFAULT, PAPER

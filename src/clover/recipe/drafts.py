@@ -15,14 +15,14 @@ from clover.drafts import DraftModel, load_draft
 from clover.drafts.loading import trainable_system
 from clover.engine import Engine, Request
 from clover.files import read_json, write_json, written
+from clover.measure.report.provenance import Provenance
+from clover.measure.tune.ranks import RankPath, rank_texts
+from clover.measure.tune.shapes import count_starts, most_frequent
+from clover.measure.tune.texts import write_texts
 from clover.recipe.text import learnt_tokens
-from clover.report.provenance import Provenance
 from clover.target import TargetModel
 from clover.train import TrainConfig, checkpoint_path, prepare, train
 from clover.train.record import RecordedResult, read_record
-from clover.tune.ranks import RankPath, rank_texts
-from clover.tune.shapes import count_starts, most_frequent
-from clover.tune.texts import write_texts
 
 # Shares of the drafts' minutes. Clover-1 has three heads and one augmenting layer, so it is done first (docs/log.md).
 SYSTEMS = {"clover1": 0.25, "clover2": 0.4, "recall": 0.35}

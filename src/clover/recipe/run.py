@@ -22,6 +22,7 @@ from transformers.generation.configuration_utils import GenerationConfig
 from clover.data import Sample
 from clover.errors import UserError
 from clover.files import checksum, output_directory, read_model, work_directory, write_json, written
+from clover.measure.report.progress import Progress
 from clover.recipe.begun import BEGUN, check_begun
 from clover.recipe.card import write_card
 from clover.recipe.corpus import Source, prompts_from, read_corpus
@@ -31,7 +32,6 @@ from clover.recipe.pretrain import TargetFacts, mean_loss, pretrain, target_conf
 from clover.recipe.text import corpus_windows, learnt_tokens, openings, write_once
 from clover.recipe.tokens import token_stream, train_tokenizer
 from clover.regenerate import RegenerateConfig
-from clover.report.progress import Progress
 from clover.target import TargetModel
 
 _CONTEXT = 1024

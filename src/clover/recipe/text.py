@@ -10,8 +10,8 @@ from torch import Tensor
 
 from clover.data import Sample
 from clover.errors import UserError
-from clover.evaluate.accuracy import as_sample
 from clover.files import written
+from clover.measure.evaluate.accuracy import as_sample
 from clover.recipe.corpus import Document, prompts_from
 from clover.regenerate import RegenerateConfig, read_regenerated, regenerate
 from clover.target import TargetModel

@@ -36,8 +36,8 @@ from clover.errors import UserError
 from clover.features import FeatureStore, check_store, hidden_scale
 from clover.files import alone_in, check_output_directory, output_directory, validated, write_json
 from clover.losses import HeadMetrics
-from clover.report.progress import Progress
-from clover.report.provenance import Provenance
+from clover.measure.report.progress import Progress
+from clover.measure.report.provenance import Provenance
 from clover.target import TargetModel, tensors_fingerprint, weights_fingerprint
 from clover.train.config import TrainConfig
 from clover.train.learner import Learner

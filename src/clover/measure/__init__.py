@@ -1,0 +1,1 @@
+"""Measure how fast, how well accepted and how costly drafts are: bench, demo, evaluate, tune and cost."""

@@ -1,0 +1,127 @@
+"""A report as a whole, and where it goes: terminal, JSON, picture, one HTML page."""
+
+import functools
+import io
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from rich import box
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
+
+from clover.files import check_output_file, write_text
+from clover.measure.report.figure import Picture, check_picture, inline_svg, save_picture
+from clover.measure.report.provenance import Provenance
+from clover.measure.report.table import Table, facts_grid
+
+_STDOUT = Path("-")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a command found.
+
+    Args:
+        title: a headline in words.
+        provenance: where it came from; None where results of several origins are joined.
+        facts: the lines of the card: what was measured, on what.
+        tables: in their order.
+        pictures: the first is the one that `picture` of `publish` saves.
+        data: for JSON; a dict becomes one object, a list one object per line. Each gets the provenance.
+        notes: lines below the tables: what the columns mean, what was left out.
+    """
+
+    title: str
+    provenance: Provenance | None
+    facts: Sequence[tuple[str, str]]
+    tables: Sequence[Table]
+    pictures: Sequence[Picture] = ()
+    data: dict[str, Any] | list[dict[str, Any]] = field(default_factory=dict)
+    notes: Sequence[tuple[str, str]] = ()
+
+    @property
+    def all_facts(self) -> list[tuple[str, str]]:
+        """Those of the run, then those of its provenance."""
+        return [*self.facts, *(self.provenance.facts if self.provenance else ())]
+
+    def json(self) -> str:
+        """One JSON object, or one per line. A number that is none (NaN) is an error."""
+        origin = {"provenance": asdict(self.provenance)} if self.provenance else {}
+        objects = [self.data] if isinstance(self.data, dict) else self.data
+        lines = (json.dumps(one | origin, ensure_ascii=False, allow_nan=False) for one in objects)
+        return "".join(line + "\n" for line in lines)
+
+    def html(self) -> str:
+        """The report as one page that needs no other file. What comes from results is escaped."""
+        figures = [(picture.caption, inline_svg(picture.draw)) for picture in self.pictures]
+        return _template().render(report=self, figures=figures)
+
+    def print(self, console: Console) -> None:
+        """Print card, tables and notes."""
+        card = facts_grid(self.all_facts)
+        title = Text(self.title, "bold")
+        parts: list[Any] = [Panel(card, title=title, title_align="left", box=box.ROUNDED, border_style="dim")]
+        for table in self.tables:
+            parts += ["", Text(table.title, "bold")] if table.title else [""]
+            parts += [Text(table.note, "dim")] if table.note else []
+            parts.append(table.rich(console.width))
+        parts += ["", facts_grid(self.notes)] if self.notes else []
+        for part in ("", *parts, ""):
+            console.print(part)
+
+
+def standard_output() -> Console:
+    """A console on standard output; a log in an old encoding gets "?" for τ rather than an error."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    return Console()
+
+
+def check_outputs(json: Path | None = None, picture: Path | None = None) -> None:
+    """Say before the work what `publish` would say after it; UserError also for a picture's wrong ending."""
+    if json is not None and json != _STDOUT:
+        check_output_file(json)
+    if picture is not None:
+        check_picture(picture)
+
+
+def publish(
+    report: Report,
+    console: Console | None = None,
+    json: Path | None = None,
+    picture: Path | None = None,
+    lines: Sequence[str] = (),
+) -> None:
+    """Write what is asked for, each file whole or not at all, and print a report; UserError if one cannot be written.
+
+    Files come first: whoever reads the report may close the pipe. `lines` stand below the report. The JSON file "-"
+    ends standard output with the JSON line.
+    """
+    if json is not None and json != _STDOUT:
+        write_text(json, report.json())
+    if picture is not None:
+        save_picture(report.pictures[0].draw, picture)
+    console = console or standard_output()
+    report.print(console)
+    files = [path for path in (json, picture) if path is not None and path != _STDOUT]
+    for line in (*lines, *(f"wrote {path}" for path in files)):
+        say(console, line)
+    if json == _STDOUT:
+        say(console, report.json().rstrip("\n"))
+
+
+def say(console: Console, line: str) -> None:
+    """Print a line as it is: no markup, no colours, not broken."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    source = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+    return jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(source)

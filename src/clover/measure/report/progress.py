@@ -1,0 +1,120 @@
+"""How far long work has come: a bar with the time left on a terminal, a plain line now and then elsewhere."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from rich import progress as rich_progress
+from rich.console import Console
+from typing_extensions import Self
+
+from clover.measure.report.words import duration
+
+_LINES_EVERY = 20.0  # seconds
+Thing = TypeVar("Thing")
+
+
+class Progress:
+    """Counts work that is done, of a total; use it as a context manager, which an interrupt leaves cleanly.
+
+    Where there is no terminal, a thread prints a line after `first_line` seconds and now and then from there on.
+    """
+
+    def __init__(self, console: Console | None = None, first_line: float = 8.0):
+        self.console = console or Console(stderr=True)
+        self.total, self.done = 0.0, 0.0
+        self._doing, self._started_at = "starting", 0.0
+        self._began = self._reached = time.monotonic()
+        self._first_line, self._stop = first_line, threading.Event()
+        line = rich_progress.TextColumn("{task.fields[owner].line}", markup=False)
+        columns = (rich_progress.BarColumn(bar_width=24), rich_progress.TaskProgressColumn(), line)
+        self._bar = rich_progress.Progress(*columns, console=self.console, transient=True)
+        self._task = self._bar.add_task("", total=None, owner=self)
+
+    def __enter__(self) -> Self:
+        """Show the bar, or start to print lines."""
+        if self.console.is_terminal and not self.console.is_dumb_terminal:
+            self._bar.start()
+        else:
+            self._stop = threading.Event()
+            threading.Thread(target=self._print_lines, args=(self._stop,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Take the bar away."""
+        if self._bar.live.is_started:
+            self._bar.stop()
+        self._stop.set()
+
+    def say(self, doing: str) -> None:
+        """Tell what is being done from now on."""
+        self._doing = doing
+
+    def begin(self, total: float, done: float = 0.0) -> None:
+        """Start the clock, with so much to do; `done` of it was done before, by an earlier run."""
+        self.total, self._began, self._started_at = total, time.monotonic(), done
+        self.reach(done)
+
+    def reach(self, done: float, doing: str | None = None) -> None:
+        """So much is done by now; `doing`, if given, is as for `say`."""
+        self.done, self._reached = min(done, self.total), time.monotonic()
+        self._doing = self._doing if doing is None else doing
+        self._bar.update(self._task, total=self.total or None, completed=self.done)
+
+    def each(self, things: Sequence[Thing]) -> Iterator[Thing]:
+        """Hand out one thing after another; it is done when the next is asked for."""
+        self.begin(len(things))
+        for done, thing in enumerate(things, 1):
+            yield thing
+            self.reach(done)
+
+    def go_on(self, total: float, done: float, doing: str) -> None:
+        """As `reach`. The first call also begins the work, with what an earlier run has done."""
+        if not self.total:
+            self.begin(total, done)
+        self.reach(done, doing)
+
+    def part(self, amount: float, doing: str | None = None) -> Callable[[float], None]:
+        """Begin a part of the work; returns what is called with the share of it that is done, 0 … 1."""
+        start = self.done
+        self.reach(start, doing)
+        return lambda share: self.reach(start + share * amount)
+
+    def log(self, line: str) -> None:
+        """Print a line that stays, above the bar."""
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Show nothing while the block runs, which shows something of its own."""
+        self.__exit__()
+        try:
+            yield
+        finally:
+            self.__enter__()
+
+    @property
+    def line(self) -> str:
+        """What is being done, and, once some is done, the time left at the mean speed from `begin` to the last `reach`.
+
+        >>> progress = Progress()
+        >>> progress.say("batch size 4")
+        >>> progress.line
+        'batch size 4'
+        """
+        if self.done <= self._started_at:
+            return self._doing
+        took, since = self._reached - self._began, time.monotonic() - self._reached
+        left = took * (self.total - self.done) / (self.done - self._started_at)
+        if left:
+            left = max(left - since, since)  # a piece that has taken so long may take as long again
+        return f"{self._doing}, {duration(left)} left"
+
+    def _print_lines(self, stop: threading.Event) -> None:
+        wait = self._first_line
+        while not stop.wait(wait):
+            share = f"{self.done / self.total:4.0%}  " if self.total else ""
+            self.log(f"{share}{self.line}")
+            wait = _LINES_EVERY

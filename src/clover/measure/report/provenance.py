@@ -1,0 +1,96 @@
+"""Where a result came from: machine, versions, revision, command, date."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import transformers
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What is needed to find a result again: the command that chooses the same options, and where and when it ran.
+
+    The device is "cpu" or "cuda"; for the rest see the functions of these names. The date is ISO 8601, UTC, to the
+    second.
+    """
+
+    command: str
+    machine: str
+    device: str
+    dtype: str
+    threads: int
+    versions: dict[str, str]
+    revision: str | None
+    date: str
+
+    @classmethod
+    def here(cls, command: str, device: torch.device, dtype: torch.dtype) -> Provenance:
+        """That of what this process does on `device` now."""
+        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        kind, threads = str(dtype).removeprefix("torch."), torch.get_num_threads()
+        return cls(command, machine(device), device.type, kind, threads, versions(), revision(), now)
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """The lines of a card."""
+        known = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        return [
+            ("device", f"{self.device}, {self.dtype} ({self.machine})"),
+            ("versions", f"{known}, revision {self.revision or 'unknown'}"),
+            ("command", f"{self.command}   ({self.date[:16].replace('T', ' ')} UTC)"),
+        ]
+
+    @property
+    def line(self) -> str:
+        """The foot of a picture."""
+        (_, device), (_, software), _ = self.facts
+        return f"{self.date[:10]}   {device}   {software}"
+
+
+def versions() -> dict[str, str]:
+    """Versions of Clover, PyTorch, transformers and Python."""
+    return {
+        "clover": importlib.import_module("clover").__version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def revision(package: Path = Path(__file__).parents[2]) -> str | None:
+    """The git revision of the checkout that a package is part of, "-dirty" where files differ; None without one."""
+    # An environment may lie inside another project's checkout: only one that holds the package's own file counts.
+    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    return _git(package, "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12")
+
+
+def machine(device: torch.device) -> str:
+    """The GPU's name, or the CPU's and the number of threads."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads, cpus = torch.get_num_threads(), Path("/proc/cpuinfo")
+    lines = cpus.read_text(encoding="utf-8").splitlines() if cpus.is_file() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    name = names[0] if names else platform.processor() or platform.machine()
+    return f"{name}, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def _git(directory: Path, *arguments: str) -> str | None:
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # looking must not write the index
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(directory), *arguments],
+            capture_output=True, text=True, check=True, timeout=20, env=environment,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
