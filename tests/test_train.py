@@ -113,7 +113,7 @@ def test_the_draft_learns_and_is_written_with_its_record(config, target, samples
     loaded = load_draft(folder, target)
     tokens = samples[0].tokens.long()[None]
     hidden = target.train_forward(tokens).hidden
-    torch.testing.assert_close(loaded.train_outputs(hidden, tokens), draft.train_outputs(hidden, tokens))
+    torch.testing.assert_close(loaded(hidden, tokens), draft(hidden, tokens))
     start = Learner(config, target, make_draft(target))
     trained = Learner(config, target, draft)
     batches = list(Batches(samples, 24, 120, seed=5).epoch())

@@ -129,7 +129,7 @@ def head_losses(
     """The loss of all heads over a batch of texts.
 
     Args:
-        outputs: [D, B, T, H] of `DraftModel.train_outputs`; gets the gradient.
+        outputs: [D, B, T, H] of `DraftModel.forward`; gets the gradient.
         hidden_target: [B, T, H] the target's hidden states after its final norm.
         tokens: Long [B, T] the texts.
         predicted_mask: Bool [B, T], tokens that are learnt; False on padding.

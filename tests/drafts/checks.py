@@ -43,9 +43,9 @@ def texts(target: TargetModel, draft: DraftModel, rows: int = 2, length: int = T
 
 @torch.no_grad()
 def check_training(target: TargetModel, draft: DraftModel, reference: Reference) -> None:
-    """`train_outputs` and `train_logits` give what the reference gives when it is forced with the text."""
+    """`forward` and `train_logits` give what the reference gives when it is forced with the text."""
     tokens, hidden = texts(target, draft)
-    logits = draft.train_logits(draft.train_outputs(hidden, tokens).movedim(0, -2))
+    logits = draft.train_logits(draft(hidden, tokens).movedim(0, -2))
     depths = draft.trained_depths
     for row, at in ((0, 0), (0, 3), (1, 2)):
         text = tokens[row].tolist()
@@ -135,13 +135,13 @@ def check_round_trip(target: TargetModel, draft: DraftModel, directory: Path) ->
     for name, value in draft.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], value), name
     tokens, hidden = texts(target, draft)
-    torch.testing.assert_close(loaded.train_outputs(hidden, tokens), draft.train_outputs(hidden, tokens))
+    torch.testing.assert_close(loaded(hidden, tokens), draft(hidden, tokens))
 
 
 def check_gradients(target: TargetModel, draft: DraftModel) -> None:
     """Every weight that is trained has something to learn from."""
     tokens, hidden = texts(target, draft)
-    logits = draft.train_logits(draft.train_outputs(hidden, tokens).movedim(0, -2))
+    logits = draft.train_logits(draft(hidden, tokens).movedim(0, -2))
     logits.logsumexp(-1).sum().backward()
     idle = [name for name, weight in draft.named_parameters() if weight.grad is None or not weight.grad.any()]
     assert not idle

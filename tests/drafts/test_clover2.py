@@ -144,7 +144,7 @@ def test_the_default_in_float32_is_within_1e_5_of_the_reference() -> None:
         expected = reference(exact_target, exact, hidden[row, :end].double(), text, drafted)[-1]
         return float((found - expected).abs().max())
 
-    logits = draft.train_logits(draft.train_outputs(hidden, tokens))
+    logits = draft.train_logits(draft(hidden, tokens))
     for depth, row, at in product(range(5), range(2), range(24 - 6)):
         forced = tokens[row, at + 2 : at + 2 + depth].tolist()
         assert difference(logits[depth, row, at], row, at + 1, forced) < 1e-5

@@ -105,7 +105,7 @@ def test_training_and_reference_agree(family: str, layer: Layer) -> None:
     target, draft = make(EagleDraft, family)
     tokens = torch.randint(VOCAB, (2, 7))
     hidden = target.train_forward(tokens).hidden
-    outputs = draft.train_outputs(hidden, tokens)
+    outputs = draft(hidden, tokens)
     assert outputs.shape == (draft.trained_depths, 2, 7, HIDDEN)
     for row, at in ((0, 0), (0, 5), (1, 3)):
         text = tokens[row, : at + 2].tolist()
@@ -117,7 +117,7 @@ def test_training_and_reference_agree(family: str, layer: Layer) -> None:
 def test_gradients_reach_every_weight(family: str) -> None:
     target, draft = make(EagleDraft, family)
     tokens = torch.randint(VOCAB, (2, 7))
-    draft.train_outputs(target.train_forward(tokens).hidden, tokens).square().mean().backward()
+    draft(target.train_forward(tokens).hidden, tokens).square().mean().backward()
     for name, weight in draft.named_parameters():
         assert weight.requires_grad and weight.grad is not None and weight.grad.abs().sum() > 0, name
 

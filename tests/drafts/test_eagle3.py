@@ -125,7 +125,7 @@ def test_training_and_reference_agree_at_every_depth(family: str) -> None:
     target, draft = make(family, num_heads=4)
     tokens = torch.randint(VOCAB, (2, 9))
     hidden = target.train_forward(tokens, "low_middle_high").read
-    outputs = draft.train_outputs(hidden, tokens)
+    outputs = draft(hidden, tokens)
     assert outputs.shape == (4, 2, 9, HIDDEN)
     for row, at in ((0, 0), (0, 4), (1, 2)):
         text = tokens[row].tolist()
@@ -139,7 +139,7 @@ def test_training_is_what_a_session_forced_with_the_text_computes(family: str) -
     target, draft = make(family)
     tokens = torch.randint(VOCAB, (2, T))
     hidden = target.train_forward(tokens, "low_middle_high").read
-    logits = draft.train_logits(draft.train_outputs(hidden, tokens))
+    logits = draft.train_logits(draft(hidden, tokens))
     session = draft.new_session(2, capacity=4)
     for at in range(T - 6):
         found = session.commit(hidden[:, at : at + 1], tokens[:, at + 1 : at + 2], [1, 1])
@@ -156,8 +156,7 @@ def test_padding_on_the_right_changes_nothing(llama: tuple[TargetModel, Eagle3Dr
     tokens = torch.randint(VOCAB, (1, 9))
     padded = torch.cat((tokens, torch.full((1, 4), 7)), dim=1)
     outputs, longer = (
-        draft.train_outputs(target.train_forward(text, "low_middle_high").read, text)
-        for text in (tokens, padded)
+        draft(target.train_forward(text, "low_middle_high").read, text) for text in (tokens, padded)
     )
     for depth in range(5):
         real = 9 - 1 - depth
@@ -169,7 +168,7 @@ def test_gradients_reach_every_weight_and_go_through_the_steps(family: str) -> N
     target, draft = make(family)
     tokens = torch.randint(VOCAB, (2, 9))
     hidden = target.train_forward(tokens, "low_middle_high").read.requires_grad_()
-    outputs = draft.train_outputs(hidden, tokens)
+    outputs = draft(hidden, tokens)
     outputs.square().mean().backward(retain_graph=True)
     for name, weight in draft.named_parameters():
         assert weight.requires_grad and weight.grad is not None and weight.grad.abs().sum() > 0, name
@@ -184,9 +183,9 @@ def test_training_under_bf16_autocast() -> None:
     draft = draft.float()
     tokens = torch.randint(VOCAB, (2, 9))
     hidden = target.train_forward(tokens, "low_middle_high").read.float()
-    exact = draft.train_outputs(hidden, tokens)
+    exact = draft(hidden, tokens)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        outputs = draft.train_outputs(hidden, tokens)
+        outputs = draft(hidden, tokens)
     outputs.float().square().mean().backward()
     assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in draft.parameters())
     torch.testing.assert_close(outputs.float(), exact, rtol=0.1, atol=0.2)

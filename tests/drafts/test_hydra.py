@@ -41,7 +41,7 @@ def test_it_starts_with_what_the_target_says() -> None:
     target = TargetModel(tiny_model("granite"))
     draft = HydraDraft.from_target(target)
     tokens, hidden = texts(target, draft)
-    assert all(torch.equal(output, hidden) for output in draft.train_outputs(hidden, tokens))
+    assert all(torch.equal(output, hidden) for output in draft(hidden, tokens))
     prefix = HydraDraft.from_target(target, prefix_attention=True).prefix
     assert prefix is not None
     last = target.layers[-1].state_dict()

@@ -50,7 +50,7 @@ def test_it_starts_with_what_the_target_says(family: str, own: bool) -> None:
     draft = MedusaDraft.from_target(target, own_lm_head=own)
     tokens, hidden = texts(target, draft)
     expected = target.model(tokens).logits
-    logits = draft.train_logits(draft.train_outputs(hidden, tokens).movedim(0, -2))
+    logits = draft.train_logits(draft(hidden, tokens).movedim(0, -2))
     for head in range(5):
         torch.testing.assert_close(logits[..., head, :], expected, rtol=1e-6, atol=1e-8)
 
@@ -83,11 +83,11 @@ def test_the_loss_reaches_heads_and_lm_heads_alike() -> None:
     tokens, hidden = texts(target, draft)
     heads = LogitHeads(target.logits, draft.train_logits, draft.lm_head_rows, tuple(draft.head_parameters))
     mask = torch.ones_like(tokens, dtype=torch.bool)
-    outputs = draft.train_outputs(hidden, tokens)
+    outputs = draft(hidden, tokens)
     head_losses(outputs, hidden, tokens, heads, mask, MedusaDraft.paper_loss, scale=1.0).backward()
     found = {name: weight.grad for name, weight in draft.named_parameters()}
     draft.zero_grad()
-    logits = draft.train_logits(draft.train_outputs(hidden, tokens).movedim(0, -2))
+    logits = draft.train_logits(draft(hidden, tokens).movedim(0, -2))
     total = sum(
         0.8**head
         * F.cross_entropy(logits[:, : -2 - head, head].flatten(0, 1), tokens[:, 2 + head :].flatten())

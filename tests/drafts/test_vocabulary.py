@@ -123,7 +123,7 @@ def test_its_logits_are_rows_of_the_whole(name: str, family: str) -> None:
         session = draft.new_session(2, 9)
         first = session.commit(hidden[:, :3], tokens[:, 1:4], [3, 2])
         second = session.advance(torch.zeros(2, 2, dtype=torch.long), torch.tensor([[1, 9], [48, 2]]))
-        return [first, second, draft.train_logits(draft.train_outputs(hidden, tokens).movedim(0, -2))]
+        return [first, second, draft.train_logits(draft(hidden, tokens).movedim(0, -2))]
 
     whole = logits()
     draft.reduce_vocabulary(KNOWN)

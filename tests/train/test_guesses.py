@@ -32,7 +32,7 @@ def test_guesses_are_those_of_the_first_head_and_of_the_text() -> None:
     for one, other in zip(found, again, strict=True):
         torch.testing.assert_close(one, other)
     hidden = target.train_forward(text.tokens[None]).hidden
-    outputs = draft.train_outputs(hidden, text.tokens[None], 1)[0, 0]
+    outputs = draft(hidden, text.tokens[None], 1)[0, 0]
     for at, copied in enumerate(COPIES):
         probs = draft.train_logits(outputs[at][None])[0].softmax(-1)
         right = int(target.logits(hidden[0, at + 1]).argmax())

@@ -40,7 +40,7 @@ def test_hits_are_counted_token_by_token(target: TargetModel, system: type[Draft
     expected = torch.zeros(20, dtype=torch.long)
     for batch in batches:
         hidden = target.train_forward(batch.tokens).hidden
-        outputs = draft.train_outputs(hidden, batch.tokens, 1)[0]
+        outputs = draft(hidden, batch.tokens, 1)[0]
         for row in range(len(batch.tokens)):
             for at in range(2, batch.tokens.shape[1]):
                 if batch.predicted_mask[row, at]:

@@ -87,7 +87,7 @@ class DraftModel(PreTrainedModel):
 
     @property
     def trained_depths(self) -> int:
-        """Depths that are learnt by `train_outputs`; 1 for systems that learn one step and repeat it."""
+        """Depths that are learnt by `forward`; 1 for systems that learn one step and repeat it."""
         return self.config.num_heads
 
     @property
@@ -221,13 +221,16 @@ class DraftModel(PreTrainedModel):
         """
         raise AssertionError("every draft system has its own step")
 
-    def train_outputs(self, hidden: Tensor, tokens: Tensor, depths: int | None = None) -> Tensor:
-        """Run the first `depths` (D; all that are learnt) over whole texts, forced with their tokens.
+    def forward(self, hidden: Tensor, tokens: Tensor, depths: int | None = None) -> Tensor:
+        """Return the outputs [D, B, T, H] of the first D depths over whole texts, with the texts' own tokens drafted.
 
-        `tokens` is Long [B, T], right-padded; `hidden` [B, T, W], of the kind `config.hidden_state` names. Returns
-        [D, B, T, H]: `out[i, :, t]` is compared with the target's post-norm state at t + 1 + i, and through
-        `train_logits` predicts token t + 2 + i.
-        Where the text ends before that, values are meaningless.
+        Training runs this; `out[i, :, t]` stands for the target's post-norm state at t + 1 + i, and through
+        `train_logits` predicts token t + 2 + i. Values for which the text ends too early are meaningless.
+
+        Args:
+            hidden: [B, T, W] the target's hidden states of the kind `config.hidden_state` names.
+            tokens: Long [B, T] the texts, padded on the right.
+            depths: D; None for `trained_depths`.
         """
         states, outputs = self.read(hidden, shifted(tokens, 1)), []
         for depth in range(depths or self.trained_depths):

@@ -186,7 +186,7 @@ class Eagle3Draft(DraftModel):
         cache = KVCache.new((1, groups, width, width), batch_size, capacity, like)
         return TreeSession(self, cache)
 
-    def train_outputs(self, hidden: Tensor, tokens: Tensor, depths: int | None = None) -> Tensor:
+    def forward(self, hidden: Tensor, tokens: Tensor, depths: int | None = None) -> Tensor:
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         attend, states, outputs = PathAttention(), self._fused(hidden), []
         for depth in range(depths or self.trained_depths):

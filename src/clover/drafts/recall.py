@@ -183,7 +183,7 @@ class RecallDraft(DraftModel):
         shares = Shares.of(self.config.copy_shares or [], weight.device) if self.copies else None
         return RecallSession(self, cache, shares)
 
-    def train_outputs(self, hidden: Tensor, tokens: Tensor, depths: int | None = None) -> Tensor:
+    def forward(self, hidden: Tensor, tokens: Tensor, depths: int | None = None) -> Tensor:
         following = self.embed(shifted(tokens, 1)).to(hidden.dtype)
         nothing = following.new_zeros(len(following), WindowLinear.earlier, following.shape[-1])
         text = self.layer.keys_values(self.fold(hidden, following, nothing))

@@ -66,6 +66,6 @@ def measure_guesses(draft: DraftModel, batches: Iterable[Batch]) -> Guesses:
     for batch in batches:
         batch = batch.to(draft.target.device)
         features = compute_features(draft.target, batch.tokens, draft.config.hidden_state)
-        outputs = draft.train_outputs(features.hidden_input, batch.tokens, 1)[0]
+        outputs = draft(features.hidden_input, batch.tokens, 1)[0]
         parts.append(guesses_of(draft, batch, features, outputs)[0])
     return joined(parts)

@@ -108,7 +108,7 @@ class Learner:
             batch = batch.to(self.device)
             with self._autocast():
                 features = self.features(batch)
-                outputs = self.draft.train_outputs(features.hidden_input.float(), batch.tokens, every)
+                outputs = self.draft(features.hidden_input.float(), batch.tokens, every)
                 divisors = count_positions(batch.predicted_mask, every)
                 parts.append(self._losses(batch, features, outputs, divisors).metrics)
                 if self.draft.may_copy or self.draft.d2t is not None:
@@ -126,7 +126,7 @@ class Learner:
         with self._autocast():
             features = self.features(batch)
             hidden = self._noisy(features.hidden_input.float())
-            outputs = self.draft.train_outputs(hidden, batch.tokens, len(divisors))
+            outputs = self.draft(hidden, batch.tokens, len(divisors))
             return self._losses(batch, features, outputs, divisors)
 
     def _losses(self, batch: Batch, features: Features, outputs: Tensor, divisors: Tensor) -> HeadLosses:

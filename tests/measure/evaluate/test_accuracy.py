@@ -124,11 +124,11 @@ def test_a_gap_in_what_is_predicted_ends_a_chain() -> None:
 
 
 def test_the_session_says_what_training_says() -> None:
-    """Head i at t is what `train_outputs` gives at [i, :, t], for a draft that trains all its depths."""
+    """Head i at t is what `forward` gives at [i, :, t], for a draft that trains all its depths."""
     batch = make_batch([11], [0])
     read = tiny_target().train_forward(batch.tokens).read
     with torch.no_grad():
-        outputs = tiny_draft().train_outputs(read, batch.tokens)
+        outputs = tiny_draft()(read, batch.tokens)
         logits = tiny_draft().train_logits(outputs.movedim(0, -2))  # [B, T, D, V]
     ranks = rank_tokens(tiny_target(), tiny_draft(), batch)
     for head in range(HEADS):
