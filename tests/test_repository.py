@@ -78,7 +78,7 @@ def test_nothing_unpickles(path: Path) -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=name)
 def test_model_internals_stay_in_their_place(path: Path) -> None:
-    inside = re.match(r"src/clover/(target|drafts|integrations|recipe)/|src/clover/cache\.py", name(path))
+    inside = re.match(r"src/clover/(target|cpu|drafts|integrations|recipe)/|src/clover/cache\.py", name(path))
     internal = [
         i
         for i in imports(ast.walk(syntax(path)))

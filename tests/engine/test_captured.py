@@ -15,14 +15,15 @@ from torch._dynamo.utils import counters
 
 import clover.storage
 from clover.cache import KVCache
+from clover.cpu import linear
+from clover.cpu.linear import FastLinear
 from clover.drafting import PLAIN_DRAFTER, make_drafter, make_policy
 from clover.drafts import DraftModel
 from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, PrefixCache, Request
 from clover.errors import UserError
 from clover.sampling import SamplingParams
-from clover.target import TargetModel, fast_linear
-from clover.target.fast_linear import FastLinear
+from clover.target import TargetModel
 from clover.tree import parse_tree
 from tests.engine.test_lossless import SETTINGS, requests_of, run, tokens_of
 from tests.engine.test_policy import MovedClock, ScriptedPolicy
@@ -243,7 +244,7 @@ def test_compiled_engines_leave_the_model_as_it_is(target: TargetModel) -> None:
 def test_compiled_steps_make_no_packed_copy(target: TargetModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """They take the target's weights as they are. Prompts, which run without compilation, pack what they use."""
     for name in ("_MIN_ELEMENTS", "_MIN_ELEMENTS_OF_ONE_ROW"):
-        monkeypatch.setattr(fast_linear, name, 1)
+        monkeypatch.setattr(linear, name, 1)
     config = tiny_config("llama")
     config.num_hidden_layers = 1
     large = TargetModel(tiny_model("llama", torch.float32, config=config))

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from clover.cpu.linear import Int8Linear, can_have_int8
 from clover.drafts import DraftModel, RecallDraft
 from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine
 from clover.target import TargetModel
-from clover.target.fast_linear import Int8Linear, can_have_int8
 from clover.tree import parse_tree
 from tests.engine.test_captured import make_draft
 from tests.engine.test_lossless import SETTINGS, requests_of, run, tokens_of

@@ -13,6 +13,8 @@ from transformers import PreTrainedModel
 from typing_extensions import Self
 
 from clover.cache import KVCache
+from clover.cpu.attention import group_queries
+from clover.cpu.linear import can_speed_up, fast_linear, linear_of, shared_copy, speed_up, versions
 from clover.drafts.config import (
     DraftConfig,
     LossConfig,
@@ -25,8 +27,6 @@ from clover.drafts.copies import Guesses
 from clover.drafts.session import DraftSession, FrontierSession, shifted
 from clover.drafts.vocabulary import check_map, check_size
 from clover.target import TargetModel
-from clover.target.attention import group_queries
-from clover.target.fast_linear import can_speed_up, fast_linear, linear_of, shared_copy, speed_up, versions
 
 DEEPEST = 16  # depths that a tree may have where a draft repeats one step and so has no end of its own
 

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from clover.cache import KVCache
+from clover.cpu.linear import linear_of
 from clover.drafts.base import DraftModel
 from clover.drafts.config import Count, DraftConfig, LossConfig, OneLayer, PaperRecipe, Scale, Start
 from clover.drafts.layers import (
@@ -41,7 +42,6 @@ from clover.drafts.layers import (
 )
 from clover.target import TargetModel
 from clover.target.decoder import DecoderStack
-from clover.target.fast_linear import linear_of
 
 
 class Clover2Config(DraftConfig):

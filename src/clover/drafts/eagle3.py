@@ -32,13 +32,13 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 from typing_extensions import Self
 
 from clover.cache import KVCache
+from clover.cpu.attention import attend
 from clover.drafts.base import DraftModel
 from clover.drafts.config import DraftConfig, LossConfig, PaperRecipe
 from clover.drafts.layers import attention_heads, key_value_heads
 from clover.drafts.session import TreeSession, shifted
 from clover.errors import UserError
 from clover.target import TargetModel
-from clover.target.attention import attend
 from clover.target.structure import sdpa_mask
 from clover.target.support import context_length
 

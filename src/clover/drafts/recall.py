@@ -33,6 +33,8 @@ from torch.nn import functional as F
 from typing_extensions import Self
 
 from clover.cache import KVCache
+from clover.cpu.attention import attend
+from clover.cpu.linear import linear_of
 from clover.drafts import copies
 from clover.drafts.base import DraftModel
 from clover.drafts.config import DraftConfig, LossConfig, OneLayer, Scale
@@ -40,9 +42,7 @@ from clover.drafts.copies import LONGEST, Guesses, Shares, Text, fit_shares
 from clover.drafts.layers import TokenTable, attention_heads, has_room, identity_linear, unit_scale
 from clover.drafts.session import FrontierSession, shifted
 from clover.target import TargetModel
-from clover.target.attention import attend
 from clover.target.decoder import DecoderStack
-from clover.target.fast_linear import linear_of
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 

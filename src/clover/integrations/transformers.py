@@ -25,13 +25,13 @@ from torch import Tensor
 from transformers.generation import GenerateDecoderOnlyOutput
 
 from clover.api import make_engine, what_drafts
+from clover.cpu.linear import versions
 from clover.drafts import DraftModel
 from clover.engine import Decoding, Engine, Request
 from clover.errors import UserError
 from clover.integrations.transformers_options import Ends, check_options, read_ends, read_prompts, row_options
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
-from clover.target.fast_linear import versions
 from clover.tree import Tree
 
 _KEPT = 2  # engines per model

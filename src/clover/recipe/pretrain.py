@@ -1,7 +1,7 @@
 """Training of the embedded target: a deep, narrow Llama on the token stream of the corpus.
 
 Matrices are trained with Muon, the embedding table and the norms with AdamW. It is PyTorch's Muon, for which the rate
-was chosen: that of `clover.train.muon` scales the update of a matrix by its shape in another way. The rate is warmed
+was chosen: that of `clover.cpu.muon` scales the update of a matrix by its shape in another way. The rate is warmed
 up, held, and falls linearly to zero over the last part of the budget; windows grow from 256 to 1,024 tokens near the
 end, because short ones are cheaper and teach a small model most of what it can learn.
 """

@@ -15,11 +15,8 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from clover.cache import KVCache
-from clover.errors import UserError
-from clover.fixed_cache import FixedCache
-from clover.target import loading, support
-from clover.target.attention import group_queries
-from clover.target.fast_linear import (
+from clover.cpu.attention import group_queries
+from clover.cpu.linear import (
     MAX_BYTES,
     can_speed_up,
     fast_linear,
@@ -27,6 +24,9 @@ from clover.target.fast_linear import (
     shared_copy,
     speed_up,
 )
+from clover.errors import UserError
+from clover.fixed_cache import FixedCache
+from clover.target import loading, support
 from clover.target.gguf import find_source, read_once
 from clover.target.probe import check_tree, run_plainly, windows_hold
 from clover.target.structure import (

@@ -6,9 +6,9 @@ Updates of Muon are scaled to the size of AdamW's, so that one learning rate ser
 import torch
 from torch.optim import Optimizer
 
+from clover.cpu.muon import Muon
 from clover.drafts import DraftModel
 from clover.train.config import TrainConfig
-from clover.train.muon import Muon
 from clover.train.schedule import optimizer_name
 
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from clover.cpu.attention import attend
 from clover.target import TargetModel
-from clover.target.attention import attend
 from tests.families import tiny_model
 
 CASES = [(3, 6, 2, 1), (1, 6, 2, 1), (2, 6, 2, 5), (2, 4, 4, 1), (1, 4, 4, 3), (2, 5, 1, 90)]

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from clover.train import muon
-from clover.train.muon import Muon, orthogonal
+from clover.cpu import muon
+from clover.cpu.muon import Muon, orthogonal
 
 
 def trained(kind: type[torch.optim.Optimizer], **options: object) -> list[torch.Tensor]:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from clover.target import fast_linear
-from clover.target.fast_linear import (
+from clover.cpu import linear
+from clover.cpu.linear import (
     INT8_ROWS,
     FastLinear,
     Int8Linear,
@@ -123,12 +123,12 @@ def test_layers_stay_where_nothing_can_be_gained(monkeypatch: pytest.MonkeyPatch
     assert can_speed_up(model)
     model[0].forward = lambda inputs: inputs.repeat(1, 2)  # somebody else's
     assert not can_speed_up(model)
-    monkeypatch.setattr(fast_linear, "MAX_BYTES", 2**20)
+    monkeypatch.setattr(linear, "MAX_BYTES", 2**20)
     assert kinds(made_fast(layers())) == [False] * 4
 
 
 def test_a_processor_without_bfloat16_runs_such_weights_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast_linear, "can_pack", lambda dtype: dtype == torch.float32)
+    monkeypatch.setattr(linear, "can_pack", lambda dtype: dtype == torch.float32)
     assert kinds(made_fast(layers(torch.bfloat16))) == [False] * 4
     draft, inputs = made_fast(layers(torch.bfloat16), int8=True), torch.randn(33, WIDE, dtype=torch.bfloat16)
     with torch.inference_mode():
@@ -174,9 +174,9 @@ def test_few_rows_take_int8_weights_and_many_packed_ones(monkeypatch: pytest.Mon
 def test_rows_of_a_layer_may_have_int8_weights() -> None:
     with torch.inference_mode(False):
         torch.manual_seed(0)
-        linear, rows = nn.Linear(WIDE, 1000), torch.tensor([2, 30, 999, *range(100, 400)])
-        hidden, part = torch.randn(3, WIDE), linear_of(linear.weight[rows], linear.bias[rows])
-    expected = linear(hidden)[:, rows]
+        layer, rows = nn.Linear(WIDE, 1000), torch.tensor([2, 30, 999, *range(100, 400)])
+        hidden, part = torch.randn(3, WIDE), linear_of(layer.weight[rows], layer.bias[rows])
+    expected = layer(hidden)[:, rows]
     torch.testing.assert_close(part(hidden), expected)
-    found = fast_linear.fast_linear(part, packed=False, int8=True)(hidden)
+    found = linear.fast_linear(part, packed=False, int8=True)(hidden)
     assert (found - expected).norm() < 0.02 * expected.norm()
