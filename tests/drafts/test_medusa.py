@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 from clover.data import Batches, Sample
 from clover.drafts import LossConfig, MedusaDraft
-from clover.losses import LogitHeads, head_losses
 from clover.target import TargetModel
 from clover.train import TrainConfig
 from clover.train.learner import Learner
+from clover.train.losses import LogitHeads, head_losses
 from tests.drafts.checks import (
     make,
     silu,

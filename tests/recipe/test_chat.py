@@ -13,7 +13,7 @@ import pytest
 import torch
 from rich.console import Console
 
-import clover.features.write as write
+import clover.data.features.write as write
 import clover.recipe.chat as chat
 from clover import assets, load
 from clover.errors import UserError
@@ -220,7 +220,7 @@ def test_a_run_that_is_killed_goes_on(files: Path, tmp_path: Path) -> None:
     places = [
         "clover.recipe.own_prompts:append_lines:3",
         "clover.regenerate:_Text.answer:9",
-        "clover.features.write:save_file:1",
+        "clover.data.features.write:save_file:1",
         "clover.train.learner:Learner.step:2",
     ]
     for place in [*places, ""]:

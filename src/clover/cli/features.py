@@ -38,7 +38,7 @@ class FeaturesOptions(TextOptions):
 def features(options: FeaturesOptions) -> None:
     """Store the target's hidden states of training texts; clover train --features learns from them."""
     from clover.data import SampleTexts
-    from clover.features import has_begun
+    from clover.data.features import has_begun
     from clover.target import HIDDEN_STATES
 
     output, kind = options.output, options.hidden_state
@@ -64,7 +64,7 @@ def features(options: FeaturesOptions) -> None:
 
 
 def _store(model: "TargetModel", source: "Texts", options: FeaturesOptions, resume: bool) -> None:
-    from clover.features import FeatureStore, StoreConfig, write_features
+    from clover.data.features import FeatureStore, StoreConfig, write_features
     from clover.measure.report.progress import Progress
     from clover.target import weights_fingerprint
 

@@ -129,7 +129,7 @@ class TrainOptions(TextOptions):
 def train(given: TrainOptions) -> None:
     """Train a draft for a target that stays as it is."""
     from clover.data import FileTexts
-    from clover.features import FeatureStore
+    from clover.data.features import FeatureStore
     from clover.measure.report.progress import Progress
     from clover.train import prepare
     from clover.train import train as run_training

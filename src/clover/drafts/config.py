@@ -26,7 +26,7 @@ _TARGET_FIELDS = ("model_type", "hidden_size", "vocab_size", "num_hidden_layers"
 
 @checked
 class LossConfig:
-    """Weights of the training loss, see `clover.losses`; UserError if one is impossible, or the first three are 0.
+    """Weights of the training loss (`clover.train.losses`); UserError if one is impossible, or the first three are 0.
 
     Args:
         distillation_weight: of the soft cross-entropy against the target's distribution.

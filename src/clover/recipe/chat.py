@@ -14,11 +14,11 @@ from typing import Any
 from rich.console import Console
 
 from clover.data import FileTexts, SampleTexts
+from clover.data.features import FeatureStore, StoreConfig, has_begun, is_finished, write_features
 from clover.drafts import load_draft
 from clover.drafts.config import all_options, check_names, check_options
 from clover.drafts.loading import trainable_system
 from clover.errors import UserError
-from clover.features import FeatureStore, StoreConfig, has_begun, is_finished, write_features
 from clover.files import checksum, output_directory, read_json, validated, work_directory, write_json
 from clover.measure.report.progress import Progress
 from clover.options import command_line

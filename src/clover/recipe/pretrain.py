@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from clover.checkpoint import load_checkpoint, save_checkpoint
+from clover.train.checkpoint import load_checkpoint, save_checkpoint
 from clover.train.progress import stop_requests
 
 _MATRIX_LR, _VECTOR_LR, _WEIGHT_DECAY = 0.02, 4e-3, 0.02

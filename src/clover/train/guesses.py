@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 from clover.data import Batch, Batches, Texts
 from clover.data.batching import first_batches
+from clover.data.features import Features, compute_features
 from clover.drafts import DraftModel
 from clover.drafts.copies import Copied, Guesses, copied_in, joined
 from clover.drafts.vocabulary import draft_indices
-from clover.features import Features, compute_features
 from clover.target import TargetModel
 
 _TOGETHER = 256  # positions whose logits exist at one time

@@ -12,13 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from clover.data import Batch
+from clover.data.features import Features, compute_features
 from clover.drafts import DraftModel
 from clover.drafts.copies import Guesses, joined
-from clover.features import Features, compute_features
-from clover.losses import HeadLosses, HeadMetrics, LogitHeads, count_positions, head_losses, likely_tokens
 from clover.target import TargetModel
 from clover.train.config import TrainConfig
 from clover.train.guesses import guesses_of
+from clover.train.losses import (
+    HeadLosses,
+    HeadMetrics,
+    LogitHeads,
+    count_positions,
+    head_losses,
+    likely_tokens,
+)
 from clover.train.optimizers import make_optimizers
 from clover.train.schedule import peak_rate
 

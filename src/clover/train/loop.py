@@ -17,7 +17,6 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from clover.checkpoint import load_checkpoint, save_checkpoint
 from clover.data import (
     Batch,
     Batches,
@@ -30,17 +29,18 @@ from clover.data import (
     token_counts,
 )
 from clover.data.batching import Side, first_batches
+from clover.data.features import FeatureStore, check_store, hidden_scale
 from clover.drafts import DraftModel
 from clover.drafts.vocabulary import frequent_tokens, worthwhile_size
 from clover.errors import UserError
-from clover.features import FeatureStore, check_store, hidden_scale
 from clover.files import alone_in, check_output_directory, output_directory, validated, write_json
-from clover.losses import HeadMetrics
 from clover.measure.report.progress import Progress
 from clover.measure.report.provenance import Provenance
 from clover.target import TargetModel, tensors_fingerprint, weights_fingerprint
+from clover.train.checkpoint import load_checkpoint, save_checkpoint
 from clover.train.config import TrainConfig
 from clover.train.learner import Learner
+from clover.train.losses import HeadMetrics
 from clover.train.progress import Log, describe, stop_requests
 from clover.train.record import LOG_FILE, RECORD_FILE
 from clover.train.schedule import optimizer_name, pass_tokens, rate, spent, step_tokens

@@ -7,8 +7,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from clover.checkpoint import load_checkpoint, save_checkpoint
 from clover.errors import UserError
+from clover.train.checkpoint import load_checkpoint, save_checkpoint
 
 
 class Tied(nn.Module):
@@ -97,7 +97,7 @@ def test_a_failed_save_leaves_the_last_one(path: Path, monkeypatch: pytest.Monke
     def full(*_args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("clover.checkpoint.os.fsync", full)
+    monkeypatch.setattr("clover.train.checkpoint.os.fsync", full)
     with pytest.raises(UserError, match="disk is full"):
         save_checkpoint(path, {"draft": model}, optimizers, {"step": 2})
     assert load_checkpoint(path, {"draft": model}, optimizers) == {"step": 1}

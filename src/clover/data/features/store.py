@@ -1,4 +1,4 @@
-"""A finished store of hidden states, read by any number of trainings (`clover.features.index` has its layout).
+"""A finished store of hidden states, read by any number of trainings (`clover.data.features.index` has its layout).
 
 Shapes: P tokens of a shard, B texts, T tokens, H hidden, W width of the states that are read.
 """
@@ -18,10 +18,10 @@ from safetensors import safe_open
 from torch import Tensor
 
 from clover.data import Batch, Sample, Texts
+from clover.data.features.compute import Features
+from clover.data.features.index import REMEDY, Index, Shard, read_index
 from clover.drafts import DraftModel
 from clover.errors import UserError
-from clover.features.compute import Features
-from clover.features.index import REMEDY, Index, Shard, read_index
 from clover.files import checksum
 from clover.target import TargetModel, weights_fingerprint
 from clover.tensors import open_tensors

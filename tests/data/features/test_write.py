@@ -12,9 +12,7 @@ import pytest
 import torch
 
 from clover.data import Sample, SampleTexts
-from clover.drafts import RecallDraft
-from clover.errors import UserError
-from clover.features import (
+from clover.data.features import (
     FeatureStore,
     check_store,
     has_begun,
@@ -22,10 +20,12 @@ from clover.features import (
     write,
     write_features,
 )
+from clover.drafts import RecallDraft
+from clover.errors import UserError
 from clover.files import LOCK, alone_in, output_file
 from clover.target import TargetModel
+from tests.data.features.conftest import config, samples
 from tests.families import CONTEXT, VOCAB, tiny_model
-from tests.features.conftest import config, samples
 
 
 def test_who_may_read_the_index_may_read_the_states(target: TargetModel, tmp_path: Path) -> None:

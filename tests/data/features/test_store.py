@@ -12,20 +12,20 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from clover.data import Batches
-from clover.drafts import Eagle3Draft, RecallDraft
-from clover.errors import UserError
-from clover.features import (
+from clover.data.features import (
     FeatureStore,
     check_store,
     compute_features,
     is_finished,
     write_features,
 )
+from clover.drafts import Eagle3Draft, RecallDraft
+from clover.errors import UserError
 from clover.files import checksum
 from clover.target import TargetModel
 from clover.train import TrainConfig, train
+from tests.data.features.conftest import config, samples
 from tests.families import VOCAB, tiny_model
-from tests.features.conftest import config, samples
 
 
 @pytest.mark.parametrize("kind", ["post_norm", "pre_norm", "low_middle_high"])

@@ -1,4 +1,4 @@
-"""Computing the hidden states of a corpus once, and keeping them on disk (`clover.features.index` has the layout)."""
+"""Compute the hidden states of a corpus once and keep them on disk (the layout: `clover.data.features.index`)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from torch import Tensor
 
 from clover.data import Sample, Texts
 from clover.data.batching import NOTHING_TO_LEARN, check_tokens, collate, grouped, windows
+from clover.data.features.compute import Features, compute_features
+from clover.data.features.index import INDEX, REMEDY, Index, Shard, StoreConfig, has_begun, read_index
+from clover.data.features.store import open_shards
 from clover.errors import UserError
-from clover.features.compute import Features, compute_features
-from clover.features.index import INDEX, REMEDY, Index, Shard, StoreConfig, has_begun, read_index
-from clover.features.store import open_shards
 from clover.files import alone_in, check_output_directory, checksum, output_file, write_json
 from clover.target import TargetModel
 

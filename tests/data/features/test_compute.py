@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from clover.data import Batch
-from clover.features import compute_features, hidden_scale
+from clover.data.features import compute_features, hidden_scale
 from clover.target import TargetModel
 from tests.families import VOCAB, tiny_model
 

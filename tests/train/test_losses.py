@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from clover import losses
 from clover.drafts import LossConfig
-from clover.losses import HeadLosses, LogitHeads, count_positions, head_losses, likely_tokens
+from clover.train import losses
+from clover.train.losses import HeadLosses, LogitHeads, count_positions, head_losses, likely_tokens
 
 D, B, T, H, V = 3, 2, 9, 6, 11
 SCALE = 1.7

@@ -1,9 +1,9 @@
 """What the frozen target says about training text: computed as it is needed, or once and kept on disk."""
 
-from clover.features.compute import Features, compute_features, hidden_scale
-from clover.features.index import StoreConfig, has_begun, is_finished
-from clover.features.store import FeatureStore, check_store
-from clover.features.write import write_features
+from clover.data.features.compute import Features, compute_features, hidden_scale
+from clover.data.features.index import StoreConfig, has_begun, is_finished
+from clover.data.features.store import FeatureStore, check_store
+from clover.data.features.write import write_features
 
 __all__ = [
     "Features",

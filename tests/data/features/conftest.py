@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from clover.data import Sample, SampleTexts, Texts
-from clover.features import StoreConfig
+from clover.data.features import StoreConfig
 from clover.target import TargetModel, weights_fingerprint
 from tests.families import VOCAB, tiny_model
 
