@@ -143,7 +143,9 @@ def test_load_is_the_python_interface() -> None:
 def test_the_table_of_equations_names_what_is_there() -> None:
     known = {each.name: each for path in SOURCES for each in syntax(path).body if hasattr(each, "name")}
     rows = [
-        line.split("|")[-2] for line in (ROOT / "docs/equations.md").read_text().splitlines() if "|" in line
+        line.split("|")[-2]
+        for line in (ROOT / "docs/development/equations.md").read_text().splitlines()
+        if "|" in line
     ]
     named = [word for row in rows for word in re.findall(r"`([^`]+)`", row)]
     assert len(named) > 40

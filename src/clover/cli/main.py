@@ -67,7 +67,8 @@ def _common(
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     # On few cores a thread that spins while it waits takes them from all other work: two processes on two cores decoded
-    # a fifth as fast as they do with threads that sleep, and one alone no faster (docs/log.md). Read as PyTorch loads.
+    # a fifth as fast as they do with threads that sleep, and one alone no faster (docs/development/log.md). PyTorch
+    # reads the variable as it loads.
     if (os.cpu_count() or 1) <= _FEW_CORES:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 

@@ -47,12 +47,16 @@ class DraftModel(PreTrainedModel):
     base_model_prefix = ""
     _no_split_modules = None
     _target: TargetModel | None = None
-    default_loss = LossConfig()  # the one it learns best by here (docs/log.md)
-    default_optimizer: Literal["muon", "adamw"] = "muon"  # the one it learns best by here (docs/log.md)
+    default_loss = LossConfig()  # the one it learns best by here (docs/development/log.md)
+    default_optimizer: Literal["muon", "adamw"] = (
+        "muon"  # the one it learns best by here (docs/development/log.md)
+    )
     paper_loss: LossConfig | None = None  # that of the system's own paper, as far as it is known
     paper_recipe: PaperRecipe | None = None  # how the paper's authors train it, as far as it is known
     trainable = True  # False for systems without weights
-    few_depths_first = False  # True where training does better with few depths at first (docs/log.md)
+    few_depths_first = (
+        False  # True where training does better with few depths at first (docs/development/log.md)
+    )
     may_copy = False  # True where sessions may copy from the text, as much as `choose_copies` says
     repeats_step = False  # True where all depths, or all after the first, are one step that can be repeated
     hears_tokens = True  # False where `step` ignores drafted tokens: all nodes of a depth are alike

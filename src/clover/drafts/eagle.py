@@ -45,7 +45,9 @@ class EagleDraft(DraftModel):
     config: EagleConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     config_class = EagleConfig
     repeats_step = True
-    default_optimizer = "adamw"  # by Muon it comes to rest on the first tokens of all texts (docs/log.md)
+    default_optimizer = (
+        "adamw"  # by Muon it comes to rest on the first tokens of all texts (docs/development/log.md)
+    )
     default_loss = LossConfig(distillation_weight=0.1, regression_weight=1.0, noise=0.1)
     paper_loss = replace(default_loss, relative=False)
     paper_recipe = PaperRecipe(lr=3e-5, warm_up=2_000 / 800_000, clip_value=0.5)

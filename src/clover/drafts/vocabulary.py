@@ -30,8 +30,8 @@ def default_size(vocab_size: int) -> int | None:
 def worthwhile_size(hits: Tensor) -> int:
     """How many of the tokens, the most frequent first, a draft proposes from without losing 0.5 % of its hits.
 
-    All others cost time at every depth, and the draft is hardly ever right with them (docs/log.md). All are kept where
-    there are too few hits to tell.
+    All others cost time at every depth, and the draft is hardly ever right with them (docs/development/log.md).
+    All are kept where there are too few hits to tell.
 
     Args:
         hits: Long [V'], how often each token was the draft's choice and right.

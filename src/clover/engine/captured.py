@@ -1,4 +1,4 @@
-"""Decoding steps as graphs of fixed shape, for `torch.compile` and CUDA graphs (docs/compile.md).
+"""Decoding steps as graphs of fixed shape, for `torch.compile` and CUDA graphs (docs/development/compile.md).
 
 Two graphs make a step: the draft takes in the last step's positions and grows its tree; the target runs the tree and,
 where all sequences take the most probable token, verifies it. Rows, nodes, positions and the caches' slots are filled

@@ -23,7 +23,8 @@ class Engine:
         tree: what the draft grows, a static tree or a rule; when left out the tree that its configuration names.
         prefill_chunk: prompt tokens that are run at once per sequence, at most.
         policy: decides before each step what drafts, in the place of `tree`.
-        compile: let `torch.compile`, or another of its backends, have the steps, in fixed shapes (docs/compile.md).
+        compile: let `torch.compile`, or another of its backends, have the steps, in fixed shapes
+            (docs/development/compile.md).
 
     Attributes:
         hidden_state: kind of the hidden states that the draft reads.

@@ -24,7 +24,8 @@ from clover.target import TargetModel
 from clover.train import TrainConfig, checkpoint_path, prepare, train
 from clover.train.record import RecordedResult, read_record
 
-# Shares of the drafts' minutes. Clover-1 has three heads and one augmenting layer, so it is done first (docs/log.md).
+# Shares of the drafts' minutes. Clover-1 has three heads and one augmenting layer, so it is done first
+# (docs/development/log.md).
 SYSTEMS = {"clover1": 0.25, "clover2": 0.4, "recall": 0.35}
 WINDOW = 256  # tokens of a text that a draft is trained on
 _TREE_NODES = 8  # the fastest size on two CPU cores (`clover tune`)
@@ -99,7 +100,7 @@ def train_draft(
         data=("text written by the target", "corpus"),
         system=system,
         max_length=WINDOW,
-        batch_tokens=512,  # small steps learn more from the same text (docs/log.md)
+        batch_tokens=512,  # small steps learn more from the same text (docs/development/log.md)
         max_minutes=minutes,
         lr=2e-3,  # by which the drafts of the package learnt
         dtype="bfloat16",

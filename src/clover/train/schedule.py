@@ -6,7 +6,10 @@ from typing import Literal
 from clover.drafts import DraftModel
 from clover.train.config import TrainConfig
 
-_RATES = {"muon": 0.064, "adamw": 0.024}  # peak rates, times the root of the hidden size (docs/log.md)
+_RATES = {
+    "muon": 0.064,
+    "adamw": 0.024,
+}  # peak rates, times the root of the hidden size (docs/development/log.md)
 _STEP_GROWTH = 0.5  # tokens of a step per root of the tokens learnt
 _PASS_TOKENS, _GPU_PASS_TOKENS = {"cpu": 512}, 4096  # of a forward pass, by kind of device
 _START = 1e-3  # share at which the warm-up is taken to begin, so that the first step is not wasted
