@@ -1,5 +1,12 @@
 """The one kind of error that a user, and not the program, can put right, and how it quotes others."""
 
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
 
 class UserError(ValueError):
     """Something the user gave cannot be used.
@@ -20,3 +27,31 @@ def is_out_of_memory(error: BaseException) -> bool:
     # By name and text, because naming PyTorch's class would import PyTorch.
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return named or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
+
+
+def removed_arguments(
+    **lines: str,
+) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
+    """Return a decorator for a function that had more keyword arguments in earlier versions.
+
+    A call with a removed argument raises UserError with its line, which says what replaces it.
+
+    >>> @removed_arguments(colour="colour is gone; give shade")
+    ... def paint(shade: str = "dark") -> str:
+    ...     return shade
+    >>> paint(colour="red")
+    Traceback (most recent call last):
+    clover.errors.UserError: colour is gone; give shade
+    """
+
+    def decorate(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+        @wraps(function)
+        def call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+            for name, line in lines.items():
+                if name in kwargs:
+                    raise UserError(line)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate

@@ -23,6 +23,7 @@ from clover.cli import (
     train,
     vocabulary,
 )
+from clover.cli.removed import Commands, replacement_of_option
 from clover.errors import UserError, is_out_of_memory
 from clover.files import explain
 from clover.options import CLOSED_PIPE, INTERRUPTED, USER_ERROR
@@ -32,6 +33,7 @@ _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(
     name="clover",
+    cls=Commands,
     help="Faster text from a language model with the same output: speculative decoding with Clover drafts.",
     epilog="Most commands take the embedded target and draft where --target and --draft are left out.",
     add_completion=False,
@@ -132,7 +134,7 @@ def _check_encoding(arguments: Sequence[str]) -> None:
 def _explain(error: Exception) -> str | None:
     """Return what to tell the user, or None when the error is a defect of the program."""
     if isinstance(error, _UsageError):
-        return error.format_message()
+        return replacement_of_option(error) or error.format_message()
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, UnicodeDecodeError):
