@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from clover.cache import KVCache
-from clover.target import TargetModel, TargetOutput
+from clover.target import HiddenStates, TargetModel
 from clover.target.support import attention_of
 
 PARENTS = (-1, 0, 0, 1, 2, 2, 5)  # a tree of 7 nodes: depths 0 1 1 2 2 2 3
@@ -100,7 +100,7 @@ def ancestor_mask(parents: tuple[int, ...]) -> Tensor:
 
 def prefill(
     target: TargetModel, cache: KVCache, tokens: Tensor, counts: list[int], hidden_state: str = "post_norm"
-) -> TargetOutput:
+) -> HiddenStates:
     """Run plain text, Long [B, T] padded on the right, and commit ``counts[b]`` tokens of it."""
     cache.begin(tokens.shape[1])
     output = target.forward(tokens, cache.positions(tokens.shape[1]), cache, hidden_state=hidden_state)
@@ -108,7 +108,7 @@ def prefill(
     return output
 
 
-def run_tree(target: TargetModel, cache: KVCache, tokens: Tensor, parents: tuple[int, ...]) -> TargetOutput:
+def run_tree(target: TargetModel, cache: KVCache, tokens: Tensor, parents: tuple[int, ...]) -> HiddenStates:
     """Run a tree, Long [B, N], after the cached texts; keeps nothing."""
     mask = ancestor_mask(parents)
     cache.begin(len(parents))

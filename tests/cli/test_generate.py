@@ -9,7 +9,7 @@ from torch import Tensor
 
 import clover
 import clover.api
-from clover.target import TargetModel, TargetOutput
+from clover.target import HiddenStates, TargetModel
 from tests.tiny import save_tiny_pair
 
 
@@ -80,7 +80,7 @@ def test_batch_size_bounds_what_runs_together(
 ) -> None:
     sizes, forward = [], TargetModel.forward
 
-    def counting(self: TargetModel, tokens: Tensor, *others: Any) -> TargetOutput:
+    def counting(self: TargetModel, tokens: Tensor, *others: Any) -> HiddenStates:
         sizes.append(len(tokens))
         return forward(self, tokens, *others)
 

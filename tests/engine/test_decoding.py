@@ -14,7 +14,7 @@ from clover.drafts.loading import SYSTEMS
 from clover.engine import Decoding, Engine, Request, StepEvent
 from clover.errors import UserError
 from clover.sampling import SamplingParams
-from clover.target import TargetModel, TargetOutput
+from clover.target import HiddenStates, TargetModel
 from clover.tree import parse_tree
 from tests.engine.test_lossless import SETTINGS, run, tokens_of
 from tests.families import CONTEXT, VOCAB, tiny_model
@@ -121,7 +121,7 @@ class Watched:
         self._forward = target.forward
         monkeypatch.setattr(target, "forward", self)
 
-    def __call__(self, tokens: Tensor, *others: Any) -> TargetOutput:
+    def __call__(self, tokens: Tensor, *others: Any) -> HiddenStates:
         self.shapes.append((tokens.shape[0], tokens.shape[1]))
         return self._forward(tokens, *others)
 

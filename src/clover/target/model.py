@@ -5,7 +5,7 @@ Shape legend: B batch, T text, N nodes (new tokens), H hidden, V vocabulary, S' 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -29,6 +29,8 @@ from clover.fixed_cache import FixedCache
 from clover.target import loading, support
 from clover.target.gguf import find_source, read_once
 from clover.target.probe import check_tree, run_plainly, windows_hold
+from clover.target.protocol import HiddenStates
+from clover.target.session import CachedSession
 from clover.target.structure import (
     LogitsHead,
     Taps,
@@ -38,20 +40,6 @@ from clover.target.structure import (
     place_of_final_norm,
 )
 from clover.target.windows import Windows
-
-HIDDEN_STATES = ("post_norm", "pre_norm", "low_middle_high")
-
-
-@dataclass(frozen=True)
-class TargetOutput:
-    """Hidden states, in the model's dtype: `hidden` [B, N, H] of the last layer, after the final norm.
-
-    `read` [B, N, W] is what a draft reads: these ("post_norm"), those before the norm ("pre_norm"), or three layers'
-    ("low_middle_high", W = 3 H).
-    """
-
-    hidden: Tensor
-    read: Tensor
 
 
 class TargetModel:
@@ -181,6 +169,22 @@ class TargetModel:
         """The decoder layers themselves."""
         return find_layers(self.base, self.num_layers, self.name)
 
+    @property
+    def last_layer(self) -> nn.Module:
+        """Return the last decoder layer."""
+        return self.layers[-1]
+
+    def described_config(self) -> dict[str, Any]:
+        """Return the configuration as a draft stores it: the model's class included, its location left out."""
+        described = {key: value for key, value in self.config.to_dict().items() if key != "_name_or_path"}
+        if self.config is self.model.config:  # a model that was never saved does not name its class
+            described["architectures"] = described.get("architectures") or [type(self.model).__name__]
+        return described
+
+    def state_dict(self) -> Mapping[str, Tensor]:
+        """Return all weights by name."""
+        return self.model.state_dict()
+
     @cached_property
     def longest_run(self) -> int:
         """Most tokens of a run, new ones included; no draft token is placed beyond, though it might not be accepted."""
@@ -204,6 +208,10 @@ class TargetModel:
 
     # -- running -------------------------------------------------------------------------------------------------
 
+    def open(self, rows: int, capacity: int) -> CachedSession:
+        """Return a session for B empty texts, with room for `capacity` tokens each; it grows when it needs more."""
+        return CachedSession(self, self.new_cache(rows, capacity))
+
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
         """An empty cache for B rows with room for ``capacity`` tokens each; it grows when needed."""
         return KVCache.new(self.kv_shape, batch_size, capacity, self.lm_head_weight)
@@ -220,7 +228,7 @@ class TargetModel:
         cache: KVCache,
         mask: Tensor | None = None,
         hidden_state: str = "post_norm",
-    ) -> TargetOutput:
+    ) -> HiddenStates:
         """Run new tokens on top of a cache; the caller has called ``cache.begin(N)`` and will ``keep`` or ``commit``.
 
         Args:
@@ -241,7 +249,7 @@ class TargetModel:
 
     def forward_fixed(
         self, tokens: Tensor, depths: Tensor, ancestor_mask: Tensor, cache: FixedCache, taps: Taps
-    ) -> TargetOutput:
+    ) -> HiddenStates:
         """`forward` for trees in fixed shapes, as a compiler can trace it; nothing is asked of the host.
 
         `tokens` and `depths` are Long [B, N], `ancestor_mask` Bool [B, N, N]; `taps` are active.
@@ -255,14 +263,14 @@ class TargetModel:
             use_cache=True,
             **{self._cache_argument: cache},
         ).last_hidden_state
-        return TargetOutput(hidden, taps.take(hidden))
+        return HiddenStates(hidden, taps.take(hidden))
 
     def taps(self, hidden_state: str) -> Taps:
         """What reads hidden states of a kind (one of HIDDEN_STATES) inside a compiled forward."""
         return Taps(self._readers[hidden_state])
 
     @torch.no_grad()
-    def train_forward(self, tokens: Tensor, hidden_state: str = "post_norm") -> TargetOutput:
+    def train_forward(self, tokens: Tensor, hidden_state: str = "post_norm") -> HiddenStates:
         """Hidden states of whole texts: Long [B, T], padded on the right by any token; causal, without a cache."""
         return self._run(hidden_state, input_ids=tokens, use_cache=False)
 
@@ -270,11 +278,11 @@ class TargetModel:
         """Logits [..., V] of hidden states [..., H] after the final norm, scaled and capped as the model does."""
         return self.head(hidden)
 
-    def _run(self, hidden_state: str, **inputs: object) -> TargetOutput:
+    def _run(self, hidden_state: str, **inputs: object) -> HiddenStates:
         taps = self.taps(hidden_state)
         with taps.active():
             hidden = self.base(**inputs).last_hidden_state
-        return TargetOutput(hidden, taps.take(hidden))
+        return HiddenStates(hidden, taps.take(hidden))
 
     @cached_property
     def _readers(self) -> dict[str, list[nn.Module]]:

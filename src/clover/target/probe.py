@@ -22,7 +22,8 @@ from clover.target.windows import Windows
 from clover.tree import TokenTree
 
 if TYPE_CHECKING:
-    from clover.target.model import TargetModel, TargetOutput
+    from clover.target.model import TargetModel
+    from clover.target.protocol import HiddenStates
 
 _TEXT = 4  # tokens of plain text before the tree
 _PARENTS = (-1, 0, 0, 0, 3)  # root, three children, and a child of the last one
@@ -112,7 +113,7 @@ def _short_windows(config: Any, size: int) -> Iterator[None]:
             setattr(config, field, value)
 
 
-def _run_tree(target: TargetModel, plain: PlainRun) -> TargetOutput:
+def _run_tree(target: TargetModel, plain: PlainRun) -> HiddenStates:
     """Run the text, then the tree on top of it; of the tree [1, 5, H], `read` before the final norm."""
     tree = TokenTree.from_parents(plain.tokens[:, _TEXT:], torch.tensor([_PARENTS], device=target.device))
     cache = target.new_cache(1, _TEXT)
