@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clover.errors import UserError
-from clover.files import read_model
 from clover.measure.report.statistics import Pair, Ratio
+from clover.validation import read_model
 
 
 @dataclass(frozen=True)

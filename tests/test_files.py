@@ -1,5 +1,4 @@
 import errno
-import json
 import os
 import subprocess
 import sys
@@ -12,16 +11,14 @@ from safetensors.torch import save_file
 from clover.errors import UserError
 from clover.files import (
     LOCK,
-    alone_in,
-    alone_with,
-    beside,
+    append_to_name,
     check_output_directory,
     check_output_file,
+    locked_directory,
+    locked_file,
     output_directory,
     output_file,
-    read_json,
-    work_directory,
-    write_json,
+    read_text,
     write_text,
 )
 
@@ -256,47 +253,11 @@ def test_other_errors_of_the_work_pass_unchanged(tmp_path: Path) -> None:
         (tmp_path / "input.jsonl").read_text()
 
 
-def test_json_round_trip(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "run.json"
-    write_json(path, {"τ": 2.9, "list": [1, None]})
-    assert read_json(path) == {"τ": 2.9, "list": [1, None]}
-    assert "τ" in path.read_text(encoding="utf-8")
-    assert names(path.parent) == ["run.json"]
-
-
-def test_json_that_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    write_json(path, {"step": 1})
-    with pytest.raises(TypeError):
-        write_json(path, {"step": object()})
-    assert read_json(path) == {"step": 1}
-    assert names(tmp_path) == ["run.json"]
-
-
 def test_text_that_cannot_be_written_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     with pytest.raises(UserError, match=r"cannot write .*log"):
         write_text(tmp_path / "log", "text")
     assert names(tmp_path) == ["log"]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "cannot read .*run.json: no such file"),
-        ("{broken", "run.json is not valid JSON"),
-        ("", "run.json is not valid JSON"),
-        ("[" * 100_000, "run.json is not valid JSON"),
-        (json.dumps([1]), "run.json must hold a JSON object, not a list"),
-        (b"\xff\xfe\x00", "run.json is not valid UTF-8"),
-    ],
-)
-def test_bad_json_is_named(tmp_path: Path, content: str | bytes | None, message: str) -> None:
-    path = tmp_path / "run.json"
-    if content is not None:
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-    with pytest.raises(UserError, match=message):
-        read_json(path)
 
 
 def test_a_link_stays_and_its_file_is_written(tmp_path: Path) -> None:
@@ -316,31 +277,31 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
 
 def test_one_process_at_a_time_works_in_a_directory(tmp_path: Path) -> None:
     work = tmp_path / "deep" / "work"
-    with work_directory(work):
-        with pytest.raises(UserError, match="another process works in"), work_directory(work):
+    with locked_directory(work):
+        with pytest.raises(UserError, match="another process works in"), locked_directory(work):
             raise AssertionError("both have it")
-    with work_directory(work):
+    with locked_directory(work):
         assert work.is_dir()
 
 
 def test_a_directory_that_one_works_in_alone_goes_away_if_nothing_is_left(tmp_path: Path) -> None:
-    with alone_in(tmp_path / "work"):
-        with pytest.raises(UserError, match="another process works in"), alone_in(tmp_path / "work"):
+    with locked_directory(tmp_path / "work"):
+        with pytest.raises(UserError, match="another process works in"), locked_directory(tmp_path / "work"):
             raise AssertionError("both have it")
     assert names(tmp_path) == []
-    with alone_in(tmp_path / "work"):
+    with locked_directory(tmp_path / "work"):
         (tmp_path / "work" / "kept").touch()
     assert names(tmp_path / "work") == ["kept"]
 
 
 def test_one_process_at_a_time_writes_a_file(tmp_path: Path) -> None:
     file = tmp_path / "new" / "texts.jsonl"
-    with alone_with(file):
-        with pytest.raises(UserError, match="another process writes .*texts.jsonl"), alone_with(file):
+    with locked_file(file):
+        with pytest.raises(UserError, match="another process writes .*texts.jsonl"), locked_file(file):
             raise AssertionError("both have it")
-        with alone_with(file.with_name("other.jsonl")):
+        with locked_file(file.with_name("other.jsonl")):
             file.touch()
-    with alone_with(file):
+    with locked_file(file):
         pass
     assert names(file.parent) == ["texts.jsonl"]
 
@@ -357,12 +318,12 @@ with output_file(sys.argv[1] + "/checkpoint") as file, output_directory(sys.argv
 
 def test_what_a_killed_process_left_is_removed_when_the_next_one_begins(tmp_path: Path) -> None:
     work = tmp_path / "work"
-    with work_directory(work):
+    with locked_directory(work):
         (work / "whole").touch()
     assert subprocess.run([sys.executable, "-c", KILLED, str(work)]).returncode == 9
     left = set(names(work)) - {".lock", "whole"}
     assert len(left) == 2 and all(name.endswith(".partial") for name in left)
-    with work_directory(work):
+    with locked_directory(work):
         assert names(work) == [".lock", "whole"]
 
 
@@ -379,6 +340,38 @@ def test_a_name_beside_another_also_where_that_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert beside(Path("out"), ".work") == Path("out.work")
-    assert beside(Path(), ".work") == tmp_path.with_name(f"{tmp_path.name}.work")
-    assert beside(Path("a/.."), ".work") == tmp_path.with_name(f"{tmp_path.name}.work")
+    assert append_to_name(Path("out"), ".work") == Path("out.work")
+    assert append_to_name(Path(), ".work") == tmp_path.with_name(f"{tmp_path.name}.work")
+    assert append_to_name(Path("a/.."), ".work") == tmp_path.with_name(f"{tmp_path.name}.work")
+
+
+def test_a_named_pipe_is_not_waited_for_and_one_of_a_shell_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(UserError, match=f"cannot read .*{name}: it is a named pipe; put a file"):
+            read_text(tmp_path / name)
+    reading, writing = os.pipe()
+    os.write(writing, b"some text")
+    os.close(writing)
+    assert read_text(f"/dev/fd/{reading}") == "some text"
+    os.close(reading)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    large, binary, loop = tmp_path / "large", tmp_path / "binary", tmp_path / "loop"
+    large.write_bytes(b" " * 101)
+    binary.write_bytes(b"{\xff}")
+    loop.symlink_to(loop)
+    assert read_text(large, max_bytes=101) == " " * 101
+    for path, message in (
+        (large, "large is larger than"),
+        (binary, r"binary is not valid UTF-8 text \(byte 1"),
+        (loop, "cannot read .*loop: too many levels"),
+        (tmp_path, "is a directory"),
+        (tmp_path / "missing", "cannot read .*missing: no such file"),
+        ("a\0b", "cannot read 'a.*b'"),
+        ("/dev/zero", "/dev/zero is larger than"),
+    ):
+        with pytest.raises(UserError, match=message):
+            read_text(path, max_bytes=100)

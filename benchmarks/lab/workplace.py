@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
-from clover.files import read_json, write_json, written
+from clover.files import raise_on_write_error, write_json
 from clover.measure.report.provenance import machine, revision, versions
+from clover.validation import read_json
 from lab.sizes import Sizes
 
 _TO_SAVE = 20.0  # seconds
@@ -84,7 +85,7 @@ class Workplace:
     def add_line(self, name: str, line: dict[str, Any]) -> None:
         """Append a JSON line to a result file, with its origin."""
         path = self.result(name)
-        with written(path):
+        with raise_on_write_error(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line | {"origin": self.origin()}, ensure_ascii=False) + "\n")

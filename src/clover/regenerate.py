@@ -23,10 +23,10 @@ from clover.data import Sample, TurnSample
 from clover.data.chat import TemplateRefused, with_answers
 from clover.engine import Engine, Request
 from clover.errors import UserError
-from clover.files import read_model, write_json
-from clover.json_lines import append_lines, read_lines
+from clover.files import append_lines, write_json
 from clover.sampling import SamplingParams
 from clover.target import TargetModel, weights_fingerprint
+from clover.validation import read_lines, read_model
 
 _MAX_BYTES = 2**33
 _SECONDS = ".seconds.json"  # ends the name of the file that says how long the written texts took

@@ -7,7 +7,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from clover.errors import UserError, one_line
-from clover.files import opened
+from clover.files import open_to_read
 
 
 @contextmanager
@@ -15,7 +15,7 @@ def open_tensors(path: Path, remedy: str) -> Iterator[safe_open]:
     """Open a file to read tensors from in the block; UserError if it cannot be read, with `remedy` if it is damaged."""
     try:
         # safetensors says "not found" of what may not be read, and waits for pipes
-        with opened(path), safe_open(path, "pt") as file:
+        with open_to_read(path), safe_open(path, "pt") as file:
             yield file
     except SafetensorError as error:
         raise UserError(f"{path} is damaged ({one_line(error)}); {remedy}") from error

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from clover import regenerate
 from clover.drafts import Clover1Draft, Clover2Draft, LossConfig, RecallDraft
-from clover.files import alone_with
+from clover.files import locked_file
 from clover.train import TrainResult
 
 PAPER = ["--system", "clover2", "--recipe", "paper"]
@@ -113,7 +113,7 @@ def test_a_field_is_named_once(train: Callable) -> None:
 
 def test_one_process_at_a_time_writes_the_answers(train: Callable, tmp_path: Path, interrupted: Path) -> None:
     begun = interrupted.read_text()
-    with alone_with(interrupted):
+    with locked_file(interrupted):
         code, _, err = train("--regenerate", "--resume")
     assert code == 2 and "another process writes" in err.splitlines()[-1]
     assert interrupted.read_text() == begun

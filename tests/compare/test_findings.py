@@ -13,7 +13,7 @@ from clover.compare.findings import Ablation, Findings, Row
 from clover.compare.plan import MethodKey
 from clover.compare.results import Record, read_records
 from clover.errors import UserError
-from clover.json_lines import append_lines
+from clover.files import append_lines
 from tests.compare.hand import Prompt, measured, trained
 
 OURS, THEIRS = MethodKey("clover2", "chain:1", seed=0), MethodKey("medusa", "chain:1", seed=0)

@@ -8,7 +8,8 @@ import pytest
 
 from clover.compare.plan import Plan
 from clover.compare.suite import Suite
-from clover.files import checksum, validated
+from clover.files import checksum
+from clover.validation import validated
 
 PLACE = {"target": "tiny", "device": "cpu", "dtype": "float32", "weights": "0" * 32}
 

@@ -15,7 +15,7 @@ import torch
 from clover.api import load
 from clover.compare.run import measure, run_compare
 from clover.errors import UserError
-from clover.files import alone_with, work_directory
+from clover.files import locked_directory, locked_file
 from clover.measure.options import CompareOptions
 from clover.recipe.drafts import finish_training
 from clover.train.learner import Learner
@@ -283,7 +283,7 @@ def test_a_cell_without_memory_leaves_the_others(
 @pytest.mark.usefixtures("without_plots")
 def test_two_processes_do_not_work_in_one_directory(tiny_files: Path, tmp_path: Path) -> None:
     with (
-        work_directory(tmp_path / "out.work"),
+        locked_directory(tmp_path / "out.work"),
         pytest.raises(UserError, match="another process works in .*out.work"),
     ):
         compare(tiny_files, tmp_path / "out")
@@ -294,7 +294,7 @@ def test_two_processes_do_not_write_the_same_results(tiny_files: Path, tmp_path:
     """Work directories of their own do not keep them apart."""
     output = tmp_path / "out"
     with (
-        alone_with(output / "results.jsonl"),
+        locked_file(output / "results.jsonl"),
         pytest.raises(UserError, match="another process writes .*results.jsonl; wait for it"),
     ):
         compare(tiny_files, output, work=tmp_path / "other")

@@ -62,7 +62,7 @@ def test_names_of_losses(tmp_path: Path) -> None:
         ('[text]\ntexts = "many"\n', "text.texts is 'many'"),
         (f"[text]\ntexts = {10**20}\n", "text.texts is 100000000000000000000"),
         ("[text]\ntexts = true\n", "text.texts is True"),
-        ("[training]\nlosses = []\n", r"training.losses is \[\]"),
+        ("[training]\nlosses = []\n", r"training.losses must not be empty"),
         (
             "[training]\nlosses = ['own']\n",
             "the loss of 'medusa' is 'own'; it must be one of default, paper, distillation",

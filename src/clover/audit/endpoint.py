@@ -12,7 +12,8 @@ from http.client import HTTPException
 from typing import Any
 
 from clover.errors import UserError, one_line
-from clover.files import MAX_BYTES, decode_utf8, parse_json
+from clover.files import MAX_BYTES, decode_utf8
+from clover.validation import parse_json
 
 TOP = 5  # log-probabilities per token that are asked for
 _SECONDS = 120.0  # for one answer

@@ -12,7 +12,7 @@ import typer
 
 from clover import options
 from clover.errors import UserError
-from clover.files import alone_with, beside
+from clover.files import append_to_name, locked_file
 from clover.options import panel
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def write_anew(
 
     rules = given.rules
     name = written_name(target, texts.fingerprint, rules)
-    path = beside(given.output, f".{name}.regenerated.jsonl")
+    path = append_to_name(given.output, f".{name}.regenerated.jsonl")
     if resume and not path.exists():
         raise UserError(
             f"there is nothing to resume: {path} does not exist; resume with the same target, data and options"
@@ -139,7 +139,7 @@ def write_anew(
         return read_regenerated(path), written_seconds(path)
     if path.exists():
         print(f"goes on from the texts in {path}; delete it to write all anew", file=sys.stderr)
-    with alone_with(path), Progress() as progress:
+    with locked_file(path), Progress() as progress:
         progress.say("the target writes")
         before, began, told = written_seconds(path), time.monotonic(), False
 

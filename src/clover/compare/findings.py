@@ -14,11 +14,11 @@ from clover.compare.plan import MethodKey
 from clover.compare.results import CellConfig, Decoded, Measurement, Record, Trained
 from clover.compare.suite import PLAIN
 from clover.errors import UserError
-from clover.files import validated
 from clover.measure.evaluate.acceptance import depth_pairs, tau_pairs
 from clover.measure.evaluate.accuracy import TOP, HeadAccuracy
 from clover.measure.report.statistics import Pair, Ratio
 from clover.measure.report.words import system_name
+from clover.validation import validated
 
 HEAD_COUNTS = {"top 1": ("forced", 1), "top 5": ("forced", 5), "top 1, chained": ("chained", 1)}
 _METHOD_WORDS: dict[str, Callable[[Any], str]] = {

@@ -9,8 +9,9 @@ from clover.compare.findings import Ablation, Findings, Row
 from clover.compare.results import Record
 from clover.compare.tables import make_tables
 from clover.errors import UserError
-from clover.files import check_output_file, read_json, read_text, validated, write_json, write_text
+from clover.files import check_output_file, read_text, write_json, write_text
 from clover.measure.report.table import Table
+from clover.validation import read_json, validated
 
 _TABLE = ("title", "note", "columns", "rows", "words")
 _HEADLINE = "# Results on one target"

@@ -15,10 +15,10 @@ from pydantic import Field
 
 from clover.compare.plan import MethodKey, Plan
 from clover.compare.suite import Count, Positive
-from clover.json_lines import read_lines
 from clover.measure.evaluate.accuracy import HeadAccuracy
 from clover.measure.report.provenance import Provenance
 from clover.metrics import Acceptance
+from clover.validation import read_lines
 
 _MAX_BYTES = 2**30
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -34,8 +34,15 @@ from clover.drafts import DraftModel, load_usable
 from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, Request
 from clover.errors import UserError, is_out_of_memory
-from clover.files import alone_in, alone_with, beside, check_output_file, write_text, written
-from clover.json_lines import append_lines
+from clover.files import (
+    append_lines,
+    append_to_name,
+    check_output_file,
+    locked_directory,
+    locked_file,
+    raise_on_write_error,
+    write_text,
+)
 from clover.measure.bench.methods import of_engine
 from clover.measure.bench.metrics import Measured
 from clover.measure.evaluate.accuracy import as_sample, measure_heads, text_batches
@@ -71,7 +78,7 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> None
     _check_outputs(options)
     try:
         if suite is not None:
-            with alone_in(_work_folder(options)), alone_with(results):
+            with locked_directory(_work_folder(options)), locked_file(results):
                 comparison = Comparison(options, suite, console)
                 plan = comparison.plan
                 problem = comparison.run()
@@ -96,7 +103,7 @@ def write_report(records: Sequence[Record], folder: Path) -> Path:
     findings = Findings(records)
     pictures = make_plots(findings)
     plots = folder / "plots"
-    with written(plots):
+    with raise_on_write_error(plots):
         plots.mkdir(exist_ok=True)
         for name in NAMES:
             (plots / f"{name}.png").unlink(missing_ok=True)  # of an earlier report
@@ -134,7 +141,7 @@ def _check_outputs(options: CompareOptions) -> None:
 
 
 def _work_folder(options: CompareOptions) -> Path:
-    return options.work or beside(options.folder, ".work")
+    return options.work or append_to_name(options.folder, ".work")
 
 
 def _nameless(options: CompareOptions) -> CompareOptions:

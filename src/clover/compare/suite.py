@@ -12,10 +12,11 @@ from clover.drafts import DraftModel
 from clover.drafts.config import LossConfig
 from clover.drafts.loading import SYSTEMS
 from clover.errors import UserError, one_line
-from clover.files import read_text, validated
+from clover.files import read_text
 from clover.measure.options import CompareOptions
 from clover.sampling.params import Temperature
 from clover.train.config import Rate
+from clover.validation import validated
 
 if sys.version_info >= (3, 11):
     import tomllib

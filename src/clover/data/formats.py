@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 
 from clover.errors import UserError, one_line
-from clover.files import decode_utf8, explain, opened, parse_json
+from clover.files import decode_utf8, explain, open_to_read
+from clover.validation import parse_json
 
 _MAX_RECORD_BYTES = 4 * 2**20  # a longer one would keep the tokenizer busy for seconds on end
 _MAX_JSON_BYTES = 2 * 2**30
@@ -94,7 +95,7 @@ def open_rows(path: Path) -> Rows:
     opener = _OPENERS.get(path.suffix.lower())
     if opener is None:
         raise UserError(f"{path}: unknown kind of file; accepted: {', '.join(_OPENERS)}")
-    with opened(path):
+    with open_to_read(path):
         rows = opener(path)
     if not rows.count:
         raise UserError(f"{path} holds no records")

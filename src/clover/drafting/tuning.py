@@ -14,8 +14,9 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, Field
 
 from clover.errors import UserError
-from clover.files import read_json, validated, write_json
+from clover.files import write_json
 from clover.tree import parse_tree
+from clover.validation import read_json, validated
 
 FILE_NAME = "tuning.json"
 PLAIN = "plain"  # the tree of plain decoding

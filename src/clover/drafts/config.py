@@ -10,9 +10,9 @@ from pydantic import Field, create_model
 from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 
 from clover.errors import UserError
-from clover.files import checked, validated
 from clover.target import TargetModel
 from clover.tree import CLOVER2_TREE, TreeShape
+from clover.validation import checked, validated
 
 Count = Annotated[int, Field(ge=1, le=64)]
 Paths = Annotated[list[list[int]], Field(max_length=1024)]

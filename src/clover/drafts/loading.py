@@ -20,9 +20,9 @@ from clover.drafts.lookup import LookupDraft
 from clover.drafts.medusa import MedusaDraft
 from clover.drafts.recall import RecallDraft
 from clover.errors import UserError, one_line
-from clover.files import read_json
 from clover.target import TargetModel, tensors_fingerprint
 from clover.target.loading import FAILURES
+from clover.validation import read_json
 
 SYSTEMS: dict[str, type[DraftModel]] = {
     "clover1": Clover1Draft,

@@ -13,10 +13,11 @@ from clover.drafts import DraftModel, check_usable, load_unbound
 from clover.drafts.layers import attention_heads, key_value_heads
 from clover.drafts.recall import RecallDraft
 from clover.errors import UserError
-from clover.files import check_output_directory, output_directory, read_json, write_json
+from clover.files import check_output_directory, output_directory, write_json
 from clover.integrations.vllm import ARCHITECTURES
 from clover.target.decoder import DecoderStack
 from clover.target.gguf import is_gguf
+from clover.validation import read_json
 
 _KEPT = ("dtype", "transformers_version")
 _SPECULATORS = "0.9.0"  # the release of the library whose schema the tests check against

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from clover.errors import UserError
-from clover.files import read_json
+from clover.validation import read_json
 
 BEGUN = "begun.json"
 

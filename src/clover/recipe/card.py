@@ -10,12 +10,13 @@ import torch
 
 from clover.api import load
 from clover.engine import Generation
-from clover.files import read_json, write_json, write_text
+from clover.files import write_json, write_text
 from clover.measure.report.words import system_name
 from clover.metrics import Acceptance
 from clover.recipe.corpus import Source
 from clover.recipe.drafts import DraftFacts, made_here
 from clover.recipe.pretrain import TargetFacts
+from clover.validation import read_json
 
 _SAMPLES, _SAMPLE_TOKENS, _EVALUATION_TOKENS = 4, 96, 128
 _TEMPERATURES = (0.0, 0.8)

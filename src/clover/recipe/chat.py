@@ -19,7 +19,7 @@ from clover.drafts import load_draft
 from clover.drafts.config import all_options, check_names, check_options
 from clover.drafts.loading import trainable_system
 from clover.errors import UserError
-from clover.files import checksum, output_directory, read_json, validated, work_directory, write_json
+from clover.files import checksum, locked_directory, output_directory, write_json
 from clover.measure.report.progress import Progress
 from clover.options import command_line
 from clover.recipe.begun import BEGUN, check_begun
@@ -35,6 +35,7 @@ from clover.train import TrainConfig, draft_fields, named_recipe, prepare
 from clover.train.recipes import DEFAULT, PAPER
 from clover.train.record import read_record
 from clover.train.schedule import pass_tokens, peak_rate, step_tokens
+from clover.validation import read_json, validated
 
 SYSTEMS = ("recall", "clover2", "clover1", "medusa", "eagle", "eagle3")
 PAPERS = ("clover1", "clover2", "eagle")
@@ -122,7 +123,7 @@ def run_chat_recipe(options: ChatRecipeOptions, console: Console | None = None) 
     for one in plan:
         _ = one.hidden_state  # what is wrong is found before the hours
     _read_published(options.output)
-    with work_directory(options.folder):
+    with locked_directory(options.folder):
         _ChatRecipe(options, plan, console or Console(stderr=True)).run()
 
 

@@ -14,7 +14,7 @@ from clover.data import Sample, Texts
 from clover.drafts import DraftModel, load_draft
 from clover.drafts.loading import trainable_system
 from clover.engine import Engine, Request
-from clover.files import read_json, write_json, written
+from clover.files import raise_on_write_error, write_json
 from clover.measure.report.provenance import Provenance
 from clover.measure.tune.ranks import RankPath, rank_texts
 from clover.measure.tune.shapes import count_starts, most_frequent
@@ -23,6 +23,7 @@ from clover.recipe.text import learnt_tokens
 from clover.target import TargetModel
 from clover.train import TrainConfig, checkpoint_path, prepare, train
 from clover.train.record import RecordedResult, read_record
+from clover.validation import read_json
 
 # Shares of the drafts' minutes. Clover-1 has three heads and one augmenting layer, so it is done first
 # (docs/development/log.md).
@@ -121,7 +122,7 @@ def train_draft(
 
 def keep_draft(trained: Path, output: Path, target: Path, prompts: Sequence[str], device: str) -> None:
     """Copy a trained draft and name the best tree of a few nodes for these prompts, greedy and sampled, in it."""
-    with written(output):
+    with raise_on_write_error(output):
         shutil.copytree(trained, output, ignore=shutil.ignore_patterns("training_*"))
     model = load(target, output, method="draft", dtype="float32", device=device)
     requests = [model.request(p, max_new_tokens=128, temperature=t) for p in prompts for t in (0.0, 0.8)]

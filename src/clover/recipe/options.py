@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from clover import options
-from clover.files import beside
+from clover.files import append_to_name
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class RecipeOptions:
     @property
     def folder(self) -> Path:
         """The work directory; it is kept, so that the run can go on or be looked at."""
-        return self.work or beside(self.output, ".work")
+        return self.work or append_to_name(self.output, ".work")
 
     @property
     def command(self) -> str:
@@ -131,4 +131,4 @@ class ChatRecipeOptions:
     @property
     def folder(self) -> Path:
         """The work directory."""
-        return self.work or beside(self.output, ".work")
+        return self.work or append_to_name(self.output, ".work")

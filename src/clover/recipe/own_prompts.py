@@ -13,10 +13,10 @@ from pathlib import Path
 from clover.data.chat import encode_user_opening
 from clover.engine import Engine, Request
 from clover.errors import UserError
-from clover.files import write_text
-from clover.json_lines import append_lines, read_lines
+from clover.files import append_lines, write_text
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
+from clover.validation import read_lines
 
 SOURCE = "written by the target itself"
 _LONGEST = 128  # tokens of a prompt; a longer text is mostly no question

@@ -21,7 +21,7 @@ from transformers.generation.configuration_utils import GenerationConfig
 
 from clover.data import Sample
 from clover.errors import UserError
-from clover.files import checksum, output_directory, read_model, work_directory, write_json, written
+from clover.files import checksum, locked_directory, output_directory, raise_on_write_error, write_json
 from clover.measure.report.progress import Progress
 from clover.recipe.begun import BEGUN, check_begun
 from clover.recipe.card import write_card
@@ -33,6 +33,7 @@ from clover.recipe.text import corpus_windows, learnt_tokens, openings, write_on
 from clover.recipe.tokens import token_stream, train_tokenizer
 from clover.regenerate import RegenerateConfig
 from clover.target import TargetModel
+from clover.validation import read_model
 
 _CONTEXT = 1024
 _TARGET_SHARE, _WRITE_SHARE, _DRAFTS_SHARE = 0.4, 0.1, 0.5
@@ -83,7 +84,7 @@ def run_recipe(options: RecipeOptions) -> None:
     given = options.keep_target
     kept = None if given is None else _Kept.read(given)
     with (
-        work_directory(options.folder),
+        locked_directory(options.folder),
         output_directory(options.output, overwrite=options.overwrite) as output,
     ):
         here = {
@@ -133,7 +134,7 @@ class _Recipe:
         """Tokenizer, and the parts of the corpus, "train" and "held_out", Short [tokens]."""
         file, folder = self.work / "corpus.safetensors", self.work / "tokenizer"
         if not file.exists():
-            with written(self.work):
+            with raise_on_write_error(self.work):
                 if self.kept is None:
                     tokenizer = train_tokenizer(self.corpus.train, _CONTEXT)
                 else:
@@ -146,7 +147,7 @@ class _Recipe:
         return PreTrainedTokenizerFast.from_pretrained(folder), load_file(file)
 
     def _keep_target(self, kept: _Kept) -> TargetFacts:
-        with written(self.output):
+        with raise_on_write_error(self.output):
             shutil.copytree(kept.target, self.output / "target")
         return kept.facts.target
 
@@ -166,7 +167,7 @@ class _Recipe:
         loss = mean_loss(model, self.streams["held_out"])
         self.console.print(f"    held-out loss {loss:.3f} nats per token")
         model.generation_config = GenerationConfig(bos_token_id=end, eos_token_id=end, pad_token_id=end)
-        with written(self.output):
+        with raise_on_write_error(self.output):
             model.save_pretrained(self.output / "target")
             self.tokenizer.save_pretrained(self.output / "target")
         return TargetFacts(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clover.data import Sample
 from clover.errors import UserError
-from clover.files import written
+from clover.files import raise_on_write_error
 from clover.measure.evaluate.accuracy import as_sample
 from clover.recipe.corpus import Document, prompts_from
 from clover.regenerate import RegenerateConfig, read_regenerated, regenerate
@@ -46,7 +46,7 @@ def write_once(
     """
     if not path.exists():
         partial = path.with_suffix(".partial")
-        with written(path):
+        with raise_on_write_error(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         regenerate(target, samples, config, partial, progress)
         os.replace(partial, path)

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from clover.errors import UserError
-from clover.files import checked
+from clover.validation import checked
 
 Process = Callable[[Tensor, Tensor], Tensor]
 _Token = Annotated[int, Field(ge=0)]

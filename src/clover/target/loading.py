@@ -13,9 +13,9 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from clover.errors import UserError, one_line
-from clover.files import read_json
 from clover.target.gguf import Source, finish, loading_options
 from clover.target.support import attention_of, auto_class, check_config
+from clover.validation import read_json
 
 _MOST = {"layer": 1_000, "head": 100_000, "size": 100_000_000}  # of numbers whose names hold these words
 _DTYPES = {"float64": torch.float64, "float32": torch.float32, "fp32": torch.float32}

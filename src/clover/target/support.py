@@ -13,7 +13,7 @@ from transformers import (
 )
 
 from clover.errors import UserError, one_line
-from clover.files import validated
+from clover.validation import validated
 
 FULL_ATTENTION, CHUNKED_ATTENTION = "full_attention", "chunked_attention"
 _WINDOW_FIELDS = {"sliding_attention": "sliding_window", CHUNKED_ATTENTION: "attention_chunk_size"}

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from clover.errors import UserError, one_line
-from clover.files import output_file, parse_json, validated
+from clover.files import output_file
 from clover.tensors import open_tensors
+from clover.validation import parse_json, validated
 
 _FORMAT = "clover-checkpoint-2"
 

@@ -10,7 +10,8 @@ from pydantic import Field
 from clover.drafts import LossConfig
 from clover.drafts.config import NotNegative
 from clover.errors import UserError
-from clover.files import beside, checked
+from clover.files import append_to_name
+from clover.validation import checked
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -87,7 +88,7 @@ class TrainConfig:
     @property
     def work_directory(self) -> Path:
         """Where the checkpoint and the log are until the draft is finished."""
-        return beside(Path(self.output), ".training")
+        return append_to_name(Path(self.output), ".training")
 
     def to_dict(self) -> dict[str, Any]:
         """The options as JSON holds them."""

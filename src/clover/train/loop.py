@@ -33,7 +33,7 @@ from clover.data.features import FeatureStore, check_store, hidden_scale
 from clover.drafts import DraftModel
 from clover.drafts.vocabulary import frequent_tokens, worthwhile_size
 from clover.errors import UserError
-from clover.files import alone_in, check_output_directory, output_directory, validated, write_json
+from clover.files import check_output_directory, locked_directory, output_directory, write_json
 from clover.measure.report.progress import Progress
 from clover.measure.report.provenance import Provenance
 from clover.target import TargetModel, tensors_fingerprint, weights_fingerprint
@@ -51,6 +51,7 @@ from clover.train.unfinished import (
     clear,
     log_path,
 )
+from clover.validation import validated
 
 _LOG_EVERY_SECONDS = 2.0
 _FIRST_LINE_SECONDS = 3.0  # where there is no terminal
@@ -109,7 +110,7 @@ def train(
         raise UserError(f"{draft.config.model_type} has no weights to train; use it as it is")
     check_unfinished(config, resume, overwrite)
     check_output_directory(config.output, overwrite)
-    with alone_in(config.work_directory), Progress(console, _FIRST_LINE_SECONDS) as progress:
+    with locked_directory(config.work_directory), Progress(console, _FIRST_LINE_SECONDS) as progress:
         progress.say("looking at the texts")
         run = _Run(config, target, texts, draft, progress)
         if resume:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from clover.files import write_text, written
+from clover.files import raise_on_write_error, write_text
 
 
 def describe(entry: dict[str, Any]) -> str:
@@ -33,7 +33,7 @@ class Log:
 
     def write(self, entry: dict[str, Any]) -> None:
         """Append an entry."""
-        with written(self.path), self.path.open("a", encoding="utf-8") as file:
+        with raise_on_write_error(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
 
 

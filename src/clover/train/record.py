@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from clover.files import read_model
+from clover.validation import read_model
 
 RECORD_FILE, LOG_FILE = "training_config.json", "training_log.jsonl"
 

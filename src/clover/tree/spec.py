@@ -6,8 +6,8 @@ from typing import Annotated
 from pydantic import Field
 
 from clover.errors import UserError, one_line
-from clover.files import checked, read_model
 from clover.tree.shape import MOST, TreeShape
+from clover.validation import checked, read_model
 
 _MOST_BYTES = 2**20  # of a file with a tree
 _Count = Annotated[int, Field(ge=1, le=MOST)]

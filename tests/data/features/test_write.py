@@ -22,7 +22,7 @@ from clover.data.features import (
 )
 from clover.drafts import RecallDraft
 from clover.errors import UserError
-from clover.files import LOCK, alone_in, output_file
+from clover.files import LOCK, locked_directory, output_file
 from clover.target import TargetModel
 from tests.data.features.conftest import config, samples
 from tests.families import CONTEXT, VOCAB, tiny_model
@@ -167,7 +167,7 @@ def test_windows_are_no_longer_than_the_target_runs(target: TargetModel, tmp_pat
 
 def test_one_process_at_a_time_writes_a_store(target: TargetModel, tmp_path: Path) -> None:
     texts = samples(7)
-    with alone_in(tmp_path / "s"), pytest.raises(UserError, match="another process works in"):
+    with locked_directory(tmp_path / "s"), pytest.raises(UserError, match="another process works in"):
         write_features(target, texts, config(target, texts), tmp_path / "s", resume=True)
 
     def other(_done: int, _tokens: int) -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from clover.errors import UserError
-from clover.files import read_json, validated
+from clover.validation import read_json, validated
 
 INDEX = "index.json"
 REMEDY = "delete the store and run clover features again"

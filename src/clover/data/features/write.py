@@ -19,7 +19,7 @@ from clover.data.features.compute import Features, compute_features
 from clover.data.features.index import INDEX, REMEDY, Index, Shard, StoreConfig, has_begun, read_index
 from clover.data.features.store import open_shards
 from clover.errors import UserError
-from clover.files import alone_in, check_output_directory, checksum, output_file, write_json
+from clover.files import check_output_directory, checksum, locked_directory, output_file, write_json
 from clover.target import TargetModel
 
 _SHARD_BYTES, _SHARD_SECONDS = 2**28, 300.0  # of a shard; a run that is killed loses no more than one
@@ -67,7 +67,7 @@ def write_features(
     """
     if not resume:
         check_output_directory(path)
-    with alone_in(path):
+    with locked_directory(path):
         index = _begin(path, config, resume)
         _check_room(store_bytes(target, texts, config), path, index, tell_size)
         write_json(path / INDEX, asdict(index))

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from clover.errors import UserError
-from clover.files import check_output_file, read_json, write_json
+from clover.files import check_output_file, write_json
 from clover.integrations.vllm import ARCHITECTURES
 from clover.options import USER_ERROR
+from clover.validation import read_json
 
 DRAFTED = (0, 1, 3, 5, 8)
 _NAME = "clover.integrations.vllm.costs"  # __name__ is "__main__" where this runs as a command

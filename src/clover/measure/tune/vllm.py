@@ -17,7 +17,7 @@ from rich.console import Console
 
 from clover import assets
 from clover.errors import UserError
-from clover.files import check_output_file, checked, read_model, validated, write_json
+from clover.files import check_output_file, write_json
 from clover.integrations.export import check_target, export
 from clover.integrations.vllm.costs import measure_costs, numbers_to_time
 from clover.measure.options import TuneOptions
@@ -28,6 +28,7 @@ from clover.measure.report.words import mode, times
 from clover.measure.tune.ranks import RankPath
 from clover.measure.tune.run import Tuner
 from clover.measure.tune.shapes import exact_tau
+from clover.validation import checked, read_model, validated
 
 _SHOWN = 3  # numbers per batch size in the table, besides none
 _ELSEWHERE = "run python -m clover.integrations.vllm.costs, and give its file with --costs"
