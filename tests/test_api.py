@@ -227,7 +227,7 @@ def test_a_loaded_target_is_not_moved_without_a_word(model: Clover, option: dict
 
 
 def test_a_draft_alone_is_for_the_embedded_target() -> None:
-    model = clover.load(draft="lookup", tree="chain:2")
+    model = clover.load(draft="clover2", tree="chain:2")
     prompt = "def area(self):"
     plain = clover.load(plain=True).generate(prompt, max_new_tokens=8)
     assert model.generate(prompt, max_new_tokens=8).tokens == plain.tokens

@@ -107,7 +107,7 @@ def _suite(place: Workplace, name: str, trained_only: bool) -> Path:
     if not (place.folder / "target").is_dir():
         raise UserError("there is no target yet; run the stage target first")
     sizes, path = place.sizes, place.folder / f"{name}.toml"
-    systems = [*sizes.systems, *([] if trained_only else ["lookup"])]
+    systems = sizes.systems
     tables = [f'[[systems]]\nsystem = "{s}"\n' + ("trees = []\n" if trained_only else "") for s in systems]
     text = _SUITE.format(
         name=f"gpu-{name}",

@@ -47,7 +47,7 @@ def load(
 
     Args:
         target: directory, hub name, or a loaded TargetModel; the embedded one when left out.
-        draft: directory or hub name, or "lookup" (n-grams, no training); when left out, the embedded target's, or the
+        draft: directory or hub name; when left out, the embedded target's, or the
             one that the package has for this target.
         method: "auto" chooses between trees, and none, while it runs; "draft" always grows the same tree, "plain"
             decodes without a draft. The text is the same.

@@ -51,7 +51,7 @@ Target = Annotated[
 Draft = Annotated[
     str | None,
     _models(
-        "Draft trained for the target: a directory, a name on the hub, or lookup (n-grams, nothing to train). "
+        "Draft trained for the target: a directory or a name on the hub. "
         "Left out: that of the embedded target, or of smollm2.",
         metavar="NAME|DIR",
     ),

@@ -81,7 +81,7 @@ def test_a_trained_draft_tells_what_its_training_took(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--system", "lookup"), "no weights to train"),
+        (("--system", "lookup"), "lookup was removed"),
         (("--system", "nothing"), "no draft system 'nothing'"),
         (("--tree", "budget:4"), "give static trees"),
         (("--tau", 0.5), "--tau"),

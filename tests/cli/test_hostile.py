@@ -31,7 +31,7 @@ COMMANDS = {
     "vocabulary": ["vocabulary", "--data", "FILE.regenerated.jsonl", "--size", "8", "--output", "OUT"],
     "evaluate": ["evaluate", "FILE.jsonl"],
     "tune": ["tune", "FILE.json"],
-    "audit": ["audit", "--draft", "lookup", "--prompts", "FILE.json"],
+    "audit": ["audit", "--tree", "lookup", "--prompts", "FILE.json"],
     "demo": ["demo", "--prompts", "FILE.json"],
     "bench": ["bench", "--prompts", "FILE.json"],
     "compare": ["compare", "FILE.toml"],

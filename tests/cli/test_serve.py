@@ -147,7 +147,7 @@ def test_a_directory_has_a_name_however_it_is_said(
     target.rename(tmp_path / "mine")
     (tmp_path / "mine" / "inner").mkdir()
     monkeypatch.chdir(tmp_path / place)
-    code, _, err = run_clover("serve", "--port", 0, "--target", said, "--draft", "lookup")
+    code, _, err = run_clover("serve", "--port", 0, "--target", said, "--tree", "lookup")
     assert (code, names) == (0, ["mine"]), err
 
 

@@ -310,7 +310,7 @@ def test_what_a_draft_to_go_on_from_cannot_become_is_named(train: Callable, tmp_
         (["--recipe", "paper", "--system", "medusa"], "recipe of medusa's paper is not known"),
         (["--loss", "paper"], "--loss is 'paper'; for recall it must be one of default, distillation"),
         (["--system", "clover9"], "no draft system 'clover9'"),
-        (["--system", "lookup"], "lookup has no weights to train"),
+        (["--system", "lookup"], "lookup was removed"),
         (["--loss", "mse"], "--loss is 'mse'"),
         (["--set", "num_heads"], "must be FIELD=VALUE"),
         (["--set", "num_heads=two"], "num_heads is 'two'; it must be a valid integer"),

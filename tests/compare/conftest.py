@@ -43,10 +43,6 @@ losses = ["labels"]
 trees = []
 against = "clover1"
 
-[[systems]]
-system = "lookup"
-trees = ["chain:2"]
-
 [measuring]
 batch_sizes = [1, 2]
 temperatures = [0.0]

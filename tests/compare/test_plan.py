@@ -62,7 +62,7 @@ def test_the_key_tells_what_a_file_with_a_tree_holds(tmp_path: Path, name: str) 
     def keys(paths: str) -> list[str]:
         file.write_text(paths)
         suite = {
-            "name": "one", "target": "embedded", "systems": [{"system": "lookup"}],
+            "name": "one", "target": "embedded", "systems": [{"system": "clover2"}],
             "measuring": {"trees": [name.format(file), "chain:2"], "temperatures": [1.0]},
         }  # fmt: skip
         return [cell.key for cell in Plan(validated(Suite, suite, "suite"), PLACE).cells]

@@ -9,7 +9,7 @@ from clover.compare.plan import MethodKey
 from clover.compare.plots import make_plots
 from tests.compare.hand import trained
 
-SYSTEMS = ["recall", "clover2", "own", "eagle", "eagle3", "medusa", "hydra", "lookup", "another", "a third"]
+SYSTEMS = ["recall", "clover2", "own", "eagle", "eagle3", "medusa", "hydra", "another", "a third"]
 
 
 def looks(figure: Figure) -> list[tuple[str, str, str]]:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from clover.drafts import DraftModel, load_draft
-from clover.drafts.loading import SYSTEMS, trainable_system
+from clover.drafts.loading import SYSTEMS, find_system
 from clover.errors import UserError
 from clover.target import TargetModel, tensors_fingerprint
 from clover.tree import CLOVER2_TREE, TreeShape
@@ -153,14 +153,24 @@ def test_options_are_checked_by_name_and_type(name: str, target: TargetModel) ->
 
 
 def test_systems_by_name() -> None:
-    assert trainable_system("medusa") is SYSTEMS["medusa"]
+    assert find_system("medusa") is SYSTEMS["medusa"]
     with pytest.raises(UserError, match="no draft system 'clover3'; known are clover1, clover2"):
-        trainable_system("clover3")
-    with pytest.raises(UserError, match="lookup has no weights to train"):
-        trainable_system("lookup")
+        find_system("clover3")
+    with pytest.raises(UserError, match="system lookup was removed; use --tree lookup"):
+        find_system("lookup")
 
 
-@pytest.mark.parametrize("name", [name for name, system in SYSTEMS.items() if system.trainable])
+def test_a_draft_of_the_removed_system_is_refused_with_what_replaces_it(
+    target: TargetModel, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="the draft lookup was removed; use --tree lookup"):
+        load_draft("lookup", target)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "lookup", "max_ngram": 3}))
+    with pytest.raises(UserError, match="of the system lookup, which was removed; use --tree lookup"):
+        load_draft(tmp_path, target)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
 def test_a_target_whose_code_came_with_it_is_named(name: str) -> None:
     class OwnConfig(LlamaConfig):
         model_type = "own_kind"

@@ -26,7 +26,7 @@ from tests.drafts.checks import check_gradients, check_round_trip, make, texts
 from tests.engine.test_lossless import requests_of, run
 from tests.families import VOCAB
 
-TRAINED = tuple(name for name, system in SYSTEMS.items() if system.trainable)
+TRAINED = tuple(SYSTEMS)
 KNOWN = torch.tensor([0, 3, 4, 9, 11, 12, 17, 20, 21, 22, 30, 31, 33, 40, 41, 42, 48, 49])
 TREES = ("clover2", "budget:6:0.95", "eagle2:8:3:4", "chain:9:0.05", "drawn:chain:3")
 SETTINGS = (
@@ -217,11 +217,6 @@ def test_maps_and_sizes_that_do_not_agree_are_refused(tmp_path: Path) -> None:
         save_file(rest if d2t is None else {**rest, "d2t": d2t}, file, {"format": "pt"})
         with pytest.raises(UserError):
             load_draft(tmp_path, target)
-
-
-def test_lookup_has_no_vocabulary_of_its_own() -> None:
-    with pytest.raises(UserError, match="lookup: draft_vocab_size"):
-        make(SYSTEMS["lookup"], draft_vocab_size=20)
 
 
 @pytest.mark.parametrize("make_one", [make_drafter, make_policy])

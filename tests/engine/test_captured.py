@@ -78,7 +78,7 @@ def test_rows_that_finish_and_are_refilled(target: TargetModel) -> None:
     assert graphs() >= 6, "draft and target, for one row, for two and for four"
 
 
-@pytest.mark.parametrize("system", sorted(set(SYSTEMS) - {"clover2", "lookup"}))
+@pytest.mark.parametrize("system", sorted(set(SYSTEMS) - {"clover2"}))
 def test_every_system(target: TargetModel, system: str) -> None:
     engine = Engine(target, make_draft(system, target, num_heads=3), parse_tree(TREE), compile=BACKEND)
     requests = one_request(SETTINGS[1])
@@ -104,7 +104,7 @@ def test_a_draft_may_run_more_nodes_than_a_dynamic_tree_keeps(target: TargetMode
 
 @pytest.mark.parametrize(
     ("system", "tree"),
-    [("clover2", "chain:3:0.5"), ("clover2", "drawn:chain:2"), ("lookup", "")],
+    [("clover2", "chain:3:0.5"), ("clover2", "drawn:chain:2")],
 )
 def test_what_is_not_captured_runs_beside_the_compiled_target(
     target: TargetModel, system: str, tree: str

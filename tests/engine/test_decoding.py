@@ -28,7 +28,6 @@ CASES = [
     ("eagle", "eagle2:8:3"),
     ("eagle3", "drawn:chain:3"),
     ("hydra", "medusa"),
-    ("lookup", "clover2"),
     ("medusa", "budget:4"),
 ]
 NEW = 9
@@ -189,7 +188,7 @@ def test_prompts_that_have_ended_are_not_run_on(target: TargetModel, monkeypatch
         assert [one.tokens for one in found] == [run(Engine(target), [one])[0].tokens for one in requests]
 
 
-@pytest.mark.parametrize("system", ["clover2", "eagle3", "lookup", "recall"])
+@pytest.mark.parametrize("system", ["clover2", "eagle3", "recall"])
 def test_the_draft_runs_no_prompt_that_has_ended(
     target: TargetModel, system: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

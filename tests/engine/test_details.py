@@ -29,7 +29,7 @@ def events_of(engine: Engine, requests: list[Request]) -> list[list[StepEvent]]:
 
 @pytest.mark.parametrize(
     ("system", "tree"),
-    [(None, None), ("clover2", "clover2"), ("clover2", "drawn:chain:3"), ("lookup", "chain:4")],
+    [(None, None), ("clover2", "clover2"), ("clover2", "drawn:chain:3")],
 )
 def test_logprobs_are_those_of_the_model_before_any_processor(
     target: TargetModel, system: str | None, tree: str | None

@@ -58,7 +58,7 @@ def plain(target: TargetModel) -> list[tuple[int, ...]]:
     return tokens_of(run(Engine(target), requests_of(5, SETTINGS, NEW)))
 
 
-@pytest.mark.parametrize("system", sorted(set(SYSTEMS) - {"lookup"}))
+@pytest.mark.parametrize("system", sorted(SYSTEMS))
 def test_choices_refilled_rows_and_a_reduced_vocabulary(
     target: TargetModel, system: str, plain: list[tuple[int, ...]], int8_rows: list[int]
 ) -> None:
@@ -92,7 +92,7 @@ def test_drawn_trees_and_compiled_steps_have_exact_weights(target: TargetModel, 
     assert int8_rows
 
 
-@pytest.mark.parametrize("system", sorted(set(SYSTEMS) - {"lookup"}))
+@pytest.mark.parametrize("system", sorted(SYSTEMS))
 def test_a_draft_that_is_not_usable_is_left_out(target: TargetModel, system: str) -> None:
     requests, draft = requests_of(2, SETTINGS[:2], 6), make_draft(system, target)
     for weight in draft.parameters():

@@ -98,7 +98,7 @@ def test_what_is_kept_is_not_run_again(target: TargetModel, monkeypatch: pytest.
     assert cached == 0
 
 
-@pytest.mark.parametrize("system", ["clover2", "eagle", "lookup"])
+@pytest.mark.parametrize("system", ["clover2", "eagle"])
 def test_a_text_of_plain_steps_is_kept_whole(target: TargetModel, system: str) -> None:
     """The draft had no part in it, and knows it all the same."""
     draft, talk = engine_of(target, system, "chain:2").draft, text(1, 40)

@@ -54,7 +54,9 @@ def draft_name(draft: str | None, place: str) -> str:
 def drafts_of(target: TargetModel) -> dict[str, Path]:
     """The drafts of this package for a target that is not embedded, told by its weights; NoDraftError if none."""
     if not is_smollm2(target):
-        raise NoDraftError("a target was given but no draft; give its draft, or --draft lookup")
+        raise NoDraftError(
+            "a target was given but no draft; give its draft, or --tree lookup, which needs none"
+        )
     return SMOLLM2_DRAFTS
 
 

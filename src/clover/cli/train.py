@@ -206,9 +206,9 @@ def _draft_options(given: TrainOptions) -> dict[str, Any]:
 
 
 def _loss(given: TrainOptions, system: str) -> "LossConfig":
-    from clover.drafts.loading import trainable_system
+    from clover.drafts.loading import find_system
 
-    kind, name = trainable_system(system), given.loss or given.recipe
+    kind, name = find_system(system), given.loss or given.recipe
     losses = kind.losses()
     if name not in losses:
         raise UserError(f"--loss is {name!r}; for {system} it must be one of {', '.join(losses)}")

@@ -43,8 +43,6 @@ def vocabulary(
     name, whole = load_trained(draft, target, device, trust_remote_code)
     model = whole.target
     check_size(size, model.vocab_size)
-    if not whole.trainable:
-        raise UserError(f"{name} has no lm_head to read less of")
     parts = texts_of(model, data)
     with Progress() as progress:
         progress.say("reading the texts")

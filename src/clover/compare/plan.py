@@ -178,7 +178,7 @@ def _tree_content(tree: str) -> str:
 
 
 def _drafts(suite: Suite, system: System) -> list[Draft]:
-    """A system at every loss, number of steps, learning rate and seed; once if it is not trained."""
+    """A system at every loss, number of steps, learning rate and seed, or the drafts that are there."""
     kind, training = SYSTEMS[system.system], suite.training
     trees = suite.measuring.trees if system.trees is None else system.trees
     if system.drafts is not None:
@@ -187,8 +187,6 @@ def _drafts(suite: Suite, system: System) -> list[Draft]:
             for seed, place in enumerate(system.drafts)
             if draft_is_there(place)
         ]
-    if not kind.trainable:
-        return [Draft(MethodKey(system.label), system, trees, None)]
     rates = system.learning_rates or training.learning_rates
     combinations = product(training.steps, system.losses or training.losses, rates, training.seeds)
     return [
@@ -198,7 +196,7 @@ def _drafts(suite: Suite, system: System) -> list[Draft]:
 
 
 def _groups(drafts: Sequence[Draft]) -> list[tuple[Draft, ...]]:
-    """Drafts that decode: those of equal steps and seed, each group with those that need no training."""
+    """Drafts that decode: those of equal steps and seed, each group with those that were trained before."""
     groups: dict[tuple[int | None, int | None], list[Draft]] = {}
     for draft in drafts:
         if draft.trees:

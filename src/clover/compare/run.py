@@ -306,7 +306,7 @@ class Comparison:
         return Measurement(cell.task.name, size, cell.temperature, found)
 
     def _new(self, draft: Draft) -> DraftModel:
-        """A draft with its starting values, which the seed decides; or one that needs no training."""
+        """A draft with its starting values, which the seed decides."""
         torch.manual_seed(draft.method.seed or 0)
         try:
             return SYSTEMS[draft.system.system].from_target(self.target, **draft.system.options).eval()
@@ -314,9 +314,7 @@ class Comparison:
             raise UserError(f"system {draft.method.system!r}: {error}") from error
 
     def _ready(self, draft: Draft) -> DraftModel:
-        if draft.place is not None:
-            return load_usable(draft.place, self.target)
-        return self._new(draft) if draft.loss is None else load_usable(self._folder(draft), self.target)
+        return load_usable(draft.place or self._folder(draft), self.target)
 
     def _folder(self, draft: Draft) -> Path:
         return self.work / "drafts" / self.plan.weights(draft)

@@ -140,9 +140,9 @@ class Suite(_Table):
             _check_known(system.system, f"system of {system.label!r}", sorted(SYSTEMS))
             _check_known(system.against, f"against of {system.label!r}", (None, *names))
             kind = SYSTEMS[system.system]
-            for loss in (system.losses or self.training.losses) if kind.trainable else ():
+            for loss in system.losses or self.training.losses:
                 _check_known(loss, f"the loss of {system.label!r}", (*kind.losses(), *self.losses))
-        trains = any(SYSTEMS[one.system].trainable and not one.drafts for one in self.systems)
+        trains = any(not one.drafts for one in self.systems)
         if trains and self.target != EMBEDDED and not self.text.files:
             raise ValueError(
                 "[text] needs files (or the command --data): only the embedded target has openings"

@@ -12,7 +12,6 @@ from clover.drafts.loading import check_usable as check_usable
 from clover.drafts.loading import load_draft as load_draft
 from clover.drafts.loading import load_unbound as load_unbound
 from clover.drafts.loading import load_usable as load_usable
-from clover.drafts.lookup import LookupDraft as LookupDraft
 from clover.drafts.medusa import MedusaDraft as MedusaDraft
 from clover.drafts.recall import RecallDraft as RecallDraft
 from clover.drafts.session import DraftSession as DraftSession

@@ -53,7 +53,6 @@ class DraftModel(PreTrainedModel):
     )
     paper_loss: LossConfig | None = None  # that of the system's own paper, as far as it is known
     paper_recipe: PaperRecipe | None = None  # how the paper's authors train it, as far as it is known
-    trainable = True  # False for systems without weights
     few_depths_first = (
         False  # True where training does better with few depths at first (docs/development/log.md)
     )

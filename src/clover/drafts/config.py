@@ -132,7 +132,7 @@ class DraftConfig(PretrainedConfig):
         if (kind := described.get("model_type")) is not None and kind not in CONFIG_MAPPING:
             raise UserError(
                 f"no draft can be built like the target: its type, {kind}, is not one of transformers' own; "
-                "--draft lookup needs no training"
+                "--tree lookup needs no draft"
             )
         return AutoConfig.for_model(**described)
 

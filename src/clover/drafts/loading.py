@@ -16,7 +16,6 @@ from clover.drafts.config import check_options, check_target
 from clover.drafts.eagle import EagleDraft
 from clover.drafts.eagle3 import Eagle3Draft
 from clover.drafts.hydra import HydraDraft
-from clover.drafts.lookup import LookupDraft
 from clover.drafts.medusa import MedusaDraft
 from clover.drafts.recall import RecallDraft
 from clover.errors import UserError, one_line
@@ -30,18 +29,18 @@ SYSTEMS: dict[str, type[DraftModel]] = {
     "eagle": EagleDraft,
     "eagle3": Eagle3Draft,
     "hydra": HydraDraft,
-    "lookup": LookupDraft,
     "medusa": MedusaDraft,
     "recall": RecallDraft,
 }
+_LOOKUP, _INSTEAD = "lookup", "use --tree lookup (in Python tree='lookup'), which needs no draft"
 
 
 def load_draft(name_or_path: str | os.PathLike[str], target: TargetModel) -> DraftModel:
     """Load a draft in the target's dtype, on its device, and bind it to the target.
 
-    `name_or_path` is a directory, a name on the hub, or a system without weights, such as "lookup". A draft whose
-    weights are not all finite is loaded with a warning, and is not `usable`. UserError if no draft is there, its
-    files are damaged or incomplete, or it was trained for another target.
+    `name_or_path` is a directory or a name on the hub. A draft whose weights are not all finite is loaded with a
+    warning, and is not `usable`. UserError if no draft is there, its files are damaged or incomplete, or it was trained
+    for another target.
     """
     draft = _bound(os.fspath(name_or_path), target)
     if not draft.usable:
@@ -77,13 +76,12 @@ def system_of(name_or_path: str | os.PathLike[str]) -> str:
     return str(_checked(os.fspath(name_or_path))[0]["model_type"])
 
 
-def trainable_system(name: str) -> type[DraftModel]:
-    """The class of a draft system by its name; UserError if there is no such system, or it has nothing to train."""
-    known = ", ".join(sorted(name for name, system in SYSTEMS.items() if system.trainable))
+def find_system(name: str) -> type[DraftModel]:
+    """Return the class of a draft system by its name; UserError if there is no such system."""
+    if name == _LOOKUP:
+        raise UserError(f"the draft system lookup was removed; {_INSTEAD}")
     if name not in SYSTEMS:
-        raise UserError(f"there is no draft system {name!r}; known are {known}")
-    if not SYSTEMS[name].trainable:
-        raise UserError(f"{name} has no weights to train; use it as it is, or train one of {known}")
+        raise UserError(f"there is no draft system {name!r}; known are {', '.join(sorted(SYSTEMS))}")
     return SYSTEMS[name]
 
 
@@ -92,6 +90,8 @@ def _checked(name: str) -> tuple[Mapping[str, Any], type[DraftModel]]:
     folder, path = Path(name), Path(name) / "config.json"
     if folder.is_dir() and not path.is_file():
         raise UserError(f"no draft at {name}: it holds no config.json")
+    if name == _LOOKUP and not folder.is_dir():
+        raise UserError(f"the draft lookup was removed; {_INSTEAD}")
     if not folder.is_dir() and (name.startswith(("/", ".", "~")) or "/" not in name):
         raise UserError(f"no draft at {name}: no such directory; a name on the hub is OWNER/NAME")
     try:
@@ -99,6 +99,8 @@ def _checked(name: str) -> tuple[Mapping[str, Any], type[DraftModel]]:
     except (OSError, ValueError) as error:
         raise UserError(f"no draft at {name}: {one_line(error)}") from error
     kind = described.get("model_type")
+    if kind == _LOOKUP:
+        raise UserError(f"{name} is a draft of the system lookup, which was removed; {_INSTEAD}")
     if not isinstance(kind, str) or kind not in SYSTEMS:
         known = ", ".join(sorted(SYSTEMS))
         raise UserError(f"{name} is not a draft: its model_type is {str(kind)[:60]!r}, known are {known}")
@@ -107,8 +109,6 @@ def _checked(name: str) -> tuple[Mapping[str, Any], type[DraftModel]]:
 
 
 def _bound(name: str, target: TargetModel) -> DraftModel:
-    if name in SYSTEMS and not SYSTEMS[name].trainable and not Path(name).exists():
-        return SYSTEMS[name].from_target(target).eval()
     described, system = _checked(name)
     check_target(described.get("target_config") or {}, target)
     known = described.get("target_weights")
@@ -137,8 +137,6 @@ def _built(name: str, system: type[DraftModel], dtype: torch.dtype) -> DraftMode
     """The draft with the weights of its files, in one dtype."""
     config = cast(Any, system.config_class).from_pretrained(name)
     _ = config.tree_shape
-    if not system.trainable:
-        return system(config)
     loaded: Any = system.from_pretrained(
         name, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True
     )

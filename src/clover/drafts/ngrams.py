@@ -1,67 +1,9 @@
-"""Where the n-grams of a text led: an index for the draft system `lookup`, and a smaller one for prompt lookup."""
+"""Where the end of a text stood before, and what followed there: the index of prompt lookup."""
 
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-_TIE = 0.5  # logits fall by at most this for the sake of ties: less than log 2, the step between two n-gram lengths
 _MATCH = 3  # tokens that must stand in both places before prompt lookup proposes what followed
 _LONGEST_MATCH = 64  # further tokens in both places are not counted
-
-
-class NgramIndex:
-    """One text and where each of its n-grams, `shortest` to `longest` tokens, led; kept up to date token by token."""
-
-    def __init__(self, shortest: int, longest: int):
-        self.lengths = range(longest, shortest - 1, -1)
-        self.text: list[int] = []
-        # n-gram -> token after it -> where it stands, rising
-        self._places: dict[tuple[int, ...], dict[int, list[int]]] = {}
-
-    def append(self, token: int) -> None:
-        """Take in the next token of the text."""
-        for ngram in self._ends():
-            self._places.setdefault(ngram, {}).setdefault(token, []).append(len(self.text))
-        self.text.append(token)
-
-    def crop(self, length: int) -> None:
-        """Forget the text from `length` on."""
-        while len(self.text) > length:
-            token = self.text.pop()
-            for ngram in self._ends():
-                followers = self._places[ngram]
-                followers[token].pop()
-                if not followers[token]:
-                    del followers[token]
-                if not followers:
-                    del self._places[ngram]
-
-    def end(self) -> tuple[int, ...]:
-        """The last tokens of the text, as many as the longest n-gram has."""
-        return tuple(self.text[-self.lengths[0] :])
-
-    def log_shares(self, end: tuple[int, ...]) -> tuple[dict[int, float], float]:
-        """What followed the ends of `end`, best first.
-
-        Returns the logarithm of each such token's share, and of the mass that all others have together; relative, and
-        lowered a little from rank to rank, so that the more recent of two equal ones stands above the other.
-        """
-        shares: dict[int, float] = {}
-        mass = 0.0
-        for n in self.lengths:
-            followers = self._places.get(end[-n:], {}) if n <= len(end) else {}
-            new = [(len(at), at[-1], token) for token, at in followers.items() if token not in shares]
-            total = sum(count for count, _, _ in new)
-            for count, _, token in sorted(new, reverse=True):
-                shares[token] = mass + math.log(count / total)
-            mass = min(shares.values(), default=math.log(2)) - math.log(2)
-        step = _TIE / max(len(shares), 1)
-        return {token: share - step * rank for rank, (token, share) in enumerate(shares.items())}, mass
-
-    def _ends(self) -> Iterator[tuple[int, ...]]:
-        """The n-grams that the text ends with."""
-        for n in self.lengths:
-            if n <= len(self.text):
-                yield tuple(self.text[-n:])
 
 
 class RepeatingText:

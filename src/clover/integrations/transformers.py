@@ -192,7 +192,7 @@ def _contents(model: hf.PreTrainedModel) -> Iterator[Any]:
 
 def _bind(draft: DraftModel, target: TargetModel) -> None:
     """Bind a draft to the target; it may have served another one since the last call."""
-    if draft.trainable and (draft.device, draft.dtype) != (target.device, target.dtype):
+    if (draft.device, draft.dtype) != (target.device, target.dtype):
         raise UserError(
             f"the draft is {draft.dtype} on {draft.device}, the model {target.dtype} on {target.device}; "
             "move the draft with draft.to(...)"

@@ -41,7 +41,7 @@ class DemoOptions(options.ModelOptions):
     drafts: Annotated[
         tuple[str, ...],
         option(
-            "Draft trained for the target, or lookup; may be given several times. Left out: the package's.",
+            "Draft trained for the target; may be given several times. Left out: the package's.",
             metavar="NAME|DIR",
         ),
     ] = ()

@@ -17,7 +17,7 @@ from clover.data import FileTexts, SampleTexts
 from clover.data.features import FeatureStore, StoreConfig, has_begun, is_finished, write_features
 from clover.drafts import load_draft
 from clover.drafts.config import all_options, check_names, check_options
-from clover.drafts.loading import trainable_system
+from clover.drafts.loading import find_system
 from clover.errors import UserError
 from clover.files import checksum, locked_directory, output_directory, write_json
 from clover.measure.report.progress import Progress
@@ -71,7 +71,7 @@ class Training:
     @property
     def hidden_state(self) -> str:
         """The kind of hidden states that the draft reads; UserError if the draft cannot be made."""
-        kind: Any = trainable_system(self.system).config_class
+        kind: Any = find_system(self.system).config_class
         check_names(kind, self.draft)
         check_options(kind, self.draft, self.name)
         return str(all_options(kind, self.draft)["hidden_state"])
@@ -291,7 +291,7 @@ class _ChatRecipe:
 
     def _config(self, training: Training, tokens: int) -> TrainConfig:
         """How a draft is trained; a store that holds other states still has as many tokens."""
-        kind, options = trainable_system(training.system), self.options
+        kind, options = find_system(training.system), self.options
         settings, _ = named_recipe(training.recipe, training.system)
         config = TrainConfig(
             output=str(self.work / f"{training.name}.{options.tokens}"),

@@ -12,7 +12,7 @@ from rich.console import Console
 from clover.api import load
 from clover.data import Sample, Texts
 from clover.drafts import DraftModel, load_draft
-from clover.drafts.loading import trainable_system
+from clover.drafts.loading import find_system
 from clover.engine import Engine, Request
 from clover.files import raise_on_write_error, write_json
 from clover.measure.report.provenance import Provenance
@@ -105,7 +105,7 @@ def train_draft(
         max_minutes=minutes,
         lr=2e-3,  # by which the drafts of the package learnt
         dtype="bfloat16",
-        loss=trainable_system(system).default_loss,
+        loss=find_system(system).default_loss,
     )
     config, draft = prepare(config, target)
     result = finish_training(config, target, texts, draft, console)

@@ -103,11 +103,9 @@ def train(
         console: where progress is shown; standard error by default.
 
     Raises:
-        UserError: options, data, target and draft do not fit together, the draft has no weights, the output cannot be
+        UserError: options, data, target and draft do not fit together, the output cannot be
             written, an unfinished run is in the way or cannot be resumed, or the loss is not finite any more.
     """
-    if not draft.trainable:
-        raise UserError(f"{draft.config.model_type} has no weights to train; use it as it is")
     check_unfinished(config, resume, overwrite)
     check_output_directory(config.output, overwrite)
     with locked_directory(config.work_directory), Progress(console, _FIRST_LINE_SECONDS) as progress:

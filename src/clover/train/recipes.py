@@ -10,7 +10,7 @@ import torch
 from clover.assets import draft_place
 from clover.drafts import DraftModel, load_usable
 from clover.drafts.config import check_names, check_options
-from clover.drafts.loading import trainable_system
+from clover.drafts.loading import find_system
 from clover.drafts.vocabulary import check_size, default_size
 from clover.errors import UserError
 from clover.target import TargetModel
@@ -28,7 +28,7 @@ def named_recipe(name: str, system: str) -> tuple[dict[str, Any], dict[str, Any]
     """
     if name not in RECIPES:
         raise UserError(f"--recipe is {name!r}; it must be default or paper")
-    paper = trainable_system(system).paper_recipe
+    paper = find_system(system).paper_recipe
     if name == DEFAULT:
         return {}, {}
     if paper is None:
@@ -60,7 +60,7 @@ def prepare(config: TrainConfig, target: TargetModel) -> tuple[TrainConfig, Draf
     torch.manual_seed(config.seed)
     if config.start_from is not None:
         return config, _trained(config, config.start_from, target)
-    return config, trainable_system(config.system).from_target(target, **config.draft)
+    return config, find_system(config.system).from_target(target, **config.draft)
 
 
 def _trained(config: TrainConfig, name: str, target: TargetModel) -> DraftModel:

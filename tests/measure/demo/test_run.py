@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from clover import assets
+from clover.drafts.hydra import HydraDraft
 from clover.measure.demo import run
 from clover.measure.demo.rounds import Round, TextDifference, decode_round
 from clover.measure.demo.run import run_demo
@@ -37,8 +38,9 @@ def arguments(options: DemoOptions, *more: object) -> list[object]:
 def test_the_command_shows_and_writes_everything(
     options: DemoOptions, run_clover: Callable, tmp_path: Path
 ) -> None:
-    found = tmp_path / "demo.json"
-    done = run_clover(*arguments(options, "--max-new-tokens", 8, "--json", found, "--draft", "lookup"))
+    found, hydra = tmp_path / "demo.json", tmp_path / "hydra"
+    HydraDraft.from_target(TargetModel.load(options.target or "")).save_pretrained(hydra)
+    done = run_clover(*arguments(options, "--max-new-tokens", 8, "--json", found, "--draft", hydra))
     assert done.code == 0
     assert done.err.count("prompt 3, ") == 2
     assert [line for line in done.out.splitlines() if line.startswith("wrote ")] == [
@@ -48,7 +50,7 @@ def test_the_command_shows_and_writes_everything(
     report = json.loads(found.read_text())
     assert (report["provenance"]["device"], report["provenance"]["dtype"]) == ("cpu", "float32")
     assert (report["target"], report["prompts"], report["differences"]) == (options.target, 3, [])
-    names = ("plain", "transformers", "recall", "lookup")
+    names = ("plain", "transformers", "recall", "hydra")
     rows = [(one["method"], one["temperature"], one["identical"]) for one in report["methods"]]
     sampled = [(name, 0.8, None if name == "transformers" else True) for name in names]
     assert rows == [*((name, 0.0, True) for name in names), *sampled]

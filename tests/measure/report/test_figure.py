@@ -89,7 +89,6 @@ def test_systems_differ_in_colour() -> None:
         "eagle",
         "eagle3",
         "hydra",
-        "lookup",
     )
     assert len({system_colour(name) for name in names}) == len(names)
     assert system_colour("mine", 0) != system_colour("mine", 1)

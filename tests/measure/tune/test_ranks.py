@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from clover.drafts import RecallDraft
-from clover.drafts.lookup import LookupDraft
 from clover.drafts.medusa import MedusaDraft
 from clover.engine import Engine, Request
 from clover.measure.tune.ranks import WIDTH, rank_texts
@@ -95,5 +94,5 @@ def test_a_draft_of_a_part_of_the_vocabulary_ranks_in_the_targets_numbering(targ
 
 def test_no_texts() -> None:
     target = TargetModel(tiny_model("llama"))
-    paths = rank_texts(target, LookupDraft.from_target(target), [], [])
+    paths = rank_texts(target, RecallDraft.from_target(target), [], [])
     assert paths == []

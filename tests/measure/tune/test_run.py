@@ -113,7 +113,7 @@ def test_another_dtype_is_another_entry(options: TuneOptions) -> None:
     [
         ({"max_new_tokens": 127}, "no prompt leaves room for 127 new tokens"),
         ({"draft": None}, "give its draft"),
-        ({"draft": "lookup", "output": None}, "give --output FILE"),
+        ({"draft": "smollm2/none", "output": None}, "give --output FILE"),
         ({"json": Path()}, "is a directory"),
     ],
 )

@@ -9,7 +9,7 @@ import torch
 from clover import assets
 from clover.drafting import own_tree
 from clover.drafts import DraftModel, load_usable
-from clover.drafts.loading import trainable_system
+from clover.drafts.loading import find_system
 from clover.drafts.vocabulary import default_size
 from clover.engine import Request
 from clover.errors import UserError
@@ -53,7 +53,7 @@ def run_cost(options: CostOptions) -> None:
 def _check(options: CostOptions) -> list[TreeShape]:
     """The trees that were named; raises a UserError, before any time is spent, for what does not go together."""
     if not options.draft:
-        trainable_system(options.system or _SYSTEM)
+        find_system(options.system or _SYSTEM)
     elif options.system is not None:
         raise UserError(f"{options.draft} has its system; --system is for a draft yet to be made")
     elif options.draft_vocabulary is not None:
@@ -79,7 +79,7 @@ def _draft(options: CostOptions, target: TargetModel) -> DraftModel:
     if options.draft is not None:
         return load_usable(assets.draft_place(options.draft), target)
     torch.manual_seed(options.seed)
-    draft: Any = trainable_system(options.system or _SYSTEM).from_target(target)
+    draft: Any = find_system(options.system or _SYSTEM).from_target(target)
     size = options.draft_vocabulary or default_size(target.vocab_size)
     if size is not None:
         if size > target.vocab_size:

@@ -12,7 +12,6 @@ SYSTEMS = {  # their names and colours: of the palette of Okabe and Ito, which c
     "eagle": ("EAGLE-1", "#e69f00"),
     "eagle3": ("EAGLE-3", "#cc79a7"),
     "hydra": ("Hydra", "#7a5c3e"),
-    "lookup": ("n-gram lookup", "#3e4c59"),
 }
 
 
