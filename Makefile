@@ -49,7 +49,7 @@ format: .venv/.installed-dev
 
 clean:
 	rm -rf .venv .venv-vllm build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src experiments tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

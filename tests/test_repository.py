@@ -13,7 +13,8 @@ import clover
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
-PYTHON_FILES = SOURCES + sorted((ROOT / "tests").rglob("*.py"))
+EXPERIMENTS = sorted((ROOT / "experiments").rglob("*.py"))
+PYTHON_FILES = SOURCES + EXPERIMENTS + sorted((ROOT / "tests").rglob("*.py"))
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 50
 TEXT_ENDINGS = {".py", ".md", ".toml", ".txt", ".yaml", ".yml", ".json", ".cfg", ""}
 
@@ -55,7 +56,7 @@ def test_files_and_functions_fit_the_eye(path: Path) -> None:
     assert not long
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
+@pytest.mark.parametrize("path", SOURCES + EXPERIMENTS, ids=name)
 def test_public_arguments_are_annotated(path: Path) -> None:
     bare = [
         f"{function.name}({argument.arg})"
@@ -67,7 +68,7 @@ def test_public_arguments_are_annotated(path: Path) -> None:
     assert not bare
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
+@pytest.mark.parametrize("path", SOURCES + EXPERIMENTS, ids=name)
 def test_nothing_unpickles(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert not re.search(r"\btorch\.(load|save)\(|weights_only|allow_pickle=True", text)
@@ -78,7 +79,7 @@ def test_nothing_unpickles(path: Path) -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=name)
 def test_model_internals_stay_in_their_place(path: Path) -> None:
-    inside = re.match(r"src/clover/(target|cpu|drafts|integrations|recipe)/|src/clover/cache\.py", name(path))
+    inside = re.match(r"src/clover/(target|cpu|drafts|integrations)/|src/clover/cache\.py", name(path))
     internal = [
         i
         for i in imports(ast.walk(syntax(path)))

@@ -1,4 +1,4 @@
-"""Stages `text`, `drafts` and `compare`: the suites of `clover compare` on the trained target, cut into three."""
+"""Stages `text`, `drafts` and `compare`: suites of `experiments.compare` on the trained target, cut into three."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from clover.compare.results import Measurement, read_records
-from clover.compare.run import Comparison, run_compare
-from clover.compare.suite import read_suite
 from clover.errors import UserError
 from clover.measure.evaluate.acceptance import tau_pairs
-from clover.measure.options import CompareOptions
 from clover.measure.report.statistics import ratio
+from experiments.compare.options import CompareOptions
+from experiments.compare.results import Measurement, read_records
+from experiments.compare.run import Comparison, run_compare
+from experiments.compare.suite import read_suite
 from lab.workplace import Workplace
 
 _SUITE = """

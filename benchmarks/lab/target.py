@@ -1,4 +1,4 @@
-"""Stage `target`: tokenizer, corpus and a Llama trained on it, by the functions of `clover recipe`."""
+"""Stage `target`: tokenizer, corpus and a Llama trained on it, by the functions of `experiments.recipes`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.generation.configuration_utils import GenerationConfig
 
 from clover.files import output_directory, write_json, write_text
-from clover.recipe.corpus import Corpus, prompts_from, read_corpus
-from clover.recipe.pretrain import PretrainProgress, mean_loss, pretrain
-from clover.recipe.tokens import token_stream, train_tokenizer
+from experiments.recipes.corpus import Corpus, prompts_from, read_corpus
+from experiments.recipes.pretrain import PretrainProgress, mean_loss, pretrain
+from experiments.recipes.tokens import token_stream, train_tokenizer
 from lab.sizes import Shape
 from lab.workplace import OutOfTime, Workplace
 

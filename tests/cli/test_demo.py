@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 
 from clover.measure.options import DemoOptions
-from clover.recipe.options import RecipeOptions
 
 
 def test_demo_passes_its_options(run_clover: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,16 +27,3 @@ def test_demo_passes_its_options(run_clover: Callable, monkeypatch: pytest.Monke
 def test_demo_that_finds_a_defect_fails(run_clover: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clover.measure.demo.run.run_demo", lambda _: (None, True))
     assert run_clover("demo").code == 1
-
-
-def test_recipe_passes_its_options(run_clover: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[RecipeOptions] = []
-    monkeypatch.setattr("clover.recipe.run.run_recipe", seen.append)
-    assert run_clover("recipe", "embedded", "--output", "out").code == 0
-    more = ["--minutes", "3", "--work", "w", "--overwrite"]
-    assert run_clover("recipe", "embedded", "--output", "out", *more).code == 0
-    assert seen == [
-        RecipeOptions(Path("out")),
-        RecipeOptions(Path("out"), Path("w"), minutes=3, overwrite=True),
-    ]
-    assert [one.folder for one in seen] == [Path("out.work"), Path("w")]

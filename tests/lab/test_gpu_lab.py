@@ -24,7 +24,7 @@ from lab.workplace import OutOfTime, Workplace, interrupted_in_time
 
 from clover.engine import engine as captured
 from clover.errors import UserError
-from clover.recipe.corpus import Corpus, Document
+from experiments.recipes.corpus import Corpus, Document
 
 pytestmark = pytest.mark.long
 

@@ -1,6 +1,7 @@
 """What is in the package: a small target with a draft of each of Clover's systems, and drafts for a real chat model.
 
-The embedded default was made by `clover recipe embedded`; how the drafts for SmolLM2 were made, their cards say.
+The embedded default was made by `python -m experiments.recipes embedded` in a clone; how the drafts for SmolLM2
+were made, their cards say.
 """
 
 from __future__ import annotations

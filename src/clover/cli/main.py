@@ -18,7 +18,6 @@ from clover.cli import (
     features,
     generate,
     measure,
-    recipe,
     serve,
     train,
     vocabulary,
@@ -44,11 +43,10 @@ _FEW_CORES = 4
 _COMMANDS = (
     *(generate.generate, chat.chat, serve.serve, audit.audit, export.export, train.train),
     *(features.features, vocabulary.vocabulary, copies.copies, measure.demo, measure.evaluate, measure.tune),
-    *(measure.compare, measure.cost, measure.bench),
+    *(measure.cost, measure.bench),
 )
 for _command in _COMMANDS:
     app.command()(_command)
-app.add_typer(recipe.app, name="recipe")
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""The commands that measure: ``clover bench``, ``demo``, ``evaluate``, ``tune``, ``compare`` and ``cost``."""
+"""The commands that measure: ``clover bench``, ``demo``, ``evaluate``, ``tune`` and ``cost``."""
 
 from dataclasses import replace
 
@@ -7,7 +7,6 @@ import typer
 from clover.errors import UserError
 from clover.measure.options import (
     BenchOptions,
-    CompareOptions,
     CostOptions,
     DemoOptions,
     EvaluateOptions,
@@ -59,17 +58,6 @@ def tune(options: TuneOptions) -> None:
     from clover.measure.tune.vllm import run_tune_vllm
 
     (run_tune if options.for_ == "clover" else run_tune_vllm)(options)
-
-
-@takes_options
-def compare(options: CompareOptions) -> None:
-    """Compare draft systems, each trained for equal steps: tables, plots and one HTML page.
-
-    What was interrupted goes on with the same command; nothing that is finished is run again.
-    """
-    from clover.compare.run import run_compare
-
-    run_compare(options)
 
 
 @takes_options

@@ -8,7 +8,10 @@ from clover.errors import UserError
 
 # By the words of the command line: "compare", "recipe smollm2", "--plain" (of any command), "audit --server" (of one).
 # The line goes after "clover: error: ".
-REMOVED: dict[str, str] = {}
+REMOVED: dict[str, str] = {
+    "compare": "clover compare is gone; run python -m experiments.compare in a clone of the repository",
+    "recipe": "clover recipe is gone; use clover train --regenerate, or in a clone python -m experiments.recipes",
+}
 
 
 def replacement(command: str, option: str = "") -> str | None:

@@ -1,0 +1,397 @@
+"""Run a suite: trainings, then measurements, then the report.
+
+The output directory gets `results.jsonl` and the report; the work directory keeps the text and the drafts. What
+has a line in `results.jsonl` is not run again; what was interrupted is repeated, a training from its checkpoint on.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from clover import assets
+from clover.data import Batch, Sample
+from clover.drafts import DraftModel, load_usable
+from clover.drafts.loading import SYSTEMS
+from clover.engine import Engine, Request
+from clover.errors import UserError, is_out_of_memory
+from clover.files import (
+    append_lines,
+    append_to_name,
+    check_output_file,
+    locked_directory,
+    locked_file,
+    raise_on_write_error,
+    write_text,
+)
+from clover.measure.bench.methods import of_engine
+from clover.measure.bench.metrics import Measured
+from clover.measure.evaluate.accuracy import as_sample, measure_heads, text_batches
+from clover.measure.interleaved import decode, interleave, make_batches
+from clover.measure.report.figure import save_picture
+from clover.measure.report.output import Report
+from clover.measure.report.progress import Progress
+from clover.measure.report.provenance import Provenance
+from clover.measure.report.words import duration
+from clover.sampling import SamplingParams
+from clover.target import TargetModel, weights_fingerprint
+from clover.train import TrainConfig
+from clover.train.record import RECORD_FILE, RecordedResult, read_record
+from clover.tree import parse_tree
+from experiments.command import command_line
+from experiments.compare.findings import Findings
+from experiments.compare.options import CompareOptions
+from experiments.compare.plan import Cell, Draft, MethodKey, Plan, draft_is_there
+from experiments.compare.plots import NAMES, make_plots
+from experiments.compare.publish import check_publication, publish_results
+from experiments.compare.results import (
+    Decoded,
+    Measurement,
+    Record,
+    Trained,
+    as_planned,
+    read_records,
+)
+from experiments.compare.suite import EMBEDDED, Suite, read_suite
+from experiments.compare.tables import make_tables
+from experiments.compare.text import task_prompts, training_text
+from experiments.recipes.drafts import finish_training
+
+_WRITTEN_TOGETHER = 32  # texts that the heads are measured on
+
+
+def run_compare(options: CompareOptions, console: Console | None = None) -> None:
+    """Run what has no result yet, and write the report.
+
+    UserError if the suite, a model or a file cannot be used, before the first cell where possible; if a cell fails,
+    after the others. After Ctrl-C the report of what is there has been written.
+    """
+    console = console or Console(stderr=True)
+    results, problem, plan = options.folder / "results.jsonl", None, None
+    suite = None if options.report_only else read_suite(options)
+    if suite is None and not results.exists():
+        raise UserError(f"there are no results in {options.folder}; run the suite first")
+    _check_outputs(options)
+    try:
+        if suite is not None:
+            with locked_directory(_work_folder(options)), locked_file(results):
+                comparison = Comparison(options, suite, console)
+                plan = comparison.plan
+                problem = comparison.run()
+    except KeyboardInterrupt:
+        console.print("interrupted; the same command goes on from here", highlight=False)
+        if found := _records(results, plan):
+            write_report(found, options.folder)
+        raise
+    records = _records(results, plan)
+    if problem is not None and not records:
+        raise UserError(problem)
+    page = write_report(records, options.folder)
+    if options.publish is not None:
+        publish_results(Path(options.suite_file).stem, records, options.publish)
+    console.print(f"wrote {page}", markup=False, highlight=False, soft_wrap=True)
+    if problem is not None:
+        raise UserError(problem)
+
+
+def write_report(records: Sequence[Record], folder: Path) -> Path:
+    """Write `report.html` and `plots/` into `folder`; returns the HTML page."""
+    findings = Findings(records)
+    pictures = make_plots(findings)
+    plots = folder / "plots"
+    with raise_on_write_error(plots):
+        plots.mkdir(exist_ok=True)
+        for name in NAMES:
+            (plots / f"{name}.png").unlink(missing_ok=True)  # of an earlier report
+    for name, picture in pictures.items():
+        save_picture(picture.draw, plots / f"{name}.png")
+    last = records[-1]
+    took = duration(sum(record.seconds for record in records))
+    facts = [
+        ("target", last.config["place"]["target"]),
+        ("where", f"{last.origin.machine}, {last.origin.dtype}"),
+        ("results", f"{len(records)} in {took}, the last on {last.origin.date}"),
+        *([("what", last.note)] if last.note else []),
+    ]
+    report = Report(last.title, None, facts, make_tables(findings), list(pictures.values()))
+    write_text(folder / "report.html", report.html())
+    return folder / "report.html"
+
+
+def _records(results: Path, plan: Plan | None) -> list[Record]:
+    """All results, if any; without a plan as they are in the file."""
+    records = read_records(results) if results.exists() else []
+    return records if plan is None else as_planned(records, plan)
+
+
+def _check_outputs(options: CompareOptions) -> None:
+    """Raise a UserError, before any time is spent, for what could not be written at the end."""
+    for name in ("results.jsonl", "report.html", f"plots/{NAMES[0]}.png"):
+        check_output_file(options.folder / name)
+    if options.publish is not None:
+        if options.report_only and options.suite is None:
+            raise UserError(
+                f"name the suite of the results in {options.folder}; they are published by its name"
+            )
+        check_publication(Path(options.suite_file).stem, options.publish)
+
+
+def _work_folder(options: CompareOptions) -> Path:
+    return options.work or append_to_name(options.folder, ".work")
+
+
+def _nameless(options: CompareOptions) -> CompareOptions:
+    """The options with files and directories of this machine by their last names, as others repeat the command."""
+    names = ("drafts", "prompts", "output", "work", "publish")
+    given = {name: place for name in names if (place := getattr(options, name)) is not None}
+    tasks = [task.partition("=") for task in options.tasks]
+    return replace(
+        options,
+        suite=Path(options.suite_file).name,
+        data=tuple(Path(file).name for file in options.data),
+        tasks=tuple(f"{name}={Path(where).name}" for name, _, where in tasks),
+        **{name: Path(place.name) for name, place in given.items()},
+    )
+
+
+class Comparison:
+    """A suite with its target, where its files are, and what of it is done."""
+
+    def __init__(self, options: CompareOptions, suite: Suite, console: Console):
+        self.progress, self.suite = Progress(console), suite
+        self._tell_missing_drafts()
+        self.command = command_line("compare", _nameless(options), files="suite")
+        self.results = options.folder / "results.jsonl"
+        self.work = _work_folder(options)
+        self.done = read_records(self.results, mend=True) if self.results.exists() else []
+        name = str(assets.TARGET) if suite.target == EMBEDDED else suite.target
+        self.target = TargetModel.load(name, **options.loading)
+        self.target.require_tokenizer()
+        place = {"target": suite.target, "device": self.target.device.type, "dtype": self.target.dtype_name}
+        self.plan = Plan(suite, place | {"weights": weights_fingerprint(self.target)})
+
+    def _tell_missing_drafts(self) -> None:
+        places = [place for one in self.suite.systems for place in one.drafts or ()]
+        missing = [place for place in places if not draft_is_there(place)]
+        if missing:
+            self.progress.log(f"left out, not there: {', '.join(missing)}")
+        if places and missing == places:
+            raise UserError("none of the drafts that the suite names is there; give --drafts DIR")
+
+    def run(self) -> str | None:
+        """Run the cells that have no result yet, each with one line of results at its end.
+
+        Returns what went wrong, if anything; a cell that decodes with a draft whose training failed is left out.
+        """
+        cells, keys = self.plan.cells, {record.key for record in self.done}
+        waiting = [cell for cell in cells if cell.key not in keys]
+        there = len(cells) - len(waiting)
+        self._tell_done(there)
+        if waiting:
+            self._check()
+        failed, finished = dict[MethodKey | str, str](), 0  # by the draft that is missing, or by the cell
+        with self.progress as progress:
+            progress.begin(len(cells), there)
+            for number, cell in enumerate(waiting, there + 1):
+                if any(draft.method in failed for draft in cell.drafts):
+                    progress.log(f"left out, because a draft is missing: {cell.label}")
+                elif (problem := self._finish(cell, number)) is not None:
+                    failed[cell.key if cell.task else cell.drafts[0].method] = problem
+                    progress.log(problem)
+                else:
+                    finished += 1
+        if not failed:
+            return None
+        first, missing = next(iter(failed.values())), len(waiting) - finished
+        return f"no result of {missing} of {len(cells)} cells; the first: {first}"
+
+    def _tell_done(self, there: int) -> None:
+        cells = self.plan.cells
+        done = f", {there} of them done" if there else ""
+        self.progress.log(f"{self.suite.name}: {len(cells)} cells{done}")
+        if foreign := {record.key for record in self.done} - {cell.key for cell in cells}:
+            self.progress.log(
+                f"{self.results} also holds {len(foreign)} results that the suite does not ask for any more; the "
+                "report shows them, too"
+            )
+
+    def _finish(self, cell: Cell, number: int) -> str | None:
+        """Run a cell and keep its result; returns what went wrong, if anything."""
+        started, progress = time.monotonic(), self.progress
+        try:
+            result = self._train(cell) if cell.task is None else self._measure(cell)
+        except Exception as error:
+            if is_out_of_memory(error):  # a smaller batch may fit
+                return f"{cell.label}: out of memory"
+            if isinstance(error, UserError):
+                return str(error)
+            raise
+        self._keep(cell, result, seconds := time.monotonic() - started)
+        progress.reach(number)
+        if not progress.console.is_terminal:
+            progress.log(f"{number}/{len(self.plan.cells)} {cell.label}: {duration(seconds)}")
+        return None
+
+    def _keep(self, cell: Cell, result: Trained | Measurement, seconds: float) -> None:
+        title, note = self.suite.title or self.suite.name, self.suite.note
+        origin = Provenance.here(self.command, self.target.device, self.target.dtype)
+        known = (cell.key, cell.label, round(seconds, 3), cell.config)
+        append_lines(self.results, [Record(*known, result, title, note, origin)])
+
+    def _check(self) -> None:
+        """Build every system with each of its trees, and read every task, before the first hour is spent."""
+        for draft in {draft.system.label: draft for draft in self.plan.drafts}.values():
+            make_engines(self.target, [(draft, self._new(draft) if draft.loss else self._ready(draft))])
+        if self.suite.measuring.accuracy:
+            for draft in self.plan.drafts:
+                if draft.place is not None:
+                    _recorded(draft)
+        largest = max(self.suite.measuring.batch_sizes)
+        for task in self.suite.tasks:
+            task_prompts(self.target, task, largest, largest)
+
+    def _train(self, cell: Cell) -> Trained:
+        (draft,) = cell.drafts
+        self.progress.log(cell.label)
+        recorded = None
+        if draft.place is None:
+            texts = self.training_text
+            with self.progress.paused():  # a training has a bar of its own
+                config, fresh, console = self._config(draft), self._new(draft), self.progress.console
+                try:
+                    result = finish_training(config, self.target, texts, fresh, console)
+                except UserError as error:
+                    raise UserError(f"{draft.method.words}: {error}") from error
+        else:
+            result, recorded = _recorded(draft)
+        model = self._ready(draft)
+        share = self.progress.part(1, f"accuracy of {draft.method.words}")
+        wanted = self.suite.measuring.accuracy
+        heads = measure_heads(self.target, model, self._written, share) if wanted else None
+        parameters, against = model.num_parameters(), draft.system.against
+        known = (draft.method, parameters, result.tokens, result.seconds, result.loss, heads, against)
+        return Trained(*known, recorded)
+
+    def _config(self, draft: Draft) -> TrainConfig:
+        suite, method = self.suite, draft.method
+        assert draft.loss is not None and method.learning_rate is not None
+        return TrainConfig(
+            output=str(self._folder(draft)),
+            target=suite.target,
+            system=draft.system.system,
+            draft=draft.system.options,
+            max_length=suite.text.max_length,
+            batch_tokens=suite.training.batch_tokens,
+            max_steps=method.steps,
+            lr=method.learning_rate,
+            dtype=suite.training.dtype,
+            seed=method.seed or 0,
+            save_every_minutes=2.0,
+            loss=draft.loss,
+        )
+
+    def _measure(self, cell: Cell) -> Measurement:
+        assert cell.task is not None
+        options, size = self.suite.measuring, cell.batch_size
+        share = self.progress.part(1, cell.label)
+        prompts = task_prompts(self.target, cell.task, max(size, options.prompts // size * size))
+        whole, context = prompts[: len(prompts) // size * size], self.target.longest_run
+        batches = make_batches(whole, size, cell.temperature, options.max_new_tokens, context)
+        engines = make_engines(self.target, [(draft, self._ready(draft)) for draft in cell.drafts])
+        found = measure(engines, batches, options.rounds, share)
+        return Measurement(cell.task.name, size, cell.temperature, found)
+
+    def _new(self, draft: Draft) -> DraftModel:
+        """A draft with its starting values, which the seed decides."""
+        torch.manual_seed(draft.method.seed or 0)
+        try:
+            return SYSTEMS[draft.system.system].from_target(self.target, **draft.system.options).eval()
+        except UserError as error:
+            raise UserError(f"system {draft.method.system!r}: {error}") from error
+
+    def _ready(self, draft: Draft) -> DraftModel:
+        return load_usable(draft.place or self._folder(draft), self.target)
+
+    def _folder(self, draft: Draft) -> Path:
+        return self.work / "drafts" / self.plan.weights(draft)
+
+    @cached_property
+    def training_text(self) -> list[Sample]:
+        """What the drafts learn from; the target writes it, unless it did."""
+
+        def tell(texts: int, _: int) -> None:
+            self.progress.say(f"training text, {texts} of {self.suite.text.texts}")
+
+        return training_text(self.target, self.suite.text, self.work / f"text.{self.plan.text}.jsonl", tell)
+
+    @cached_property
+    def _written(self) -> list[Batch]:
+        """What the target writes after the prompts of all tasks, greedily and sampled in turn."""
+        options = self.suite.measuring
+        prompts = [p for task in self.suite.tasks for p in task_prompts(self.target, task, options.prompts)]
+        requests = []
+        for i, prompt in enumerate(prompts):
+            room = min(options.max_new_tokens, self.target.longest_run - len(prompt))
+            requests.append(Request(prompt, room, SamplingParams(temperature=float(i % 2), seed=i)))
+        texts = decode(Engine(self.target), requests, max_sequences=_WRITTEN_TOGETHER).texts
+        return text_batches(self.target, list(map(as_sample, prompts, texts)))
+
+
+def _recorded(draft: Draft) -> tuple[RecordedResult, MethodKey]:
+    """The training of a draft that was trained before, and how it went about; a loss of its own has no name."""
+    assert draft.place is not None
+    if not Path(draft.place, RECORD_FILE).is_file():
+        raise UserError(
+            f"{draft.place} has no {RECORD_FILE}, from which the table of trainings is made; "
+            "set accuracy = false in the suite"
+        )
+    record, losses = read_record(draft.place), SYSTEMS[draft.system.system].losses()
+    loss = next((name for name, one in losses.items() if asdict(one) == record.config.loss), None)
+    how = replace(draft.method, loss=loss, steps=record.result.steps, learning_rate=record.config.lr)
+    return record.result, how
+
+
+def make_engines(target: TargetModel, drafts: Sequence[tuple[Draft, DraftModel]]) -> dict[MethodKey, Engine]:
+    """Plain decoding, and every draft with each of its trees.
+
+    UserError if a tree is unknown, or deeper than the draft goes; names the system.
+    """
+    engines = {MethodKey(): Engine(target)}
+    for draft, model in drafts:
+        for method in draft.methods:
+            try:
+                engines[method] = Engine(target, model, parse_tree(str(method.tree)))
+            except UserError as error:
+                raise UserError(f"system {method.system!r}: {error}") from error
+    return engines
+
+
+def measure(
+    engines: Mapping[MethodKey, Engine],
+    batches: Sequence[Sequence[Request]],
+    rounds: int,
+    progress: Callable[[float], None],
+) -> tuple[Decoded, ...]:
+    """Decode all batches, of equal temperature, with every method, plain decoding first, `rounds` times.
+
+    `progress` is called with the share that is done, 0 … 1.
+    """
+    ways = {method: of_engine(method.system, engine, method.tree) for method, engine in engines.items()}
+    runs = interleave({method: way.decode for method, way in ways.items()}, batches, rounds, progress)
+    found = {method: Measured.of(way, runs[method], batches[0]) for method, way in ways.items()}
+    return tuple(
+        Decoded(
+            method=method,
+            nodes=engines[method].policy.max_nodes - 1,
+            batches=tuple(one.batches),
+            acceptances=tuple(acceptance for run in one.rounds[0] for acceptance in run.acceptances),
+            step_milliseconds={name: 1e3 * value for name, value in (one.steps or {}).items()},
+            identical=one.identical_texts(found[MethodKey()]),
+            exact=one.method.comparable(batches[0][0].params.temperature),
+        )
+        for method, one in found.items()
+    )

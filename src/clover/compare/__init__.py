@@ -1,1 +1,0 @@
-"""`clover compare`: draft systems side by side, trained and measured alike, from a suite to a report."""
