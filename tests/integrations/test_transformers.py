@@ -233,9 +233,9 @@ def test_criteria_stop_where_they_do_in_generate(llama, general, eos, options):
     plain, ours = Columns(), Columns()
     expected = llama.generate(**batch(), **options, streamer=plain)
     assert expected.shape[1] < 37
-    fast = clover.speculative(general.draft, tree=general.wanted, tokenizer=tokenizer())
+    fast = clover.speculative(general.draft, tree=general.wanted, tokenizer=tokenizer(), streamer=ours)
     options.pop("tokenizer", None)
-    assert llama.generate(**batch(), **options, streamer=ours, custom_generate=fast).equal(expected)
+    assert llama.generate(**batch(), **options, custom_generate=fast).equal(expected)
     assert ours.put_values == plain.put_values and ours.ended
 
 
@@ -253,14 +253,16 @@ def test_streamer_gets_what_generate_gives_it(llama, fast, prompts):
     eos = llama.generate(**batch(PROMPTS), max_new_tokens=9)[0, -1].item()
     plain, ours = Columns(), Columns()
     llama.generate(**batch(prompts), max_new_tokens=20, eos_token_id=eos, streamer=plain)
-    llama.generate(**batch(prompts), max_new_tokens=20, eos_token_id=eos, streamer=ours, custom_generate=fast)
+    fast = clover.speculative(fast.draft, tree="chain:3", streamer=ours)
+    llama.generate(**batch(prompts), max_new_tokens=20, eos_token_id=eos, custom_generate=fast)
     assert ours.put_values == plain.put_values
     assert ours.ended
 
 
 def test_text_streamer_ends(llama, fast):
     streamer = TextIteratorStreamer(tokenizer(), skip_prompt=True, timeout=5)
-    llama.generate(**batch(PROMPTS[:1]), max_new_tokens=5, streamer=streamer, custom_generate=fast)
+    fast = clover.speculative(fast.draft, tree="chain:3", streamer=streamer)
+    llama.generate(**batch(PROMPTS[:1]), max_new_tokens=5, custom_generate=fast)
     assert "".join(streamer).split()
 
 

@@ -46,7 +46,6 @@ def fast(llama):
         ({"output_hidden_states": True}, "output_hidden_states"),
         ({"use_cache": False}, "use_cache"),
         ({"cache_implementation": "static"}, "cache_implementation"),
-        ({"synced_gpus": True}, "synced_gpus"),
         ({"position_ids": torch.arange(7).expand(4, 7)}, "position_ids"),
         ({"max_new_tokens": 300}, "lower max_new_tokens or max_length by 51"),
         ({"attention_mask": torch.tensor([[1, 1, 1, 1, 1, 1, 0]] * 4)}, "padding_side='left'"),
@@ -65,7 +64,6 @@ def test_other_inputs_and_models_are_refused(llama, fast):
     for model, inputs, named in (
         (llama, {"inputs": torch.tensor([[5, 9, 33]]), name: cache}, name),
         (llama, {"inputs_embeds": states}, "inputs_embeds"),
-        (llama, {"inputs": one, "assistant_model": llama}, "assistant_model"),
         (tiny_model("gpt2"), {"inputs": one, "token_type_ids": one}, "token_type_ids"),
     ):
         with pytest.raises(UserError, match=named):

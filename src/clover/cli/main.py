@@ -27,9 +27,6 @@ from clover.errors import UserError, is_out_of_memory
 from clover.files import explain
 from clover.options import CLOSED_PIPE, INTERRUPTED, USER_ERROR
 
-# The base of all usage errors; it has no public name that every version of typer shares.
-_UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[2]
-
 app = typer.Typer(
     name="clover",
     cls=Commands,
@@ -131,8 +128,10 @@ def _check_encoding(arguments: Sequence[str]) -> None:
 
 def _explain(error: Exception) -> str | None:
     """Return what to tell the user, or None when the error is a defect of the program."""
-    if isinstance(error, _UsageError):
-        return replacement_of_option(error) or error.format_message()
+    if format_message := getattr(
+        error, "format_message", None
+    ):  # of typer: its usage errors share no public class
+        return replacement_of_option(error) or format_message()
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, UnicodeDecodeError):

@@ -10,9 +10,7 @@ Shapes: B rows of the batch, T columns of the (left-padded) prompts.
 
 from __future__ import annotations
 
-import inspect
 import os
-import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +21,7 @@ import torch
 import transformers as hf
 from torch import Tensor
 from transformers.generation import GenerateDecoderOnlyOutput
+from transformers.generation.streamers import BaseStreamer
 
 from clover.api import make_engine, what_drafts
 from clover.cpu.linear import versions
@@ -42,6 +41,7 @@ def speculative(
     *,
     tree: str | Tree | None = None,
     tokenizer: Any | None = None,
+    streamer: BaseStreamer | None = None,
     processors: Iterable[type] = (),
 ) -> Speculative:
     """Make the `custom_generate` argument of `model.generate` that decodes with a draft.
@@ -56,11 +56,13 @@ def speculative(
     Args:
         draft: directory, hub name, or a draft already in the model's dtype and on its device.
         tree: as in `clover.load`, "auto" by default, or an object of `clover.tree`.
-        tokenizer: the model's, needed for `stop_strings` only: transformers does not hand on its own argument.
+        tokenizer: the model's, needed for `stop_strings` only.
+        streamer: gets the prompts, then the new tokens. These two are arguments of `generate` that transformers does
+            not pass on to a `custom_generate` function; `assistant_model` and `synced_gpus` are others, and do nothing.
         processors: classes of logits processors of one's own that look at a text and its scores alone, and keep
             nothing from call to call: they are also given texts that end in drafted tokens.
     """
-    return Speculative(draft, what_drafts("auto", tree), tokenizer, tuple(processors))
+    return Speculative(draft, what_drafts("auto", tree), tokenizer, streamer, tuple(processors))
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +72,7 @@ class Speculative:
     draft: str | os.PathLike[str] | DraftModel
     wanted: str | Tree
     tokenizer: Any | None
+    streamer: BaseStreamer | None
     processors: tuple[type, ...]
 
     def __call__(
@@ -86,11 +89,13 @@ class Speculative:
 
         Returns Long [B, T + new tokens]: prompts and new tokens, padded on the right.
         """
-        arguments = {**_arguments_kept_back(), **model_kwargs}
-        streamer, tokenizer = arguments.pop("streamer", None), arguments.pop("tokenizer", self.tokenizer)
-        check_options(generation_config, arguments)
-        prompts = read_prompts(input_ids, arguments.get("attention_mask"), arguments.get("position_ids"))
-        criteria = hf.StoppingCriteriaList([*stopping_criteria, *_stop_criteria(stop_strings, tokenizer)])
+        check_options(generation_config, model_kwargs)
+        prompts = read_prompts(
+            input_ids, model_kwargs.get("attention_mask"), model_kwargs.get("position_ids")
+        )
+        criteria = hf.StoppingCriteriaList(
+            [*stopping_criteria, *_stop_criteria(stop_strings, self.tokenizer)]
+        )
         ends = read_ends(criteria, input_ids.shape[1])
         padding = [
             row[None, : len(row) - len(prompt)] for row, prompt in zip(input_ids, prompts, strict=True)
@@ -101,7 +106,9 @@ class Speculative:
         for request in _requests(engine.target, prompts, ends, options):
             decoding.add(request)
         batch = _Batch(input_ids, criteria, getattr(generation_config, "_pad_token_tensor", None))
-        batch.take(decoding, streamer)
+        if self.streamer is not None:
+            self.streamer.put(input_ids.cpu())
+        batch.take(decoding, self.streamer)
         if generation_config.return_dict_in_generate:
             return GenerateDecoderOnlyOutput(sequences=batch.sequences)  # type: ignore[arg-type]
         return batch.sequences
@@ -113,14 +120,6 @@ def _stop_criteria(stop_strings: str | list[str] | None, tokenizer: Any) -> list
     if tokenizer is None:
         raise UserError("stop_strings need the tokenizer: clover.speculative(draft, tokenizer=...)")
     return [hf.StopStringCriteria(tokenizer, stop_strings)]
-
-
-def _arguments_kept_back() -> dict[str, Any]:
-    """Arguments that `generate` takes but does not hand to a callable, read off its frame: a streamer must be ended."""
-    frame = sys._getframe(2)
-    if frame.f_code is not inspect.unwrap(vars(hf.GenerationMixin)["generate"]).__code__:
-        return {}
-    return {name: frame.f_locals.get(name) for name in ("streamer", "assistant_model", "synced_gpus")}
 
 
 def _requests(
