@@ -142,7 +142,7 @@ def test_a_directory_has_a_name_however_it_is_said(
     import clover.serve.run
 
     names: list[str] = []
-    monkeypatch.setattr(clover.serve.run, "run", lambda model, name, *_: names.append(name))
+    monkeypatch.setattr(clover.serve.run, "serve", lambda model, name, *_: names.append(name))
     target, _ = save_tiny_pair(tmp_path)
     target.rename(tmp_path / "mine")
     (tmp_path / "mine" / "inner").mkdir()

@@ -101,8 +101,8 @@ def engines_held() -> Iterator[None]:
 @contextmanager
 def serving(model: Clover, options: ServerOptions | None = None) -> Iterator[Live]:
     """Serve a model while the block runs."""
-    service = Service(model, NAME, "recall", options or ServerOptions())
-    server, taken = make_server(service), listen("127.0.0.1", 0)
+    service = Service(model, NAME, "recall", options := options or ServerOptions())
+    server, taken = make_server(service), listen("127.0.0.1", 0, options.read_seconds)
     thread = threading.Thread(target=run_server, args=(server, service, taken))
     live = Live(service, taken.getsockname()[1], server, thread)
     thread.start()

@@ -11,9 +11,9 @@ import pytest
 from clover.engine import Generation, Request, StepEvent, TokenLogprobs
 from clover.metrics import Acceptance
 from clover.serve.answers import Answer
-from clover.serve.asking import Asked
 from clover.serve.bodies import CompletionBody
-from clover.serve.worker import Step
+from clover.serve.parsing import ParsedRequest
+from clover.serve.worker import TextStep
 from tests.data.tokenizers import make_tokenizer
 
 TOKENIZER = make_tokenizer()
@@ -27,7 +27,7 @@ def logprobs_of(
     The last of them made the whole text certain; `top` are the likeliest of all.
     """
     request = Request((5,), len(tokens), logprobs=1)
-    answer = Answer(Asked(CompletionBody(prompt="a", logprobs=1), (request,), 1), "tiny", TOKENIZER)
+    answer = Answer(ParsedRequest(CompletionBody(prompt="a", logprobs=1), (request,), 1), "tiny", TOKENIZER)
     whole = Generation(text, tuple(tokens), 1, 0, Acceptance(), "length", 0.1, 0.2)
     told = [(TokenLogprobs(value, top),) for token in tokens]
     ends = [None] * (len(tokens) - 1) + [whole]
@@ -35,7 +35,7 @@ def logprobs_of(
         StepEvent(0, (token,), text if end else "", end, logprobs=one)
         for token, end, one in zip(tokens, ends, told, strict=True)
     ]
-    (choice,) = answer.whole([Step(0, event, 0.1) for event in events])["choices"]
+    (choice,) = answer.whole([TextStep(0, event, 0.1) for event in events])["choices"]
     return choice["logprobs"]
 
 

@@ -28,7 +28,7 @@ from clover.engine.sequences import RunningSequence
 from clover.serve.answers import Answer
 from clover.serve.errors import ApiError
 from clover.serve.options import ServerOptions
-from clover.serve.worker import Step, Stream
+from clover.serve.worker import Stream, TextStep
 from tests.serve.live import Live, engines_held, serving, wait_for
 
 KEY = "sésame"
@@ -144,13 +144,6 @@ def test_a_body_without_a_length_is_cut_off_too(strict: Live) -> None:
                 time.sleep(0.01)
 
 
-@pytest.mark.parametrize("sent", [b"", b"POST /v1/completions HTT", b"GET / HTTP/1.1\r\nX-A: b\r\n"])
-def test_headers_that_do_not_come_are_not_waited_for(strict: Live, sent: bytes) -> None:
-    with strict.connect() as connection:
-        connection.sendall(sent)
-        assert read_all(connection).startswith(b"HTTP/1.1 408")
-
-
 def test_a_body_that_drips_is_not_waited_for(strict: Live) -> None:
     with strict.connect() as connection:
         headers = "".join(f"{name}: {value}\r\n" for name, value in allowed().items())
@@ -194,7 +187,7 @@ def test_clients_that_leave_in_the_middle_of_a_body_are_no_error(
 
 def test_prompts_that_are_being_read_count_as_waiting(strict: Live) -> None:
     hold = threading.Event()
-    strict.service.asking.executor.submit(hold.wait, 60)
+    strict.service.parser.executor.submit(hold.wait, 60)
     with ThreadPoolExecutor(4) as pool:
         found = [pool.submit(post, strict, BODY) for _ in range(4)]
         try:
@@ -314,14 +307,14 @@ def test_a_request_that_takes_too_long_is_ended(tiny_model: Clover) -> None:
 
 
 def test_a_text_that_has_ended_is_told_though_its_time_is_over() -> None:
-    ended: Any = Step(0, SimpleNamespace(generation=object()), 0.0)  # type: ignore[arg-type]
-    worker: Any = SimpleNamespace(release=lambda tickets: None)
+    ended: Any = TextStep(0, SimpleNamespace(generation=object()), 0.0)  # type: ignore[arg-type]
+    worker: Any = SimpleNamespace(release=lambda jobs: None)
 
-    async def read() -> list[list[Step]]:
-        lane: Any = None
-        stream = Stream(worker, [Request((1,), 1)], lane, 60.0, time.perf_counter())
+    async def read() -> list[list[TextStep]]:
+        batch: Any = None
+        stream = Stream(worker, [Request((1,), 1)], batch, 60.0, time.perf_counter())
         stream.put(ended)
         stream.fail(ApiError(408, "it took longer than 60 s", "timeout"))
-        return [await stream.take(), await stream.take()]
+        return [await stream.next_steps(), await stream.next_steps()]
 
     assert asyncio.run(read()) == [[ended], []]

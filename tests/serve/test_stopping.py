@@ -70,7 +70,7 @@ def test_who_is_not_waited_for_is_told_so(
 def test_prompts_that_are_still_being_read_are_not_run(tiny_model: Clover) -> None:
     hold = threading.Event()
     with serving(tiny_model) as live, ThreadPoolExecutor(1) as pool:
-        live.service.asking.executor.submit(hold.wait, 60)
+        live.service.parser.executor.submit(hold.wait, 60)
         try:
             found = pool.submit(live.post, "/v1/completions", LONG)
             wait_for(lambda: live.service.worker.held == 1)

@@ -25,13 +25,14 @@ def serve(options: ServeOptions) -> None:
     if options.api_key == "" or (options.api_key is None and os.environ.get(API_KEY) == ""):
         raise UserError("the API key is empty; give one, or leave it out")
     try:
-        from clover.serve.run import listen, run
+        from clover.serve.run import listen
+        from clover.serve.run import serve as serve_model
     except ModuleNotFoundError as error:
         needed = "clover serve needs more packages: pip install fastapi prometheus_client uvicorn"
         raise UserError(f"{needed} ({error.name} is missing)") from error
     from clover.drafting.prompt_lookup import LOOKUP
 
-    taken = listen(options.host, options.port)
+    taken = listen(options.host, options.port, options.read_seconds)
     model = options.load()
     drafts, draft = model.engine.draft, LOOKUP if options.tree == LOOKUP else None
     if drafts is not None:
@@ -43,7 +44,7 @@ def serve(options: ServeOptions) -> None:
     def tell(address: str) -> None:
         print(f"{name} is served at {address}/v1 · page at {address}/", file=sys.stderr, flush=True)
 
-    run(model, name, draft, options, taken, tell)
+    serve_model(model, name, draft, options, taken, tell)
 
 
 def _last_name(said: str) -> str:

@@ -1,3 +1,3 @@
-"""An OpenAI-compatible HTTP server on the engine (docs/serving.md). `run.run` starts it."""
+"""An OpenAI-compatible HTTP server on the engine (docs/serving.md). `run.serve` starts it."""
 
-LEAST_LOGPROB = -9999.0  # what clients are told in the place of -inf and NaN, which JSON does not have
+LEAST_LOGPROB = -9999.0  # what clients get in the place of -inf and NaN, which JSON does not have

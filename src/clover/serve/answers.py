@@ -15,13 +15,13 @@ from clover.engine import Generation, Request, StepEvent, TokenLogprobs
 from clover.engine.text import HALF_CHARACTER, Detokenizer, token_name
 from clover.metrics import Acceptance
 from clover.serve import LEAST_LOGPROB
-from clover.serve.asking import Asked
+from clover.serve.parsing import ParsedRequest
 from clover.serve.speculation import Speculation
-from clover.serve.worker import Step
+from clover.serve.worker import TextStep
 
 
-class _Told(NamedTuple):
-    """A token whose log-probabilities are told, and where its text begins."""
+class _LogprobEntry(NamedTuple):
+    """A token with its log-probabilities, and where its text begins."""
 
     token: int
     offset: int
@@ -33,7 +33,7 @@ class _Piece:
     """A part of one text: what a chunk holds, or all of it."""
 
     text: str = ""
-    logprobs: list[_Told] = field(default_factory=list)
+    logprobs: list[_LogprobEntry] = field(default_factory=list)
     finish_reason: str | None = None
     speculation: dict[str, Any] | None = None
 
@@ -52,33 +52,33 @@ class Answer:
         tokenizer: of the target.
     """
 
-    def __init__(self, asked: Asked, model: str, tokenizer: Any):
-        self._asked, self._tokenizer = asked, tokenizer
-        kind = "chatcmpl" if asked.chat else "cmpl"
+    def __init__(self, parsed: ParsedRequest, model: str, tokenizer: Any):
+        self._parsed, self._tokenizer = parsed, tokenizer
+        kind = "chatcmpl" if parsed.chat else "cmpl"
         self._head = {"id": f"{kind}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
-        self._watched = [_watched(request, tokenizer) for request in asked.requests]
-        self._tokens = [_TextTokens(tokenizer, request) for request in asked.requests]
+        self._watched = [_watched(request, tokenizer) for request in parsed.requests]
+        self._tokens = [_TextTokens(tokenizer, request) for request in parsed.requests]
         self._ended: dict[int, Generation] = {}
 
     # -- whole -----------------------------------------------------------------------------------------------------
 
-    def whole(self, steps: Sequence[Step]) -> dict[str, Any]:
+    def whole(self, steps: Sequence[TextStep]) -> dict[str, Any]:
         """The response that is not streamed."""
-        pieces = [_Piece() for _ in self._asked.requests]
+        pieces = [_Piece() for _ in self._parsed.requests]
         for step in steps:
             pieces[step.choice].extend(self._piece(step))
         choices = [self._choice(number, piece) for number, piece in enumerate(pieces)]
-        kind = "chat.completion" if self._asked.chat else "text_completion"
+        kind = "chat.completion" if self._parsed.chat else "text_completion"
         return self._head | {"object": kind, "choices": choices, "usage": self._usage()} | self._acceptance()
 
     def _choice(self, number: int, piece: _Piece) -> dict[str, Any]:
-        wanted = self._asked.requests[number].logprobs is not None
+        wanted = self._parsed.requests[number].logprobs is not None
         said = {
             "index": number,
             "logprobs": self._logprobs(piece) if wanted else None,
             "finish_reason": piece.finish_reason,
         }
-        if self._asked.chat:
+        if self._parsed.chat:
             return said | {"message": {"role": "assistant", "content": piece.text, "refusal": None}}
         return said | {"text": piece.text}
 
@@ -86,44 +86,44 @@ class Answer:
 
     def opening(self) -> list[dict[str, Any]]:
         """The chunks before the first step."""
-        if not self._asked.chat:
+        if not self._parsed.chat:
             return []
         delta = {"role": "assistant", "content": ""}
-        numbers = range(len(self._asked.requests))
+        numbers = range(len(self._parsed.requests))
         return [
             self._chunk({"index": n, "delta": delta, "logprobs": None, "finish_reason": None})
             for n in numbers
         ]
 
-    def chunk(self, step: Step) -> dict[str, Any] | None:
+    def chunk(self, step: TextStep) -> dict[str, Any] | None:
         """The chunk of one step; None where it says nothing yet."""
         piece = self._piece(step)
         if not (piece.text or piece.logprobs or piece.finish_reason or piece.speculation):
             return None
         said = {"index": step.choice, "logprobs": self._logprobs(piece) if piece.logprobs else None}
         said["finish_reason"] = piece.finish_reason
-        content = {"delta": {"content": piece.text}} if self._asked.chat else {"text": piece.text}
+        content = {"delta": {"content": piece.text}} if self._parsed.chat else {"text": piece.text}
         chunk = self._chunk(said | content)
         if piece.speculation is not None:
             chunk["speculation"] = piece.speculation
-        if len(self._ended) == len(self._asked.requests):
+        if len(self._ended) == len(self._parsed.requests):
             chunk |= self._acceptance()
         return chunk
 
     def closing(self) -> list[dict[str, Any]]:
         """The chunks after the last step."""
-        options = self._asked.body.stream_options
+        options = self._parsed.body.stream_options
         if options is None or not options.include_usage:
             return []
         return [self._chunk() | {"usage": self._usage()} | self._acceptance()]
 
     def _chunk(self, *choices: dict[str, Any]) -> dict[str, Any]:
-        kind = "chat.completion.chunk" if self._asked.chat else "text_completion"
+        kind = "chat.completion.chunk" if self._parsed.chat else "text_completion"
         return self._head | {"object": kind, "choices": list(choices)}
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
-    def _piece(self, step: Step) -> _Piece:
+    def _piece(self, step: TextStep) -> _Piece:
         event, watched = step.event, self._watched[step.choice]
         text, told = (event.text, None) if watched is None else watched.take(step)
         if event.generation is not None:
@@ -134,7 +134,7 @@ class Answer:
     def _logprobs(self, piece: _Piece) -> dict[str, Any]:
         own = [self._named(one.token, one.logprobs.logprob) for one in piece.logprobs]
         tops = [[self._named(*pair) for pair in one.logprobs.top] for one in piece.logprobs]
-        if self._asked.chat:
+        if self._parsed.chat:
             content = [
                 _entry(*one) | {"top_logprobs": [_entry(*pair) for pair in top]}
                 for one, top in zip(own, tops, strict=True)
@@ -153,7 +153,7 @@ class Answer:
 
     def _usage(self) -> dict[str, Any]:
         new = sum(len(one.tokens) for one in self._ended.values())
-        prompt, texts = self._asked.prompt_tokens, self._asked.body.n or 1
+        prompt, texts = self._parsed.prompt_tokens, self._parsed.body.n or 1
         cached = sum(one.cached_tokens for number, one in self._ended.items() if number % texts == 0)
         said = {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
         return said | {"prompt_tokens_details": {"cached_tokens": cached}}
@@ -177,14 +177,14 @@ class _TextTokens:
 
     def __init__(self, tokenizer: Any, request: Request):
         self._text = Detokenizer(tokenizer, prompt=request.prompt)
-        self._held = deque[_Told]()
+        self._held = deque[_LogprobEntry]()
         self._sent = 0  # characters
 
-    def take(self, event: StepEvent, text: str) -> list[_Told]:
+    def take(self, event: StepEvent, text: str) -> list[_LogprobEntry]:
         """The tokens to tell with `text`, which a step has made certain."""
         # Where none are asked for, there are no log-probabilities.
         for token, logprobs in zip(event.tokens, event.logprobs, strict=False):
-            self._held.append(_Told(token, len(self._text.text), logprobs))
+            self._held.append(_LogprobEntry(token, len(self._text.text), logprobs))
             self._text.push(token)
         self._sent += len(text)
         ends = event.generation is not None and len(self._text.text) <= self._sent  # no stop string cut it

@@ -1,39 +1,37 @@
-"""The application: routes, and how the steps of the engine become responses."""
+"""The application: routes, errors, and how the steps of the engine become responses."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
-from pydantic import ValidationError
-from pydantic.json_schema import models_json_schema
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from clover import __version__
 from clover.serve.answers import Answer
 from clover.serve.bodies import Body, ChatBody, CompletionBody
-from clover.serve.errors import ApiError, no_model, printable, unreadable
+from clover.serve.errors import ApiError, invalid_body, no_model, to_api_error
 from clover.serve.guard import Guard
 from clover.serve.service import Service
-from clover.serve.worker import Step, Stream
+from clover.serve.worker import Stream, TextStep
 
 _PAGE = Path(__file__).parent / "page"
-_BODIES = {"/v1/completions": CompletionBody, "/v1/chat/completions": ChatBody}
 T = TypeVar("T")
 
 
 def make_app(service: Service) -> FastAPI:
-    """The application of one server; it starts and stops the engine's thread."""
+    """Return the application of one server; it starts and stops the engine's thread."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -50,16 +48,17 @@ def make_app(service: Service) -> FastAPI:
         lifespan=lifespan,
     )
     settings = service.settings
-    app.add_middleware(Guard, api_key=settings.api_key, max_body_bytes=settings.max_body_bytes)
+    app.add_middleware(
+        Guard,
+        api_key=settings.api_key,
+        max_body_bytes=settings.max_body_bytes,
+        read_seconds=settings.read_seconds,
+    )
     _add_errors(app)
     _add_facts(app, service)
-    for path, kind in _BODIES.items():
-        reference = {"$ref": f"#/components/schemas/{kind.__name__}"}
-        said = {"requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}}
-        app.post(path, openapi_extra=said)(_generation(service, kind))
+    _add_generation(app, service)
     # Not mounted: a mount would answer for what has a route, but not for this method.
     app.router.default = _PageFiles(directory=_PAGE, html=True)
-    _describe(app)
     return app
 
 
@@ -75,17 +74,13 @@ class _PageFiles(StaticFiles):
 def _add_errors(app: FastAPI) -> None:
     """Give every error the form that clients know."""
 
-    @app.exception_handler(ApiError)
-    async def told(request: Request, error: ApiError) -> Response:
-        return error.response()
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        return invalid_body(error.errors()).response()
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
-        message = error.detail
-        if error.status_code in (404, 405):
-            asked = printable(f"{request.method} {request.scope['path']}", 100)
-            message = f"there is no {asked} here; the API is at {' and '.join(_BODIES)}"
-        return ApiError(error.status_code, message, headers=error.headers).response()
+        return to_api_error(error, request.method, request.scope["path"]).response()
 
     @app.exception_handler(ClientDisconnect)
     async def gone(request: Request, error: ClientDisconnect) -> Response:
@@ -116,53 +111,40 @@ def _add_facts(app: FastAPI, service: Service) -> None:
         return service.card
 
 
-def _generation(service: Service, kind: type[Body]) -> Callable[[Request], Awaitable[Response]]:
-    """The handler of a request that generates text."""
+def _add_generation(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/completions")
+    async def completions(body: CompletionBody, request: Request) -> Response:
+        return await _generate(service, body, request)
 
-    async def generate(request: Request) -> Response:
-        arrived = time.perf_counter()
-        service.worker.check_room()  # before a body is read that nobody has time for
-        body = await _read(request, kind)
-        with service.worker.entering():
-            loop = asyncio.get_running_loop()
-            asked = await loop.run_in_executor(service.asking.executor, service.asking.read, body)
-        answer = Answer(asked, service.name, service.tokenizer)
-        stream = service.worker.submit(asked.requests, body.speculation is not False, arrived)
-        if body.stream:
-            return EventStream(stream, answer)
-        with closing(stream):
-            found = await _unless_gone(request.receive, _whole(stream, answer))
-        return Response(status_code=499) if found is None else JSONResponse(found)
-
-    return generate
+    @app.post("/v1/chat/completions")
+    async def chat_completions(body: ChatBody, request: Request) -> Response:
+        return await _generate(service, body, request)
 
 
-async def _read(request: Request, kind: type[Body]) -> Body:
-    content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content != "application/json":
-        raise ApiError(
-            415, "the body must be JSON; send Content-Type: application/json", "invalid_content_type"
-        )
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise ApiError(
-            415, "compressed bodies are not read; leave out Content-Encoding", "invalid_content_type"
-        )
-    try:
-        return kind.model_validate_json(await request.body())
-    except ValidationError as error:
-        raise unreadable(error) from error
+async def _generate(service: Service, body: Body, request: Request) -> Response:
+    arrived = time.perf_counter()
+    with service.worker.entering():
+        loop = asyncio.get_running_loop()
+        parsed = await loop.run_in_executor(service.parser.executor, service.parser.parse, body)
+    answer = Answer(parsed, service.name, service.tokenizer)
+    stream = service.worker.submit(parsed.requests, body.speculation is not False, arrived)
+    if body.stream:
+        return _EventStream(stream, answer)
+    with closing(stream):
+        found = await _unless_gone(request.receive, _whole(stream, answer))
+    return Response(status_code=499) if found is None else JSONResponse(found)
 
 
 async def _whole(stream: Stream, answer: Answer) -> dict[str, Any]:
-    steps: list[Step] = []
-    while new := await stream.take():
+    steps: list[TextStep] = []
+    while new := await stream.next_steps():
         steps += new
     return answer.whole(steps)
 
 
 async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
-    """What the work gives; None, and the work is cancelled, once the client has gone."""
-    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
+    """Return what `work` returns; None, and it is cancelled, once the client has disconnected."""
+    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(receive))
     try:
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
         return working.result() if working.done() else None
@@ -171,54 +153,37 @@ async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T | No
         watching.cancel()
 
 
-async def _gone(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-class EventStream(Response):
-    """A response of server-sent events, which ends the work when its client goes."""
+class _EventStream(StreamingResponse):
+    """A response of server-sent events, which ends the work when its client disconnects."""
 
     media_type = "text/event-stream"
 
     def __init__(self, stream: Stream, answer: Answer):
-        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-        del self.headers["content-length"]
-        self._stream, self._answer = stream, answer
+        super().__init__(
+            _events(stream, answer), headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        )
+        self._stream = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with closing(self._stream):
-            await _unless_gone(receive, self._send(send))
-
-    async def _send(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        try:
-            await _send_events(send, self._answer.opening())
-            while steps := await self._stream.take():
-                await _send_events(send, [chunk for step in steps if (chunk := self._answer.chunk(step))])
-            await _send_events(send, self._answer.closing())
-        except ApiError as error:
-            await _send_events(send, [error.to_dict()])
-        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+        with closing(self._stream):  # also where the client is gone before the first event
+            await super().__call__(scope, receive, send)
 
 
-async def _send_events(send: Send, events: list[dict[str, Any]]) -> None:
-    if events:
-        body = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
-        await send({"type": "http.response.body", "body": body, "more_body": True})
+async def _events(stream: Stream, answer: Answer) -> AsyncIterator[bytes]:
+    try:
+        yield _encode(answer.opening())
+        while steps := await stream.next_steps():
+            yield _encode([chunk for step in steps if (chunk := answer.chunk(step))])
+        yield _encode(answer.closing())
+    except ApiError as error:
+        yield _encode([error.to_dict()])
+    yield b"data: [DONE]\n\n"
 
 
-def _describe(app: FastAPI) -> None:
-    """Add the schemas of the bodies, which the routes read themselves, to the OpenAPI description."""
-    described = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        schema = described()
-        template = "#/components/schemas/{model}"
-        _, parts = models_json_schema(
-            [(kind, "validation") for kind in _BODIES.values()], ref_template=template
-        )
-        schema.setdefault("components", {}).setdefault("schemas", {}).update(parts["$defs"])
-        return schema
-
-    app.openapi = openapi  # type: ignore[method-assign]
+def _encode(events: list[dict[str, Any]]) -> bytes:
+    return b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)

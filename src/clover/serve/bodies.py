@@ -127,7 +127,7 @@ class GenerationBody(_Body):
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     logit_bias: (
         Annotated[
-            dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=-100, le=100)]],
+            dict[Annotated[int, Field(ge=0, strict=False)], Annotated[float, Field(ge=-100, le=100)]],
             Field(max_length=1024),
         ]
         | None
@@ -145,7 +145,7 @@ class GenerationBody(_Body):
     speculation: bool | None = None
     # Said by clients, without a meaning here.
     user: str | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
     service_tier: str | None = None
     store: _refused("stored completions") = None  # type: ignore[valid-type]
 

@@ -1,8 +1,13 @@
-"""What every request passes before the application: the key, the size of the body, headers for browsers."""
+"""What every request passes before the application: the key, the kind and size of the body, headers for browsers.
+
+Headers that arrive slowly are not bounded here: a reverse proxy does that, where strangers can reach the server.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+import time
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -10,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from clover.serve.errors import ApiError
 
 _CLOSE = {"Connection": "close"}  # what is left of the body is not read
+GENERATION_PATHS = ("/v1/completions", "/v1/chat/completions")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -26,12 +32,12 @@ class Guard:
     """The outermost layer of the application.
 
     Args:
-        api_key: what /v1 and /metrics want to hear; None for no key.
-        max_body_bytes: of a request.
+        api_key: what /v1 and /metrics expect; None for no key.
+        max_body_bytes, read_seconds: the most that the body of a request may have, and take to arrive.
     """
 
-    def __init__(self, app: ASGIApp, api_key: str | None, max_body_bytes: int):
-        self._app, self._most = app, max_body_bytes
+    def __init__(self, app: ASGIApp, api_key: str | None, max_body_bytes: int, read_seconds: float):
+        self._app, self._max_bytes, self._seconds = app, max_body_bytes, read_seconds
         self._expected = None if api_key is None else f"Bearer {api_key}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -47,31 +53,52 @@ class Guard:
     def _problem(self, scope: Scope) -> ApiError | None:
         headers, path = Headers(scope=scope), scope["path"]
         if self._expected is not None and (path.startswith("/v1/") or path == "/metrics"):
-            given = headers.get("authorization", "").encode("latin-1")
-            if not hmac.compare_digest(given, self._expected):
+            key = headers.get("authorization", "").encode("latin-1")
+            if not hmac.compare_digest(key, self._expected):
                 challenge = {"WWW-Authenticate": "Bearer", **_CLOSE}
                 message = "the API key is missing or wrong; send it as Authorization: Bearer KEY"
                 return ApiError(401, message, "invalid_api_key", headers=challenge)
         size = headers.get("content-length", "")
-        return self._too_large() if size.isdecimal() and int(size[:20]) > self._most else None
+        if size.isdecimal() and int(size[:20]) > self._max_bytes:
+            return self._too_large()
+        return _unreadable(headers) if scope["method"] == "POST" and path in GENERATION_PATHS else None
 
     def _too_large(self) -> ApiError:
-        message = f"the body is larger than {self._most} bytes"
+        message = f"the body is larger than {self._max_bytes} bytes"
         return ApiError(413, message, "body_too_large", headers=_CLOSE)
 
     def _bounded(self, receive: Receive) -> Receive:
-        """The same, but for ApiError where the body grows too large."""
-        size = 0
+        """Return the same, which raises ApiError where the body grows too large or does not arrive in time."""
+        size, whole = 0, False
+        end = time.monotonic() + self._seconds
 
         async def bounded() -> Message:
-            nonlocal size
-            message = await receive()
+            nonlocal size, whole
+            if whole:  # what comes now is that the client disconnects
+                return await receive()
+            try:
+                message = await asyncio.wait_for(receive(), end - time.monotonic())
+            except asyncio.TimeoutError as error:
+                late = f"the request did not arrive whole within {self._seconds:g} s"
+                raise ApiError(408, late, "timeout", headers=_CLOSE) from error
             size += len(message.get("body", b""))
-            if size > self._most:
+            whole = not message.get("more_body", False)
+            if size > self._max_bytes:
                 raise self._too_large()
             return message
 
         return bounded
+
+
+def _unreadable(headers: Headers) -> ApiError | None:
+    """Return the error for a body that is not plain JSON, by its headers."""
+    if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        problem = "the body must be JSON; send Content-Type: application/json"
+    elif headers.get("content-encoding", "identity").lower() != "identity":
+        problem = "compressed bodies are not read; leave out Content-Encoding"
+    else:
+        return None
+    return ApiError(415, problem, "invalid_content_type")
 
 
 def _with_headers(send: Send) -> Send:

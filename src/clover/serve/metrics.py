@@ -10,7 +10,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 _ACCEPTED = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)
 
 
-class Metrics:
+class ServerMetrics:
     """The metrics of one server, in a registry of their own. `record` is called from the engine's thread."""
 
     def __init__(self) -> None:

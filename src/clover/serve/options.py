@@ -50,7 +50,7 @@ class ServerOptions:
     read_seconds: Annotated[
         float,
         _limits(
-            "Longest time for a request to arrive, and for a client to take nothing of its answer.",
+            "Longest time for a request's body to arrive, and for a client to read nothing of its answer.",
             metavar="S",
             min=0.1,
         ),

@@ -17,19 +17,23 @@ import uvicorn
 from clover.api import Clover
 from clover.errors import UserError, one_line
 from clover.serve.app import make_app
-from clover.serve.connection import Connection
 from clover.serve.options import ServerOptions
 from clover.serve.service import Service
 
 _FAREWELL_SECONDS = 1.0  # for clients to take their last answer
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Take an address, before anything is loaded; UserError if it cannot be had. Port 0 is any free one."""
+def listen(host: str, port: int, write_seconds: float) -> socket.socket:
+    """Bind an address, before anything is loaded; UserError if it cannot be had. Port 0 is any free one.
+
+    The system closes connections whose client reads nothing for `write_seconds`, where it can (Linux).
+    """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         taken = socket.socket(family)
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections inherit it
+            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * write_seconds))
         taken.bind((host, port))
     except (OSError, UnicodeError) as error:
         raise UserError(f"cannot listen at {host}:{port}: {one_line(error)}") from error
@@ -72,13 +76,9 @@ class Server(uvicorn.Server):
 def make_server(service: Service) -> Server:
     """The server of a service, for `run_server`."""
     settings = service.settings
-
-    class Deadlined(Connection):
-        read_seconds = write_seconds = settings.read_seconds
-
     config = uvicorn.Config(
         make_app(service),
-        http=Deadlined,
+        http="h11",
         ws="none",
         lifespan="on",
         loop="asyncio",
@@ -109,7 +109,7 @@ def run_server(server: Server, service: Service, taken: socket.socket) -> None:
         loop.join()
 
 
-def run(
+def serve(
     model: Clover,
     name: str,
     draft: str | None,

@@ -7,9 +7,9 @@ from typing import Any
 
 from clover.api import Clover, fill_chat_template
 from clover.errors import UserError
-from clover.serve.asking import Asking
-from clover.serve.metrics import Metrics
+from clover.serve.metrics import ServerMetrics
 from clover.serve.options import ServerOptions
+from clover.serve.parsing import RequestParser
 from clover.serve.worker import Worker
 
 
@@ -19,10 +19,10 @@ class Service:
     def __init__(self, model: Clover, name: str, draft: str | None, settings: ServerOptions):
         self.name, self.settings = name, settings
         self.tokenizer = model.target.require_tokenizer()
-        self.metrics = Metrics()
+        self.metrics = ServerMetrics()
         self.worker = Worker(model.engine, settings, self.metrics)
         most_texts = settings.max_sequences + settings.max_waiting
-        self.asking = Asking(model, name, settings.max_new_tokens, most_texts)
+        self.parser = RequestParser(model, name, settings.max_new_tokens, most_texts)
         self.card: dict[str, Any] = {
             "id": name,
             "object": "model",

@@ -8,7 +8,7 @@ from typing import Any
 
 from clover.engine import Drafted, Request
 from clover.engine.text import Detokenizer, token_name
-from clover.serve.worker import Step
+from clover.serve.worker import TextStep
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Speculation:
         self._held: deque[_TokenText] = deque()
         self._steps = 0
 
-    def take(self, step: Step) -> tuple[str, dict[str, Any]]:
+    def take(self, step: TextStep) -> tuple[str, dict[str, Any]]:
         """The text that became certain with a step, and the step as the stream tells it."""
         event, drafted = step.event, step.event.drafted
         assert drafted is not None

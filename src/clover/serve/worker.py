@@ -23,13 +23,13 @@ from typing import NamedTuple
 from clover.engine import Decoding, Engine, PhaseClock, PrefixStore, Request, StepEvent
 from clover.errors import is_out_of_memory
 from clover.serve.errors import ApiError
-from clover.serve.metrics import Metrics
+from clover.serve.metrics import ServerMetrics
 from clover.serve.options import ServerOptions
 
 _MOST_BEHIND = 4096  # steps of one client that may wait for it
 
 
-class Step(NamedTuple):
+class TextStep(NamedTuple):
     """One step of one text: which of the request's texts it is, what it gave, and the seconds of the batch's step."""
 
     choice: int
@@ -38,26 +38,26 @@ class Step(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Ticket:
+class _Job:
     """One text on its way through the engine; `index` is the decoding's number for it, once it is there."""
 
     stream: Stream
     choice: int
     request: Request
-    lane: _Lane
+    batch: _Batch
     arrived: float
     prompt_tokens: int  # of the request's texts after one prompt the first counts them
     index: int | None = None
     last: float | None = None  # when its latest tokens came
 
 
-class _Lane:
-    """A running batch: one lane speculates, the other decodes plainly. They take turns."""
+class _Batch:
+    """A running batch: one batch speculates, the other decodes plainly. They take turns."""
 
     def __init__(self, engine: Engine, max_sequences: int, prefix_bytes: int, speculates: bool):
         self._engine, self._max_sequences, self.speculates = engine, max_sequences, speculates
         self._prefix_bytes = prefix_bytes
-        self.tickets: dict[int, _Ticket] = {}
+        self.jobs: dict[int, _Job] = {}
         self.open()
 
     def open(self) -> None:
@@ -65,41 +65,41 @@ class _Lane:
         self.clock = PhaseClock()
         store = PrefixStore(self._prefix_bytes) if self._prefix_bytes else None
         self.decoding: Decoding = self._engine.open(self._max_sequences, self.clock, store=store)
-        self.tickets.clear()
+        self.jobs.clear()
 
-    def add(self, ticket: _Ticket) -> None:
+    def add(self, job: _Job) -> None:
         """Put a text behind those that wait."""
-        ticket.index = self.decoding.add(ticket.request)
-        self.tickets[ticket.index] = ticket
+        job.index = self.decoding.add(job.request)
+        self.jobs[job.index] = job
 
-    def cancel(self, ticket: _Ticket) -> None:
+    def cancel(self, job: _Job) -> None:
         """Forget a text, unless it has ended."""
-        if ticket.index is not None and self.tickets.get(ticket.index) is ticket:
-            del self.tickets[ticket.index]
-            self.decoding.cancel(ticket.index)
+        if job.index is not None and self.jobs.get(job.index) is job:
+            del self.jobs[job.index]
+            self.decoding.cancel(job.index)
 
 
 class Stream:
     """The steps of one request's texts, in the event loop's thread. Close it, whatever happens."""
 
     def __init__(
-        self, worker: Worker, requests: Sequence[Request], lane: _Lane, seconds: float, arrived: float
+        self, worker: Worker, requests: Sequence[Request], batch: _Batch, seconds: float, arrived: float
     ):
-        self._worker, self._waiting = worker, deque[Step]()
+        self._worker, self._waiting = worker, deque[TextStep]()
         self._ready, self._error = asyncio.Event(), None
         late = ApiError(408, f"it took longer than {seconds:g} s", "timeout")
         left = max(seconds - (time.perf_counter() - arrived), 0.0)
         self._limit = asyncio.get_running_loop().call_later(left, self.fail, late)
         prompts = [request.prompt for request in requests]
-        self.tickets = [
-            _Ticket(
-                self, choice, request, lane, arrived, 0 if before is request.prompt else len(request.prompt)
+        self.jobs = [
+            _Job(
+                self, choice, request, batch, arrived, 0 if before is request.prompt else len(request.prompt)
             )
             for choice, (request, before) in enumerate(zip(requests, [None, *prompts], strict=False))
         ]
-        self._left = len(self.tickets)
+        self._left = len(self.jobs)
 
-    def put(self, step: Step) -> None:
+    def put(self, step: TextStep) -> None:
         """Add a step."""
         self._waiting.append(step)
         self._ready.set()
@@ -112,8 +112,8 @@ class Stream:
         self._ready.set()
         self.close()
 
-    async def take(self) -> list[Step]:
-        """What has come since the last call, waiting for it; nothing at the end. ApiError if the engine failed."""
+    async def next_steps(self) -> list[TextStep]:
+        """Wait for steps, and return those since the last call; none at the end. ApiError if the engine failed."""
         while not self._waiting and self._left and self._error is None:
             self._ready.clear()
             await self._ready.wait()
@@ -127,7 +127,7 @@ class Stream:
     def close(self) -> None:
         """Cancel what still runs."""
         self._limit.cancel()
-        self._worker.release(self.tickets)
+        self._worker.release(self.jobs)
 
 
 class Worker:
@@ -138,18 +138,18 @@ class Worker:
         options: how many texts run at once, in either way of decoding, how many wait, for how long, and what is kept.
     """
 
-    def __init__(self, engine: Engine, options: ServerOptions, metrics: Metrics):
+    def __init__(self, engine: Engine, options: ServerOptions, metrics: ServerMetrics):
         most, kept = options.max_sequences, options.prefix_mib * 2**20
-        self._lanes = {
-            True: _Lane(engine, most, kept, True),
-            False: _Lane(Engine(engine.target), most, 0, False),
+        self._batches = {
+            True: _Batch(engine, most, kept, True),
+            False: _Batch(Engine(engine.target), most, 0, False),
         }
         self._most, self._seconds, self._metrics = (
             most + options.max_waiting,
             options.request_seconds,
             metrics,
         )
-        self._held: dict[_Ticket, None] = {}  # all that were submitted and have not ended, in their order
+        self._held: dict[_Job, None] = {}  # all that were submitted and have not ended, in their order
         self._entering = 0  # requests whose prompt is being read
         self._refuses = False
         self._inbox = SimpleQueue[Callable[[], None] | None]()
@@ -160,12 +160,12 @@ class Worker:
     @property
     def running(self) -> int:
         """Texts that are being decoded."""
-        return sum(lane.decoding.running for lane in self._lanes.values())
+        return sum(batch.decoding.running for batch in self._batches.values())
 
     @property
     def idle(self) -> bool:
         """Whether nothing runs or waits, in the engine or on the way to it."""
-        return self._inbox.empty() and all(lane.decoding.idle for lane in self._lanes.values())
+        return self._inbox.empty() and all(batch.decoding.idle for batch in self._batches.values())
 
     @property
     def held(self) -> int:
@@ -192,16 +192,16 @@ class Worker:
         """
         self.check_room(len(requests))
         arrived = time.perf_counter() if arrived is None else arrived
-        stream = Stream(self, requests, self._lanes[speculation], self._seconds, arrived)
-        for ticket in stream.tickets:
-            self._held[ticket] = None
-            self._inbox.put(lambda ticket=ticket: ticket.lane.add(ticket))
+        stream = Stream(self, requests, self._batches[speculation], self._seconds, arrived)
+        for job in stream.jobs:
+            self._held[job] = None
+            self._inbox.put(lambda job=job: job.batch.add(job))
         return stream
 
     def refuse_all(self) -> None:
         """End all requests with an error, and those that would still come."""
         self._refuses = True
-        for stream in {ticket.stream for ticket in self._held}:
+        for stream in {job.stream for job in self._held}:
             stream.fail(_stopping())
 
     def check_room(self, count: int = 1) -> None:
@@ -211,7 +211,7 @@ class Worker:
         if self.held + count <= self._most:
             return
         self._metrics.refused.inc()
-        waiting = [ticket.arrived for ticket in self._held if ticket.last is None]
+        waiting = [job.arrived for job in self._held if job.last is None]
         seconds = time.perf_counter() - min(waiting, default=time.perf_counter())
         retry = {"Retry-After": str(min(max(round(seconds), 1), 60))}
         raise ApiError(429, "too many requests are waiting; try again later", "queue_full", headers=retry)
@@ -226,19 +226,19 @@ class Worker:
         finally:
             self._entering -= 1
 
-    def release(self, tickets: Sequence[_Ticket]) -> None:
+    def release(self, jobs: Sequence[_Job]) -> None:
         """Forget texts, and cancel those that have not ended."""
-        for ticket in tickets:
-            if ticket in self._held:
-                del self._held[ticket]
-                self._inbox.put(lambda ticket=ticket: self._cancel(ticket))
+        for job in jobs:
+            if job in self._held:
+                del self._held[job]
+                self._inbox.put(lambda job=job: self._cancel(job))
 
-    def _deliver(self, steps: list[tuple[_Ticket, Step]]) -> None:
-        for ticket, step in steps:
-            if ticket in self._held:
+    def _deliver(self, steps: list[tuple[_Job, TextStep]]) -> None:
+        for job, step in steps:
+            if job in self._held:
                 if step.event.generation is not None:
-                    del self._held[ticket]
-                ticket.stream.put(step)
+                    del self._held[job]
+                job.stream.put(step)
 
     # -- in the engine's thread ------------------------------------------------------------------------------------
 
@@ -246,9 +246,9 @@ class Worker:
         """Decode what is submitted, until `end`; the caller's thread becomes the engine's."""
         try:
             while self._take_in():
-                for lane in self._lanes.values():
-                    if not lane.decoding.idle:
-                        self._step(lane)
+                for batch in self._batches.values():
+                    if not batch.decoding.idle:
+                        self._step(batch)
         finally:
             self._ended.set()
 
@@ -263,44 +263,42 @@ class Worker:
             wait = False
         return True
 
-    def _cancel(self, ticket: _Ticket) -> None:
-        with self._failing(ticket.lane):
-            ticket.lane.cancel(ticket)
+    def _cancel(self, job: _Job) -> None:
+        with self._failing(job.batch):
+            job.batch.cancel(job)
 
-    def _step(self, lane: _Lane) -> None:
-        before, events = lane.clock.decoding_seconds, []
-        with self._failing(lane):
-            events = lane.decoding.step()
-        seconds, now = lane.clock.decoding_seconds - before, time.perf_counter()
+    def _step(self, batch: _Batch) -> None:
+        before, events = batch.clock.decoding_seconds, []
+        with self._failing(batch):
+            events = batch.decoding.step()
+        seconds, now = batch.clock.decoding_seconds - before, time.perf_counter()
         steps = []
         for event in events:
-            ticket = lane.tickets[event.index]
-            if ticket.last is None:
-                self._metrics.begin(ticket.prompt_tokens)
-            self._metrics.record(
-                event, now - (ticket.last or ticket.arrived), ticket.last is None, lane.speculates
-            )
-            ticket.last = now
-            steps.append((ticket, Step(ticket.choice, event, seconds)))
+            job = batch.jobs[event.index]
+            if job.last is None:
+                self._metrics.begin(job.prompt_tokens)
+            self._metrics.record(event, now - (job.last or job.arrived), job.last is None, batch.speculates)
+            job.last = now
+            steps.append((job, TextStep(job.choice, event, seconds)))
             if event.generation is not None:
-                del lane.tickets[event.index]
+                del batch.jobs[event.index]
         if steps:
             self._call(lambda: self._deliver(steps))
 
     @contextmanager
-    def _failing(self, lane: _Lane) -> Iterator[None]:
+    def _failing(self, batch: _Batch) -> Iterator[None]:
         """Where something fails (memory, say), end all texts of the batch, and go on with an empty one."""
         try:
             yield
         except Exception as error:
             memory = "; for less memory lower --max-sequences" if is_out_of_memory(error) else ""
             logging.getLogger("clover").exception("a decoding step failed; its requests were ended%s", memory)
-            failed = list(lane.tickets.values())
+            failed = list(batch.jobs.values())
             self._metrics.failed.inc(len(failed))
-            lane.open()
-            for ticket in failed:
+            batch.open()
+            for job in failed:
                 answer = ApiError(500, "the server could not go on with this request", "engine_failed")
-                self._call(lambda stream=ticket.stream, answer=answer: stream.fail(answer))
+                self._call(lambda stream=job.stream, answer=answer: stream.fail(answer))
 
     def _call(self, function: Callable[[], None]) -> None:
         assert self._loop is not None

@@ -1,4 +1,4 @@
-"""From the body of a request to what the engine is asked."""
+"""From the body of a request to what the engine decodes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What one body asks for: n texts after each prompt, those of the first prompt first."""
+class ParsedRequest:
+    """The requests of one body: n texts after each prompt, those of the first prompt first."""
 
     body: Body
     requests: tuple[Request, ...]
@@ -29,12 +29,12 @@ class Asked:
 
     @property
     def chat(self) -> bool:
-        """Whether it came to /v1/chat/completions."""
+        """Return whether the body came to /v1/chat/completions."""
         return isinstance(self.body, ChatBody)
 
 
-class Asking:
-    """Turns bodies into requests, in a thread and with a tokenizer of its own, because tokenizers are not to be shared.
+class RequestParser:
+    """Turns bodies into requests, in a thread and with a tokenizer of its own: tokenizers are not to be shared.
 
     Args:
         model: whose engine will run the requests.
@@ -52,8 +52,8 @@ class Asking:
         self._most_characters = model.target.longest_run * longest
         self.executor = ThreadPoolExecutor(1, "clover-tokenizer")
 
-    def read(self, body: Body) -> Asked:
-        """What the engine is asked; ApiError if it cannot do that."""
+    def parse(self, body: Body) -> ParsedRequest:
+        """Return what the engine is to decode; ApiError if it cannot."""
         if body.model not in (None, self._name):
             raise no_model(self._name)
         if isinstance(body, ChatBody) and len(body.messages) > self._engine.target.longest_run:
@@ -67,23 +67,23 @@ class Asking:
         seeds = [secrets.randbits(63) if body.seed is None else body.seed for _ in prompts]
         pairs = zip(prompts, seeds, strict=True)
         made = [self._request(body, prompt, seed + i) for prompt, seed in pairs for i in range(texts)]
-        return Asked(body, tuple(made), sum(map(len, prompts)))
+        return ParsedRequest(body, tuple(made), sum(map(len, prompts)))
 
     def _encoded(self, prompt: str | Sequence[int] | list[dict[str, str]], field: str) -> Sequence[int]:
         length = _characters(prompt)
         if length > self._most_characters:  # to read them would take seconds
             raise self._too_long(f"{length} characters", field)
-        with _blaming(field):
+        with _errors_of(field):
             return self._model.encode(prompt)
 
     def _request(self, body: Body, prompt: tuple[int, ...], seed: int) -> Request:
         stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
         options = body.stream_options
-        with _blaming("temperature"):  # the body has bounds for all others
+        with _errors_of("temperature"):  # the body has bounds for all others
             params = _params(body, seed)
-        with _blaming("logit_bias"):
+        with _errors_of("logit_bias"):
             params.check_vocabulary(self._engine.target.vocab_size)
-        with _blaming(_prompt_field(body)):
+        with _errors_of(_prompt_field(body)):
             request = Request(
                 prompt,
                 self._new_tokens(body, len(prompt)),
@@ -128,8 +128,8 @@ class Asking:
 
 
 @contextmanager
-def _blaming(field: str) -> Iterator[None]:
-    """What a user would be told becomes an error that names the field."""
+def _errors_of(field: str) -> Iterator[None]:
+    """Raise a UserError of the block as an ApiError for `field`."""
     try:
         yield
     except UserError as error:
