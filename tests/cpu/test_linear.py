@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from clover.cpu import linear
+from clover.cpu import apply, linear, shared_copy, speed_up
+from clover.cpu.apply import can_speed_up
 from clover.cpu.linear import (
     INT8_ROWS,
     FastLinear,
@@ -14,11 +15,8 @@ from clover.cpu.linear import (
     PackedLinear,
     can_have_int8,
     can_pack,
-    can_speed_up,
     int8_rows,
     linear_of,
-    shared_copy,
-    speed_up,
 )
 
 WIDE = 512  # large enough to be worth packing
@@ -123,7 +121,7 @@ def test_layers_stay_where_nothing_can_be_gained(monkeypatch: pytest.MonkeyPatch
     assert can_speed_up(model)
     model[0].forward = lambda inputs: inputs.repeat(1, 2)  # somebody else's
     assert not can_speed_up(model)
-    monkeypatch.setattr(linear, "MAX_BYTES", 2**20)
+    monkeypatch.setattr(apply, "MAX_PACKED_BYTES", 2**20)
     assert kinds(made_fast(layers())) == [False] * 4
 
 

@@ -18,7 +18,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 _NAME = "clover_grouped"
-_FEW = 256  # rows of a product, at most: prompts gain nothing
+_FEW = 256  # prompts, whose products have more rows, gain nothing
 
 
 def attend(
@@ -29,9 +29,10 @@ def attend(
     scale: float | None = None,
     causal: bool = False,
 ) -> Tensor:
-    """SDPA of query [B, Q, N, C], key and value [B, G, S, C]; returns [B, Q, N, C].
+    """Return the attention [B, Q, N, C] of query [B, Q, N, C] over key and value [B, G, S, C].
 
-    `mask` [B, 1, N, S] is Bool or added to the scores; None if all is seen, or if it is `causal`, N = S.
+    `mask` [B, 1, N, S] is Bool, or is added to the scores; None if every token sees all slots. With `causal`, N = S and
+    each token sees those up to its own.
     """
     groups = query.shape[1] // key.shape[1]
     if causal or not _suits(query, key):
@@ -49,14 +50,16 @@ def attend(
 
 
 def group_queries(module: nn.Module) -> None:
-    """Let the models of transformers in a module attend so, where their classes let others choose how they attend."""
+    """Make the transformers models in a module attend in this way, if their classes accept another attention."""
+    AttentionInterface.register(_NAME, _attention)
+    AttentionMaskInterface.register(_NAME, sdpa_mask)
     for part in module.modules():
         if isinstance(part, PreTrainedModel) and _may_choose(part):
             part.set_attn_implementation(_NAME)
 
 
 def _may_choose(model: Any) -> bool:
-    """Whether a model attends by SDPA and its class asks for a function that does it, without a warning if not."""
+    """Return True if a model uses SDPA through transformers' interface, so that it can be replaced."""
     return model.config._attn_implementation == "sdpa" and model._can_set_attn_implementation()
 
 
@@ -74,7 +77,7 @@ def _attention(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """What a model calls: it gets [B, N, Q, C]. All that `attend` does not know goes to SDPA as transformers has it."""
+    """Attend for a model, which expects [B, N, Q, C]; cases that `attend` lacks go to transformers' own function."""
     whole = attention_mask is None and query.shape[2] > 1  # plain text, which is causal
     special = any(options.get(name) is not None for name in ("position_bias", "softcap"))
     per_head = attention_mask is not None and attention_mask.shape[1] > 1
@@ -82,7 +85,3 @@ def _attention(
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
     found = attend(query, key, value, attention_mask, scaling)
     return found.transpose(1, 2).contiguous(), None
-
-
-AttentionInterface.register(_NAME, _attention)
-AttentionMaskInterface.register(_NAME, sdpa_mask)

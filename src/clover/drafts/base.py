@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 from typing_extensions import Self
 
 from clover.cache import KVCache
-from clover.cpu.attention import group_queries
-from clover.cpu.linear import can_speed_up, fast_linear, linear_of, shared_copy, speed_up, versions
+from clover.cpu import shared_copy, speed_up, versions
+from clover.cpu.linear import fast_linear, linear_of
 from clover.drafts.config import (
     DraftConfig,
     LossConfig,
@@ -148,9 +148,7 @@ class DraftModel(PreTrainedModel):
     def _made_fast(self, exact: bool) -> Self:
         draft = shared_copy(self, [self.config, self._target, self._fast, *self._lm_head])
         draft.make_tables()
-        if can_speed_up(draft):
-            speed_up(draft, int8=not exact)
-            group_queries(draft)
+        speed_up(draft, int8=not exact)
         if not exact:
             draft._lm_head = (fast_linear(self.lm_head, packed=False, int8=True),)
         return draft

@@ -24,7 +24,7 @@ from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation.streamers import BaseStreamer
 
 from clover.api import make_engine, what_drafts
-from clover.cpu.linear import versions
+from clover.cpu import versions
 from clover.drafts import DraftModel
 from clover.engine import Decoding, Engine, Request
 from clover.errors import UserError

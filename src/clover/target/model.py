@@ -15,19 +15,11 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from clover.cache import KVCache
-from clover.cpu.attention import group_queries
-from clover.cpu.linear import (
-    MAX_BYTES,
-    can_speed_up,
-    fast_linear,
-    runs_known_code,
-    shared_copy,
-    speed_up,
-)
+from clover.cpu import fast_copy
 from clover.errors import UserError
 from clover.fixed_cache import FixedCache
 from clover.target import loading, support
-from clover.target.gguf import find_source, read_once
+from clover.target.gguf import find_source, hidden_bar
 from clover.target.probe import check_tree, run_plainly, windows_hold
 from clover.target.protocol import HiddenStates
 from clover.target.session import CachedSession
@@ -67,14 +59,9 @@ class TargetModel:
             )
         head: Any = model.get_output_embeddings()
         loading.check_device(head.weight.device)
-        self.base: nn.Module = base
-        if can_speed_up(self.base) and runs_known_code(self.base):
-            # What runs is a copy of the model's structure, which is fast on a CPU, over the same weights.
-            self.base = shared_copy(self.base)
-            group_queries(self.base)
-            if sum(weight.nbytes for weight in model.parameters()) <= MAX_BYTES:
-                speed_up(self.base, int8=False)
-                head = fast_linear(head, packed=True, int8=False)
+        # What runs is, on a CPU, a copy of the model's structure with faster layers over the same weights.
+        self.base: nn.Module
+        self.base, head = fast_copy(nn.ModuleList([base, head]))
         self._cache_argument = cache_argument(self.base)
         self.head = LogitsHead(head, self.config)
         self.windows = Windows()
@@ -107,7 +94,7 @@ class TargetModel:
         device = loading.resolve_device(device)
         resolved = None if dtype == "fastest" else loading.resolve_dtype(dtype, device)
         source = find_source(str(name_or_path))
-        with read_once(source):
+        with hidden_bar(source):
             config = loading.load_config(source, trust_remote_code)
             dtype = resolved or loading.fastest_dtype(config.get_text_config().hidden_size, device)
             model = loading.load_model(source, config, dtype, device, trust_remote_code)

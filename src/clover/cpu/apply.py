@@ -1,0 +1,96 @@
+"""Put the fast layers of this package into a model by one call.
+
+Nothing of a model is patched. Its structure is copied over the same weights, and layers of the copy are replaced.
+"""
+
+import copy
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+
+from clover.cpu.attention import group_queries
+from clover.cpu.linear import MAX_INT8_BYTES, fast_layers, may_replace
+
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+MAX_PACKED_BYTES = 2**30  # of the weights of a model that gets a packed second copy
+_KNOWN_CODE = ("torch", "transformers", "transformers_modules")  # packages; the last holds models' own code
+_TOGETHER = (
+    ("q_proj", "k_proj", "v_proj"),
+    ("gate_proj", "up_proj"),
+)  # names of layers that read the same input
+_SAMPLED = 64  # numbers of a weight that are compared
+
+
+def fast_copy(module: AnyModule) -> AnyModule:
+    """Return a copy of a module over the same weights with fast layers, or the module itself if none can be made.
+
+    A copy is only made if all parts are from PyTorch, transformers or the code that came with the model: their
+    behaviour follows from weights and hooks. Other code, such as adapters, may have switches that a copy would miss.
+    """
+    known = all(type(part).__module__.partition(".")[0] in _KNOWN_CODE for part in module.modules())
+    if not (known and can_speed_up(module)):
+        return module
+    made = shared_copy(module)
+    speed_up(made)
+    return made
+
+
+def speed_up(module: nn.Module, int8: bool = False) -> None:
+    """Replace the attention and the large linear layers of a module, a copy made by `shared_copy`, by fast ones.
+
+    Does nothing for a module that is not on a CPU. With `int8` the linear layers round their weights for few rows.
+    """
+    if not can_speed_up(module):
+        return
+    group_queries(module)
+    layers: list[Any] = [
+        part for part in module.modules() if type(part) is nn.Linear and may_replace(part.weight)
+    ]
+    packed = sum(weight.nbytes for weight in module.parameters()) <= MAX_PACKED_BYTES
+    int8 = int8 and sum(layer.weight.numel() for layer in layers) <= MAX_INT8_BYTES
+    for part in list(module.modules()):
+        children = {name: child for name, child in part.named_children() if type(child) is nn.Linear}
+        groups = [names for names in _TOGETHER if children.keys() >= set(names) and _alike(children, names)]
+        grouped = {name for names in groups for name in names}
+        for names in [*groups, *((name,) for name in children if name not in grouped)]:
+            fast = fast_layers([children[name] for name in names], packed, int8)
+            for name, layer in zip(names, fast, strict=True):
+                setattr(part, name, layer)
+
+
+def can_speed_up(module: nn.Module) -> bool:
+    """Return True if a module is on a CPU and no part has a replaced `forward`, which a copy would not follow."""
+    on_cpu = all(weight.device.type == "cpu" for weight in module.parameters())
+    return on_cpu and not any("forward" in vars(part) for part in module.modules())
+
+
+def shared_copy(module: AnyModule, keep: Sequence[object] = ()) -> AnyModule:
+    """Return a copy of a module's structure that shares all tensors and the objects in `keep`."""
+    shared = [*module.parameters(), *module.buffers(), *keep]
+    return copy.deepcopy(module, {id(thing): thing for thing in shared})
+
+
+def versions(weights: Iterable[Tensor]) -> list[tuple[int, int, list[float]]]:
+    """Return for each weight its address, how often it was written, and on a CPU some of its numbers.
+
+    While the result stays equal, copies of the weights are valid. The numbers show what was written through `.data`,
+    which PyTorch does not count.
+    """
+    return [
+        (weight.data_ptr(), 0 if weight.is_inference() else weight._version, _sample(weight))
+        for weight in weights
+    ]
+
+
+def _sample(weight: Tensor) -> list[float]:
+    """Return numbers from all parts of a weight; none on a GPU, where the host would wait and copies do not run."""
+    if weight.device.type != "cpu":
+        return []
+    step = weight.numel() // _SAMPLED | 1  # odd: a multiple of the columns would stay in a few of them
+    return weight.detach().flatten()[::step].tolist()
+
+
+def _alike(layers: dict[str, nn.Linear], names: Sequence[str]) -> bool:
+    kinds = {(layers[n].in_features, layers[n].bias is None, layers[n].weight.dtype) for n in names}
+    return len(kinds) == 1
