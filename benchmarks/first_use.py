@@ -33,7 +33,7 @@ from clover.api import Clover
 from clover.data.tasks import spaced
 from clover.drafts import load_draft
 from clover.engine import Engine
-from clover.measure.evaluate.acceptance import tau_pairs
+from clover.measure.acceptance import tau_pairs
 from clover.measure.report.provenance import Provenance
 from clover.measure.report.statistics import ratio
 from clover.target import TargetModel

@@ -16,9 +16,9 @@ from statistics import median
 from clover import assets
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine
-from clover.measure.bench.metrics import step_seconds
-from clover.measure.evaluate.run import choose_prompts
-from clover.measure.interleaved import (
+from clover.measure.session import choose_prompts
+from clover.measure.speed import step_seconds
+from clover.measure.timing import (
     Run,
     acceptance_of,
     decode,

@@ -20,10 +20,10 @@ from typing import Any
 from clover import assets
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine
-from clover.measure.cost.steps import measure_steps
-from clover.measure.interleaved import acceptance_of, decode, interleave, speedups
-from clover.measure.tune.texts import fill_batch, read_requests
-from clover.measure.tune.timing import until
+from clover.measure.session import choose_prompts
+from clover.measure.step_costs import measure_steps
+from clover.measure.step_timing import until
+from clover.measure.timing import acceptance_of, decode, interleave, make_batches, speedups
 from clover.target import TargetModel
 from clover.tree import TreeShape, parse_tree
 
@@ -36,8 +36,9 @@ def main() -> None:
     draft = load_draft(options.draft or str(assets.DRAFT), target)
     shapes = [_static(name) for name in options.tree or ("chain:2", "chain:4", "chain:8")]
     for size in options.batch_size or (1,):
-        requests = read_requests(options.prompts, target, size, options.max_new_tokens)
-        batch = fill_batch(requests, size)
+        chosen = choose_prompts(options.prompts, target, options.max_new_tokens, size)
+        prompts = [prompt.tokens for prompt in chosen.prompts]
+        batch = make_batches(prompts, size, 0.0, options.max_new_tokens, target.longest_run)[0]
         enough = until(options.steps, 12, options.seconds)
         costs = measure_steps(target, _untrained(draft, target), shapes, batch, enough)
         engines = {"plain": Engine(target)} | {

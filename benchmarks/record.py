@@ -26,10 +26,11 @@ from clover.drafting import PLAIN_DRAFTER, StaticDrafter
 from clover.drafting.tuning import PLAIN
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Request
-from clover.measure.tune.ranks import MAX_DEPTH, RankPath, rank_texts
-from clover.measure.tune.shapes import accepted
-from clover.measure.tune.texts import fill_batch, read_requests, write_texts
-from clover.measure.tune.timing import time_in_turn, until
+from clover.measure.ranks import MAX_DEPTH, RankPath, rank_texts
+from clover.measure.session import choose_prompts
+from clover.measure.step_timing import time_in_turn, until
+from clover.measure.timing import WRITTEN_TOGETHER, decode, make_batches
+from clover.measure.trees import accepted
 from clover.target import TargetModel
 from clover.tree import TreeShape, static_spec
 
@@ -49,8 +50,10 @@ def main() -> None:
     tree = draft.config.tree_shape.cut(deepest)
     files, texts = [str(file) for file in options.prompts], list[dict[str, Any]]()
     for temperature in TEMPERATURES:
-        wanted = read_requests(files, target, PROMPTS, NEW_TOKENS + deepest + 1, temperature)
-        requests = [replace(request, eos=()) for request in wanted]
+        tokens = NEW_TOKENS + deepest + 1
+        prompts = [prompt.tokens for prompt in choose_prompts(files, target, tokens, PROMPTS).prompts]
+        batches = make_batches(prompts, 1, temperature, tokens, target.longest_run)
+        requests = [replace(request, eos=()) for (request,) in batches]
         texts += record_texts(target, draft, requests, tree, deepest)
     if options.costs:
         costs = json.loads(options.costs.read_text())["costs"]
@@ -67,7 +70,7 @@ def record_texts(
     target: TargetModel, draft: DraftModel, requests: Sequence[Request], tree: TreeShape, deepest: int
 ) -> list[dict[str, Any]]:
     """Of each text its tokens, and how many tokens of the best chain and of the tree are right at each of them."""
-    written = write_texts(Engine(target), requests)
+    written = decode(Engine(target), requests, max_sequences=WRITTEN_TOGETHER).texts
     nodes, found = frozenset(tree.paths[1:]), []
     for request, new, paths in zip(
         requests, written, rank_texts(target, draft, requests, written, deepest), strict=True
@@ -91,7 +94,8 @@ def step_costs(
     shapes = {f"chain:{depth}": TreeShape.chain(depth) for depth in (*DEPTHS, deepest)}
     drafters = {name: StaticDrafter(draft, shape) for name, shape in (shapes | {"tree": tree}).items()}
     every = {PLAIN: PLAIN_DRAFTER, **drafters, "wide": StaticDrafter(draft, WIDE)}
-    batches = [fill_batch(requests, size, at) for at in range(0, len(requests), size)]
+    count = len(requests)
+    batches = [[requests[n % count] for n in range(at, at + size)] for at in range(0, count, size)]
     steps = time_in_turn(target, draft, every, batches, until(24, 12, 60.0))
     costs: dict[str, Any] = {
         name: round(median(step.seconds for step in some), 6) for name, some in steps.items()

@@ -36,8 +36,8 @@ from clover.api import Clover
 from clover.drafts import load_draft
 from clover.engine import Engine
 from clover.integrations.export import export
-from clover.measure.evaluate.run import choose_prompts
 from clover.measure.report.provenance import machine, revision, versions
+from clover.measure.session import choose_prompts
 from clover.metrics import Acceptance
 from clover.target import TargetModel
 from clover.tree import parse_tree

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from clover import assets, load
 from clover.errors import UserError
-from clover.measure.demo.run import run_demo
-from clover.measure.evaluate.run import choose_prompts
+from clover.measure.demo import run_demo
 from clover.measure.options import DemoOptions
+from clover.measure.session import choose_prompts
 from clover.target import TargetModel, signs_fingerprint
 from clover.target import gguf as gguf_targets
 from tests.tiny import save_tiny_pair

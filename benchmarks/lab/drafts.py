@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from clover.errors import UserError
-from clover.measure.evaluate.acceptance import tau_pairs
+from clover.measure.acceptance import tau_pairs
 from clover.measure.report.statistics import ratio
 from experiments.compare.options import CompareOptions
 from experiments.compare.results import Measurement, read_records

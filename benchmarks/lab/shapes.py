@@ -23,9 +23,9 @@ from transformers import AutoModelForCausalLM
 from clover.drafts import Clover2Draft
 from clover.engine import Engine, Request
 from clover.errors import UserError, one_line
-from clover.measure.bench.ceilings import Limits, measure_limits
-from clover.measure.bench.metrics import step_seconds
-from clover.measure.interleaved import decode
+from clover.measure.ceilings import Limits, measure_limits
+from clover.measure.speed import step_seconds
+from clover.measure.timing import decode
 from clover.target import TargetModel
 from clover.tree import CLOVER2_TREE
 from lab.drafts import acceptance

@@ -11,8 +11,8 @@ from statistics import fmean
 from typing import Any
 
 from clover.errors import UserError
-from clover.measure.evaluate.acceptance import depth_pairs, tau_pairs
-from clover.measure.evaluate.accuracy import TOP, HeadAccuracy
+from clover.measure.acceptance import depth_pairs, tau_pairs
+from clover.measure.accuracy import TOP, HeadAccuracy
 from clover.measure.report.statistics import Pair, Ratio
 from clover.measure.report.words import system_name
 from clover.validation import validated

@@ -28,15 +28,15 @@ from clover.files import (
     raise_on_write_error,
     write_text,
 )
-from clover.measure.bench.methods import of_engine
-from clover.measure.bench.metrics import Measured
-from clover.measure.evaluate.accuracy import as_sample, measure_heads, text_batches
-from clover.measure.interleaved import decode, interleave, make_batches
+from clover.measure.accuracy import as_sample, measure_heads, text_batches
 from clover.measure.report.figure import save_picture
 from clover.measure.report.output import Report
 from clover.measure.report.progress import Progress
 from clover.measure.report.provenance import Provenance
 from clover.measure.report.words import duration
+from clover.measure.speed import Measured
+from clover.measure.speed import Method as TimedMethod
+from clover.measure.timing import decode, interleave, make_batches
 from clover.sampling import SamplingParams
 from clover.target import TargetModel, weights_fingerprint
 from clover.train import TrainConfig
@@ -380,7 +380,10 @@ def measure(
 
     `progress` is called with the share that is done, 0 … 1.
     """
-    ways = {method: of_engine(method.system, engine, method.tree) for method, engine in engines.items()}
+    ways = {
+        method: TimedMethod.of_engine(method.system, engine, method.tree)
+        for method, engine in engines.items()
+    }
     runs = interleave({method: way.decode for method, way in ways.items()}, batches, rounds, progress)
     found = {method: Measured.of(way, runs[method], batches[0]) for method, way in ways.items()}
     return tuple(

@@ -15,10 +15,10 @@ from clover.drafts import DraftModel, load_draft
 from clover.drafts.loading import find_system
 from clover.engine import Engine, Request
 from clover.files import raise_on_write_error, write_json
+from clover.measure.ranks import RankPath, rank_texts
 from clover.measure.report.provenance import Provenance
-from clover.measure.tune.ranks import RankPath, rank_texts
-from clover.measure.tune.shapes import count_starts, most_frequent
-from clover.measure.tune.texts import write_texts
+from clover.measure.timing import WRITTEN_TOGETHER, decode
+from clover.measure.trees import count_starts, most_frequent
 from clover.target import TargetModel
 from clover.train import TrainConfig, checkpoint_path, prepare, train
 from clover.train.record import RecordedResult, read_record
@@ -134,7 +134,9 @@ def likely_paths(engine: Engine, requests: Sequence[Request]) -> list[RankPath]:
     """Rank paths, most often accepted first; any number of them from the front is a tree (`TreeShape.from_paths`)."""
     draft = engine.draft
     assert draft is not None, "plain decoding has no tree"
-    paths = rank_texts(engine.target, draft, requests, write_texts(engine, requests))
+    paths = rank_texts(
+        engine.target, draft, requests, decode(engine, requests, max_sequences=WRITTEN_TOGETHER).texts
+    )
     return most_frequent(count_starts(chain.from_iterable(paths)))
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from clover.data import Sample
 from clover.errors import UserError
 from clover.files import raise_on_write_error
-from clover.measure.evaluate.accuracy import as_sample
+from clover.measure.accuracy import as_sample
 from clover.regenerate import RegenerateConfig, read_regenerated, regenerate
 from clover.target import TargetModel
 from experiments.recipes.corpus import Document, prompts_from

@@ -4,7 +4,7 @@ import pytest
 
 from clover.engine import Engine, Request
 from clover.integrations.generate import TransformersGenerate
-from clover.measure.interleaved import decode, make_batches
+from clover.measure.timing import decode, make_batches
 from clover.target import TargetModel
 from tests.families import tiny_model
 

@@ -10,7 +10,7 @@ import predicted
 import pytest
 import record
 
-from clover.measure.tune.timing import until
+from clover.measure.step_timing import until
 from tests.tiny import save_tiny_pair
 
 

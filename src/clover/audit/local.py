@@ -12,7 +12,7 @@ from clover.audit.findings import Findings, compare
 from clover.audit.judge import SAFETY, Judge
 from clover.audit.trace import trace
 from clover.engine import Engine, Request
-from clover.measure.interleaved import Decode
+from clover.measure.timing import Decode
 from clover.sampling import SamplingParams
 
 PLAIN, GREEDY = "plain", "greedy"

@@ -26,10 +26,10 @@ from clover.engine.text import token_name
 from clover.errors import UserError, is_out_of_memory
 from clover.files import check_output_file, write_text
 from clover.integrations.generate import TransformersGenerate
-from clover.measure.evaluate.run import choose_prompts
 from clover.measure.report.output import Report, check_outputs, publish
 from clover.measure.report.progress import Progress
 from clover.measure.report.provenance import Provenance
+from clover.measure.session import choose_prompts
 from clover.options import command_line
 from clover.sampling import SamplingParams
 from clover.target import TargetModel

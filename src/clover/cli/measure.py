@@ -18,7 +18,7 @@ from clover.options import takes_options
 @takes_options
 def bench(options: BenchOptions) -> None:
     """Measure plain decoding, the draft, and transformers' own ways to decode, in turn on the same prompts."""
-    from clover.measure.bench.run import run_bench
+    from clover.measure.bench import run_bench
 
     if options.model is not None:
         if options.target is not None:
@@ -33,7 +33,7 @@ def demo(options: DemoOptions) -> None:
 
     Exits with 1 if a text differs from that of plain decoding and rounding does not explain it.
     """
-    from clover.measure.demo.run import run_demo
+    from clover.measure.demo import run_demo
 
     _, defect = run_demo(options)
     if defect:
@@ -43,7 +43,7 @@ def demo(options: DemoOptions) -> None:
 @takes_options
 def evaluate(options: EvaluateOptions) -> None:
     """Show how good a draft is: accuracy of its heads, acceptance in any tree, and where it is weak."""
-    from clover.measure.evaluate.run import run_evaluate
+    from clover.measure.evaluate import run_evaluate
 
     run_evaluate(options)
 
@@ -54,8 +54,8 @@ def tune(options: TuneOptions) -> None:
 
     With --for vllm, find how many tokens to draft on vLLM.
     """
-    from clover.measure.tune.run import run_tune
-    from clover.measure.tune.vllm import run_tune_vllm
+    from clover.measure.tune import run_tune
+    from clover.measure.tune_vllm import run_tune_vllm
 
     (run_tune if options.for_ == "clover" else run_tune_vllm)(options)
 
@@ -66,6 +66,6 @@ def cost(options: CostOptions) -> None:
 
     With --minutes, or a trained --draft, it also shows after how many tokens the training has paid for itself.
     """
-    from clover.measure.cost.run import run_cost
+    from clover.measure.cost import run_cost
 
     run_cost(options)

@@ -15,14 +15,14 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
 from clover.engine import PhaseClock, Request
-from clover.measure.interleaved import Run, wait_for
+from clover.measure.timing import Run, wait_for
 from clover.metrics import Acceptance
 from clover.target import TargetModel
 
 
 @dataclass(frozen=True, eq=False)
 class TransformersGenerate:
-    """Decode a batch with transformers, as a `Decode` of `clover.measure.interleaved`; plainly by default.
+    """Decode a batch with transformers, as a `Decode` of `clover.measure.timing`; plainly by default.
 
     `lookup_tokens` are those that prompt lookup proposes per step, `assistant` is a model that drafts.
     """

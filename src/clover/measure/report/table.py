@@ -1,14 +1,18 @@
-"""A table of text, described once, for a terminal or an HTML page; and facts with labels."""
+"""Describe a table of text once, for a terminal and for an HTML page; and print facts with their labels."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, TypeVar
 
 from rich import box
 from rich import table as rich_table
 from rich.cells import cell_len
 from rich.text import Text
+from typing_extensions import Self
 
 _LEGIBLE = 22  # columns that words get at least
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -34,11 +38,45 @@ class Table:
     sections: Sequence[int] = ()
     optional: Sequence[str] = ()
 
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        items: Iterable[Item],
+        columns: Mapping[str, Callable[[Item], str]],
+        note: str = "",
+        *,
+        group: Callable[[Item], Hashable] = lambda item: None,
+        once: Sequence[str] = (),
+        strong: Callable[[Item], bool] | None = None,
+        **more: Any,
+    ) -> Self:
+        """Return a table with a row for each item, and a line between groups of neighbours.
+
+        Args:
+            columns: by their names, what makes a cell of an item.
+            group: what items of one group have in common.
+            once: columns that only the first row of a group fills.
+            strong: which rows stand out; the first of each group, if left out.
+        """
+        rows, firsts, stand_out = list[tuple[str, ...]](), list[int](), list[int]()
+        for _, some in groupby(items, group):
+            firsts.append(len(rows))
+            for item in some:
+                first = len(rows) == firsts[-1]
+                if first if strong is None else strong(item):
+                    stand_out.append(len(rows))
+                cells = {
+                    name: cell(item) if first or name not in once else "" for name, cell in columns.items()
+                }
+                rows.append(tuple(cells.values()))
+        return cls(title, list(columns), rows, note, strong=stand_out, sections=firsts[1:], **more)
+
     def __post_init__(self) -> None:
         assert all(len(row) == len(self.columns) for row in self.rows), self.title
 
     def rich(self, width: int) -> rich_table.Table:
-        """The table for a terminal of so many columns."""
+        """Return the table for a terminal of so many characters per line."""
         kept = self._kept(width)
         shown = rich_table.Table(
             box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True
@@ -70,7 +108,7 @@ class Table:
 
 
 def facts_grid(facts: Iterable[tuple[str, str]]) -> rich_table.Table:
-    """Facts below one another, each after its label; long ones go on below themselves."""
+    """Return facts below one another, each after its label; long ones are broken into lines."""
     grid = rich_table.Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")

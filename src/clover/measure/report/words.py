@@ -1,4 +1,4 @@
-"""Numbers, durations and names as people read them."""
+"""Write numbers, durations and names for people."""
 
 from typing import Any
 
@@ -42,6 +42,24 @@ def times(factor: float | None) -> str:
     ('2.50×', '–')
     """
     return "–" if factor is None else f"{factor:.2f}×"
+
+
+def rate(value: float) -> str:
+    """Write a speed with three digits at least.
+
+    >>> rate(1.666), rate(24.04), rate(314.2)
+    ('1.67', '24.0', '314')
+    """
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
+
+
+def number_of(count: int, noun: str) -> str:
+    """Write a number of things.
+
+    >>> number_of(1, "prompt"), number_of(3, "round")
+    ('1 prompt', '3 rounds')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:

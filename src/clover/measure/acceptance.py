@@ -1,0 +1,136 @@
+"""Count what the engine accepts of a draft: τ, per depth, per group of prompts and by kind of token.
+
+A step emits accepted draft tokens and, last, one bonus token that the target adds itself. A text may end on either, and
+its last step does not say which; so the last token of each text is in τ as τ is defined, but in no kind.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import reduce
+from hashlib import blake2b
+from itertools import chain
+from operator import add
+from typing import Any
+
+from clover.data.tasks import TaskPrompt
+from clover.measure.kinds import TOKEN_KINDS, kinds_of
+from clover.measure.report.statistics import Estimate, ratio
+from clover.measure.timing import Run
+from clover.metrics import Acceptance
+
+
+@dataclass(frozen=True)
+class Group:
+    """The prompts of one group, by their hashes, each with its acceptance.
+
+    The errors of its estimates are standard errors over prompts.
+    """
+
+    name: str
+    prompts: tuple[str, ...]
+    acceptances: tuple[Acceptance, ...]
+
+    @property
+    def total(self) -> Acceptance:
+        """Return the acceptance of all prompts together."""
+        return reduce(add, self.acceptances, Acceptance())
+
+    @property
+    def tau(self) -> Estimate:
+        """Return the tokens per step, the bonus token included."""
+        return ratio(tau_pairs(self.acceptances))
+
+    @property
+    def depths(self) -> list[Estimate]:
+        """Return the share accepted at depth 1, 2, … of the steps that got to a draft there."""
+        return [ratio(depth_pairs(self.acceptances, depth)) for depth in range(len(self.total.attempts))]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all numbers as JSON values; `per_prompt` has the new tokens and steps, `prompt_hashes` the prompts."""
+        errors = {"tau_error": self.tau.error, "depth_errors": [depth.error for depth in self.depths]}
+        each = {"per_prompt": tau_pairs(self.acceptances), "prompt_hashes": list(self.prompts)}
+        counts = self.total.to_dict() | each
+        return {"group": self.name, "prompts": len(self.acceptances), **counts, **errors}
+
+
+@dataclass(frozen=True)
+class Share:
+    """The share, 0 … 1, of accepted draft tokens among the `emitted` new tokens of a kind; others are bonus tokens."""
+
+    kind: str
+    emitted: int
+    share: Estimate
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The acceptance of one tree, as the user named it, at one temperature; steps verify at most `nodes` tokens."""
+
+    tree: str
+    nodes: int
+    temperature: float
+    groups: tuple[Group, ...]
+    kinds: tuple[Share, ...]
+
+    @property
+    def all(self) -> Group:
+        """Return all groups together."""
+        prompts = chain(*(group.prompts for group in self.groups))
+        return Group("all", tuple(prompts), tuple(chain(*(group.acceptances for group in self.groups))))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all numbers as JSON values."""
+        groups = [group.to_dict() for group in self.groups]
+        return asdict(self) | self.all.to_dict() | {"groups": groups}
+
+
+def tau_pairs(acceptances: Sequence[Acceptance]) -> list[tuple[int, int]]:
+    """Return the tokens and the steps of each text; their ratio is τ."""
+    return [(one.emitted, one.steps) for one in acceptances]
+
+
+def depth_pairs(acceptances: Sequence[Acceptance], depth: int) -> list[tuple[int, int]]:
+    """Return, of each text, the steps that accepted a token at `depth`, from 0, and those that got to a draft there."""
+    return [(sum(one.histogram[depth + 1 :]), sum(one.attempts[depth : depth + 1])) for one in acceptances]
+
+
+def count_groups(prompts: Sequence[TaskPrompt], run: Run) -> tuple[Group, ...]:
+    """Return the acceptance per group of the prompts that a run continued."""
+    groups: dict[str, list[tuple[str, Acceptance]]] = {}
+    for prompt, acceptance in zip(prompts, run.acceptances, strict=True):
+        groups.setdefault(prompt.group, []).append((prompt_hash(prompt.tokens), acceptance))
+    return tuple(Group(name, *map(tuple, zip(*some, strict=True))) for name, some in groups.items())
+
+
+def prompt_hash(tokens: Sequence[int]) -> str:
+    """Return 8 hexadecimal digits that stand for the tokens of a prompt.
+
+    >>> prompt_hash((1, 23)) == prompt_hash([1, 23]) != prompt_hash((12, 3))
+    True
+    """
+    return blake2b(" ".join(map(str, tokens)).encode(), digest_size=4).hexdigest()
+
+
+def count_kinds(prompts: Sequence[TaskPrompt], run: Run, tokenizer: Any) -> tuple[Share, ...]:
+    """Return the share of accepted draft tokens per kind of token that occurs, in the order of TOKEN_KINDS."""
+    texts = [
+        ([*prompt.tokens, *new[:-1]], len(prompt.tokens))
+        for prompt, new in zip(prompts, run.texts, strict=True)
+    ]
+    counts = [
+        Counter(zip(kinds, drafted_tokens(steps), strict=True))
+        for kinds, steps in zip(kinds_of(tokenizer, texts), run.steps, strict=True)
+    ]
+    found = []
+    for kind in TOKEN_KINDS:
+        pairs = [(one[kind, True], one[kind, True] + one[kind, False]) for one in counts]
+        emitted = sum(total for _, total in pairs)
+        if emitted:
+            found.append(Share(kind, emitted, ratio(pairs)))
+    return tuple(found)
+
+
+def drafted_tokens(steps: Sequence[Sequence[int]]) -> list[bool]:
+    """Return, for each new token of a text but the last, whether it was an accepted draft token."""
+    return [place < len(step) - 1 for step in steps for place in range(len(step))][:-1]

@@ -1,0 +1,269 @@
+"""`clover cost`: the τ that a draft must reach here, and after how many tokens its training has paid for itself.
+
+Training costs T · p_train; each token saves (t_plain - t_plain / s) · p_serve, s being the speed-up. So
+
+    n* = T · (p_train / p_serve) / (t_plain · (1 - 1/s))
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clover import assets
+from clover.drafting import own_tree
+from clover.drafts import DraftModel
+from clover.drafts.loading import find_system
+from clover.drafts.vocabulary import default_size
+from clover.errors import UserError
+from clover.measure.options import CostOptions
+from clover.measure.report.output import Report, check_outputs, publish
+from clover.measure.report.progress import Progress
+from clover.measure.report.table import Table
+from clover.measure.report.words import count, draft_kind, duration, times
+from clover.measure.session import Session
+from clover.measure.step_costs import TreeCost, measure_steps
+from clover.measure.step_timing import share_time
+from clover.measure.trees import tree_label
+from clover.target import TargetModel
+from clover.train.record import RECORD_FILE, read_record
+from clover.tree import TreeShape, parse_tree
+
+SPEEDUPS = (1.0, 1.5, 2.0)
+_STEPS, _FEWEST = 80, 12  # steps of each tree that are timed, and how many at least, however late it is
+_CHAINS = (1, 2, 4, 8)
+_SYSTEM = "recall"  # of a draft yet to be made, where nobody chooses
+_TAUS = (2.0, 3.0, 4.0)  # at which a training pays, if the user names none
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class TrainingCost:
+    """The seconds of a training, and money per hour of the machine that trains and of the one that decodes.
+
+    Without both prices an hour of either counts alike. `start_from` is a draft that the training went on from, whose
+    own training is not in `seconds`.
+    """
+
+    seconds: float
+    price: float | None = None
+    serving_price: float | None = None
+    start_from: str | None = None
+
+    @property
+    def words(self) -> str:
+        """Return time and money, as far as known.
+
+        >>> TrainingCost(90, start_from="first").words
+        '1:30 min; it went on from first, whose training is not counted'
+        """
+        words = duration(self.seconds)
+        if self.price is not None:
+            words += f", {self.price * self.seconds / _HOUR:.2f} at {self.price:g} per hour"
+        if self.start_from is not None:
+            words += f"; it went on from {self.start_from}, whose training is not counted"
+        return words
+
+    def paying_tokens(self, plain_seconds: float, speedup: float) -> float | None:
+        """Return the tokens after which it has paid for itself, or None for never.
+
+        `plain_seconds` are plain decoding's per token.
+
+        >>> TrainingCost(3600).paying_tokens(0.01, 2.0), TrainingCost(3600, 1.0, 2.0).paying_tokens(0.01, 2.0)
+        (720000.0, 360000.0)
+        """
+        if speedup <= 1:
+            return None
+        ratio = self.price / self.serving_price if self.price and self.serving_price else 1.0
+        return ratio * self.seconds / (plain_seconds * (1 - 1 / speedup))
+
+
+def recorded_cost(draft: str) -> TrainingCost | None:
+    """Return what a draft's last training took, by the record in its directory, if any; UserError if it is damaged."""
+    if not Path(draft, RECORD_FILE).is_file():
+        return None
+    record = read_record(draft)
+    seconds = record.config.writing_seconds + record.result.seconds
+    return TrainingCost(seconds, start_from=record.config.start_from)
+
+
+def run_cost(options: CostOptions) -> None:
+    """Measure, print the tables, and write the JSON file.
+
+    UserError if an option, a file or a model cannot be used; before anything is measured where possible.
+    """
+    shapes = _check(options)
+    with Progress() as progress:
+        progress.say("loading target and draft")
+        drafts = () if options.draft is None else (options.draft,)
+        lengths = options.max_new_tokens, max(options.batch_sizes)
+        session = Session.load(options, drafts, options.prompts, *lengths)
+        draft = session.draft.model if drafts else _new_draft(options, session.target)
+        training = _training(options)
+        costs = _measure(options, session, draft, shapes, progress)
+    publish(_report(options, session, draft, costs, training), json=options.json)
+
+
+def _check(options: CostOptions) -> list[TreeShape]:
+    """Return the trees that were named; UserError, before any time is spent, for options that exclude each other."""
+    if not options.draft:
+        find_system(options.system or _SYSTEM)
+    elif options.system is not None:
+        raise UserError(f"{options.draft} has its system; --system is for a draft yet to be made")
+    elif options.draft_vocabulary is not None:
+        raise UserError(
+            f"{options.draft} has its vocabulary; --draft-vocabulary is for a draft yet to be made"
+        )
+    for name in ("minutes", "price", "serving_price"):
+        value = getattr(options, name)
+        if value is not None and not 0 < value < math.inf:
+            raise UserError(f"{name} is {value:g}; it must be more than 0")
+    if options.serving_price is not None and options.price is None:
+        raise UserError("a serving price was given but no price of training; give both, or --price alone")
+    check_outputs(json=options.json)
+    shapes = []
+    for name in options.trees:
+        shape = parse_tree(name)
+        if not isinstance(shape, TreeShape):
+            raise UserError(f"{name} has another shape at every step; give static trees, such as chain:4")
+        shapes.append(shape)
+    return shapes
+
+
+def _new_draft(options: CostOptions, target: TargetModel) -> DraftModel:
+    """Return a draft with random weights: steps take as long with any."""
+    torch.manual_seed(options.seed)
+    draft: Any = find_system(options.system or _SYSTEM).from_target(target)
+    size = options.draft_vocabulary or default_size(target.vocab_size)
+    if size is not None:
+        if size > target.vocab_size:
+            raise UserError(f"draft_vocabulary must be from 1 to the target's {target.vocab_size}")
+        draft.reduce_vocabulary(torch.arange(size))
+    return draft.to(target.dtype).eval()
+
+
+def _training(options: CostOptions) -> TrainingCost | None:
+    """Return the cost that the user states, or the recorded one; None where neither is known."""
+    cost = recorded_cost(assets.draft_place(options.draft)) if options.draft else None
+    cost = cost if options.minutes is None else TrainingCost(60 * options.minutes)
+    if cost is None and options.price is not None:
+        raise UserError("a price was given but not how long the training takes; give --minutes, too")
+    return cost and replace(cost, price=options.price, serving_price=options.serving_price)
+
+
+def _measure(
+    options: CostOptions, session: Session, draft: DraftModel, shapes: list[TreeShape], progress: Progress
+) -> list[TreeCost]:
+    """Return the costs of each tree at each batch size; those of the draft's own tree come last."""
+    own = own_tree(draft)
+    chains = [TreeShape.chain(depth) for depth in _CHAINS if depth <= draft.max_depth]
+    shapes = shapes or [*(shape for shape in chains if shape != own), own]
+    progress.begin(len(options.batch_sizes))
+    costs = []
+    for size, enough in share_time(options.batch_sizes, options.max_minutes, _STEPS, _FEWEST, progress):
+        batch = session.batches(size)[0]
+        costs += measure_steps(session.target, draft, shapes, batch, enough, options.seed)
+    return costs
+
+
+def _report(
+    options: CostOptions,
+    session: Session,
+    draft: DraftModel,
+    costs: list[TreeCost],
+    training: TrainingCost | None,
+) -> Report:
+    system = draft_kind(draft.config)
+    parameters = count(sum(weight.numel() for weight in draft.parameters()))
+    size = draft.config.draft_vocab_size
+    tokens = f", proposes from {size:,} tokens" if size else ""
+    facts = [
+        ("target", session.target_name),
+        ("draft", f"{system}, {options.draft or 'random weights'}, {parameters} parameters{tokens}"),
+    ]
+    tables, taus = [tau_table(costs, options.taus)], options.taus
+    if training is not None:
+        facts.append(("training", training.words))
+        taus = taus or _TAUS
+        tables.append(break_even_table(costs, training, taus))
+    return Report(
+        title=f"{system}: the τ it needs on this machine",
+        provenance=session.provenance("cost", options, "prompts"),
+        facts=facts,
+        tables=tables,
+        data={
+            "training_seconds": training.seconds if training else None,
+            "training_start_from": training.start_from if training else None,
+            "trees": [as_data(one, training, taus) for one in costs],
+        },
+        notes=[("–", "more than the tree can give, its depth + 1")],
+    )
+
+
+def tau_table(costs: Sequence[TreeCost], taus: Sequence[float]) -> Table:
+    """Return the τ that each of SPEEDUPS needs, and the speed-up at each of `taus`."""
+    columns: dict[str, Callable[[TreeCost], str]] = {
+        "batch": lambda one: str(one.plain.batch_size),
+        "tree": lambda one: tree_label(one.tree),
+        "plain\nstep, ms": lambda one: f"{1e3 * one.plain.step:.1f}",
+        "step,\nms": lambda one: f"{1e3 * one.step(1 + one.depth / 2):.1f}",
+    }
+    columns |= {f"τ for\n{speedup:.1f}×": partial(_tau_cell, speedup) for speedup in SPEEDUPS}
+    columns |= {f"at τ {tau:g}": partial(_speedup_cell, tau) for tau in taus}
+    return Table.of(
+        "What τ must be",
+        costs,
+        columns,
+        f"τ: tokens per step and text; texts of {costs[0].plain.new_tokens} new tokens, prompts included",
+        group=lambda one: one.plain.batch_size,
+        once=("batch", "plain\nstep, ms"),
+        strong=lambda one: False,
+        words=2,
+    )
+
+
+def break_even_table(costs: Sequence[TreeCost], training: TrainingCost, taus: Sequence[float]) -> Table:
+    """Return the tokens after which the training has paid for itself, with the last tree of each batch size."""
+    columns: dict[str, Callable[[TreeCost], str]] = {
+        "batch": lambda one: str(one.plain.batch_size),
+        "tree": lambda one: tree_label(one.tree),
+    }
+    columns |= {f"at τ {tau:g}": partial(_paying_cell, training, tau) for tau in taus}
+    last = {one.plain.batch_size: one for one in costs}.values()
+    title = "Tokens after which the training has paid for itself"
+    return Table.of(title, last, columns, strong=lambda one: False, words=2)
+
+
+def _tau_cell(speedup: float, one: TreeCost) -> str:
+    tau = one.tau(speedup)
+    return "–" if tau is None else f"{tau:.2f}"
+
+
+def _speedup_cell(tau: float, one: TreeCost) -> str:
+    return times(one.speedup(tau) if tau <= one.depth + 1 else None)
+
+
+def _paying_cell(training: TrainingCost, tau: float, one: TreeCost) -> str:
+    if tau > one.depth + 1:
+        return "–"
+    tokens = training.paying_tokens(one.plain.token_seconds, one.speedup(tau))
+    return "never" if tokens is None else count(tokens)
+
+
+def as_data(one: TreeCost, training: TrainingCost | None, taus: Sequence[float]) -> dict[str, Any]:
+    """Return all numbers of a tree as JSON values."""
+    speedups = {tau: one.speedup(tau) for tau in taus if tau <= one.depth + 1}
+    seconds = one.plain.token_seconds
+    return asdict(one) | {
+        "tau_for": {f"{speedup:g}": one.tau(speedup) for speedup in SPEEDUPS},
+        "speedup_at": {f"{tau:g}": speedup for tau, speedup in speedups.items()},
+        "paying_tokens_at": {
+            f"{tau:g}": training.paying_tokens(seconds, speedup) for tau, speedup in speedups.items()
+        }
+        if training
+        else {},
+    }

@@ -1,0 +1,161 @@
+"""What every measuring command works on: a target, its drafts and prompts, loaded once.
+
+Everything that can be wrong with a model or a file of prompts is a UserError of `Session.load`, before any time is
+spent on measuring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import Self
+
+from clover import assets
+from clover.api import find_tuning, make_engine, what_drafts
+from clover.data.tasks import Chosen, Task, TaskPrompt, choose_fitting, read_tasks
+from clover.drafting import make_policy
+from clover.drafts import DraftModel, load_usable
+from clover.engine import Engine, Request
+from clover.measure.report.provenance import Provenance
+from clover.measure.timing import make_batches
+from clover.options import ModelOptions, command_line
+from clover.target import TargetModel
+
+DEVELOPMENT = "development"  # the group of the embedded prompts that nothing is judged by
+HELD_OUT = assets.HELD_OUT_PROMPTS.stem  # the group of those that published numbers are measured on
+PLAIN, AUTO, OWN, LOOKUP = (
+    "plain",
+    "auto",
+    "own",
+    "lookup",
+)  # trees that every draft has, or that need no draft
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedDraft:
+    """A draft of a session: its name in reports, the directory or hub name it was loaded from, and the model."""
+
+    name: str
+    place: str
+    model: DraftModel
+
+    @property
+    def system(self) -> str:
+        """Return the name of its draft system."""
+        return str(self.model.config.model_type)
+
+
+@dataclass(frozen=True, eq=False)
+class Session:
+    """A target, its drafts, and prompts that leave room for `max_new_tokens` each.
+
+    `left_out` counts the prompts that were tried and are too long for the target's context.
+    """
+
+    target: TargetModel
+    target_name: str
+    drafts: tuple[LoadedDraft, ...]
+    prompts: tuple[TaskPrompt, ...]
+    max_new_tokens: int
+    left_out: int = 0
+
+    @classmethod
+    def load(
+        cls,
+        options: ModelOptions,
+        drafts: Sequence[str | None] | None = (None,),
+        files: Sequence[str] | Path | None = None,
+        max_new_tokens: int = 128,
+        max_prompts: int = 24,
+        group: str = DEVELOPMENT,
+        spare: int = 0,
+    ) -> Self:
+        """Load the models and choose prompts; raise a UserError for what cannot be used.
+
+        Args:
+            options: which target, and how it is loaded.
+            drafts: directories, hub names, or names of drafts of this package. None in the list is the package's
+                default for the target, and None in place of the list means all that the package has for it.
+            files: prompts; for their defaults, and for the other arguments, see `choose_prompts`.
+        """
+        files = (str(files),) if isinstance(files, Path) else files or ()
+        target = TargetModel.load(options.target or assets.TARGET, **options.loading)
+        loaded = _load_drafts(drafts, target, embedded=options.target is None)
+        chosen = choose_prompts(files, target, max_new_tokens, max_prompts, group, spare)
+        name = options.target or "embedded"
+        return cls(target, name, loaded, tuple(chosen.prompts), max_new_tokens, chosen.left_out)
+
+    @property
+    def draft(self) -> LoadedDraft:
+        """Return the first draft."""
+        return self.drafts[0]
+
+    def engine(self, tree: str, draft: LoadedDraft | None = None, compile: bool | str = False) -> Engine:
+        """Return an engine that grows `tree` with the draft, or with the first one of the session.
+
+        The tree is PLAIN, AUTO (with the draft's tuning), OWN (the draft's own tree), LOOKUP, or a name that
+        `clover.tree.parse_tree` reads. UserError if it is unknown or deeper than the draft.
+        """
+        if tree in (PLAIN, LOOKUP):
+            return make_engine(self.target, None, tree, compile)
+        draft = draft or self.draft
+        if tree == AUTO:
+            policy = make_policy(draft.model, find_tuning(draft.place, self.target), bool(compile))
+            return Engine(self.target, draft.model, policy=policy, compile=compile)
+        what = what_drafts("draft", None if tree == OWN else tree)
+        return make_engine(self.target, draft.model, what, compile)
+
+    def requests(self, temperature: float = 0.0, seed: int = 0) -> list[Request]:
+        """Return a request for each prompt; number i is sampled with `seed + i`."""
+        return [request for (request,) in self.batches(1, temperature, seed)]
+
+    def batches(self, size: int, temperature: float = 0.0, seed: int = 0) -> list[list[Request]]:
+        """Return all prompts in batches of equal size, as `make_batches` does."""
+        tokens = [one.tokens for one in self.prompts]
+        return make_batches(tokens, size, temperature, self.max_new_tokens, self.target.longest_run, seed)
+
+    def provenance(self, command: str, options: Any, files: str = "") -> Provenance:
+        """Return where a result of this session comes from; `files` as for `clover.options.command_line`."""
+        return Provenance.here(command_line(command, options, files), self.target.device, self.target.dtype)
+
+
+def _load_drafts(
+    drafts: Sequence[str | None] | None, target: TargetModel, embedded: bool
+) -> tuple[LoadedDraft, ...]:
+    if drafts is None:
+        places: Mapping[str, Path] = assets.DRAFTS if embedded else assets.drafts_of(target)
+        named = {name: str(place) for name, place in places.items()}
+        return tuple(LoadedDraft(name, place, load_usable(place, target)) for name, place in named.items())
+    found = []
+    for name in drafts:
+        place = assets.draft_place(name, None if embedded else target)
+        found.append(LoadedDraft(assets.draft_name(name, place), place, load_usable(place, target)))
+    return tuple(found)
+
+
+def choose_prompts(
+    files: Sequence[str],
+    target: TargetModel,
+    max_new_tokens: int,
+    limit: int,
+    group: str = DEVELOPMENT,
+    spare: int = 0,
+) -> Chosen:
+    """Return at most `limit` prompts, which leave room for the new tokens and for `spare` more.
+
+    They are those of the files; without files, questions of MT-bench for SmolLM2, and for other targets the embedded
+    prompts of `group`. UserError if the target has no tokenizer, a file cannot be used, or no prompt fits.
+    """
+    tokenizer, tasks = target.require_tokenizer(), _read_tasks(files, target, group)
+    return choose_fitting(tasks, tokenizer, target.longest_run - spare, max_new_tokens, limit)
+
+
+def _read_tasks(files: Sequence[str], target: TargetModel, group: str) -> list[Task]:
+    if not files and assets.is_smollm2(target):
+        files = [str(assets.MT_BENCH)]
+    if files:
+        return read_tasks(files)
+    return [task for task in read_tasks([assets.HELD_OUT_PROMPTS]) if task.group == group]

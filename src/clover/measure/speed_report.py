@@ -1,0 +1,176 @@
+"""Make the tables and the picture of `clover bench` and `clover demo` from the metrics of their methods."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from clover.measure.report import figure as art
+from clover.measure.report.output import Report
+from clover.measure.report.provenance import Provenance
+from clover.measure.report.statistics import Estimate
+from clover.measure.report.table import Table
+from clover.measure.report.words import mode, percent, rate, times
+from clover.measure.speed import Metrics
+
+_PANELS = 3  # side by side
+_PHASES = ("draft", "verify", "accept", "keep", "other", "total")
+
+
+def speed_table(found: Sequence[Metrics]) -> Table:
+    """Return a row per method and setting, without the columns that say nothing about any of them."""
+    columns: dict[str, Callable[[Metrics], str]] = {
+        "method": lambda one: one.label,
+        "batch": lambda one: str(one.batch_size),
+        "T": lambda one: f"{one.temperature:g}",
+        "tokens/s": lambda one: f"{one.tokens_per_second:.1f}",
+        "speed-up": lambda one: Estimate(one.speedup, one.speedup_error or None).text() + "×",
+        "τ": lambda one: Estimate(one.tau, one.tau_error or None).text(),
+        "ideal": lambda one: times(one.ideal_speedup),
+        "of ideal": lambda one: percent(one.ideal_share),
+        "draft": _draft_share,
+        "peak MiB": lambda one: f"{one.peak_memory_bytes / 2**20:,.0f}" if one.peak_memory_bytes else "–",
+        "identical": _identical,
+    }
+    told = {name: cell for name, cell in columns.items() if {*map(cell, found)} != {"–"}}
+    optional = [name for name in ("of ideal", "draft", "ideal", "peak MiB") if name in told]
+    if len({one.batch_size for one in found}) == 1:  # the card says it
+        optional.insert(0, "batch")
+    return Table.of(
+        "Speed",
+        found,
+        told,
+        "speed-up: against plain decoding of the same run, ± standard error over batches, at batch 1 over prompts; "
+        "τ: tokens per step and text, ± over prompts",
+        group=_setting,
+        strong=lambda one: one.ideal_share is not None,
+        optional=optional,
+    )
+
+
+def step_table(found: Sequence[Metrics]) -> Table:
+    """Return where the time of a decoding step goes, for the methods whose steps are ours."""
+    columns: dict[str, Callable[[Metrics], str]] = {
+        "method": lambda one: one.label,
+        "batch": lambda one: str(one.batch_size),
+        "T": lambda one: f"{one.temperature:g}",
+    }
+    columns |= {phase: partial(_milliseconds, phase) for phase in _PHASES}
+    columns |= {
+        "bandwidth": lambda one: percent(one.bandwidth_share),
+        "arithmetic": lambda one: percent(one.arithmetic_share),
+    }
+    ours = [one for one in found if one.step_milliseconds is not None]
+    return Table.of(
+        "A decoding step, ms",
+        ours,
+        columns,
+        strong=lambda one: False,
+        optional=["keep", "accept", "arithmetic"],
+    )
+
+
+def make_report(
+    title: str,
+    origin: Provenance,
+    facts: Sequence[tuple[str, str]],
+    run: str,
+    found: Sequence[Metrics],
+    data: Any,
+    notes: Iterable[tuple[str, str]] = (),
+) -> Report:
+    """Return the report; `facts` start with the target, and `run` says in words what was decoded."""
+    meanings = [("ideal", "τ · plain step / verify step: as if drafting and prefill took no time")]
+    tables = [speed_table(found)]
+    if any(one.bandwidth_share is not None for one in found):
+        tables.append(step_table(found))
+        least = "the time for {} at the measured speed, divided by the step's"
+        meanings.append(("bandwidth", least.format("reading the weights once")))
+        meanings.append(("arithmetic", least.format("the matrix products")))
+    meanings.append(("identical", "token by token the texts of plain decoding; – where they need not be"))
+    picture = art.Picture(title, lambda: draw(found, title, f"target {facts[0][1]}; {run}", origin.line))
+    return Report(title, origin, [*facts, ("run", run)], tables, [picture], data, [*meanings, *notes])
+
+
+def draw(found: Sequence[Metrics], title: str, subtitle: str, foot: str) -> Figure:
+    """Draw bars of the speed-up, a panel per batch size and temperature, and the acceptance per depth."""
+    settings = list(dict.fromkeys(map(_setting, found)))
+    methods = list(dict.fromkeys((one.method, one.label) for one in found))
+    drafted = [one for one in found if _setting(one) == settings[0] and one.acceptance_per_depth]
+    panels = len(settings) + bool(drafted)
+    columns = min(panels, _PANELS)
+    rows = -(-panels // columns)
+    height = 1.6 + rows * max(0.42 * len(methods) + 0.9, 2.6)
+    figure = art.new_figure(2.2 + 3.6 * columns, height, title, subtitle, foot)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes in grid.flat[panels:]:
+        axes.set_visible(False)
+    most = max(max(one.speedup, one.ideal_speedup or 0) for one in found)
+    for number, (axes, setting) in enumerate(zip(grid.flat, settings, strict=False)):
+        shown = {one.method: one for one in found if _setting(one) == setting}
+        _draw_setting(axes, methods, shown, most)
+        batch = f"batch {setting[0]}, " if len({size for size, _ in settings}) > 1 else ""
+        art.finish(axes, f"Speed-up, {batch}{mode(setting[1])}", "x", room=1.0)
+        axes.tick_params(axis="y", labelleft=number % columns == 0)
+    if drafted:
+        _draw_depths(grid.flat[panels - 1], methods, drafted)
+        art.legend_below(figure, grid.flat[panels - 1])
+    return figure
+
+
+def _draw_setting(axes: Any, methods: list[tuple[str, str]], found: dict[str, Metrics], most: float) -> None:
+    """Draw a bar per method with its error, inside the outline of the ideal."""
+    for place, (name, _) in enumerate(methods):
+        one = found.get(name)
+        if one is None:
+            art.note(axes, 0, place, "not able")
+            continue
+        colour = art.system_colour(name, place)
+        outline: Any = {"facecolor": "none", "edgecolor": colour, "linestyle": (0, (3, 2))}
+        if one.ideal_speedup is not None:
+            axes.barh(place, one.ideal_speedup, 0.7, **outline)
+        axes.barh(place, one.speedup, 0.7, color=colour)
+        error = one.speedup_error or 0.0
+        axes.errorbar(one.speedup, place, xerr=error, color=art.INK, linewidth=1, capsize=2)
+        end = max(one.speedup + error, one.ideal_speedup or 0.0)
+        tau = f", τ {one.tau:.2f}" if one.acceptance_per_depth else ""
+        art.note(axes, end, place, f"{one.speedup:.2f}×{tau}\n{rate(one.tokens_per_second)} tokens/s")
+    axes.axvline(1.0, color=art.INK, linewidth=0.9, linestyle=":")
+    axes.set_xlim(0, 1.75 * most)
+    art.named_bars(axes, [label for _, label in methods])
+    axes.set_xlabel("dashed outline: a draft that costs nothing")
+
+
+def _draw_depths(axes: Any, methods: list[tuple[str, str]], drafted: Sequence[Metrics]) -> None:
+    """Draw a line per method, of one setting."""
+    for one in drafted:
+        place = methods.index((one.method, one.label))
+        depths = range(1, len(one.acceptance_per_depth) + 1)
+        shares = [100 * share for share in one.acceptance_per_depth]
+        style = art.line_style(place) | {"linestyle": "-", "color": art.system_colour(one.method, place)}
+        axes.plot(depths, shares, label=one.label, **style)
+    axes.set_xlabel("depth in the token tree, of the steps that got there")
+    axes.set_ylim(0, 100)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    art.finish(axes, f"Accepted, %, {mode(drafted[0].temperature)}", room=1.0)
+
+
+def _setting(one: Metrics) -> tuple[int, float]:
+    return one.batch_size, one.temperature
+
+
+def _milliseconds(phase: str, one: Metrics) -> str:
+    assert one.step_milliseconds is not None
+    return f"{one.step_milliseconds[phase]:.2f}"
+
+
+def _draft_share(one: Metrics) -> str:
+    steps = one.step_milliseconds
+    return "–" if one.ideal_share is None or steps is None else percent(steps["draft"] / steps["total"])
+
+
+def _identical(one: Metrics) -> str:
+    if one.identical is None:
+        return "–"
+    return "yes" if one.identical else f"{one.identical_texts} of {one.texts}"

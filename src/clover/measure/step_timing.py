@@ -1,0 +1,117 @@
+"""Time single decoding steps of several drafters, which alternate, a few steps each, within one run.
+
+Texts do not depend on what drafts, so drafters may change within a run: all see the same contexts, and whatever else
+the machine does slows all of them alike.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import cycle
+from random import Random
+
+from clover.drafting import Drafter, Policy, Running, StepOutcome
+from clover.drafts import DraftModel
+from clover.engine import Engine, PhaseClock, Request
+from clover.measure.report.progress import Progress
+from clover.target import TargetModel
+
+_TURN = 5  # steps; the first is not counted: the draft commits the steps before it, and the caches fill
+_SHORTEST_RUN = 64  # new tokens
+
+
+@dataclass(frozen=True)
+class Step:
+    """One decoding step: its seconds, the new tokens of each sequence, and the seconds of the target's pass.
+
+    The last is None where the host did not wait for the GPU.
+    """
+
+    seconds: float
+    emitted: tuple[int, ...]
+    verify_seconds: float | None
+
+
+class RoundRobinPolicy(Policy):
+    """A policy whose drafters alternate, in an order that is drawn anew for each round, and whose steps are timed.
+
+    On a GPU the last step of a turn waits for the device, to time the target's pass. `clock` is for the runs that the
+    policy decides in; `steps` has the timed steps of each drafter.
+    """
+
+    def __init__(self, drafters: Mapping[str, Drafter], on_gpu: bool, seed: int = 0):
+        self.max_nodes = max(drafter.max_nodes for drafter in drafters.values())
+        self.max_depth = max(drafter.max_depth for drafter in drafters.values())
+        self.clock = PhaseClock()
+        self.steps: dict[str, list[Step]] = {name: [] for name in drafters}
+        self._drafters, self._on_gpu, self._random = dict(drafters), on_gpu, Random(seed)
+        self._waiting, self._current, self._left = list[str](), "", 0
+        self._started, self._verified = 0.0, 0.0
+
+    def choose(self, running: Running) -> Drafter:
+        if not self._left:
+            self._waiting = self._waiting or self._random.sample(list(self._drafters), len(self._drafters))
+            self._current, self._left = self._waiting.pop(), _TURN
+        self._left -= 1
+        self.clock.synchronize = self._on_gpu and not self._left
+        self._started, self._verified = time.perf_counter(), self.clock.seconds["verify"]
+        return self._drafters[self._current]
+
+    def record(self, outcome: StepOutcome) -> None:
+        seconds = time.perf_counter() - self._started
+        verified = self.clock.seconds["verify"] - self._verified
+        if self._left < _TURN - 1:
+            known = self.clock.synchronize or not self._on_gpu
+            step = Step(seconds, tuple(outcome.emitted), verified if known else None)
+            self.steps[self._current].append(step)
+
+
+def time_in_turn(
+    target: TargetModel,
+    draft: DraftModel,
+    drafters: Mapping[str, Drafter],
+    batches: Sequence[Sequence[Request]],
+    enough: Callable[[int], bool],
+    seed: int = 0,
+) -> dict[str, list[Step]]:
+    """Decode batches, again and again, with drafters that alternate; return the timed steps of each drafter.
+
+    Each batch is decoded until one of its sequences ends; end-of-sequence tokens do not count. After each batch,
+    `enough` is called with the fewest steps of a drafter, and the work ends when it returns True.
+    """
+    assert draft.usable, "its engine would decode plainly for ever"
+    policy = RoundRobinPolicy(drafters, target.device.type == "cuda", seed)
+    engine = Engine(target, draft, policy=policy)
+    for batch in cycle(batches):
+        with closing(engine.run([_lengthened(target, request) for request in batch], policy.clock)) as events:
+            for event in events:
+                if event.generation is not None:
+                    break
+        if enough(min(map(len, policy.steps.values()))):
+            return policy.steps
+    raise AssertionError("there is nothing to decode")
+
+
+def share_time(
+    batch_sizes: Sequence[int], minutes: float, steps: int, fewest: int, progress: Progress
+) -> Iterator[tuple[int, Callable[[int], bool]]]:
+    """Yield each batch size with its part of the time that is left, as `enough` of `time_in_turn`; see `until`."""
+    end = time.monotonic() + 60 * minutes
+    for number, size in enumerate(batch_sizes):
+        progress.reach(number, f"batch size {size}: plain steps and trees in turn")
+        yield size, until(steps, fewest, (end - time.monotonic()) / (len(batch_sizes) - number))
+    progress.reach(len(batch_sizes))
+
+
+def until(steps: int, fewest: int, seconds: float) -> Callable[[int], bool]:
+    """Return a function that says whether so many steps are enough: `steps`, or `fewest` once the time is over."""
+    end = time.monotonic() + seconds
+    return lambda done: done >= (steps if time.monotonic() < end else fewest)
+
+
+def _lengthened(target: TargetModel, request: Request) -> Request:
+    """Return a request that goes on for some steps, whatever the text."""
+    room = target.longest_run - len(request.prompt)
+    tokens = max(request.max_new_tokens, min(_SHORTEST_RUN, room))
+    return replace(request, max_new_tokens=tokens, eos=())

@@ -1,0 +1,135 @@
+"""Find the static tree of each size that accepts most, from rank paths, and its τ."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice, product
+
+from clover.measure.ranks import RankPath
+from clover.measure.session import PLAIN
+from clover.tree import CLOVER2_TREE, MEDUSA_TREE, TreeShape, parse_tree, static_spec
+
+_REFINEMENTS = 2  # times that a tree is chosen anew by the steps that it leads to
+_CHAINS = (1, 2, 3, 4, 6, 8, 10, 12)  # depths
+_SIZES = (4, 8, 16, 32, 64)  # draft tokens of trees that are timed
+_MAX_TOKENS = 512  # of all sequences in a step
+_WIDTH = 6  # children of a node in a full tree
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A static tree and its τ on the texts: tokens per step, the bonus token included."""
+
+    shape: TreeShape
+    tau: float
+
+    @property
+    def spec(self) -> str:
+        """Return its name, as `parse_tree` reads it."""
+        return static_spec(self.shape)
+
+
+def count_starts(paths: Iterable[RankPath]) -> Counter[RankPath]:
+    """Return how many rank paths start with each path: so often a tree that has this node accepts it."""
+    counts: Counter[RankPath] = Counter()
+    for path in paths:
+        counts.update(path[:depth] for depth in range(1, len(path) + 1))
+    return counts
+
+
+def most_frequent(counts: Counter[RankPath], max_depth: int | None = None) -> list[RankPath]:
+    """Return the paths that were counted, the most frequent first; any number of them from the front is a tree.
+
+    It accepts most of all trees of that size: accepted tokens are the sum of the nodes' counts, and no child's count is
+    above its parent's. (Medusa, 2401.10774, section 3.3, multiplies the heads' accuracies instead.)
+
+    >>> most_frequent(count_starts([(0, 0), (0, 1), (1,), (0, 0)]))
+    [(0,), (0, 0), (1,), (0, 1)]
+    """
+    paths = [path for path in counts if max_depth is None or len(path) <= max_depth]
+    return sorted(paths, key=lambda path: (-counts[path], len(path), path))
+
+
+def accepted_steps(texts: Iterable[Sequence[RankPath]], nodes: frozenset[RankPath]) -> list[RankPath]:
+    """Return the rank paths at which steps start if every step grows the tree of these nodes."""
+    starts = []
+    for paths in texts:
+        at = 0
+        while at < len(paths):
+            starts.append(paths[at])
+            at += accepted(paths[at], nodes) + 1
+    return starts
+
+
+def accepted(path: RankPath, nodes: frozenset[RankPath]) -> int:
+    """Return how many tokens a tree of these nodes accepts where the rank path is this."""
+    depth = 0
+    while depth < len(path) and path[: depth + 1] in nodes:
+        depth += 1
+    return depth
+
+
+def exact_tau(texts: Sequence[Sequence[RankPath]], nodes: frozenset[RankPath]) -> float:
+    """Return τ of a static tree on the texts, with the steps that the engine would make; 1 without nodes."""
+    steps = len(accepted_steps(texts, nodes))
+    return sum(map(len, texts)) / steps if steps else 1.0
+
+
+def worth_timing(
+    texts: Sequence[Sequence[RankPath]],
+    own_tree: TreeShape,
+    max_depth: int,
+    batch_size: int,
+    width: int = _WIDTH,
+) -> list[Candidate]:
+    """Return the trees that may be the fastest: chains, the draft's own tree, and the best trees of several sizes.
+
+    Each best tree comes deep, and half as deep. No node has more children than `width`, the number of tokens that the
+    draft proposes from.
+    """
+    chains = [TreeShape.chain(depth) for depth in _CHAINS if depth <= max_depth]
+    sizes = [size for size in _SIZES if size * batch_size <= _MAX_TOKENS]
+    shapes = [*chains, own_tree]
+    for size in sizes:
+        deep = best_tree(texts, size, max_depth) or _full_tree(size, max_depth, min(width, _WIDTH))
+        shapes += [deep, best_tree(texts, size, -(-deep.max_depth // 2))]
+    known = [shape for shape in dict.fromkeys(shapes) if shape is not None]
+    return [Candidate(shape, exact_tau(texts, frozenset(shape.paths[1:]))) for shape in known]
+
+
+def best_tree(texts: Sequence[Sequence[RankPath]], size: int, max_depth: int) -> TreeShape | None:
+    """Return the tree of `size` draft tokens that accepts most; None if the texts know no tree so large.
+
+    First by counts over all new tokens, then anew by counts over the steps that the tree found leads to, as long as
+    that raises τ.
+    """
+    nodes, tau = frozenset[RankPath](), 0.0
+    found = most_frequent(count_starts(path for paths in texts for path in paths), max_depth)[:size]
+    for _ in range(1 + _REFINEMENTS):
+        if len(found) < size or (its_tau := exact_tau(texts, frozenset(found))) <= tau:
+            break
+        nodes, tau = frozenset(found), its_tau
+        found = most_frequent(count_starts(accepted_steps(texts, nodes)), max_depth)[:size]
+    return TreeShape.from_paths(nodes) if nodes else None
+
+
+def _full_tree(size: int, max_depth: int, width: int) -> TreeShape:
+    """Return a tree of so many tokens, or fewer if it is not deep enough; for a draft that is never right."""
+    paths = chain.from_iterable(product(range(width), repeat=depth) for depth in range(1, max_depth + 1))
+    return TreeShape.from_paths(islice(paths, size))
+
+
+def tree_label(tree: str) -> str:
+    """Return the name of a tree for people; of a list of paths without a name, the nodes per depth.
+
+    >>> tree_label("plain"), tree_label("chain:3"), tree_label("paths:0,1,00,01,000")
+    ('plain decoding', 'chain:3', 'static 2+2+1')
+    """
+    if not tree.startswith("paths:"):
+        return "plain decoding" if tree == PLAIN else tree
+    shape = parse_tree(tree)
+    assert isinstance(shape, TreeShape)
+    named = {CLOVER2_TREE: "clover2", MEDUSA_TREE: "medusa"}
+    return named.get(shape) or "static " + "+".join(
+        str(n) for depth, n in Counter(shape.depths).items() if depth
+    )

@@ -1,0 +1,244 @@
+"""`clover tune`: the fastest tree, or none, for each batch size on this machine, saved with the draft."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+
+from clover import assets
+from clover.drafting import PLAIN_DRAFTER, StaticDrafter, known_tokens, own_tree
+from clover.drafting.tuning import (
+    FILE_NAME,
+    Choice,
+    Tuning,
+    VerifyCost,
+    architecture_name,
+    read_tuning,
+    write_entry,
+)
+from clover.engine import Request
+from clover.errors import UserError
+from clover.files import check_output_file
+from clover.measure.options import TuneOptions
+from clover.measure.ranks import MAX_DEPTH, RankPath, rank_texts
+from clover.measure.report.output import Report, check_outputs, publish
+from clover.measure.report.progress import Progress
+from clover.measure.report.provenance import Provenance
+from clover.measure.report.table import Table
+from clover.measure.report.words import draft_kind, duration, mode, number_of, times
+from clover.measure.session import OWN, PLAIN, Session
+from clover.measure.step_timing import Step, share_time, time_in_turn
+from clover.measure.timing import WRITTEN_TOGETHER, decode
+from clover.measure.trees import Candidate, tree_label, worth_timing
+from clover.tree import TreeShape
+
+_STEPS, _FEWEST = 40, 8  # steps of each tree that are timed, and how many at least, however late it is
+_ORIGIN = ("device", "dtype", "machine", "threads", "date", "versions")
+_SHOWN = 4  # trees per batch size in the table, besides plain decoding
+
+
+@dataclass(frozen=True)
+class TimedTree:
+    """The timed steps of one tree (`nodes` with its root) at one batch size; the speed-up leaves the prefill out."""
+
+    choice: Choice
+    nodes: int
+    verify_seconds: float
+    steps: int
+    speedup: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers as JSON values."""
+        return asdict(self.choice) | {"nodes": self.nodes, "steps": self.steps, "speedup": self.speedup}
+
+
+def run_tune(options: TuneOptions, console: Console | None = None, errors: Console | None = None) -> Tuning:
+    """Measure, save the tuning, print the table, and write the JSON file.
+
+    UserError if an option, a file or a model cannot be used; before anything is measured where possible.
+    """
+    file, started = _check(options), time.monotonic()
+    with Progress(errors) as progress:
+        progress.say("loading target and draft")
+        session = load_session(options)
+        file = file or _file_of(session.draft.place)
+        origin = session.provenance("tune", options, "files")
+        sizes = _measure(session, options, started + 60 * options.max_minutes, progress)
+    tuning = _tuning(session, origin, sizes)
+    write_entry(file, tuning)
+    report = _report(session, options, origin, sizes, time.monotonic() - started)
+    publish(report, console, options.json, lines=[f"wrote {file}"])
+    return tuning
+
+
+def load_session(options: TuneOptions) -> Session:
+    """Load what a tuning works on."""
+    lengths = options.max_new_tokens, options.max_prompts
+    return Session.load(options, (options.draft,), options.files, *lengths)
+
+
+def _check(options: TuneOptions) -> Path | None:
+    """Return the file to write, None where only the target tells which draft it belongs to.
+
+    Raises a UserError, before any time is spent, for what would fail at the end.
+    """
+    if options.costs is not None:
+        raise UserError("--costs holds times of vLLM's steps; give --for vllm with it")
+    check_outputs(options.json)
+    if options.output is not None:
+        return _writable(options.output)
+    depends_on_target = options.target is not None and options.draft is None
+    return None if depends_on_target else _file_of(assets.draft_place(options.draft))
+
+
+def _file_of(place: str) -> Path:
+    """Return the file to write in the draft's directory."""
+    folder = Path(place)
+    if not folder.is_dir():
+        raise UserError(f"the draft {place} is not a directory to save the tuning in; give --output FILE")
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"{folder} cannot be written; give --output FILE")
+    return _writable(folder / FILE_NAME)
+
+
+def _writable(file: Path) -> Path:
+    check_output_file(file)
+    if file.exists():
+        read_tuning(file)  # its other entries are kept
+    return file
+
+
+def rank_paths(
+    session: Session, options: TuneOptions, progress: Progress, depth: int
+) -> list[tuple[RankPath, ...]]:
+    """Return, for each text that the target writes, where the draft ranks its tokens; see `clover.measure.ranks`."""
+    requests, draft = session.requests(options.temperature, options.seed), session.draft.model
+    progress.say("writing texts with the target")
+    texts = decode(session.engine(OWN), requests, max_sequences=WRITTEN_TOGETHER).texts
+    progress.say("ranking their tokens with the draft")
+    return rank_texts(session.target, draft, requests, texts, depth)
+
+
+def _measure(
+    session: Session, options: TuneOptions, deadline: float, progress: Progress
+) -> list[list[TimedTree]]:
+    """Return, per batch size, all trees, the fastest first."""
+    draft, sizes = session.draft.model, list[list[TimedTree]]()
+    depth = min(draft.max_depth, MAX_DEPTH)
+    paths = rank_paths(session, options, progress, depth)
+    own = own_tree(draft).cut(depth)
+    progress.begin(len(options.batch_sizes))
+    minutes = (deadline - time.monotonic()) / 60
+    for size, enough in share_time(options.batch_sizes, minutes, _STEPS, _FEWEST, progress):
+        candidates = worth_timing(paths, own, depth, size, known_tokens(draft))
+        batches = session.batches(size, options.temperature, options.seed)
+        sizes.append(time_trees(session, batches, candidates, enough, options.seed))
+    return sizes
+
+
+def time_trees(
+    session: Session,
+    batches: Sequence[Sequence[Request]],
+    candidates: Sequence[Candidate],
+    enough: Callable[[int], bool],
+    seed: int = 0,
+) -> list[TimedTree]:
+    """Time plain steps and trees in turn, see `time_in_turn`; the fastest first, plain decoding among them."""
+    target, draft = session.target, session.draft.model
+    every = {PLAIN: Candidate(TreeShape(), 1.0), **{one.spec: one for one in candidates}}
+    drafters = {PLAIN: PLAIN_DRAFTER, **{one.spec: StaticDrafter(draft, one.shape) for one in candidates}}
+    steps = time_in_turn(target, draft, drafters, batches, enough, seed)
+    plain = median(step.seconds for step in steps[PLAIN])
+    found = [_timed(name, one, steps[name], plain) for name, one in every.items()]
+    return sorted(found, key=lambda one: -one.speedup)
+
+
+def _timed(name: str, candidate: Candidate, steps: Sequence[Step], plain: float) -> TimedTree:
+    size, seconds = len(steps[0].emitted), median(step.seconds for step in steps)
+    return TimedTree(
+        choice=Choice(size, name, candidate.tau, seconds, size * candidate.tau / seconds),
+        nodes=len(candidate.shape.parents),
+        verify_seconds=median(s.verify_seconds for s in steps if s.verify_seconds is not None),
+        steps=len(steps),
+        speedup=candidate.tau * plain / seconds,
+    )
+
+
+def verify_costs(timed: Iterable[TimedTree]) -> list[VerifyCost]:
+    """Return the cost of the target's pass by its nodes and batch size; the median of trees of one size."""
+    found: dict[tuple[int, int], list[float]] = {}
+    for one in timed:
+        found.setdefault((one.choice.batch_size, one.nodes), []).append(one.verify_seconds)
+    return [VerifyCost(size, nodes, median(seconds)) for (size, nodes), seconds in sorted(found.items())]
+
+
+def _tuning(session: Session, origin: Provenance, sizes: Sequence[Sequence[TimedTree]]) -> Tuning:
+    """Return what is saved."""
+    every = list(chain.from_iterable(sizes))
+    return Tuning(
+        **{name: getattr(origin, name) for name in _ORIGIN},
+        target=architecture_name(session.target.config),
+        verify=tuple(verify_costs(every)),
+        choices=tuple(one.choice for one in every),
+    )
+
+
+def _report(
+    session: Session,
+    options: TuneOptions,
+    origin: Provenance,
+    sizes: Sequence[Sequence[TimedTree]],
+    seconds: float,
+) -> Report:
+    system = draft_kind(session.draft.model.config)
+    best = [f"{times(one.speedup)} at batch {one.choice.batch_size}" for one, *_ in sizes[:3]]
+    facts = [
+        ("target", session.target_name),
+        ("draft", f"{session.draft.name} ({system})"),
+        acceptance_fact(session, options),
+        ("time", duration(seconds)),
+    ]
+    trees = [one.to_dict() for some in sizes for one in some]
+    data = {"seconds": seconds, "prompts": len(session.prompts), "trees": trees}
+    return Report(f"{system}, tuned: {', '.join(best)}", origin, facts, [_best_table(sizes)], data=data)
+
+
+def acceptance_fact(session: Session, options: TuneOptions) -> tuple[str, str]:
+    """Return the line of a report's card that says on which texts acceptance was counted."""
+    texts = f"{number_of(len(session.prompts), 'prompt')}, {options.max_new_tokens} new tokens each at most"
+    return "acceptance on", f"{texts}, {mode(options.temperature)}"
+
+
+def _best_table(sizes: Sequence[Sequence[TimedTree]]) -> Table:
+    """Return the fastest trees of each batch size, which come first, and plain decoding."""
+    columns: dict[str, Callable[[TimedTree], str]] = {
+        "batch": lambda one: str(one.choice.batch_size),
+        "tree": lambda one: tree_label(one.choice.tree),
+        "draft\ntokens": lambda one: str(one.nodes - 1),
+        "τ": lambda one: f"{one.choice.tau:.2f}",
+        "step,\nms": lambda one: f"{1e3 * one.choice.step_seconds:.1f}",
+        "tokens/s": lambda one: f"{one.choice.tokens_per_second:.1f}",
+        "speed-up": lambda one: times(one.speedup),
+    }
+    shown = [
+        one
+        for timed in sizes
+        for place, one in enumerate(timed)
+        if place < _SHOWN or one.choice.tree == PLAIN
+    ]
+    return Table.of(
+        "The best trees per batch size",
+        shown,
+        columns,
+        "τ: tokens per step and text, counted; step: the median, all trees timed in turn",
+        group=lambda one: one.choice.batch_size,
+        once=("batch",),
+        words=2,
+        optional=("draft\ntokens",),
+    )

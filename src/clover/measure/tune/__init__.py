@@ -1,1 +1,0 @@
-"""`clover tune`: count what trees accept, time their steps, save the fastest."""

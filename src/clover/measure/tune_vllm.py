@@ -1,0 +1,219 @@
+"""`clover tune --for vllm`: how many tokens to draft on vLLM, from the acceptance here and the time of vLLM's steps.
+
+A request gets τ tokens per step, whatever the batch; a step of B requests takes as long as `clover.integrations.vllm`'s
+`costs` measured there. So the best number of drafted tokens K has the greatest B · τ(K) / seconds(B, K).
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+from rich.console import Console
+
+from clover import assets
+from clover.errors import UserError
+from clover.files import check_output_file, write_json
+from clover.integrations.export import check_target, export
+from clover.integrations.vllm.costs import measure_costs, numbers_to_time
+from clover.measure.options import TuneOptions
+from clover.measure.ranks import RankPath
+from clover.measure.report.output import Report, check_outputs, publish
+from clover.measure.report.progress import Progress
+from clover.measure.report.table import Table
+from clover.measure.report.words import times
+from clover.measure.session import Session
+from clover.measure.trees import exact_tau
+from clover.measure.tune import acceptance_fact, load_session, rank_paths
+from clover.validation import checked, read_model, validated
+
+_SHOWN = 3  # numbers per batch size in the table, besides none
+_ELSEWHERE = "run python -m clover.integrations.vllm.costs, and give its file with --costs"
+
+
+@checked
+class StepCost:
+    """Seconds of a step of vLLM with so many requests, each with so many drafted tokens."""
+
+    batch_size: Annotated[int, Field(ge=1)]
+    drafted: Annotated[int, Field(ge=0)]
+    seconds: Annotated[float, Field(gt=0)]
+
+
+@checked
+class StepCosts:
+    """The file that `costs` writes: vLLM's version and its steps, those without drafted tokens included."""
+
+    vllm: str
+    steps: Annotated[tuple[StepCost, ...], Field(min_length=1)]
+
+    @property
+    def by_size(self) -> dict[int, dict[int, float]]:
+        """Return the seconds by batch size and number of drafted tokens, both rising.
+
+        UserError for a batch size that was measured with fewer than two numbers, or not without drafted tokens.
+        """
+        sizes: dict[int, dict[int, float]] = {}
+        for cost in sorted(self.steps, key=lambda one: (one.batch_size, one.drafted)):
+            sizes.setdefault(cost.batch_size, {})[cost.drafted] = cost.seconds
+        for size, measured in sizes.items():
+            if 0 not in measured or len(measured) < 2:
+                raise UserError(f"the costs of batch size {size} must hold 0 drafted tokens and one more")
+        return sizes
+
+
+@dataclass(frozen=True)
+class DraftCount:
+    """A number of drafted tokens at a batch size, and its speed; `speedup` is against drafting none."""
+
+    batch_size: int
+    drafted: int
+    tau: float
+    seconds: float
+    tokens_per_second: float
+    speedup: float
+
+
+def draft_counts(
+    costs: Mapping[int, Mapping[int, float]], taus: Mapping[int, float]
+) -> list[list[DraftCount]]:
+    """Return, per batch size, every number of drafted tokens in `taus` up to the most measured, the fastest first.
+
+    `costs` is by batch size and number of drafted tokens, see `StepCosts`. Between two numbers that were measured the
+    time of a step is a straight line.
+    """
+    found = []
+    for size, measured in costs.items():
+        some = list[DraftCount]()
+        for count, tau in taus.items():
+            if count <= max(measured):
+                seconds = float(np.interp(count, list(measured), list(measured.values())))
+                speedup = tau * measured[0] / seconds
+                some.append(DraftCount(size, count, tau, seconds, size * tau / seconds, speedup))
+        found.append(sorted(some, key=lambda one: -one.tokens_per_second))
+    return found
+
+
+def chain_taus(paths: Sequence[Sequence[RankPath]], depth: int) -> dict[int, float]:
+    """Return τ of chains of up to `depth` tokens on texts; it is 1 for no tokens."""
+    chain = [(0,) * length for length in range(1, depth + 1)]
+    return {length: exact_tau(paths, frozenset(chain[:length])) for length in range(depth + 1)}
+
+
+def speculative_config(best: Sequence[DraftCount], draft: str) -> dict[str, Any]:
+    """Return the value of `vllm serve --speculative-config`, with a schedule where batch sizes differ.
+
+    Each size stands for those from itself to the next one. Empty where drafting pays at none.
+    """
+    most = max(one.drafted for one in best)
+    if most == 0:
+        return {}
+    config: dict[str, Any] = {"method": "eagle", "model": draft, "num_speculative_tokens": most}
+    if len({one.drafted for one in best}) > 1:
+        starts = [1, *(one.batch_size for one in best[1:])]
+        ends = [*(start - 1 for start in starts[1:]), max(best[-1].batch_size, 1024)]
+        drafted = [one.drafted for one in best]
+        config["num_speculative_tokens_per_batch_size"] = [
+            list(one) for one in zip(starts, ends, drafted, strict=True)
+        ]
+    return config
+
+
+def run_tune_vllm(
+    options: TuneOptions, console: Console | None = None, errors: Console | None = None
+) -> list[DraftCount]:
+    """Measure acceptance, and vLLM's steps where no file has them; print the table and the configuration for vLLM.
+
+    Returns the best number of drafted tokens per batch size. UserError if an option, a file or a model cannot be
+    used, or vLLM is neither installed nor measured.
+    """
+    check_outputs(options.json)
+    if options.output is not None:
+        check_output_file(options.output)
+    _check(options)
+    costs = read_model(options.costs, StepCosts) if options.costs else None
+    sizes = costs.by_size if costs else {}
+    with Progress(errors) as progress:
+        progress.say("loading target and draft")
+        session = load_session(options)
+        draft = session.draft.model
+        draft.copy_nothing()  # vLLM has no place for it
+        if costs is None:
+            progress.say("timing vLLM's steps")
+            costs = _measured(session, options)
+            sizes = costs.by_size
+        depth = min(draft.max_depth, max(max(measured) for measured in sizes.values()))
+        counts = draft_counts(sizes, chain_taus(rank_paths(session, options, progress, depth), depth))
+    best = [some[0] for some in counts]
+    config = speculative_config(best, "EXPORTED_DRAFT")
+    if options.output is not None:
+        write_json(options.output, config)  # before anything is printed, as in `publish`
+    line = (
+        f"--speculative-config '{json.dumps(config)}'" if config else "Serve without a draft: none pays here."
+    )
+    publish(_report(session, options, costs, counts), console, options.json, lines=[line])
+    return best
+
+
+def _check(options: TuneOptions) -> None:
+    """Raise UserError, before models are loaded, for what would be ignored or fail later."""
+    if options.costs is not None:
+        if options.batch_sizes != TuneOptions.batch_sizes:
+            raise UserError("the batch sizes are those of the file of --costs; leave --batch-size out")
+        return
+    if find_spec("vllm") is None:
+        raise UserError(f"vLLM is not installed here; where it is, {_ELSEWHERE}")
+    if options.device is not None:
+        raise UserError(f"vLLM runs on the device it was built for; leave --device out, or {_ELSEWHERE}")
+    if options.target is not None:
+        check_target(options.target)
+
+
+def _measured(session: Session, options: TuneOptions) -> StepCosts:
+    """Export the draft, and time the steps of vLLM with it."""
+    settings = {
+        "dtype": "auto" if options.dtype is None else session.target.dtype_name,
+        "trust_remote_code": options.trust_remote_code,
+    }
+    with TemporaryDirectory() as folder:
+        draft = Path(folder) / "draft"
+        export("vllm", session.draft.place, draft, drafted=1)
+        numbers = numbers_to_time(session.draft.model.max_depth)
+        target = str(options.target or assets.TARGET)
+        found = measure_costs(target, str(draft), options.batch_sizes, numbers, settings)
+    return validated(StepCosts, found, "vLLM's steps")
+
+
+def _report(
+    session: Session, options: TuneOptions, costs: StepCosts, sizes: Sequence[Sequence[DraftCount]]
+) -> Report:
+    columns: dict[str, Callable[[DraftCount], str]] = {
+        "batch": lambda one: str(one.batch_size),
+        "draft\ntokens": lambda one: str(one.drafted),
+        "τ": lambda one: f"{one.tau:.2f}",
+        "step,\nms": lambda one: f"{1e3 * one.seconds:.1f}",
+        "tokens/s": lambda one: f"{one.tokens_per_second:.1f}",
+        "speed-up": lambda one: times(one.speedup),
+    }
+    table = Table.of(
+        "The best numbers of drafted tokens",
+        [one for some in sizes for place, one in enumerate(some) if place < _SHOWN or not one.drafted],
+        columns,
+        "τ: tokens per step and request, counted here; step: of vLLM, between measured ones a straight line",
+        group=lambda one: one.batch_size,
+        once=("batch",),
+    )
+    facts = [
+        ("target", session.target_name),
+        ("draft", session.draft.name),
+        acceptance_fact(session, options),
+        ("vLLM", costs.vllm),
+    ]
+    title = f"vLLM: draft {', '.join(f'{some[0].drafted} at batch {some[0].batch_size}' for some in sizes)}"
+    data = {"vllm": costs.vllm, "choices": [asdict(one) for some in sizes for one in some]}
+    return Report(title, session.provenance("tune", options, "files"), facts, [table], data=data)

@@ -1,0 +1,62 @@
+"""Runs and metrics made by hand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from clover.engine import PhaseClock
+from clover.measure.ceilings import Limits
+from clover.measure.report.words import system_name
+from clover.measure.speed import Measured, Method, Metrics
+from clover.measure.timing import Run
+from clover.metrics import Acceptance
+
+LIMITS = Limits(
+    weight_bytes=4_000_000, flops_per_token=2_000_000, bytes_per_second=4e9, flops_per_second=1e10
+)
+PLAIN_STEP = {"draft": 0.0, "verify": 0.008, "accept": 0.001, "keep": 0.0, "other": 0.001, "total": 0.010}
+DRAFT_STEP = {"draft": 0.003, "verify": 0.012, "accept": 0.001, "keep": 0.002, "other": 0.002, "total": 0.020}
+
+
+def method(name: str, nodes: int = 1, drafts: bool = False) -> Method:
+    """A method of ours that is never run; with drafts None one of transformers."""
+    engine: Any = SimpleNamespace(draft=object() if drafts else None, policy=SimpleNamespace(max_nodes=nodes))
+    theirs = name in ("transformers", "prompt lookup")
+    tree = name if ":" in name else None
+    return Method(name, system_name(name), lambda batch: run(1.0, (), [1]), None if theirs else engine, tree)
+
+
+def run(seconds: float, texts: tuple[tuple[int, ...], ...], histogram: list[int], **phases: float) -> Run:
+    clock = PhaseClock()
+    clock.seconds.update(phases)
+    clock.steps = sum(histogram)
+    attempts = [sum(histogram)] * (len(histogram) - 1)
+    return Run(
+        texts, seconds, Acceptance(histogram=histogram, attempts=attempts, drafted=sum(attempts)), clock
+    )
+
+
+def plain() -> Measured:
+    """Six tokens of one batch, in 1, 2 and 4 s."""
+    rounds = [[run(seconds, ((1, 2, 3), (4, 5, 6)), [6])] for seconds in (1.0, 2.0, 4.0)]
+    return Measured(method("plain"), rounds, PLAIN_STEP)
+
+
+def drafted(name: str = "own tree", **changes: Any) -> Measured:
+    """Six tokens, one of them another, in 0.5, 0.5 and 2 s."""
+    rounds = [[run(seconds, ((1, 2, 3), (4, 5, 7)), [0, 0, 2])] for seconds in (0.5, 0.5, 2.0)]
+    return Measured(**({"method": method(name, 8, True), "rounds": rounds, "steps": DRAFT_STEP} | changes))
+
+
+def theirs(name: str = "transformers") -> Measured:
+    return Measured(method(name), plain().rounds, None)
+
+
+def found(settings: list[tuple[int, float]], names: list[str]) -> list[Metrics]:
+    """Metrics of plain decoding, of drafts by these names, and of transformers' generate."""
+    made = []
+    for size, temperature in settings:
+        measured = [plain(), *map(drafted, names), theirs()]
+        made += [one.metrics(measured[0], size, temperature, LIMITS) for one in measured]
+    return made

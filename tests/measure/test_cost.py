@@ -1,0 +1,95 @@
+"""When a training has paid for itself, and what is known of what it took."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clover.measure.cost import TrainingCost, as_data, break_even_table, recorded_cost, run_cost
+from clover.measure.options import CostOptions
+from clover.measure.step_costs import PlainCost, TreeCost
+from clover.train.record import RECORD_FILE
+from tests.tiny import save_tiny_pair
+
+
+def money_saved(tokens: float, plain_seconds: float, speedup: float, price: float) -> float:
+    """Reference: what plain decoding of so many tokens costs, less what drafted decoding costs."""
+    hours_plain = tokens * plain_seconds / 3600
+    return price * (hours_plain - hours_plain / speedup)
+
+
+@pytest.mark.parametrize("speedup", [1.01, 1.5, 3.0])
+@pytest.mark.parametrize(("price", "serving"), [(1.0, 1.0), (2.5, 10.0), (10.0, 2.5)])
+def test_at_break_even_what_is_saved_is_what_was_paid(speedup: float, price: float, serving: float) -> None:
+    tokens = TrainingCost(1800.0, price, serving).paying_tokens(0.02, speedup)
+    assert tokens is not None
+    assert money_saved(tokens, 0.02, speedup, serving) == pytest.approx(price / 2, rel=1e-12)
+
+
+@pytest.mark.parametrize("speedup", [1.0, 0.7])
+def test_nothing_faster_never_pays(speedup: float) -> None:
+    assert TrainingCost(10.0).paying_tokens(0.1, speedup) is None
+
+
+def test_without_prices_time_counts_alone() -> None:
+    assert (
+        TrainingCost(9.0).paying_tokens(0.1, 2.0) == TrainingCost(9.0, 3.0).paying_tokens(0.1, 2.0) == 180.0
+    )
+    assert TrainingCost(1800.0).words == "30:00 min"
+    assert TrainingCost(1800.0, 3.0).words == "30:00 min, 1.50 at 3 per hour"
+
+
+@pytest.mark.parametrize("start_from", [{}, {"start_from": None}, {"start_from": "first"}])
+def test_a_training_that_went_on_from_another_says_that_it_counts_alone(
+    tmp_path: Path, start_from: dict[str, Any]
+) -> None:
+    cost = recorded_cost(str(write_record(tmp_path, start_from)))
+    assert cost is not None and cost.seconds == 90
+    more = "; it went on from first, whose training is not counted" if start_from.get("start_from") else ""
+    assert cost.words == f"1:30 min{more}"
+
+
+@pytest.mark.parametrize(("minutes", "said"), [(None, "first"), (3.0, None)])  # 3 minutes are all of it
+def test_the_report_says_so_unless_the_user_told_the_time(
+    tmp_path: Path, minutes: float | None, said: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, draft = save_tiny_pair(tmp_path)
+    write_record(draft, {"start_from": "first"})
+    prompts, file = tmp_path / "prompts.txt", tmp_path / "cost.json"
+    prompts.write_text("one two\n")
+    given: dict[str, Any] = {
+        "prompts": (str(prompts),),
+        "target": str(target),
+        "draft": str(draft),
+        "json": file,
+    }
+    quick: dict[str, Any] = {
+        "trees": ("chain:1",),
+        "batch_sizes": (1,),
+        "max_new_tokens": 8,
+        "max_minutes": 0.01,
+    }
+    run_cost(CostOptions(minutes=minutes, price=2.0, **given, **quick))
+    found = json.loads(file.read_text())
+    assert (found["training_start_from"], found["training_seconds"]) == (said, 60 * (minutes or 1.5))
+    assert ("went on from first" in capsys.readouterr().out) == (said is not None)
+
+
+def write_record(folder: Path, config: dict[str, Any]) -> Path:
+    result = {"steps": 3, "tokens": 9, "seconds": 60.0, "training": {"loss": 2.0}, "validation": None}
+    record = {"result": result, "config": {"writing_seconds": 30.0} | config}
+    (folder / RECORD_FILE).write_text(json.dumps(record))
+    return folder
+
+
+def test_a_tau_that_the_tree_cannot_give_is_not_one_that_never_pays() -> None:
+    fast = TreeCost(
+        PlainCost(1, 100, 0.1, 0.01), "chain:2", 2, 2, 0.1, 0.011, 0.0, 9
+    )  # a step is little dearer
+    taus, training = (1.0, 3.0, 3.5), TrainingCost(3600.0)
+    ((batch, _, never, paid, beyond),) = break_even_table([fast], training, taus).rows
+    assert (batch, never, beyond) == ("1", "never", "–") and paid not in ("never", "–")
+    found = as_data(fast, training, taus)
+    assert found["paying_tokens_at"]["1"] is None and found["paying_tokens_at"]["3"] > 0
+    assert set(found["paying_tokens_at"]) == set(found["speedup_at"]) == {"1", "3"}

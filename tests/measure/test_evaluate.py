@@ -1,0 +1,152 @@
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from clover import assets
+from clover.api import load
+from clover.engine import Engine
+from clover.errors import UserError
+from clover.measure.acceptance import Group, Setting
+from clover.measure.accuracy import HeadAccuracy
+from clover.measure.evaluate import make_tables, run_evaluate
+from clover.measure.kinds import TOKEN_KINDS
+from clover.measure.options import EvaluateOptions
+from clover.measure.report.output import Report
+from clover.measure.report.table import Table
+from clover.measure.session import Session
+from clover.metrics import Acceptance
+from clover.options import ModelOptions
+
+QUESTIONS = [
+    {"question_id": 81, "category": "writing", "turns": ["the cat sat", "again"]},
+    {"question_id": 161, "category": "translation", "turns": ["the mat and the answer"]},
+    {"question_id": 162, "category": "translation", "turns": ["hello world " * 60]},  # too long
+]
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    path = tmp_path / "questions.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in QUESTIONS), encoding="utf-8")
+    return path
+
+
+def evaluate(pair: tuple[Path, Path], **options: object) -> Report:
+    chosen = {"target": str(pair[0]), "draft": str(pair[1]), "max_new_tokens": 8, **options}
+    quiet = Console(file=io.StringIO(), width=100)
+    return run_evaluate(EvaluateOptions(**chosen), quiet, quiet)  # type: ignore[arg-type]
+
+
+def data(report: Report) -> dict[str, Any]:
+    assert isinstance(report.data, dict)
+    return report.data
+
+
+def test_what_is_measured_is_what_the_python_interface_gives(
+    tiny_pair: tuple[Path, Path], questions: Path
+) -> None:
+    report = evaluate(tiny_pair, files=(str(questions),), trees=("chain:3", "clover2"), seed=3)
+    assert dict(report.facts)["prompts"].startswith("2 prompts, 8 new tokens each (1 more do not fit")
+    settings = data(report)["settings"]
+    names = [(setting["tree"], setting["temperature"], setting["nodes"]) for setting in settings]
+    assert names == [("chain:3", 0.0, 3), ("chain:3", 1.0, 3), ("clover2", 0.0, 25), ("clover2", 1.0, 25)]
+    turns = [[{"role": "user", "content": QUESTIONS[i]["turns"][0]}] for i in range(2)]  # type: ignore[index]
+    for setting in settings:
+        model = load(*tiny_pair, tree=setting["tree"])
+        results = model.generate(turns, max_new_tokens=8, temperature=setting["temperature"], seed=3)
+        expected = sum((one.acceptance for one in results), Acceptance()).to_dict()
+        assert {name: setting[name] for name in expected} == expected
+        assert [group["group"] for group in setting["groups"]] == ["mt_bench", "translation"]
+
+
+def test_a_drawn_tree_is_of_exact_weights() -> None:
+    """As everywhere else: int8 weights would move the probabilities that its text depends on."""
+    pair = Path(assets.TARGET), Path(assets.DRAFT)  # the tiny pair is too small for int8 weights
+    session = Session.load(ModelOptions(), max_new_tokens=4, max_prompts=1)
+    expected, found = load(*pair, tree="drawn:chain:3").engine, session.engine("drawn:chain:3")
+    assert torch.equal(first_logits(found), first_logits(expected))
+
+
+@torch.inference_mode()
+def first_logits(engine: Engine) -> torch.Tensor:
+    """What its draft says after one position."""
+    assert engine.draft is not None
+    hidden = torch.linspace(-1.0, 1.0, engine.target.hidden_width(engine.hidden_state))
+    return engine.draft.new_session(1, 4).commit(hidden.reshape(1, 1, -1), torch.tensor([[3]]), [1])
+
+
+def test_a_narrow_terminal_crops_no_number() -> None:
+    counts = Acceptance()
+    for count in (2, 3, 4, 5, 6, 7):
+        counts.record(count, drafted_depth=6)
+    setting = Setting("clover2", 25, 0.0, (Group("mt_bench", ("",) * 9, (counts,) * 9),), ())
+    heads = HeadAccuracy(((10,),), (((1,) * 5,),), (((1,) * 5,),))
+    table = make_tables(heads, [setting])[0]
+    console = Console(file=io.StringIO(), width=80)
+    console.print(table.rich(80))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert {"100±0", "83±0", "80±0", "75±0", "67±0", "50±0"} <= set(shown.split()), shown
+
+
+@pytest.mark.parametrize("temperatures", [(0.0,), (1.0,)])
+def test_heads_are_measured_on_greedy_text(
+    tiny_pair: tuple[Path, Path], questions: Path, temperatures: tuple[float, ...]
+) -> None:
+    report = evaluate(tiny_pair, files=(str(questions),), temperatures=temperatures)
+    assert [setting["temperature"] for setting in data(report)["settings"]] == list(temperatures)
+    written = load(*tiny_pair).generate(
+        [[{"role": "user", "content": row["turns"][0]}] for row in QUESTIONS[:2]],  # type: ignore[index]
+        max_new_tokens=8,
+    )
+    assert data(report)["heads"]["positions"][0] == sum(len(one.tokens) for one in written)
+
+
+def test_files_and_tables(tiny_pair: tuple[Path, Path], questions: Path, tmp_path: Path) -> None:
+    files = {"json": tmp_path / "new" / "found.json"}
+    report = evaluate(tiny_pair, files=(str(questions),), trees=("chain:2",), temperatures=(0.0,), **files)
+    found = json.loads(files["json"].read_text(encoding="utf-8"))
+    assert found["settings"] == json.loads(json.dumps(data(report)["settings"]))
+    assert found["provenance"]["command"].startswith("clover evaluate ")
+    assert found["system"] == "recall"
+    tables: dict[str, Table] = {table.title: table for table in report.tables}
+    tau = found["settings"][0]["tau"], found["settings"][0]["tau_error"]
+    (everything, *groups) = tables["Acceptance"].rows
+    assert everything[:5] == ("chain:2", "0", "all", "2", str(found["settings"][0]["emitted"]))
+    assert everything[5] == f"{tau[0]:.2f} ± {tau[1]:.2f}"
+    assert [row[2] for row in groups] == ["mt_bench", "translation"]
+    forced = next(table for title, table in tables.items() if "forced" in title)
+    share, error = found["heads"]["forced"][0][0], found["heads"]["forced_errors"][0][0]
+    assert forced.rows[0][2] == f"{100 * share:.1f} ± {100 * error:.1f}"
+    weak = tables["Where the draft is weak"]
+    assert weak.columns == ("new tokens", "chain:2, T 0") and weak.rows[0][0] in TOKEN_KINDS
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_new_tokens": 1}, "heads are measured on 2 tokens"),
+        ({"max_new_tokens": 127}, "no prompt leaves room for 127 new tokens"),
+        ({"json": Path("/")}, "is a directory"),
+        ({"trees": ("chain:17",)}, "the tree is 17 deep"),
+        ({"trees": ("nonsense",)}, "nonsense"),
+        ({"files": ("missing.jsonl",)}, "cannot read missing.jsonl"),
+        ({"draft": None}, "no draft"),
+        ({"temperatures": (0.0, -1.0)}, "temperature"),
+    ],
+)
+def test_what_cannot_work_is_said(
+    tiny_pair: tuple[Path, Path], questions: Path, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        evaluate(tiny_pair, **{"files": (str(questions),), **options})
+
+
+def test_the_own_tree_is_named(tiny_pair: tuple[Path, Path], questions: Path) -> None:
+    report = evaluate(tiny_pair, files=(str(questions),), temperatures=(0.0,), max_new_tokens=4)
+    assert report.tables[0].title == "Acceptance" and report.tables[0].rows[0][0] == "own tree, clover2"
+    assert data(report)["settings"][0]["tree"] == "own tree"

@@ -1,0 +1,104 @@
+"""Steps of a draft that is forced to be right, and what τ their costs ask for."""
+
+from collections.abc import Sequence
+from statistics import fmean
+
+import pytest
+
+from clover.drafting import FixedPolicy, StaticDrafter
+from clover.drafts.medusa import MedusaDraft
+from clover.engine import Engine, Request
+from clover.measure.step_costs import ForcedDrafter, PlainCost, TreeCost, fitted_line, measure_steps
+from clover.measure.timing import Run, decode
+from clover.target import TargetModel
+from clover.tree import TreeShape, parse_tree
+from tests.families import tiny_model
+
+
+@pytest.fixture(scope="module")
+def target() -> TargetModel:
+    return TargetModel(tiny_model("llama"))
+
+
+@pytest.fixture(scope="module")
+def draft(target: TargetModel) -> MedusaDraft:
+    return MedusaDraft.from_target(target, num_heads=3).eval()
+
+
+BATCH = [Request((3, 4, 5), 40, eos=()), Request((6, 7), 40, eos=())]
+
+
+@pytest.mark.parametrize(
+    "name", ["chain:3", "paths:0,1,00,01,10,000", "paths:0,1,10,100"]
+)  # the last has no deep first choices
+def test_a_forced_draft_is_right_now_and_then_and_the_text_stays(
+    target: TargetModel, draft: MedusaDraft, name: str
+) -> None:
+    plain = decode(Engine(target), BATCH)
+    shape = parse_tree(name)
+    assert isinstance(shape, TreeShape)
+    texts = [[*one.prompt, *new] for one, new in zip(BATCH, plain.texts, strict=True)]
+    forced = ForcedDrafter(StaticDrafter(draft, shape), texts)
+    run = decode(Engine(target, draft, policy=FixedPolicy(forced)), BATCH)
+    assert run.texts == plain.texts
+    untrained = decode(Engine(target, draft, shape), BATCH)
+    assert run.acceptance.tau > untrained.acceptance.tau + 0.3
+    assert len(run.acceptance.histogram) == 4 and all(run.acceptance.histogram)  # none to three are accepted
+
+
+def test_steps_of_all_trees_are_measured(target: TargetModel, draft: MedusaDraft) -> None:
+    told: list[int] = []
+    shapes = [TreeShape.chain(1), TreeShape.chain(3)]
+    costs = measure_steps(target, draft, shapes, BATCH, lambda steps: told.append(steps) or steps >= 12)
+    assert [(one.tree, one.depth, one.nodes) for one in costs] == [("chain:1", 1, 1), ("chain:3", 3, 3)]
+    assert max(told) >= 12
+    for one in costs:
+        assert one.plain == costs[0].plain and one.plain.batch_size == 2 and one.plain.new_tokens == 40
+        assert one.plain.step > 0 and one.plain.prefill > 0 and one.steps >= 12
+        assert one.fixed >= 0 and one.per_token >= 0 and one.step(1.0) > 0
+
+
+def test_the_clock_of_a_prefill_waits_for_the_gpu(
+    target: TargetModel, draft: MedusaDraft, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the prefill is what it takes to launch it."""
+    prefills: list[bool] = []
+
+    def watched(engine: Engine, batch: Sequence[Request], synchronize: bool = False) -> Run:
+        if batch[0].max_new_tokens == 1:
+            prefills.append(synchronize)
+        return decode(engine, batch, synchronize)
+
+    monkeypatch.setattr("clover.measure.step_costs.decode", watched)
+    measure_steps(target, draft, [TreeShape.chain(1)], BATCH, lambda steps: steps >= 2)
+    assert prefills and all(prefills)
+
+
+def test_a_line_is_found_in_spite_of_outliers_and_never_says_less_than_nothing() -> None:
+    tokens = [1.0, 2.0, 3.0, 4.0, 2.0, 3.0, 1.0]
+    assert fitted_line(tokens, [0.01 + 0.002 * n for n in tokens]) == pytest.approx((0.01, 0.002))
+    assert fitted_line(tokens, [*(0.01 + 0.002 * n for n in tokens[:-1]), 5.0])[1] == pytest.approx(0.002)
+    assert fitted_line([1.0, 2.0, 2.0], [0.003, 0.009, 0.009]) == pytest.approx((0.0, 0.0045))
+
+
+def test_speedup_is_time_divided_by_time() -> None:
+    plain = PlainCost(batch_size=4, new_tokens=100, prefill=0.5, step=0.01)
+    cost = TreeCost(plain, "chain:4", 4, 4, prefill=0.6, fixed=0.012, per_token=0.001, steps=9)
+    steps = [3, 2, 5]  # tokens of each
+    tau = fmean(steps)
+    seconds = 0.6 + 100 / sum(steps) * sum(0.012 + 0.001 * tokens for tokens in steps)
+    assert cost.speedup(tau) == pytest.approx(1.5 / seconds)
+    assert plain.token_seconds == pytest.approx(1.5 / 400)
+
+
+@pytest.mark.parametrize("speedup", [0.8, 1.0, 1.2])
+def test_the_tau_of_a_speedup_gives_it(speedup: float) -> None:
+    cost = TreeCost(PlainCost(1, 100, 0.1, 0.01), "chain:4", 4, 4, 0.1, 0.02, 0.001, 9)
+    tau = cost.tau(speedup)
+    assert tau is not None and cost.speedup(tau) == pytest.approx(speedup)
+
+
+def test_what_a_tree_cannot_give_is_none() -> None:
+    cost = TreeCost(PlainCost(1, 100, 0.1, 0.01), "chain:4", 4, 4, 0.1, 0.02, 0.001, 9)
+    assert cost.tau(2.5) is None  # would take more than 5 tokens per step
+    assert cost.tau(50.0) is None  # the prompts alone take longer

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from clover.drafts import RecallDraft
+from clover.engine import Engine, PhaseClock
+from clover.measure.timing import Run, TimedDecoding, decode, interleave, make_batches, speed, texts_of
+from clover.metrics import Acceptance
+from clover.target import TargetModel
+from tests.families import tiny_model
+
+PROMPTS = [(5, 6, 7), (8, 9), (10, 11, 12, 13)]
+
+
+def test_batches_are_filled_up() -> None:
+    batches = make_batches(PROMPTS, 2, 0.5, 10, 12)
+    assert [[request.prompt for request in batch] for batch in batches] == [
+        [PROMPTS[0], PROMPTS[1]],
+        [PROMPTS[2], PROMPTS[0]],
+    ]
+    requests = [request for batch in batches for request in batch]
+    assert [request.params.seed for request in requests] == [0, 1, 2, 3]
+    assert [request.max_new_tokens for request in requests] == [9, 10, 8, 9]  # what the context leaves
+    assert {request.params.temperature for request in requests} == {0.5}
+
+
+def test_every_method_decodes_every_batch_in_every_round_and_is_first_in_turn() -> None:
+    calls: list[str] = []
+
+    def scripted(name: str):
+        def run(batch) -> Run:
+            calls.append(f"{name}{batch[0].prompt[0]}:{batch[0].max_new_tokens}")
+            return Run(((1, 2), (3,)), 0.5, Acceptance(), PhaseClock())
+
+        return run
+
+    shares: list[float] = []
+    batches = make_batches(PROMPTS, 2, 0.0, 20, 100)
+    runs = interleave({name: scripted(name) for name in "ab"}, batches, 2, shares.append)
+    assert calls[:2] == ["a5:8", "b5:8"]  # the warm-up: few tokens
+    assert calls[2:] == ["a5:20", "b5:20", "b10:20", "a10:20", "a5:20", "b5:20", "b10:20", "a10:20"]
+    assert shares == [0.25, 0.5, 0.75, 1.0]
+    assert {name: [len(part) for part in found] for name, found in runs.items()} == {"a": [2, 2], "b": [2, 2]}
+    assert speed(runs["a"][0]) == 6.0
+    assert texts_of(runs["a"][1]) == [(1, 2), (3,), (1, 2), (3,)]
+
+
+def test_a_run_is_what_the_engine_wrote() -> None:
+    target = TargetModel(tiny_model("llama"))
+    torch.manual_seed(0)
+    draft = RecallDraft.from_target(target, num_heads=2).eval()
+    (batch,) = make_batches(PROMPTS, 3, 0.0, 10, 100)
+    plain, drafted = (decode(engine, batch) for engine in (Engine(target), Engine(target, draft)))
+    assert plain.texts == drafted.texts and len(plain.texts) == 3
+    assert plain.tokens == sum(map(len, plain.texts)) == plain.acceptance.emitted
+    assert plain.acceptance.tau == 1.0 <= drafted.acceptance.tau
+    assert [sum(row, ()) for row in drafted.steps] == list(drafted.texts)
+    assert [one.emitted for one in drafted.acceptances] == [len(text) for text in drafted.texts]
+    assert sum(drafted.acceptances, Acceptance()) == drafted.acceptance
+    assert plain.clock.steps == max(map(len, plain.texts))
+    assert 0 < plain.clock.decoding_seconds < plain.seconds
+
+
+def test_a_text_that_ends_early_is_done() -> None:
+    target = TargetModel(tiny_model("llama"))
+    (batch,) = make_batches(PROMPTS, 3, 0.0, 24, 100)
+    eos = decode(Engine(target), batch).texts[0][4]
+    ending = [replace(request, eos=(eos,)) for request in batch]
+    decoding, shares = TimedDecoding(Engine(target), ending, max_sequences=1), list[float]()
+    while (run := decoding.advance(0.0)) is None:
+        shares.append(decoding.share)
+    lengths = list(map(len, run.texts))
+    assert lengths[0] <= 5 and len(shares) == sum(lengths)
+    assert shares[lengths[0] - 1] == pytest.approx(1 / 3)  # the first of three
+    assert shares[-1] == 1 and shares == sorted(shares)

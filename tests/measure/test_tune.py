@@ -1,0 +1,143 @@
+"""The whole of a tuning on a tiny target."""
+
+import io
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from clover.drafting import make_drafter
+from clover.drafting.tuning import PLAIN, Tuning, architecture_name, read_tuning
+from clover.drafts import load_draft
+from clover.errors import UserError
+from clover.measure.options import TuneOptions
+from clover.measure.tune import run_tune
+from clover.target import TargetModel
+from clover.tree import parse_tree
+from tests.tiny import save_tiny_pair
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return save_tiny_pair(tmp_path_factory.mktemp("pair"))
+
+
+@pytest.fixture
+def options(pair: tuple[Path, Path], tmp_path: Path) -> TuneOptions:
+    return make_options(pair, tmp_path)
+
+
+def make_options(pair: tuple[Path, Path], folder: Path) -> TuneOptions:
+    prompts = folder / "prompts.txt"
+    prompts.write_text("the quick fox\njumps over\na lazy dog, and then\n")
+    return TuneOptions(
+        files=(str(prompts),), target=str(pair[0]), draft=str(pair[1]), batch_sizes=(1, 2), max_new_tokens=12,
+        max_minutes=0.01, output=folder / "out" / "tuning.json",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tuned:
+    options: TuneOptions
+    tuning: Tuning
+    out: str
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def tuned(pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Tuned:
+    """One tuning with all files, which several tests look at."""
+    folder = tmp_path_factory.mktemp("tuned")
+    options = replace(make_options(pair, folder), json=folder / "found.json")
+    tuning, out = tune(options)
+    return Tuned(options, tuning, out, folder)
+
+
+def tune(options: TuneOptions) -> tuple[Tuning, str]:
+    out = io.StringIO()
+    tuning = run_tune(options, Console(file=out, width=100), Console(file=io.StringIO()))
+    return tuning, out.getvalue()
+
+
+def test_a_tuning_from_prompts_to_file(tuned: Tuned) -> None:
+    options = tuned.options
+    assert options.output is not None
+    (entry,) = read_tuning(options.output).entries
+    assert entry == tuned.tuning
+    target = TargetModel.load(str(options.target))
+    assert read_tuning(options.output).find("cpu", "float32", architecture_name(target.config)) == entry
+    draft = load_draft(str(options.draft), target)
+    assert entry.batch_sizes == (1, 2)
+    for size in entry.batch_sizes:
+        choices = entry.choices_for(size)
+        speeds = [choice.tokens_per_second for choice in choices]
+        assert speeds == sorted(speeds, reverse=True)
+        assert {PLAIN, "chain:1", "chain:2", "chain:4"} < {choice.tree for choice in choices}
+        for choice in choices:
+            assert choice.tokens_per_second == pytest.approx(choice.tau * size / choice.step_seconds)
+            if choice.tree != PLAIN:
+                make_drafter(draft, parse_tree(choice.tree))
+        assert {1, 2, 17, 33} <= {cost.nodes for cost in entry.verify if cost.batch_size == size}
+    assert "plain decoding" in tuned.out
+
+
+def test_the_json_file_holds_all_trees(tuned: Tuned) -> None:
+    found = json.loads((tuned.folder / "found.json").read_text())
+    assert found["provenance"]["command"].startswith("clover tune ") and found["prompts"] == 3
+    assert [one["tree"] for one in found["trees"]] == [choice.tree for choice in tuned.tuning.choices]
+    for one in found["trees"]:
+        assert one["steps"] >= 8
+        assert (one["speedup"] == 1.0) or one["tree"] != PLAIN
+
+
+def test_json_ends_standard_output(options: TuneOptions) -> None:
+    _, out = tune(replace(options, batch_sizes=(1,), max_new_tokens=4, json=Path("-")))
+    *_, told, last = out.splitlines()
+    assert told == f"wrote {options.output}" and json.loads(last)["trees"]
+
+
+def test_another_dtype_is_another_entry(options: TuneOptions) -> None:
+    assert options.output is not None
+    small = replace(options, batch_sizes=(1,), max_new_tokens=4)
+    tune(small)
+    tune(replace(small, dtype="float64"))
+    assert [entry.dtype for entry in read_tuning(options.output).entries] == ["float32", "float64"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_new_tokens": 127}, "no prompt leaves room for 127 new tokens"),
+        ({"draft": None}, "give its draft"),
+        ({"draft": "smollm2/none", "output": None}, "give --output FILE"),
+        ({"json": Path()}, "is a directory"),
+    ],
+)
+def test_mistakes_are_named_before_any_time_is_spent(
+    options: TuneOptions, changes: dict, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clover.measure.tune.rank_paths", lambda *_: pytest.fail("work was begun"))
+    with pytest.raises(UserError, match=message):
+        tune(replace(options, **changes))
+
+
+def test_a_file_that_is_no_tuning_is_not_written_over(options: TuneOptions) -> None:
+    assert options.output is not None
+    options.output.parent.mkdir()
+    options.output.write_text("{}")
+    with pytest.raises(UserError, match="holds no tuning of format .*; remove it and measure anew"):
+        tune(options)
+    assert options.output.read_text() == "{}"
+
+
+def test_the_file_lies_with_the_draft_unless_it_cannot(
+    options: TuneOptions, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = replace(options, output=None, batch_sizes=(1,), max_new_tokens=1)
+    tune(beside)
+    (pair[1] / "tuning.json").unlink()
+    monkeypatch.setattr("clover.measure.tune.os.access", lambda *_: False)
+    with pytest.raises(UserError, match="cannot be written; give --output FILE"):
+        tune(beside)
