@@ -10,7 +10,7 @@ TINY = ["--max-new-tokens", "4", "--max-prompts", "1", "--rounds", "1"]
 
 def test_bench_passes_its_options(run_clover: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[BenchOptions] = []
-    monkeypatch.setattr("clover.measure.bench_bench", seen.append)
+    monkeypatch.setattr("clover.measure.bench.run_bench", seen.append)
     flags = [
         "--draft",
         "d",

@@ -10,7 +10,7 @@ TINY = ["--max-new-tokens", "6", "--max-prompts", "2", "--temperature", "0"]
 
 def test_evaluate_passes_its_options(run_clover: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[EvaluateOptions] = []
-    monkeypatch.setattr("clover.measure.evaluate_evaluate", seen.append)
+    monkeypatch.setattr("clover.measure.evaluate.run_evaluate", seen.append)
     flags = ["--target", "t", "--draft", "d", "--tree", "chain:2", "--tree", "clover2", "--tree", "chain:2"]
     flags += ["--dtype", "float32", "--device", "cpu", "--temperature", "0.5", "--max-new-tokens", "9"]
     flags += ["--max-prompts", "3", "--batch-size", "2", "--seed", "4"]

@@ -8,7 +8,7 @@ from clover.measure.options import TuneOptions
 
 def test_tune_passes_its_options(run_clover: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[TuneOptions] = []
-    monkeypatch.setattr("clover.measure.tune_tune", seen.append)
+    monkeypatch.setattr("clover.measure.tune.run_tune", seen.append)
     flags = ["--target", "t", "--draft", "d", "--batch-size", "8", "--batch-size", "1", "--batch-size", "8"]
     flags += ["--dtype", "float32", "--device", "cpu", "--temperature", "0.5", "--max-new-tokens", "9"]
     flags += ["--max-prompts", "3", "--max-minutes", "2.5", "--seed", "4", "--output", "o.json"]
