@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clover.errors import UserError
-from clover.measure.report.statistics import Pair, Ratio
+from clover.measure.report.statistics import Pair
 from clover.validation import read_model
+from experiments.compare.ratios import Ratio
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ from typing import Any
 from clover.errors import UserError
 from clover.measure.acceptance import depth_pairs, tau_pairs
 from clover.measure.accuracy import TOP, HeadAccuracy
-from clover.measure.report.statistics import Pair, Ratio
+from clover.measure.report.statistics import Pair
 from clover.measure.report.words import system_name
 from clover.validation import validated
 from experiments.compare.plan import MethodKey
+from experiments.compare.ratios import Ratio
 from experiments.compare.results import CellConfig, Decoded, Measurement, Record, Trained
 from experiments.compare.suite import PLAIN
 

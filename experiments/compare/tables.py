@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
-from clover.measure.report.statistics import Ratio
 from clover.measure.report.table import Table
 from clover.measure.report.words import duration
 from experiments.compare.findings import HEAD_COUNTS, Findings, Row
+from experiments.compare.ratios import Ratio
 
 _ERRORS = "± is one standard error over prompts, and over seeds where there are several."
 _FEW_ERRORS = 2  # a smaller difference is not told from none

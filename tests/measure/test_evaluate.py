@@ -11,9 +11,7 @@ from clover import assets
 from clover.api import load
 from clover.engine import Engine
 from clover.errors import UserError
-from clover.measure.acceptance import Group, Setting
-from clover.measure.accuracy import HeadAccuracy
-from clover.measure.evaluate import make_tables, run_evaluate
+from clover.measure.evaluate import run_evaluate
 from clover.measure.kinds import TOKEN_KINDS
 from clover.measure.options import EvaluateOptions
 from clover.measure.report.output import Report
@@ -78,19 +76,6 @@ def first_logits(engine: Engine) -> torch.Tensor:
     assert engine.draft is not None
     hidden = torch.linspace(-1.0, 1.0, engine.target.hidden_width(engine.hidden_state))
     return engine.draft.new_session(1, 4).commit(hidden.reshape(1, 1, -1), torch.tensor([[3]]), [1])
-
-
-def test_a_narrow_terminal_crops_no_number() -> None:
-    counts = Acceptance()
-    for count in (2, 3, 4, 5, 6, 7):
-        counts.record(count, drafted_depth=6)
-    setting = Setting("clover2", 25, 0.0, (Group("mt_bench", ("",) * 9, (counts,) * 9),), ())
-    heads = HeadAccuracy(((10,),), (((1,) * 5,),), (((1,) * 5,),))
-    table = make_tables(heads, [setting])[0]
-    console = Console(file=io.StringIO(), width=80)
-    console.print(table.rich(80))
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert {"100±0", "83±0", "80±0", "75±0", "67±0", "50±0"} <= set(shown.split()), shown
 
 
 @pytest.mark.parametrize("temperatures", [(0.0,), (1.0,)])

@@ -73,7 +73,7 @@ def test_one_number_for_all_sizes_needs_no_schedule_and_none_no_draft():
         ([(1, 0, 0.0), (1, 1, 0.01)], "seconds is 0.0"),
         ([(0, 0, 0.01), (0, 1, 0.01)], "batch_size is 0"),
         ([(1, 0, 0.01), (1, -1, 0.01)], "drafted is -1"),
-        ([], "steps is"),
+        ([], "steps must not be empty"),
     ],
 )
 def test_costs_that_say_too_little_are_refused(rows, message):
@@ -201,7 +201,7 @@ def test_an_option_that_would_be_ignored_is_refused(run_clover, arguments, messa
     ("steps", "message"),
     [
         ([{"batch_size": "many"}], "batch_size"),
-        ([], "steps is []"),
+        ([], "steps must not be empty"),
         (STEPS[:1], "batch size 1 must hold 0 drafted tokens and one more"),
     ],
 )

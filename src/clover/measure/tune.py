@@ -206,7 +206,7 @@ def _report(
     ]
     trees = [one.to_dict() for some in sizes for one in some]
     data = {"seconds": seconds, "prompts": len(session.prompts), "trees": trees}
-    return Report(f"{system}, tuned: {', '.join(best)}", origin, facts, [_best_table(sizes)], data=data)
+    return Report(f"{system}, tuned: {', '.join(best)}", origin, facts, [best_table(sizes)], data=data)
 
 
 def acceptance_fact(session: Session, options: TuneOptions) -> tuple[str, str]:
@@ -215,7 +215,7 @@ def acceptance_fact(session: Session, options: TuneOptions) -> tuple[str, str]:
     return "acceptance on", f"{texts}, {mode(options.temperature)}"
 
 
-def _best_table(sizes: Sequence[Sequence[TimedTree]]) -> Table:
+def best_table(sizes: Sequence[Sequence[TimedTree]]) -> Table:
     """Return the fastest trees of each batch size, which come first, and plain decoding."""
     columns: dict[str, Callable[[TimedTree], str]] = {
         "batch": lambda one: str(one.choice.batch_size),

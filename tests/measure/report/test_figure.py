@@ -21,7 +21,6 @@ from clover.measure.report.figure import (
     shade,
     system_colour,
 )
-from tests.measure.report.pictures import drawn, overlaps, texts
 
 
 def draw() -> Figure:
@@ -44,12 +43,6 @@ def draw() -> Figure:
     finish(right, "Tokens per second")
     legend_below(figure, right)
     return figure
-
-
-def test_nothing_covers_anything() -> None:
-    figure = drawn(draw)
-    assert overlaps(figure) == []
-    assert {"A headline", "2.00×", "Speed-up"} <= set(texts(figure))
 
 
 def test_formats(tmp_path: Path) -> None:

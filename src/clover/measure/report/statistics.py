@@ -1,27 +1,27 @@
-"""Ratios of measured values, with their standard errors over prompts and over seeds."""
+"""Estimate ratios of measured values, with their standard errors over prompts, texts or batches."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, hypot, sqrt
+from math import sqrt
 
 Pair = tuple[float, float]  # part, whole
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value and its standard error; the error is None where one sample cannot tell it."""
+    """A value and its standard error, which is None where there is a single sample."""
 
     value: float
     error: float | None = None
 
     def scaled(self, factor: float) -> Estimate:
-        """Value and error times a factor, such as 100 for percent."""
+        """Return value and error times a factor, such as 100 for percent."""
         return Estimate(factor * self.value, None if self.error is None else factor * self.error)
 
     def text(self, digits: int = 2) -> str:
-        """The value, and the error if there is one.
+        """Return the value, and the error if there is one, as text.
 
         >>> Estimate(2.514, 0.083).text(), Estimate(3.0).text(1)
         ('2.51 ± 0.08', '3.0')
@@ -30,74 +30,18 @@ class Estimate:
         return f"{self.value:.{digits}f}{error}"
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """Sum divided by sum of (part, whole), and how far each prompt and each seed pulls it away.
-
-    Prompts and seeds have names, so that two ratios are compared prompt by prompt whatever the order they came in.
-
-    Args:
-        value: the ratio, or the difference of two; 0 of nothing is 0.
-        prompts, seeds: the linearised deviations by name (Cochran, Sampling Techniques, 1977, section 6.4), so scaled
-            that the sum of their squares is the variance; empty where a single one cannot tell it.
-    """
-
-    value: float
-    prompts: Mapping[Hashable, float]
-    seeds: Mapping[Hashable, float]
-
-    @classmethod
-    def of(cls, pairs: Mapping[tuple[Hashable, Hashable], Pair]) -> Ratio:
-        """The ratio of pairs by (seed, prompt).
-
-        Seeds need not have the same prompts; what the prompts of one seed alone do then counts as that seed's, too,
-        so the error is rather too large than too small.
-
-        >>> pairs = {(0, "a"): (2.0, 1.0), (0, "b"): (4.0, 1.0), (1, "a"): (4.0, 1.0), (1, "b"): (6.0, 1.0)}
-        >>> Ratio.of(pairs).estimate.text()
-        '4.00 ± 1.41'
-        """
-        total = sum(whole for _, whole in pairs.values()) or 1.0
-        value = sum(part for part, _ in pairs.values()) / total
-        prompts, seeds = dict[Hashable, float](), dict[Hashable, float]()
-        for (seed, prompt), (part, whole) in pairs.items():
-            deviation = (part - value * whole) / total
-            prompts[prompt] = prompts.get(prompt, 0.0) + deviation
-            seeds[seed] = seeds.get(seed, 0.0) + deviation
-        return cls(float(value), _scaled(prompts), _scaled(seeds))
-
-    def __sub__(self, other: Ratio) -> Ratio:
-        """The difference: what both were measured on is paired, and the variances of the rest add up."""
-        prompts, seeds = _difference(self.prompts, other.prompts), _difference(self.seeds, other.seeds)
-        return Ratio(self.value - other.value, prompts, seeds)
-
-    @property
-    def estimate(self) -> Estimate:
-        """The value; its error is over prompts and, where there are several, over seeds."""
-        deviations = [*self.prompts.values(), *self.seeds.values()]
-        return Estimate(self.value, hypot(*deviations) if deviations else None)
-
-    @property
-    def geometric(self) -> Estimate:
-        """A geometric mean, where the pairs are (logarithm, 1)."""
-        found = self.estimate
-        return Estimate(exp(found.value), None if found.error is None else exp(found.value) * found.error)
-
-
 def ratio(pairs: Sequence[Pair]) -> Estimate:
-    """Sum divided by sum of independent pairs: tokens per step or per second over prompts, or a paired speed-up.
+    """Return the sum of the parts divided by the sum of the wholes; 0 of nothing is 0.
 
-    >>> ratio([(2.0, 1.0), (4.0, 2.0), (6.0, 3.0)])
-    Estimate(value=2.0, error=0.0)
+    The pairs are independent: tokens and steps of each prompt, or plain and drafted seconds of each batch. The error is
+    that of the linearised ratio (Cochran, Sampling Techniques, 1977, section 6.4).
+
+    >>> ratio([(2.0, 1.0), (4.0, 2.0), (6.0, 3.0)]), ratio([(2.0, 1.0), (4.0, 1.0)])
+    (Estimate(value=2.0, error=0.0), Estimate(value=3.0, error=1.0))
     """
-    return Ratio.of({(None, number): pair for number, pair in enumerate(pairs)}).estimate
-
-
-def _scaled(deviations: Mapping[Hashable, float]) -> dict[Hashable, float]:
-    number = len(deviations)
-    factor = sqrt(number / (number - 1)) if number > 1 else 0.0
-    return {name: factor * deviation for name, deviation in deviations.items() if factor}
-
-
-def _difference(own: Mapping[Hashable, float], other: Mapping[Hashable, float]) -> dict[Hashable, float]:
-    return {name: own.get(name, 0.0) - other.get(name, 0.0) for name in (*own, *other)}
+    total = sum(whole for _, whole in pairs) or 1.0
+    value, number = float(sum(part for part, _ in pairs) / total), len(pairs)
+    if number < 2:
+        return Estimate(value)
+    squares = sum(((part - value * whole) / total) ** 2 for part, whole in pairs)
+    return Estimate(value, sqrt(number / (number - 1) * squares))

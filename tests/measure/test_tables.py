@@ -1,0 +1,81 @@
+"""The tables of all commands, of numbers made by hand, as a terminal shows them: compared with files.
+
+A file is renewed with the text that the failing comparison shows.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from clover.drafting.tuning import Choice
+from clover.measure.acceptance import Group, Setting, Share
+from clover.measure.accuracy import HeadAccuracy
+from clover.measure.cost import TrainingCost, break_even_table, tau_table
+from clover.measure.evaluate import make_tables
+from clover.measure.report.statistics import Estimate
+from clover.measure.report.table import Table
+from clover.measure.speed_report import speed_table, step_table
+from clover.measure.step_costs import PlainCost, TreeCost
+from clover.measure.tune import TimedTree, best_table
+from clover.metrics import Acceptance
+from tests.measure.hand import found
+
+FILES = Path(__file__).parent / "tables"
+SETTINGS = [(1, 0.0), (1, 0.8), (4, 0.0)]
+
+
+def bench() -> list[Table]:
+    metrics = found(SETTINGS, ["own tree", "chain:3"])
+    return [speed_table(metrics), step_table(metrics)]
+
+
+def evaluate() -> list[Table]:
+    counts = Acceptance()
+    for count in (2, 3, 4, 5, 6, 7):
+        counts.record(count, drafted_depth=6)
+    groups = Group("mt_bench", ("",) * 9, (counts,) * 9), Group("qa", ("",), (counts,))
+    kinds = (Share("first of a word", 120, Estimate(0.5, 0.03)), Share("digits", 4, Estimate(1.0)))
+    settings = [
+        Setting("own tree", 25, 0.0, groups, kinds),
+        Setting("chain:6", 6, 1.0, groups[:1], kinds[:1]),
+    ]
+    heads = HeadAccuracy(((10, 0),) * 2, (((7, 8, 8, 9, 9), (0,) * 5),) * 2, (((7,) * 5, (0,) * 5),) * 2)
+    return make_tables(heads, settings, {"own tree": "own tree, clover2"})
+
+
+def tune() -> list[Table]:
+    def timed(size: int, tree: str, nodes: int, tau: float, seconds: float) -> TimedTree:
+        return TimedTree(
+            Choice(size, tree, tau, seconds, size * tau / seconds), nodes, 0.01, 9, tau * 0.02 / seconds
+        )
+
+    rows = [("chain:2", 3, 2.1, 0.025), ("paths:0,1,00", 4, 2.2, 0.03), ("plain", 1, 1.0, 0.02)]
+    return [best_table([[timed(size, *row) for row in rows] for size in (1, 16)])]
+
+
+def cost() -> list[Table]:
+    costs = [
+        TreeCost(PlainCost(size, 100, 0.1, 0.01 * size), tree, depth, depth, 0.1, 0.011 * size, 0.001, 9)
+        for size in (1, 4)
+        for tree, depth in (("chain:2", 2), ("chain:8", 8))
+    ]
+    taus = (2.0, 4.0)
+    return [tau_table(costs, taus), break_even_table(costs, TrainingCost(3600.0), taus)]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("command", [bench, evaluate, tune, cost])
+def test_tables(command: Callable[[], Sequence[Table]], width: int) -> None:
+    console = Console(file=io.StringIO(), width=width)
+    for table in command():
+        console.print(table.title, table.note, table.rich(width), sep="\n")
+    assert isinstance(console.file, io.StringIO)
+    shown = "".join(line.rstrip() + "\n" for line in console.file.getvalue().splitlines())
+    file = FILES / f"{command.__name__}-{width}.txt"
+    assert shown == file.read_text(encoding="utf-8")
+    assert max(map(len, shown.splitlines())) <= width
