@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from clover.train.checkpoint import load_checkpoint, save_checkpoint
-from clover.train.progress import stop_requests
+from clover.train.log import stop_requests
 
 _MATRIX_LR, _VECTOR_LR, _WEIGHT_DECAY = 0.02, 4e-3, 0.02
 _WARM_UP, _DECAY = 0.02, 0.35  # shares of the budget

@@ -13,7 +13,7 @@ from clover.data import Batches, Sample
 from clover.drafts import DraftModel, LossConfig, load_draft
 from clover.target import TargetModel
 from clover.train import TrainConfig, train
-from clover.train.learner import Learner
+from clover.train.objective import Objective
 from tests.families import VOCAB, tiny_model
 
 
@@ -33,15 +33,13 @@ def check_learning(system: type[DraftModel], directory: Path, loss: LossConfig, 
         loss=loss,
     )
     torch.manual_seed(0)
-    first = measured(config, target, texts, draft := system.from_target(target, **options))
+    first = measured(config, texts, draft := system.from_target(target, **options))
     assert train(config, target, texts, draft, console=Console(file=StringIO())).finished
-    last = measured(config, target, texts, load_draft(directory / "draft", target))
+    last = measured(config, texts, load_draft(directory / "draft", target))
     assert last["loss"] < 0.9 * first["loss"]
     assert all(new > 0.3 + old for new, old in zip(last["accuracy"], first["accuracy"]))
 
 
-def measured(
-    config: TrainConfig, target: TargetModel, texts: list[Sample], draft: DraftModel
-) -> dict[str, Any]:
-    learner = Learner(config, target, draft)
-    return learner.summary(learner.measure(list(Batches(texts, 16, 800, seed=0).epoch())).metrics)
+def measured(config: TrainConfig, texts: list[Sample], draft: DraftModel) -> dict[str, Any]:
+    measured = Objective(config, draft).measure(Batches(texts, 16, 800, seed=0).epoch())
+    return measured.metrics.summary(config.loss)

@@ -9,12 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clover.data import Batches, Sample
+from clover.data import Batch, Sample
+from clover.data.batching import collate
 from clover.drafts import LossConfig, MedusaDraft
 from clover.target import TargetModel
 from clover.train import TrainConfig
-from clover.train.learner import Learner
-from clover.train.losses import LogitHeads, head_losses
+from clover.train.chunked_loss import chunked_head_loss
+from clover.train.losses import count_positions
+from clover.train.objective import Objective
+from clover.train.optimizers import make_optimizers
 from tests.drafts.checks import (
     make,
     silu,
@@ -81,10 +84,9 @@ def test_a_depth_costs_one_lm_head_per_row_and_hears_no_token() -> None:
 def test_the_loss_reaches_heads_and_lm_heads_alike() -> None:
     target, draft = make(MedusaDraft, num_heads=3)
     tokens, hidden = texts(target, draft)
-    heads = LogitHeads(target.logits, draft.train_logits, draft.lm_head_rows, tuple(draft.head_parameters))
     mask = torch.ones_like(tokens, dtype=torch.bool)
-    outputs = draft(hidden, tokens)
-    head_losses(outputs, hidden, tokens, heads, mask, MedusaDraft.paper_loss, scale=1.0).backward()
+    batch = Batch(tokens, mask, mask.sum(1))
+    chunked_head_loss(draft, draft(hidden, tokens), hidden, batch, MedusaDraft.paper_loss)[0].backward()
     found = {name: weight.grad for name, weight in draft.named_parameters()}
     draft.zero_grad()
     logits = draft.train_logits(draft(hidden, tokens).movedim(0, -2))
@@ -120,9 +122,18 @@ def test_a_float64_target_trains_float32_weights(own: bool, tmp_path: Path) -> N
     target, draft = make(MedusaDraft, own_lm_head=own)
     assert len(draft.head_parameters) == own
     assert target.dtype == torch.float64
-    learner = Learner(TrainConfig(str(tmp_path), loss=LossConfig(0.5, 0.5, 0.5)), target, draft)
-    sample = Sample(torch.arange(16).int(), torch.ones(16, dtype=torch.bool))
-    batches = list(Batches([sample], 16, 400, seed=0).epoch())
-    first, second = (learner.summary(learner.step(batches, rate=1.0)) for _ in range(2))
-    assert second["loss"] < first["loss"]
+    config = TrainConfig(str(tmp_path / "draft"), loss=LossConfig(0.5, 0.5, 0.5))
+    objective = Objective(config, draft.float())
+    batch = collate([Sample(torch.arange(16).int(), torch.ones(16, dtype=torch.bool))])
+    depths = draft.trained_depths
+    losses = []
+    optimizers = make_optimizers(draft, config, lr=1e-2)
+    for _ in range(2):
+        loss, _ = objective.loss(batch, depths, count_positions(batch.predicted_mask, depths))
+        loss.backward()
+        losses.append(loss.item())
+        for optimizer in optimizers.values():
+            optimizer.step()
+            optimizer.zero_grad()
+    assert losses[1] < losses[0]
     assert {weight.dtype for weight in draft.parameters()} == {torch.float32}

@@ -9,7 +9,7 @@ from clover.data import Batches, Sample, SampleTexts
 from clover.drafts import RecallDraft
 from clover.target import TargetModel
 from clover.train import TrainConfig, measure_guesses, some_batches
-from clover.train.learner import Learner
+from clover.train.objective import Objective
 from tests.families import tiny_model
 
 TEXT = [5, 6, 8, 6, 8, 6, 12, 5, 6, 8, 4]
@@ -25,8 +25,8 @@ def test_guesses_are_those_of_the_first_head_and_of_the_text() -> None:
     draft = RecallDraft.from_target(target, draft_vocab_size=20)
     draft.reduce_vocabulary(torch.arange(0, 40, 2))
     text = Sample(torch.tensor(TEXT), torch.ones(len(TEXT), dtype=torch.bool))
-    learner = Learner(TrainConfig(output="x", dtype="float32"), target, draft)
-    found = learner.measure(list(Batches([text], 16, 60, seed=1).epoch())).guesses
+    objective = Objective(TrainConfig(output="x", dtype="float32"), draft)
+    found = objective.measure(Batches([text], 16, 60, seed=1).epoch()).guesses
     again = measure_guesses(draft, some_batches([SampleTexts([text])], target, 99))
     assert found is not None and found.matching.tolist() == MATCHING
     for one, other in zip(found, again, strict=True):

@@ -1,30 +1,29 @@
 import json
 import os
 import signal
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 from io import StringIO
-from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
-from clover.data import Batches, Position, Sample, SampleTexts, Texts, held_out
+from clover.data import Batches, Sample, SampleTexts, Texts, held_out
 from clover.drafts import Clover2Draft, DraftModel, LossConfig, RecallDraft, load_draft
 from clover.drafts.eagle import EagleDraft
 from clover.errors import UserError
 from clover.target import TargetModel
-from clover.train import TrainConfig, TrainResult, loop, train
-from clover.train.learner import Learner
+from clover.train import TrainConfig, TrainResult, checkpoint_path, train
+from clover.train.losses import count_positions
+from clover.train.objective import Objective
 from clover.train.record import read_record
 from clover.train.schedule import peak_rate
-from clover.train.unfinished import RunState
 from tests.families import VOCAB, tiny_model
+from tests.train.steps import after_steps, at_each_step
 
 
 @pytest.fixture(scope="module")
@@ -78,19 +77,13 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
-def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int, action: Callable[[], None]) -> None:
-    """Do `action` in the middle of the step after `steps` others."""
-    taken = 0
-    step = Learner.step
-
-    def counting(self: Learner, *args: Any) -> Any:
-        nonlocal taken
-        taken += 1
-        if taken == steps + 1:
-            action()
-        return step(self, *args)
-
-    monkeypatch.setattr(Learner, "step", counting)
+def rewrite_state(path: Path, **fields: str) -> None:
+    """Let a checkpoint say that it was saved by another run."""
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    content = json.loads(metadata["clover"])
+    content["state"] |= fields
+    save_file(load_file(path), path, metadata | {"clover": json.dumps(content)})
 
 
 def test_the_draft_learns_and_is_written_with_its_record(config, target, samples) -> None:
@@ -114,11 +107,12 @@ def test_the_draft_learns_and_is_written_with_its_record(config, target, samples
     tokens = samples[0].tokens.long()[None]
     hidden = target.train_forward(tokens).hidden
     torch.testing.assert_close(loaded(hidden, tokens), draft(hidden, tokens))
-    start = Learner(config, target, make_draft(target))
-    trained = Learner(config, target, draft)
     batches = list(Batches(samples, 24, 120, seed=5).epoch())
-    before, after = (learner.summary(learner.measure(batches).metrics) for learner in (start, trained))
-    assert after["loss"] < 0.97 * before["loss"]
+    before, after = (
+        Objective(config, one).measure(batches).metrics.summary(config.loss)["loss"]
+        for one in (make_draft(target), loaded)
+    )
+    assert after < 0.97 * before
 
 
 def test_a_step_that_is_repeated_is_learnt_at_its_first_depths_before_all(config, target, samples) -> None:
@@ -134,57 +128,14 @@ def test_a_step_that_is_repeated_is_learnt_at_its_first_depths_before_all(config
     assert heads(make_draft(target), **few) == [3] * 8
 
 
-@pytest.mark.parametrize(("learnt", "least", "most"), [(50, 60, 180), (2000, 125, 245), (10**6, 300, 420)])
-def test_what_is_held_out_is_measured_for_a_share_of_what_was_learnt(
-    config, target, samples, monkeypatch, learnt, least, most
-) -> None:
-    measured: list[int] = []
-    measure = Learner.measure
-
-    def counted(self: Learner, batches: Iterable[Any]) -> Any:
-        taken = list(batches)
-        measured.append(sum(batch.tokens.numel() for batch in taken))
-        return measure(self, taken)
-
-    monkeypatch.setattr(Learner, "measure", counted)
-    monkeypatch.setattr("clover.train.loop._VALIDATION_TOKENS", (60, 300))
-    step = loop._Run._take_step
-
-    def stepped(self: Any) -> None:
-        step(self)
-        self.tokens = learnt
-
-    monkeypatch.setattr(loop._Run, "_take_step", stepped)
-    result = run(replace(config, max_steps=2), target, 4 * samples)
-    assert result.validation is not None
-    assert least <= measured[0] <= most  # whole batches of at most 120
-
-
-def test_no_more_texts_are_read_to_measure_than_it_takes(config, target, samples, monkeypatch) -> None:
-    read: list[int] = []
-    read_block = SampleTexts.read_block
-
-    def counted(self: SampleTexts, *options: Any) -> Any:
-        read.append((block := read_block(self, *options))[1])
-        return block
-
-    monkeypatch.setattr(SampleTexts, "read_block", counted)
-    monkeypatch.setattr("clover.train.loop._VALIDATION_TOKENS", (60, 300))
-    many = 20 * samples
-    assert run(replace(config, max_steps=2), target, many).validation is not None
-    assert read[-1] < len(many) / 5
-
-
 @pytest.mark.parametrize("step_tokens", [None, 200])
-def test_an_interrupted_run_ends_on_the_same_bits(
-    config, target, samples, step_tokens, monkeypatch, tmp_path
-) -> None:
+def test_an_interrupted_run_ends_on_the_same_bits(config, target, samples, step_tokens, tmp_path) -> None:
     config = replace(config, step_tokens=step_tokens, dtype="bfloat16")
     other = replace(config, output=str(tmp_path / "other"))
     run(config, target, samples)
 
-    stop_after(monkeypatch, 3, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    stopped = run(other, target, samples)
+    with at_each_step(after_steps(3, lambda: os.kill(os.getpid(), signal.SIGTERM))):
+        stopped = run(other, target, samples)
     assert (stopped.finished, stopped.steps) == (False, 4)
     assert not Path(other.output).exists()
     assert not list(tmp_path.glob(".*"))
@@ -195,9 +146,7 @@ def test_an_interrupted_run_ends_on_the_same_bits(
     assert same(weights(config), weights(other))
 
 
-def test_a_killed_run_goes_on_from_its_last_checkpoint(
-    config, target, samples, monkeypatch, tmp_path
-) -> None:
+def test_a_killed_run_goes_on_from_its_last_checkpoint(config, target, samples, tmp_path) -> None:
     config = replace(config, save_every_minutes=0.0)
     other = replace(config, output=str(tmp_path / "other"))
     run(config, target, samples)
@@ -207,8 +156,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
         raise KeyboardInterrupt
 
     found: list[str] = []
-    stop_after(monkeypatch, 5, die)
-    with pytest.raises(KeyboardInterrupt):
+    with at_each_step(after_steps(5, die)), pytest.raises(KeyboardInterrupt):
         run(other, target, samples)
     assert found == ["draft", "other.training"]  # all that a SIGKILL would leave
     log = other.work_directory / "log.jsonl"
@@ -240,8 +188,7 @@ def test_where_the_texts_fail_what_was_learnt_is_kept(config, target, samples, m
     run(config, target, samples)
 
     texts = Failing(samples)
-    with monkeypatch.context() as patched:
-        stop_after(patched, 2, lambda: setattr(texts, "broken", True))
+    with at_each_step(after_steps(2, lambda: setattr(texts, "broken", True))):
         with pytest.raises(UserError, match="cannot read the texts"):
             run(other, target, texts)
     steps = [
@@ -260,35 +207,34 @@ def test_of_few_texts_one_is_held_out(config, target, samples) -> None:
     assert run(replace(config, validation_share=0.0), target, few, overwrite=True).validation is None
 
 
-def test_what_cannot_be_resumed_says_why(config, target, samples, monkeypatch) -> None:
+def test_what_cannot_be_resumed_says_why(config, target, samples) -> None:
     with pytest.raises(UserError, match="nothing to resume"):
         run(config, target, samples, resume=True)
-    stop_after(monkeypatch, 2, lambda: os.kill(os.getpid(), signal.SIGINT))
-    run(config, target, samples)
+    with at_each_step(after_steps(2, lambda: os.kill(os.getpid(), signal.SIGINT))):
+        run(config, target, samples)
     with pytest.raises(UserError, match=r"started with lr = 0.003, not 0.001"):
         run(replace(config, lr=1e-3), target, samples, resume=True)
     with pytest.raises(UserError, match="other texts"):
         run(config, target, samples[1:], resume=True)
-    state = RunState(config.to_dict(), "target", "float32", "cuda", "texts", Position(), 2, 9, 1.0, 1.0, {})
+    rewrite_state(checkpoint_path(config), device="cuda")
     with pytest.raises(UserError, match="trained on cuda, not cpu; resume with --device cuda"):
-        state.check(Path("x"), config, "target", "float32", "cpu", "texts")
+        run(config, target, samples, resume=True)
+    rewrite_state(checkpoint_path(config), dtype="bfloat16")
+    with pytest.raises(UserError, match="target in bfloat16, not float32; resume with --dtype bfloat16"):
+        run(config, target, samples, resume=True)
     longer = replace(config, max_steps=4)
     assert run(longer, target, samples, overwrite=True).steps == 4
     assert not config.work_directory.exists()
 
 
-def test_weights_that_are_not_finite_replace_no_checkpoint(config, target, samples, monkeypatch) -> None:
-    draft, step = make_draft(target), Learner.step
+def test_weights_that_are_not_finite_replace_no_checkpoint(config, target, samples) -> None:
+    draft = make_draft(target)
 
-    def spoiling(self: Learner, *args: Any) -> Any:
-        metrics = step(self, *args)
-        if counted() == config.max_steps:
+    def spoil(step: int) -> None:
+        if step == config.max_steps:
             draft.first_projector.weight.data[0, 0] = float("inf")
-        return metrics
 
-    counted = count(1).__next__
-    monkeypatch.setattr(Learner, "step", spoiling)
-    with pytest.raises(UserError, match="the weights are not finite at step 8"):
+    with at_each_step(spoil), pytest.raises(UserError, match="the weights are not finite at step 8"):
         run(config, target, samples, draft=draft)
     assert not Path(config.output).exists() and not list(config.work_directory.glob("checkpoint*"))
 
@@ -311,12 +257,10 @@ def test_bad_runs_write_nothing(config, target, samples, tmp_path) -> None:
         run(config, target, samples)
 
 
-def test_minutes_bound_a_run(config, target, samples, monkeypatch) -> None:
-    looks = count()  # at a clock that moves by a second at each
-    monkeypatch.setattr("clover.train.loop.time", SimpleNamespace(monotonic=lambda: float(next(looks))))
-    result = run(replace(config, max_steps=None, max_minutes=1.0), target, samples)
+def test_minutes_bound_a_run(config, target, samples) -> None:
+    result = run(replace(config, max_steps=None, max_minutes=0.01), target, samples)
     assert result.finished
-    assert 60 <= result.seconds < 75 and 0 < result.steps < 60
+    assert 0.6 <= result.seconds < 20 and result.steps > 0
 
 
 def test_the_smallest_budget_is_one_step(config, target, samples) -> None:
@@ -333,16 +277,18 @@ def test_likely_tokens_only_and_pre_norm_states(config, target, samples) -> None
 
 
 def test_accumulated_batches_give_the_gradient_of_one_large_batch(config, target, samples) -> None:
-    config = replace(config, weight_decay=0.0, optimizer="adamw")
-    one, two = (Learner(config, target, make_draft(target)) for _ in range(2))
     small = list(Batches(samples[:6], 24, 48, seed=0).epoch())
     large = list(Batches(samples[:6], 24, 10_000, seed=0).epoch())
     assert len(small) > len(large) == 1
-    merged, whole = one.step(small, 1.0), two.step(large, 1.0)
-    assert merged.sums[4].tolist() == whole.sums[4].tolist()
-    for a, b in zip(one.parameters, two.parameters, strict=True):
-        moments = (learner.optimizers["adamw"].state[p]["exp_avg"] for learner, p in ((one, a), (two, b)))
-        torch.testing.assert_close(*moments, rtol=1e-3, atol=1e-7)
+    counts = count_positions(large[0].predicted_mask, 3)
+    gradients = []
+    for batches in (small, large):
+        objective = Objective(config, draft := make_draft(target))
+        for batch in batches:
+            objective.loss(batch, 3, counts)[0].backward()
+        gradients.append({name: weight.grad for name, weight in draft.named_parameters()})
+    assert all(gradient is not None for gradient in gradients[0].values())
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-6)
 
 
 def test_the_rate_follows_from_the_width_unless_given(config, target, samples) -> None:

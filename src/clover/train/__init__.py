@@ -2,9 +2,9 @@
 
 from clover.train.config import TrainConfig
 from clover.train.guesses import measure_guesses, some_batches
-from clover.train.loop import TrainResult, train
 from clover.train.recipes import draft_fields, named_recipe, prepare
-from clover.train.unfinished import check_unfinished, checkpoint_path
+from clover.train.saving import check_unfinished, checkpoint_path
+from clover.train.trainer import TrainResult, train
 
 __all__ = [
     "TrainConfig",

@@ -1,9 +1,12 @@
-"""The optimizers of a draft: Muon for the matrices inside it, AdamW for all else.
+"""The optimizers of a draft (Muon for the matrices inside it, AdamW for all else), their rate, and the clipping.
 
 Updates of Muon are scaled to the size of AdamW's, so that one learning rate serves both.
 """
 
+from collections.abc import Iterable
+
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from clover.cpu.muon import Muon
@@ -13,7 +16,7 @@ from clover.train.schedule import optimizer_name
 
 
 def make_optimizers(draft: DraftModel, config: TrainConfig, lr: float) -> dict[str, Optimizer]:
-    """Optimizers by name; each parameter that is trained belongs to one of them.
+    """Return optimizers by name; each parameter that is trained belongs to one of them.
 
     An own lm_head is no matrix inside the draft: its rows stand for tokens, each with a gradient of its own.
     """
@@ -34,3 +37,17 @@ def make_optimizers(draft: DraftModel, config: TrainConfig, lr: float) -> dict[s
             fused=others[0].device.type in ("cpu", "cuda"),
         )
     return found
+
+
+def clip_gradients(parameters: Iterable[nn.Parameter], config: TrainConfig) -> None:
+    """Bound each value of the gradients by `config.clip_value`, or else their norm by `config.clip`."""
+    if config.clip_value is not None:
+        nn.utils.clip_grad_value_(parameters, config.clip_value)
+    elif config.clip is not None:
+        nn.utils.clip_grad_norm_(parameters, config.clip)
+
+
+def set_rate(optimizer: Optimizer, lr: float) -> None:
+    """Set the learning rate of all parameters."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,26 +16,21 @@ import torch
 from clover.api import load
 from clover.errors import UserError
 from clover.files import locked_directory, locked_file
-from clover.train.learner import Learner
 from experiments.compare.options import CompareOptions
 from experiments.compare.run import measure, run_compare
 from experiments.recipes.drafts import finish_training
 from tests.experiments.compare.runs import compare, lines, measured, trained
+from tests.train.steps import at_each_step
 
 
-def stop_at_step(monkeypatch: pytest.MonkeyPatch, number: int) -> list[int]:
-    """Let an interrupt come at the given training step; returns the steps that are taken."""
-    steps: list[int] = []
-    step = Learner.step
+def stop_at(number: int) -> Callable[[int], None]:
+    """Return what interrupts a training in its step of this number."""
 
-    def counting(self: Learner, *args: Any) -> Any:
-        steps.append(len(steps) + 1)
-        if steps[-1] == number:
+    def stop(step: int) -> None:
+        if step == number:
             raise KeyboardInterrupt
-        return step(self, *args)
 
-    monkeypatch.setattr(Learner, "step", counting)
-    return steps
+    return stop
 
 
 def test_every_cell_leaves_a_line_with_its_origin(finished: Path) -> None:
@@ -119,24 +115,23 @@ def test_what_is_done_is_not_done_again(tiny_files: Path, finished: Path) -> Non
 
 @pytest.mark.usefixtures("without_plots")
 def test_an_interrupted_training_goes_on_and_nothing_finished_is_repeated(
-    tiny_files: Path, tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_files: Path, tmp_path: Path, finished: Path
 ) -> None:
     output = tmp_path / "out"
     output.mkdir()
     (output / "results.jsonl").write_text(
         '{"key": "'
     )  # of a run that was killed as it wrote its first result
-    steps = stop_at_step(monkeypatch, 1)
-    with pytest.raises(KeyboardInterrupt):
+    with at_each_step(stop_at(1)), pytest.raises(KeyboardInterrupt):
         compare(tiny_files, output)
     assert lines(output) == []
-    steps = stop_at_step(monkeypatch, 5)  # the second step of the second training
-    with pytest.raises(KeyboardInterrupt):
+    with at_each_step(stop_at(5)), pytest.raises(KeyboardInterrupt):  # the second step of the second training
         compare(tiny_files, output)
     assert len(lines(output)) == len(trained(output)) == 1
     assert (output / "report.html").exists()
-    compare(tiny_files, output)
-    assert len(steps) - 5 <= 3  # of the second training alone
+    with at_each_step() as steps:
+        compare(tiny_files, output)
+    assert len(steps) <= 3  # of the second training alone
     assert [row["key"] for row in lines(output)] == [row["key"] for row in lines(finished)]
 
     def weights(folder: Path) -> dict[str, bytes]:
@@ -148,15 +143,15 @@ def test_an_interrupted_training_goes_on_and_nothing_finished_is_repeated(
 
 @pytest.mark.usefixtures("without_plots")
 def test_suites_that_share_a_work_directory_train_a_draft_once(
-    tiny_files: Path, tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_files: Path, tmp_path: Path, finished: Path
 ) -> None:
-    steps = stop_at_step(monkeypatch, 1)
     text = (tiny_files / "suite.toml").read_text().replace('name = "tiny"', 'name = "other"')
     text = text.replace('system = "clover1"', 'system = "clover1"\nname = "again"', 1).replace(
         't = "clover1"', 't = "again"'
     )
     (tiny_files / "other.toml").write_text(text.replace("batch_sizes = [1, 2]", "batch_sizes = [3]"))
-    compare(tiny_files, tmp_path / "out", "other.toml", work=finished.with_name("out.work"))
+    with at_each_step() as steps:
+        compare(tiny_files, tmp_path / "out", "other.toml", work=finished.with_name("out.work"))
     assert not steps
     assert {row["batch_size"] for row in measured(tmp_path / "out")} == {3}
 

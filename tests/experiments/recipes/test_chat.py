@@ -18,7 +18,7 @@ import experiments.recipes.chat as chat
 from clover import assets, load
 from clover.errors import UserError
 from clover.target import loading
-from clover.train.learner import Learner
+from clover.train.objective import Objective
 from experiments.command import command_line
 from experiments.recipes.chat import Training, plan_trainings, run_chat_recipe
 from experiments.recipes.options import ChatRecipeOptions
@@ -85,9 +85,9 @@ def test_a_run_that_is_stopped_at_every_stage_goes_on(
         (chat, "weights_fingerprint", 1),
         (chat.Progress, "reach", 2),  # the second text
         (write, "_write_shard", 1),
-        (Learner, "step", 2),
+        (Objective, "loss", 2),
         (chat, "write_chat_cards", 2),
-        (Learner, "step", 3),
+        (Objective, "loss", 3),
     ]
     for place in stages:
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
@@ -112,7 +112,7 @@ def test_a_run_that_is_stopped_at_every_stage_goes_on(
     model = load(files / "target", output / "recall", method="draft")
     assert model.generate([{"role": "user", "content": "hello"}], max_new_tokens=8).acceptance.drafted
     (output / "recall" / "tuning.json").write_text("mine")
-    monkeypatch.setattr(Learner, "step", lambda *_: pytest.fail("a finished draft was trained again"))
+    monkeypatch.setattr(Objective, "loss", lambda *_: pytest.fail("a finished draft was trained again"))
     run(chosen)
     assert (output / "recall" / "tuning.json").read_text() == "mine"
 
@@ -221,7 +221,7 @@ def test_a_run_that_is_killed_goes_on(files: Path, tmp_path: Path) -> None:
         "experiments.recipes.own_prompts:append_lines:3",
         "clover.regenerate:_Text.answer:9",
         "clover.data.features.write:save_file:1",
-        "clover.train.learner:Learner.step:2",
+        "clover.train.objective:Objective.loss:2",
     ]
     for place in [*places, ""]:
         script = [sys.executable, "-c", KILLED, place, *arguments]

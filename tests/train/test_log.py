@@ -6,10 +6,17 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from clover.train.progress import Log, describe, stop_requests
+from clover.drafts import LossConfig
+from clover.train.log import TrainingLog, describe, stop_requests
+
+
+def at_step(step: int) -> Any:
+    return SimpleNamespace(step=step, tokens=0, seconds=0.0)
 
 
 def test_an_entry_is_described_in_one_line() -> None:
@@ -39,12 +46,12 @@ def test_a_second_signal_works_as_ever() -> None:
 def test_a_fresh_log_starts_empty(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text('{"step": 1}\n')
-    Log(path, 0).write({"step": 2})
+    TrainingLog(path, LossConfig(), at_step(0)).write({"step": 2})
     assert path.read_text() == '{"step": 2}\n'
 
 
 def test_a_log_that_goes_on_keeps_what_its_checkpoint_has_seen(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text('{"step": 1}\n{"step": 2}\n{"step": 2, "validation": {"loss": 1.0}}\n{"step": 3}\n{"ste')
-    Log(path, 2)
+    TrainingLog(path, LossConfig(), at_step(2))
     assert path.read_text() == '{"step": 1}\n{"step": 2}\n'

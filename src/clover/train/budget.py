@@ -1,0 +1,85 @@
+"""How much of a run's budget is spent, and what follows from that: learning rate, depths, size of a step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from clover.data import Batch, Batches
+from clover.drafts import DraftModel
+from clover.train import schedule
+from clover.train.config import TrainConfig
+
+_FEW_DEPTHS = 2
+_HELD_OUT_TOKENS, _HELD_OUT_SHARE = (2**11, 2**15), 1 / 16  # at least, at most; of the tokens learnt
+
+
+class Budget:
+    """Counts steps, tokens and seconds of a run, and compares them with what the options allow.
+
+    Args:
+        config: steps, minutes and epochs.
+        batches: where the texts are.
+        clock: seconds that only rise.
+
+    Attributes:
+        step, tokens: optimizer steps, and tokens without padding, of the whole run, resumed parts included.
+    """
+
+    def __init__(self, config: TrainConfig, batches: Batches, clock: Callable[[], float] = time.monotonic):
+        self._config, self._batches, self._clock = config, batches, clock
+        self.step = self.tokens = 0
+        self._before, self._started = 0.0, clock()
+
+    def start(self) -> None:
+        """Count seconds from now on."""
+        self._started = self._clock()
+
+    def resume(self, step: int, tokens: int, seconds: float) -> None:
+        """Go on from what an interrupted run has spent."""
+        self.step, self.tokens, self._before = step, tokens, seconds
+
+    def count(self, batches: Sequence[Batch]) -> None:
+        """Count a step on these batches."""
+        self.step += 1
+        self.tokens += sum(int(batch.lengths.sum()) for batch in batches)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the whole run, interrupted parts included."""
+        return self._before + self._clock() - self._started
+
+    @property
+    def spent(self) -> float:
+        """The share (0 … 1) that is spent."""
+        return schedule.spent(self._config, self.step, self.seconds, self._batches.epochs)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the run ends here; the smallest budget is one step."""
+        return self.step > 0 and self.spent >= 1
+
+    @property
+    def rate(self) -> float:
+        """Factor on the peak learning rate."""
+        return schedule.rate(self._config, self.spent)
+
+    @property
+    def step_tokens(self) -> float:
+        """Tokens that the next step learns from at least."""
+        return schedule.step_tokens(self._config, self.tokens)
+
+    @property
+    def held_out_tokens(self) -> int:
+        """Tokens of held-out text that are measured at the end: 1/16 of those learnt, from 2,048 to 32,768."""
+        least, most = _HELD_OUT_TOKENS
+        return min(max(least, round(_HELD_OUT_SHARE * self.tokens)), most)
+
+    def depths(self, draft: DraftModel) -> int:
+        """Return how many depths of the draft the next step trains.
+
+        Few depths take less time, so they make more steps of a budget of minutes, and of no other.
+        """
+        config, every = self._config, draft.trained_depths
+        few = draft.few_depths_first and config.max_minutes and self.spent < config.few_depths
+        return min(_FEW_DEPTHS, every) if few else every

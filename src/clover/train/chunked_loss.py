@@ -1,0 +1,240 @@
+"""`head_loss` for large vocabularies: the same loss and gradients, with the logits of a few positions at a time.
+
+The gradient of each chunk is computed with its loss, and only the gradients are kept, never the logits. While the draft
+learns through a large lm_head, a chunk has logits of some of its rows only: the likeliest tokens and the labels of all
+its positions, and a random part of the others, which stands for all of them in the sums of softmax (importance
+sampling: Jean and others, 1412.2007). There the best of the tokens that the draft knows counts as the target's best
+token, so the accuracy while learning is a little too good. Without gradients all rows are used.
+
+Shapes: D heads, B texts, T tokens, R positions that count, r those of one chunk, H hidden, V vocabulary, S its rows
+that are used.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from clover.data.batching import Batch
+from clover.drafts import DraftModel, LossConfig
+from clover.drafts.vocabulary import draft_indices
+from clover.train.losses import (
+    HeadMetrics,
+    chunk_rows,
+    count_positions,
+    head_weights,
+    likely_tokens,
+    target_logits_of,
+    weighted_sum,
+    weighted_terms,
+    wide,
+    widened,
+)
+
+_KEPT_TOP_K = 8  # rows of the lm_head per position: the likeliest
+_DRAWN = 2048  # random rows among the others, for a chunk
+_LARGE = 8192  # rows from which on not all are used
+
+
+def chunked_head_loss(
+    draft: DraftModel,
+    outputs: Tensor,
+    hidden_target: Tensor,
+    batch: Batch,
+    config: LossConfig,
+    scale: float = 1.0,
+    counts: Tensor | None = None,
+) -> tuple[Tensor, HeadMetrics]:
+    """Return what `head_loss` returns for the same arguments; `backward` may be called once."""
+    depth, device = len(outputs), outputs.device
+    likely = likely_tokens(draft, hidden_target, batch.tokens) if config.likely_tokens_only else None
+    compared, read, counted = _find_positions(batch.predicted_mask, likely, depth)
+    hidden = hidden_target.detach().flatten(0, 1)
+    size = len(draft.d2t) if draft.d2t is not None else target_logits_of(draft, hidden[:1]).shape[-1]
+    work = _Work(
+        draft,
+        hidden,
+        batch.tokens.flatten(),
+        compared,
+        read,
+        counted,
+        count_positions(batch.predicted_mask, depth).to(device) if counts is None else counts.to(device),
+        config,
+        scale if config.relative else 1.0,
+        chunk_rows(size * depth, device),
+        sampled=torch.is_grad_enabled() and size >= _LARGE,
+    )
+    loss, sums = ChunkedHeadLoss.apply(work, torch.is_grad_enabled(), outputs, *draft.head_parameters)
+    return loss, HeadMetrics(sums)
+
+
+class ChunkedHeadLoss(torch.autograd.Function):
+    """The loss of outputs [D, B, T, H] and the draft's own lm_heads; the gradients are made in the forward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, work: _Work, learn: bool, outputs: Tensor, *heads: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss [] and the sums [5, D] of `HeadMetrics`, which carry no gradient."""
+        flat = outputs.detach().flatten(1, 2)
+        of_outputs, of_heads = torch.zeros_like(flat) if learn else None, list[Tensor]()
+        sums = torch.zeros(5, len(flat), dtype=wide(flat.dtype), device=flat.device)
+        every = torch.arange(len(flat), device=flat.device)
+        for part in torch.arange(len(work.compared), device=flat.device).split(work.rows):
+            places = (every, work.read[part])
+            with torch.set_grad_enabled(learn):
+                states = flat[places].requires_grad_(learn)
+                values = work.values(states, part)
+                counted = work.counted[part]
+                sums += torch.stack([(value.detach() * counted).sum(0) for value in values])
+                if of_outputs is None:
+                    continue
+                weights = head_weights(work.counts, work.config) * counted
+                loss = (weighted_terms(values, work.config) * weights).sum()
+                with torch.autocast(loss.device.type, enabled=False):
+                    of_states, *own = torch.autograd.grad(loss, (states, *heads))
+            of_outputs.index_put_(places, of_states, accumulate=True)
+            # Contiguous as the weights are: PyTorch's fused AdamW reads both in memory order, whatever their strides.
+            of_heads = [a.add_(b) for a, b in zip(of_heads, own)] or [one.contiguous() for one in own]  # noqa: B905
+        ctx.of_outputs = None if of_outputs is None else of_outputs.view_as(outputs)
+        ctx.of_heads, ctx.heads = of_heads, len(heads)
+        ctx.mark_non_differentiable(sums)
+        return weighted_sum(sums, work.counts, work.config), sums
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the gradients of the outputs and the lm_heads.
+
+        Those of the lm_heads are large (each further pass over Medusa's is a tenth of a step), so they are given away:
+        autograd makes them `.grad` without a copy, as long as nothing else refers to them.
+        """
+        of_loss, of_heads = grad_outputs[0], ctx.of_heads
+        ctx.of_heads = []
+        assert of_heads or not ctx.heads or not ctx.of_outputs.any(), "backward may be called once"
+        if not (of_loss.is_cpu and of_loss == 1):
+            of_heads = [gradient.mul_(of_loss) for gradient in of_heads]
+        missing = [None] * (ctx.heads - len(of_heads))  # where no position counts
+        return None, None, ctx.of_outputs * of_loss, *of_heads, *missing
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What the chunks of a batch share.
+
+    Args:
+        draft, config: see `head_loss`.
+        hidden: [B · T, H] the target's states after the final norm.
+        tokens: Long [B · T].
+        compared: Long [R], the positions s in B · T whose next token is learnt.
+        read: Long [R, D], the position t that each head reads for s.
+        counted: Bool [R, D], whether this pair counts.
+        counts: [D] positions that each head's mean is over.
+        unit: of the regression.
+        rows: r.
+        sampled: whether a part of the lm_head's rows is used.
+    """
+
+    draft: DraftModel
+    hidden: Tensor
+    tokens: Tensor
+    compared: Tensor
+    read: Tensor
+    counted: Tensor
+    counts: Tensor
+    config: LossConfig
+    unit: float
+    rows: int
+    sampled: bool
+
+    def values(self, states: Tensor, part: Tensor) -> tuple[Tensor, ...]:
+        """Return what `HeadMetrics` sums, five times [r, D], of states [r, D, H] at the positions Long [r]."""
+        compared = self.compared[part]
+        hidden, following = self.hidden[compared], self.tokens[compared + 1]
+        labels = (_sampled_labels if self.sampled else _all_labels)(self.draft, hidden, following)
+        logits = self.draft.train_logits(states, labels.rows)
+        with torch.autocast(logits.device.type, enabled=False):
+            logits = widened(logits)
+            complete = logits if labels.log_counts is None else logits + labels.log_counts
+            log_probs = logits - complete.logsumexp(-1, keepdim=True)
+            distillation = -(log_probs @ labels.probs.to(log_probs.dtype)[..., None])[..., 0]
+            wide_states = widened(states) / self.unit
+            aim = (widened(hidden)[:, None] / self.unit).to(wide_states.dtype).expand_as(wide_states)
+            regression = F.smooth_l1_loss(wide_states, aim, reduction="none").mean(-1)
+            known, index = labels.token >= 0, labels.token.clamp_min(0)[:, None, None]
+            label = -log_probs.gather(-1, index.expand(-1, log_probs.shape[1], -1))[..., 0] * known[:, None]
+        correct = log_probs.argmax(-1) == labels.best[:, None]
+        return distillation, regression, label, correct, torch.ones_like(correct)
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """What a draft learns at r positions, over S rows of its lm_head.
+
+    `probs` [r, S] of the target, 0 where its best token is unknown to the draft; `best` and `token` Long [r], indices
+    of the target's and the text's token among the rows, -1 where unknown; `rows` Long [S], and `log_counts` [S], the
+    log of how many rows each stands for; both None where all rows are used.
+    """
+
+    probs: Tensor
+    best: Tensor
+    token: Tensor
+    rows: Tensor | None = None
+    log_counts: Tensor | None = None
+
+
+def _all_labels(draft: DraftModel, hidden: Tensor, following: Tensor) -> _Labels:
+    """Return labels over all rows from the target's states [r, H] and the next tokens, Long [r]."""
+    logits, d2t = target_logits_of(draft, hidden), draft.d2t
+    best = logits.argmax(-1)
+    if d2t is None:
+        return _Labels(logits.softmax(-1), best, following)
+    index = draft_indices(d2t, logits.shape[-1])
+    best, token = index[best], index[following]
+    return _Labels(logits[:, d2t].softmax(-1) * (best >= 0)[:, None], best, token)
+
+
+def _sampled_labels(draft: DraftModel, hidden: Tensor, following: Tensor) -> _Labels:
+    """Return labels over a part of the rows.
+
+    The target's best token is the best that the draft knows: logits of the whole vocabulary cost more than they are
+    worth.
+    """
+    known, token = draft.lm_head_rows(None)(hidden), following
+    if (d2t := draft.d2t) is not None:
+        token = draft_indices(d2t, int(max(d2t.max(), token.max())) + 1)[token]
+    kept = torch.zeros(known.shape[-1], dtype=torch.bool, device=known.device)
+    kept[known.topk(_KEPT_TOP_K, dim=-1).indices.flatten()] = True
+    kept[token[token >= 0]] = True
+    others = (~kept).nonzero()[:, 0]
+    drawn = others[torch.randperm(len(others), device=others.device)[:_DRAWN]]
+    chosen = torch.cat((kept.nonzero()[:, 0], drawn))
+    log_counts = torch.zeros(len(chosen), dtype=wide(known.dtype), device=known.device)
+    log_counts[len(chosen) - len(drawn) :] = math.log(max(len(others), 1) / max(len(drawn), 1))
+    index = draft_indices(chosen, len(kept))
+    probs = (widened(known[:, chosen]) + log_counts).softmax(-1)
+    token = torch.where(token >= 0, index[token], -1)
+    return _Labels(probs, index[known.argmax(-1)], token, chosen, log_counts)
+
+
+def _find_positions(mask: Tensor, likely: Tensor | None, depth: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return every s (1 <= s) whose next token is learnt, and t = s − 1 − i, which head i reads for it.
+
+    Both count over B · T, as Long [R] and Long [R, D]; the third, Bool [R, D], says which pairs count: those with t in
+    the text, and, with `likely` Bool [B, T], with likely tokens only from t + 1 to s.
+    """
+    learnt = mask.clone()
+    learnt[:, :2] = False
+    text, following = learnt.nonzero(as_tuple=True)
+    compared = following - 1
+    read = compared[:, None] - 1 - torch.arange(depth, device=compared.device)
+    counted = read >= 0
+    if likely is not None:
+        forced = torch.stack([likely[text, (compared - head).clamp_min(0)] for head in range(depth)], dim=1)
+        counted &= forced.cumprod(1).bool()
+    first = text * mask.shape[1]
+    return first + compared, first[:, None] + read.clamp_min(0), counted

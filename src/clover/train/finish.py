@@ -1,0 +1,24 @@
+"""The last step of a training: fit what a draft proposes from and what it copies to held-out texts."""
+
+from torch import Tensor
+
+from clover.drafts import DraftModel
+from clover.drafts.vocabulary import frequent_tokens, worthwhile_size
+from clover.train.config import TrainConfig
+from clover.train.objective import Measured
+
+
+def finish(draft: DraftModel, measured: Measured, config: TrainConfig, counts: Tensor | None) -> None:
+    """Reduce the vocabulary to the tokens that are worth their time, and set how much the draft copies from the text.
+
+    Args:
+        draft: the trained draft, which is changed.
+        measured: what it is right about in held-out texts.
+        config: `fit_vocabulary` asks for the first; shares among the draft's own options forbid the second.
+        counts: Long [V], occurrences of each token in the texts; None for a draft of the whole vocabulary.
+    """
+    if config.fit_vocabulary and draft.d2t is not None and counts is not None:
+        order = counts[draft.d2t.cpu()].argsort(descending=True, stable=True)
+        draft.reduce_vocabulary(frequent_tokens(counts, worthwhile_size(measured.hits[order])))
+    if measured.guesses is not None and "copy_shares" not in config.draft:
+        draft.choose_copies(measured.guesses)

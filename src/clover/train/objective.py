@@ -1,0 +1,118 @@
+"""What a draft is trained on, batch by batch: the frozen target's states, the draft's outputs, the loss.
+
+Shapes: B texts, T tokens, D heads, H hidden.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clover.data import Batch
+from clover.data.features import Features, compute_features
+from clover.drafts import DraftModel
+from clover.drafts.copies import Guesses, joined
+from clover.train.chunked_loss import chunked_head_loss
+from clover.train.config import TrainConfig
+from clover.train.guesses import guesses_of
+from clover.train.losses import HeadMetrics
+
+# Under autocast the states are bfloat16 and the weights of norms float32, on purpose.
+warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of a draft in held-out texts.
+
+    Attributes:
+        metrics: of all heads.
+        hits: Long [V'], how often each index of the draft's logits was its choice, and right; empty for a draft of the
+            whole vocabulary.
+        guesses: what the first head and copies of the text predict; None where nothing depends on it.
+    """
+
+    metrics: HeadMetrics
+    hits: Tensor
+    guesses: Guesses | None
+
+
+class Objective:
+    """The loss of a draft on batches of text. With bfloat16 (`TrainConfig.dtype`) both models run under autocast.
+
+    Args:
+        config: the loss and the dtype.
+        draft: bound to its target.
+        stored: returns the target's hidden states of a batch; None to run the target.
+
+    Attributes:
+        scale: standard deviation of the target's hidden states, the unit of the regression loss.
+        bf16: whether autocast is on.
+    """
+
+    def __init__(
+        self, config: TrainConfig, draft: DraftModel, stored: Callable[[Batch], Features] | None = None
+    ):
+        self.config, self.draft, self.target, self.scale = config.loss, draft, draft.target, 1.0
+        self._stored = stored
+        self.bf16 = config.dtype == "bfloat16" or (
+            config.dtype is None and self.target.dtype == torch.bfloat16
+        )
+
+    def loss(self, batch: Batch, depths: int, counts: Tensor) -> tuple[Tensor, HeadMetrics]:
+        """Return the loss [] of the first `depths` heads, from noisy states, and what was measured with it.
+
+        Args:
+            batch: on any device.
+            depths: D.
+            counts: [D] positions of all batches of the optimizer step (`count_positions`).
+        """
+        batch = batch.to(self.target.device)
+        with self.autocast():
+            features = self.features(batch)
+            outputs = self.draft(self._noisy(features.hidden_input.float()), batch.tokens, depths)
+            return self._loss(outputs, features, batch, counts)
+
+    @torch.no_grad()
+    def measure(self, batches: Iterable[Batch]) -> Measured:
+        """Return what the draft is right about in all `batches`, at least one; nothing is changed."""
+        draft, metrics, guesses = self.draft, list[HeadMetrics](), list[Guesses]()
+        hits = torch.zeros(0 if draft.d2t is None else len(draft.d2t), dtype=torch.long)
+        for batch in batches:
+            batch = batch.to(self.target.device)
+            with self.autocast():
+                features = self.features(batch)
+                outputs = draft(features.hidden_input.float(), batch.tokens, draft.trained_depths)
+                metrics.append(self._loss(outputs, features, batch)[1])
+                if draft.may_copy or draft.d2t is not None:
+                    guessed, right = guesses_of(draft, batch, features, outputs[0])
+                    guesses.append(guessed)
+                    hits += right.cpu()
+        return Measured(sum(metrics[1:], metrics[0]), hits, joined(guesses) if guesses else None)
+
+    def features(self, batch: Batch) -> Features:
+        """Return the target's hidden states of a batch on its device."""
+        if self._stored is not None:
+            return self._stored(batch)
+        return compute_features(self.target, batch.tokens, self.draft.config.hidden_state)
+
+    def autocast(self) -> torch.autocast:
+        """Return the context in which both models run."""
+        return torch.autocast(self.target.device.type, dtype=torch.bfloat16, enabled=self.bf16)
+
+    def _loss(
+        self, outputs: Tensor, features: Features, batch: Batch, counts: Tensor | None = None
+    ) -> tuple[Tensor, HeadMetrics]:
+        target = features.hidden_target
+        return chunked_head_loss(self.draft, outputs, target, batch, self.config, self.scale, counts)
+
+    def _noisy(self, hidden: Tensor) -> Tensor:
+        """Return states with uniform noise (EAGLE-1; the option of Clover-2)."""
+        if not self.config.noise:
+            return hidden
+        unit = self.scale if self.config.relative else 1.0
+        return hidden + (2 * torch.rand_like(hidden) - 1) * (self.config.noise * unit)

@@ -1,0 +1,335 @@
+"""A training run from its first step, or from a checkpoint, to the finished draft: `Trainer.fit` is the loop.
+
+A run that is bounded by steps alone gives the same weights to the bit, however often it was stopped and resumed.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from clover.data import Batch, Batches, Position, Sample, SampleTexts, Texts, held_out_of, token_counts
+from clover.data.batching import first_batches
+from clover.data.features import FeatureStore, check_store, hidden_scale
+from clover.drafts import DraftModel
+from clover.drafts.vocabulary import frequent_tokens
+from clover.errors import UserError
+from clover.files import check_output_directory, locked_directory, output_directory, write_json
+from clover.measure.report.progress import Progress
+from clover.measure.report.provenance import Provenance
+from clover.target import TargetModel, tensors_fingerprint
+from clover.train.budget import Budget
+from clover.train.config import TrainConfig
+from clover.train.finish import finish
+from clover.train.log import TrainingLog, describe, stop_requests
+from clover.train.losses import count_positions
+from clover.train.objective import Measured, Objective
+from clover.train.optimizers import clip_gradients, make_optimizers, set_rate
+from clover.train.record import LOG_FILE, RECORD_FILE
+from clover.train.saving import Checkpoints, check_unfinished, clear, log_path
+from clover.train.schedule import optimizer_name, pass_tokens, peak_rate
+
+_LOG_EVERY_SECONDS = 2.0
+_FIRST_LINE_SECONDS = 3.0  # where there is no terminal
+_SCALE_BATCHES, _SCALE_TOKENS = 8, 64  # tokens of each
+_COUNTED_TOKENS = 2**18  # of which the most frequent are found, for a draft that proposes from a part of all
+_CHARACTERS_PER_TOKEN = 8  # more than most texts have
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a run ended.
+
+    Args:
+        finished: False if a signal stopped it; it can be resumed.
+        steps, tokens, seconds: of the whole run, resumed parts included; padding is not counted.
+        training: the last log entry: loss, and per head distillation, regression and accuracy.
+        validation: the same for held-out texts; None if there are none, or if the run was stopped.
+    """
+
+    finished: bool
+    steps: int
+    tokens: int
+    seconds: float
+    training: dict[str, Any]
+    validation: dict[str, Any] | None
+
+
+def train(
+    config: TrainConfig,
+    target: TargetModel,
+    texts: Texts | Sequence[Sample],
+    draft: DraftModel,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    console: Console | None = None,
+) -> TrainResult:
+    """Train `draft` in place, and write it to `config.output` together with the options, the results and the log.
+
+    Ctrl-C and SIGTERM end the run after the step it is in, with a checkpoint.
+
+    Args:
+        config: the options.
+        target: the frozen target.
+        texts: the texts, or samples in memory; a part of them is held out to be measured on.
+        draft: made for `target`, with its starting values. When it is finished it has the target's dtype.
+        resume: go on with the unfinished run in `config.work_directory`.
+        overwrite: replace an existing output directory, and discard an unfinished run.
+        console: where progress is shown; standard error by default.
+
+    Raises:
+        UserError: options, data, target and draft do not fit together, the output cannot be written, an unfinished run
+            is in the way or cannot be resumed, or the loss is not finite any more.
+    """
+    check_unfinished(config, resume, overwrite)
+    check_output_directory(config.output, overwrite)
+    with locked_directory(config.work_directory), Progress(console, _FIRST_LINE_SECONDS) as progress:
+        progress.say("looking at the texts")
+        trainer = Trainer(config, target, texts, draft, progress)
+        if resume:
+            trainer.restore()
+        else:
+            trainer.measure_scale()
+            clear(config)
+        result = trainer.fit()
+        if not result.finished:
+            return result
+        with output_directory(config.output, overwrite) as folder:
+            trainer.write(folder, result)
+    clear(config)
+    return result
+
+
+class Trainer:
+    """A draft, its optimizers and its texts, and where their training stands. The arguments are those of `train`.
+
+    The draft's weights become float32.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        target: TargetModel,
+        texts: Texts | Sequence[Sample],
+        draft: DraftModel,
+        progress: Progress,
+    ):
+        self.config, self.target, self.draft, self.progress = config, target, draft.bind(target), progress
+        self.texts = texts if isinstance(texts, Texts) else SampleTexts(texts)
+        self.held_out = held_out_of(self.texts, config.validation_share, self._max_length)
+        self.batches = self._make_batches(seed=config.seed, side=self._is_learnt)
+        self.counts = self._choose_vocabulary()
+        self.objective = Objective(config, draft, self._stored_features())
+        cast(nn.Module, draft).to(target.device).eval()  # gradients, but no dropout: it is for pretraining
+        self.parameters = [parameter for parameter in draft.parameters() if parameter.requires_grad]
+        for parameter in self.parameters:
+            parameter.data = parameter.data.float()
+        self.lr = peak_rate(config, type(draft), target.hidden_size)
+        self.optimizers = make_optimizers(draft, config, self.lr)
+        self.checkpoints = Checkpoints(config, target, self.texts.fingerprint, draft, self.optimizers)
+        self.budget, self.entry = Budget(config, self.batches), dict[str, Any]()
+        torch.manual_seed(config.seed)
+
+    def fit(self) -> TrainResult:
+        """Train until the budget is spent or a signal comes; a checkpoint is left either way."""
+        self._begin()
+        with stop_requests() as stopped:
+            while not self.budget.is_spent and not stopped():
+                batches, depths = self._next_batches(), self.budget.depths(self.draft)
+                counts = sum(
+                    (count_positions(batch.predicted_mask, depths) for batch in batches), torch.zeros(depths)
+                )
+                for batch in batches:
+                    loss, metrics = self.objective.loss(batch, depths, counts)
+                    loss.backward()
+                    self.log.add(metrics)
+                clip_gradients(self.parameters, self.config)
+                for optimizer in self.optimizers.values():
+                    set_rate(optimizer, self.lr * self.budget.rate)
+                    optimizer.step()
+                    optimizer.zero_grad()
+                self.budget.count(batches)
+                self._save_or_report()
+            finished = self.budget.is_spent
+            self.save()
+            measured = self._measure_held_out() if finished else None
+            if measured is not None:
+                finish(self.draft, measured, self.config, self.counts)
+        validation = None if measured is None else measured.metrics.summary(self.config.loss)
+        budget = self.budget
+        return TrainResult(finished, budget.step, budget.tokens, budget.seconds, self.log.entry, validation)
+
+    def measure_scale(self) -> None:
+        """Measure the unit of the regression loss: on the opening of one text from each of the first batches."""
+        first = [next(self.batches) for _ in range(_SCALE_BATCHES)]
+        self.batches.position = Position()
+        openings = (batch.opening(_SCALE_TOKENS).to(self.target.device) for batch in first)
+        states = ((self.objective.features(batch).hidden_target, batch.lengths) for batch in openings)
+        self.objective.scale = hidden_scale(states)
+
+    def restore(self) -> None:
+        """Go on from the checkpoint; UserError if there is none that fits."""
+        state = self.checkpoints.load()
+        self.draft.bind(self.target)  # to the vocabulary of the checkpoint
+        self.batches.position = state.position
+        self.budget.resume(state.step, state.tokens, state.seconds)
+        self.objective.scale, self.entry = state.scale, state.entry
+
+    def save(self) -> None:
+        """Write a checkpoint, after a look at loss and weights: what went wrong must not replace what was good."""
+        self._report()
+        if not all(bool(weight.isfinite().all()) for weight in self.parameters):
+            self._refuse("the weights are not finite")
+        self.checkpoints.save(
+            position=self.batches.position,
+            step=self.budget.step,
+            tokens=self.budget.tokens,
+            seconds=self.budget.seconds,
+            scale=self.objective.scale,
+            entry=self.log.entry,
+        )
+        self._saved = time.monotonic()
+
+    def write(self, folder: Path, result: TrainResult) -> None:
+        """Write the finished draft in the target's dtype, with what it came from."""
+        for parameter in self.draft.parameters():
+            parameter.data = parameter.data.to(self.target.dtype)
+        self.draft.config.target_weights = tensors_fingerprint(self.target)
+        self.draft.save_pretrained(folder)
+        settled = {
+            "lr": self.lr,
+            "optimizer": optimizer_name(self.config, type(self.draft)),
+            "dtype": "bfloat16" if self.objective.bf16 else "float32",
+            "batch_tokens": self._batch_tokens,
+        }
+        record = {
+            "config": self.config.to_dict() | settled,
+            "result": asdict(result),
+            "provenance": asdict(Provenance.here("clover train", self.target.device, self.target.dtype)),
+            "resources": {
+                "peak_memory_bytes": _peak_memory(self.target.device),
+                "checkpoint_bytes": self.checkpoints.path.stat().st_size,
+            },
+        }
+        write_json(folder / RECORD_FILE, record)
+        shutil.copyfile(self.log.path, folder / LOG_FILE)
+
+    def _begin(self) -> None:
+        """Start the clock, and show that the training has begun."""
+        self.budget.start()
+        self.log = TrainingLog(log_path(self.config), self.config.loss, self.budget)
+        self.log.entry = self.entry
+        self._saved = time.monotonic()
+        self.progress.say("training")
+        self.progress.begin(1.0, self.budget.spent)  # the first texts have been read by then
+        if self.texts.left_out:
+            self.progress.log(self.texts.left_out)
+
+    def _next_batches(self) -> list[Batch]:
+        """Return those of the next step; where the texts fail, what has been learnt is saved first."""
+        place, tokens = self.batches.position, self.budget.step_tokens
+        batches: list[Batch] = []
+        try:
+            while not batches or sum(int(batch.lengths.sum()) for batch in batches) < tokens:
+                batches.append(next(self.batches))
+        except Exception:
+            self.batches.position = place
+            if self.budget.step:
+                self.save()
+            raise
+        return batches
+
+    def _save_or_report(self) -> None:
+        if time.monotonic() - self._saved >= 60 * self.config.save_every_minutes:
+            self.save()
+        elif self.log.seconds_since >= _LOG_EVERY_SECONDS:
+            self._report()
+
+    def _report(self) -> None:
+        """Log and show what was measured since the last time."""
+        if self.log.report(self.lr * self.budget.rate):
+            if not math.isfinite(loss := self.log.entry["loss"]):
+                self._refuse(f"the loss is {loss}")
+            self.progress.reach(self.budget.spent, describe(self.log.entry))
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise UserError(f"{what} at step {self.budget.step}; lower the learning rate ({self.lr:.2g})")
+
+    def _measure_held_out(self) -> Measured | None:
+        """Return what the draft is right about in held-out texts; None if there are none that can be used."""
+        if self.held_out is None:
+            return None
+        self.progress.say("measuring on held-out texts")
+        tokens = self.budget.held_out_tokens
+        try:  # in small blocks: few texts are held out, so a usual block could need all texts to fill
+            size = _CHARACTERS_PER_TOKEN * tokens
+            batches = self._make_batches(seed=0, side=self.held_out, block_size=size)
+            some = list(first_batches(batches.epoch(), tokens))
+        except UserError as error:  # what is learnt must not be lost
+            self.progress.log(
+                f"no held-out text can be measured, so the draft's vocabulary and copies stay as they are: {error}"
+            )
+            return None
+        measured = self.objective.measure(self.progress.each(some))
+        self.log.write({"step": self.budget.step, "validation": measured.metrics.summary(self.config.loss)})
+        return measured
+
+    def _make_batches(self, **options: Any) -> Batches:
+        vocab_size = self.target.vocab_size
+        return Batches(self.texts, self._max_length, self._batch_tokens, vocab_size=vocab_size, **options)
+
+    def _is_learnt(self, text: Any) -> bool:
+        return self.held_out is None or not self.held_out(text)
+
+    @property
+    def _max_length(self) -> int:
+        return min(self.config.max_length, self.target.longest_run)
+
+    @property
+    def _batch_tokens(self) -> int:
+        return self.config.batch_tokens or pass_tokens(self.target.device.type)
+
+    def _choose_vocabulary(self) -> Tensor | None:
+        """Give a draft of a part of the vocabulary the most frequent tokens, and return how often each occurs.
+
+        They are counted in the texts that are learnt first. None, and nothing is counted, for the whole vocabulary.
+        """
+        size = self.draft.config.draft_vocab_size
+        if size is None:
+            return None
+        first = first_batches(self.batches.epoch(), _COUNTED_TOKENS)
+        samples = (Sample(batch.tokens, batch.predicted_mask) for batch in first)
+        counts = token_counts(samples, self.target.vocab_size)
+        self.draft.reduce_vocabulary(frequent_tokens(counts, size))
+        return counts
+
+    def _stored_features(self) -> Any:
+        """Return what reads the target's states from a feature store; None where the target is run."""
+        if not isinstance(self.texts, FeatureStore):
+            return None
+        check_store(self.texts, self.target, self.draft)
+        return partial(self.texts.features, hidden_state=self.draft.config.hidden_state)
+
+
+def _peak_memory(device: torch.device) -> int | None:
+    """Return bytes: the most that was allocated on the GPU, or of the whole process on a CPU; None if unknown."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak

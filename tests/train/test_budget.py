@@ -1,0 +1,67 @@
+"""What a run has spent, by a clock that the test moves."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from clover.data import Batches, Sample
+from clover.train import TrainConfig
+from clover.train.budget import Budget
+
+
+def make(**options: Any) -> tuple[Budget, Any, Batches]:
+    clock: Any = SimpleNamespace(now=100.0)
+    texts = [Sample(torch.arange(10).int(), torch.ones(10, dtype=torch.bool)) for _ in range(8)]
+    batches = Batches(texts, 10, 20, seed=0)
+    return Budget(TrainConfig("x", **options), batches, lambda: clock.now), clock, batches
+
+
+def test_minutes_count_from_the_start_and_over_interruptions() -> None:
+    budget, clock, _ = make(max_minutes=1.0)
+    clock.now = 500.0
+    budget.start()
+    clock.now += 15.0
+    assert (budget.seconds, budget.spent) == (15.0, 0.25)
+    budget.resume(step=3, tokens=60, seconds=30.0)
+    assert (budget.step, budget.tokens, budget.spent) == (3, 60, 0.75)
+    clock.now += 15.0
+    assert budget.is_spent
+
+
+def test_the_smallest_budget_is_one_step() -> None:
+    budget, clock, batches = make(max_minutes=1e-9)
+    budget.start()
+    clock.now += 1.0
+    assert budget.spent == 1.0 and not budget.is_spent
+    budget.count([next(batches)])
+    assert (budget.step, budget.tokens) == (1, 20) and budget.is_spent
+
+
+def test_epochs_are_the_budget_where_nothing_else_is_given() -> None:
+    budget, _, batches = make(epochs=2.0)
+    for _ in range(4):  # an epoch
+        budget.count([next(batches)])
+    assert budget.spent == 0.5
+
+
+@pytest.mark.parametrize(("learnt", "measured"), [(50, 2048), (160_000, 10_000), (10**7, 32_768)])
+def test_held_out_texts_are_measured_for_a_share_of_what_was_learnt(learnt: int, measured: int) -> None:
+    budget, *_ = make()
+    budget.resume(1, learnt, 0.0)
+    assert budget.held_out_tokens == measured
+
+
+def test_few_depths_come_first_in_a_budget_of_minutes() -> None:
+    draft: Any = SimpleNamespace(trained_depths=5, few_depths_first=True)
+    for options, expected in (({"max_minutes": 1.0}, [2, 2, 5]), ({"max_steps": 4}, [5, 5, 5])):
+        budget, clock, _ = make(few_depths=0.6, **options)
+        budget.start()
+        found = []
+        for seconds in (0.0, 30.0, 10.0):
+            clock.now += seconds
+            found.append(budget.depths(draft))
+        assert found == expected

@@ -1,0 +1,93 @@
+"""The last step of a training: which tokens a draft keeps, and how much it copies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from clover.data import Batches, Sample
+from clover.drafts import RecallDraft, load_draft
+from clover.target import TargetModel
+from clover.train import TrainConfig, train
+from clover.train.finish import finish
+from clover.train.losses import HeadMetrics
+from clover.train.objective import Measured, Objective
+from tests.families import VOCAB, tiny_model
+
+COUNTS = torch.arange(VOCAB, 0, -1)  # lower tokens occur more often
+
+
+@pytest.fixture(scope="module")
+def target() -> TargetModel:
+    return TargetModel(tiny_model("llama", dtype=torch.float32))
+
+
+def part_draft(target: TargetModel) -> RecallDraft:
+    torch.manual_seed(0)
+    draft = RecallDraft.from_target(target, draft_vocab_size=30)
+    draft.reduce_vocabulary(torch.arange(30))
+    return draft
+
+
+def measured(*right: int) -> Measured:
+    """Return what was measured of a draft that is right with the tokens of these indices, a thousand times each."""
+    hits = torch.zeros(30, dtype=torch.long)
+    hits[list(right)] = 1000
+    return Measured(HeadMetrics(torch.ones(5, 1)), hits, None)
+
+
+def test_the_tokens_that_a_draft_is_right_with_are_kept(target: TargetModel) -> None:
+    config = TrainConfig(output="x", fit_vocabulary=True)
+    finish(draft := part_draft(target), measured(*range(12)), config, COUNTS)
+    assert draft.d2t is not None and draft.d2t.tolist() == list(range(12))
+    assert draft.config.draft_vocab_size == 12
+
+
+def test_the_vocabulary_stays_where_nobody_asks_to_fit_it(target: TargetModel) -> None:
+    finish(draft := part_draft(target), measured(*range(12)), TrainConfig(output="x"), COUNTS)
+    assert draft.d2t is not None and len(draft.d2t) == 30
+
+
+def test_shares_that_are_set_stay(target: TargetModel) -> None:
+    texts = [Sample((torch.arange(24) % 6).int(), torch.ones(24, dtype=torch.bool)) for _ in range(9)]
+    config = TrainConfig(output="x", dtype="float32", draft={"copy_shares": None})
+    for given, chosen in ((config, False), (replace(config, draft={}), True)):
+        torch.manual_seed(0)
+        draft = RecallDraft.from_target(target)
+        found = Objective(given, draft).measure(Batches(texts, 24, 100, seed=0).epoch())
+        assert found.guesses is not None
+        right = found.guesses._replace(copy_right=torch.ones_like(found.guesses.copy_right))
+        finish(draft, replace(found, guesses=right), given, None)
+        assert (draft.config.copy_shares is not None) == chosen
+
+
+def test_measuring_changes_nothing(target: TargetModel) -> None:
+    draft = part_draft(target)
+    before = {name: value.clone() for name, value in draft.state_dict().items()}
+    texts = [Sample((torch.arange(24) % 6).int(), torch.ones(24, dtype=torch.bool)) for _ in range(9)]
+    objective = Objective(TrainConfig(output="x", dtype="float32"), draft)
+    first, second = (objective.measure(Batches(texts, 24, 100, seed=0).epoch()) for _ in range(2))
+    assert torch.equal(first.metrics.sums, second.metrics.sums)
+    after = draft.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert draft.config.copy_shares is None and draft.config.draft_vocab_size == 30
+
+
+def test_a_finished_draft_is_saved_with_its_vocabulary(target: TargetModel, tmp_path: Path) -> None:
+    texts = [
+        Sample((torch.arange(start, start + 9) % 20).int(), torch.ones(9, dtype=torch.bool))
+        for start in range(40)
+    ]
+    config = TrainConfig(
+        str(tmp_path / "draft"), max_steps=4, batch_tokens=120, validation_share=0.3, fit_vocabulary=True
+    )
+    draft = RecallDraft.from_target(target, draft_vocab_size=30)
+    train(config, target, texts, draft, console=Console(file=StringIO()))
+    loaded = load_draft(tmp_path / "draft", target)
+    assert loaded.d2t is not None and len(loaded.d2t) == loaded.config.draft_vocab_size
+    assert torch.equal(loaded.d2t, draft.d2t)
