@@ -131,12 +131,12 @@ def run(policy: Policy, queue: Sequence[Text], size: int, pair: Pair, rng: Rando
         drafter = policy.choose(running)
         emitted = tuple(1 + accepted(queue[n], at[n], drafter, read[n]) for n in live)
         asks = drafter.max_nodes > 1 and not isinstance(drafter, LookupDrafter)
-        caught_up, behind = (behind, 0) if asks else (0, behind + max(emitted))
+        backlog, behind = (behind, 0) if asks else (0, behind + max(emitted))
         seconds = pair.seconds(len(live), drafter)
-        seconds += CATCH_UP * caught_up * pair.seconds(len(live), PLAIN_DRAFTER)
+        seconds += CATCH_UP * backlog * pair.seconds(len(live), PLAIN_DRAFTER)
         drift = DRIFT_KEPT * drift + rng.gauss(0, DRIFT * (1 - DRIFT_KEPT**2) ** 0.5)
         seen = seconds * rng.lognormvariate(0, NOISE) * exp(drift)
-        policy.record(StepOutcome(drafter.max_nodes, emitted, seen, caught_up))
+        policy.record(StepOutcome(drafter.max_nodes, emitted, seen, backlog))
         for n, tokens in zip(live, emitted, strict=True):
             at[n] += tokens
         total += seconds

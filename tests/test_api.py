@@ -13,6 +13,7 @@ import clover
 from clover.api import Clover, find_tuning, what_drafts
 from clover.drafting import AutoPolicy, Running
 from clover.drafting.tuning import Choice, Tuning, architecture_name, write_entry
+from clover.engine.compiled import CompiledRunner
 from clover.errors import UserError
 from clover.target import TargetModel
 from tests.tiny import save_tiny_pair
@@ -38,7 +39,7 @@ def test_one_prompt_gives_one_result_and_many_a_list(model: Clover) -> None:
 def test_compiled_steps_write_the_same(pair: tuple[Path, Path], model: Clover) -> None:
     for options in ({"plain": True}, {"tree": "chain:2"}):
         compiled = clover.load(*pair, compile="eager", **options)  # type: ignore[arg-type]
-        assert compiled.engine.captured is not None
+        assert isinstance(compiled.engine.runner, CompiledRunner)
         assert (
             compiled.generate("the cat", max_new_tokens=12).tokens
             == model.generate("the cat", max_new_tokens=12).tokens

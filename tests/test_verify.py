@@ -5,9 +5,10 @@ import pytest
 import torch
 from scipy.stats import chi2
 
+from clover import verify_host
 from clover.sampling import Sampler, SamplingParams
 from clover.tree import CLOVER2_TREE, TokenTree, TreeShape
-from clover.verify import verify, verify_on_host
+from clover.verify import verify
 from tests.slow_sampling import slow_probs
 
 VOCAB = 10
@@ -28,7 +29,7 @@ def slow_walk(tokens: list[int], parents: list[int], choices: list[int]) -> tupl
 
 
 def assert_as_slow_walk(tree: TokenTree, choices: torch.Tensor) -> None:
-    verified, on_host = verify(tree, choices), verify_on_host(tree, choices)
+    verified, on_host = verify(tree, choices), verify_host.verify(tree, choices)
     width = tree.max_depth + 1
     assert verified.path.shape == verified.tokens.shape == (len(choices), width)
     for row in range(len(choices)):
@@ -79,7 +80,7 @@ def test_static_trees(shape):
 def test_padding_is_never_accepted():
     tree = TokenTree.from_parents(torch.tensor([[1, 1, 1]]), torch.tensor([[-1, -1, -1]]), max_depth=2)
     choices = torch.tensor([[1, 1, 1]])
-    on_host = verify_on_host(tree, choices)
+    on_host = verify_host.verify(tree, choices)
     assert (on_host.path.tolist(), on_host.tokens.tolist()) == ([[0]], [[1]])
     verified = verify(tree, choices)
     assert (verified.counts.item(), verified.path.tolist()) == (1, [[0, 0, 0]])

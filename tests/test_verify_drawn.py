@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from clover import verify_host
 from clover.tree import Draws, TokenTree, TreeShape
-from clover.verify import draw_rule, verify_drawn, verify_drawn_on_host
+from clover.verify import draw_rule, verify_drawn
 
 VOCAB = 5
 FAN = TreeShape.from_paths([(0,), (1,), (2,)])
@@ -105,7 +106,7 @@ def test_walks_are_those_of_the_plain_rule(vocab: int) -> None:
             bonus = torch.randn(6, tree.max_depth + 1, vocab, generator=generator)
             verified = verify_drawn(tree, target_probs, tests, bonus)
             after = partial(probs_after, target_probs)
-            on_host = verify_drawn_on_host(tree, after, tests, bonus)
+            on_host = verify_host.verify_drawn(tree, after, tests, bonus)
             assert on_host.path.shape == on_host.tokens.shape == (6, int(on_host.counts.max()))
             for row in range(6):
                 path, emitted = slow_walk(tree, row, target_probs, tests, bonus)
@@ -133,13 +134,14 @@ def emitted_probs(target: Tensor, draft: Tensor, draws: int = 3, slip: str = "")
     tested = orders.flip(1) if slip == "other order" else orders
     tree = TokenTree.from_shape(FAN, torch.cat([torch.zeros(rows, 1, dtype=torch.long), tested], dim=1))
     nodes, children = torch.zeros(rows, 1, dtype=torch.long), torch.tensor([[[1, 2, 3]]]).expand(rows, -1, -1)
-    rule = draw_rule(tree, Draws(draft.expand(rows, 1, -1), nodes, children), target.expand(rows, 1, -1))
+    draws_of_rows = Draws(draft.expand(rows, 1, -1), nodes, children)
+    thresholds, left = draw_rule(tree, draws_of_rows, target.expand(rows, 1, -1))
     emitted, reached = torch.zeros(VOCAB, dtype=torch.float64), chance
     for rank in range(draws):
-        threshold = rule.thresholds[:, 0, rank]
+        threshold = thresholds[:, 0, rank]
         emitted.index_add_(0, tested[:, rank], reached * threshold)
         reached = reached * (1 - threshold)
-    residual = target.expand(rows, -1) if slip == "bonus from the target" else rule.residual[:, 0]
+    residual = target.expand(rows, -1) if slip == "bonus from the target" else left[:, 0]
     return emitted + reached @ residual
 
 
@@ -173,8 +175,8 @@ def test_a_draft_that_equals_the_target_is_never_refused() -> None:
         TreeShape.chain(1), torch.stack([torch.zeros(200).long(), probs[:, 0].argmax(1)], 1)
     )
     slots = torch.zeros(200, 1, dtype=torch.long)
-    rule = draw_rule(tree, Draws(probs, slots, (slots + 1).unsqueeze(2)), probs)
-    assert rule.thresholds.eq(1).all()
+    thresholds, _ = draw_rule(tree, Draws(probs, slots, (slots + 1).unsqueeze(2)), probs)
+    assert thresholds.eq(1).all()
 
 
 def test_greedy_targets_accept_their_own_token_alone() -> None:

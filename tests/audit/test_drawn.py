@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import clover.engine.step as step_module
 import clover.verify as verify_module
 from clover.audit.findings import Findings
 from clover.audit.local import PLAIN, LocalAudit, make_modes
@@ -23,9 +22,10 @@ from clover.audit.options import AuditOptions
 from clover.audit.run import _draw
 from clover.audit.trace import TracedTarget
 from clover.engine import Engine
+from clover.engine.verifiers import Verifier
 from clover.sampling import Sampler
 from clover.tree import TokenTree, parse_tree
-from clover.verify import DrawRule, draw_rule, verify_drawn
+from clover.verify import draw_rule, verify_drawn
 from tests.audit.conftest import NEW_TOKENS, LastTokenDraft, prompts_of
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -39,7 +39,7 @@ def given_to_verify(change: Callable[[TokenTree, Tensor, Tensor], tuple[TokenTre
         def wrong(tree: TokenTree, target_probs: Tensor, tests: Tensor, bonus: Tensor) -> Any:
             return verify_drawn(*change(tree, target_probs, tests), bonus)
 
-        patch.setattr(step_module, "verify_drawn", wrong)
+        patch.setattr(verify_module, "verify_drawn", wrong)
 
     return plant
 
@@ -87,8 +87,8 @@ def one_number_for_all_tests(tree: TokenTree, probs: Tensor, tests: Tensor) -> A
 def residual_kept(patch: pytest.MonkeyPatch) -> None:
     """The bonus token after refusals comes from the target's whole distribution."""
 
-    def wrong(tree: TokenTree, draws: Any, target_probs: Tensor) -> DrawRule:
-        return DrawRule(draw_rule(tree, draws, target_probs).thresholds, target_probs)
+    def wrong(tree: TokenTree, draws: Any, target_probs: Tensor) -> tuple[Tensor, Tensor]:
+        return draw_rule(tree, draws, target_probs)[0], target_probs
 
     patch.setattr(verify_module, "draw_rule", wrong)
 
@@ -113,10 +113,10 @@ def raw_bonus(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sampler, "target_probs", wrong)
 
 
-def own_rule(replaced: bool = False, impossible: float = 0.0) -> Callable[[TokenTree, Any, Tensor], DrawRule]:
+def own_rule(replaced: bool = False, impossible: float = 0.0) -> Callable[..., tuple[Tensor, Tensor]]:
     """`draw_rule` for children drawn with or without replacement, those with probability 0 accepted so often."""
 
-    def rule(tree: TokenTree, draws: Any, target_probs: Tensor) -> DrawRule:
+    def rule(tree: TokenTree, draws: Any, target_probs: Tensor) -> tuple[Tensor, Tensor]:
         target, draft, thresholds = target_probs, draws.draft_probs, []
         for child in draws.children.unbind(2):
             node = child.clamp(min=0)
@@ -132,7 +132,7 @@ def own_rule(replaced: bool = False, impossible: float = 0.0) -> Callable[[Token
             if not replaced:
                 rest = draft.scatter(2, token, 0.0)
                 draft = torch.where(tested, rest / rest.sum(2, keepdim=True).clamp(min=1e-300), draft)
-        return DrawRule(torch.stack(thresholds, dim=2), target)
+        return torch.stack(thresholds, dim=2), target
 
     return rule
 
@@ -245,7 +245,9 @@ def test_other_draws_are_clean_without_their_slip(
     target: TracedTarget, other: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other(monkeypatch)
-    monkeypatch.setattr(step_module, "_HOST", "none")  # slips are planted in what a GPU does
+    monkeypatch.setattr(
+        "clover.engine.runner.verifier_for", lambda device: Verifier()
+    )  # slips are planted in what a GPU does
     found = drawn_audit(target)
     assert (found.defects, found.problems) == (0, [])
 
@@ -256,6 +258,6 @@ def test_a_planted_slip_is_found(target: TracedTarget, plant: str, monkeypatch: 
     PLANTS[plant](monkeypatch)
     if plant not in SUBTLE:
         monkeypatch.setattr("clover.audit.run._DRAWS", FEW_DRAWS)
-    monkeypatch.setattr(step_module, "_HOST", "none")
+    monkeypatch.setattr("clover.engine.runner.verifier_for", lambda device: Verifier())
     found = drawn_audit(target)
     assert found.defects > 0 or found.problems

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import clover.engine.step as step_module
 from clover.audit.distribution import ALARM
 from clover.audit.findings import Difference, Findings
 from clover.audit.judge import Noise
@@ -23,7 +22,8 @@ from clover.engine import Engine, Request
 from clover.sampling import Sampler
 from clover.target import TargetModel
 from clover.tree import TokenTree
-from clover.verify import Verified, verify_on_host
+from clover.verify import Verified
+from clover.verify_host import verify as verify_on_host
 from tests.audit.conftest import NEW_TOKENS, audit_of, prompts_of
 from tests.families import tiny_model
 
@@ -225,7 +225,7 @@ def one_random_number(tree: TokenTree) -> TokenTree:
 
 def with_verified(change: Callable[[TokenTree, Tensor], Verified]) -> Plant:
     def plant(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(step_module, "verify_on_host", change)
+        patch.setattr("clover.verify_host.verify", change)
 
     return plant
 

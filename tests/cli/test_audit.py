@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-import clover.engine.step as step_module
 from clover import assets
 from clover.measure.report.output import Report
 from clover.target import TargetModel, signs_fingerprint
-from clover.verify import verify_on_host
+from clover.verify_host import verify as verify_on_host
 from tests.tiny import save_tiny_pair
 
 
@@ -137,7 +136,7 @@ def test_a_defect_is_an_exit_code(
             tokens=torch.cat((tree.tokens[:, 1:2], honest.tokens[:, 1:]), dim=1),  # type: ignore[attr-defined]
         )
 
-    monkeypatch.setattr(step_module, "verify_on_host", careless)
+    monkeypatch.setattr("clover.verify_host.verify", careless)
     data = tmp_path / "audit.json"
     done = run_clover(*arguments, "--temperature", 0, "--json", data, "--api-key", "very-secret")
     assert done.code == 1

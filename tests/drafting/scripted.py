@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clover.drafting import DraftInput
+from clover.drafting import CommittedInput, DraftInput
 from clover.sampling import Sampler, SamplingParams
 from clover.sampling.numbers import gumbels
 from clover.tree import TokenTree
@@ -127,8 +127,8 @@ def fake_target(vocab: int) -> SimpleNamespace:
 
 
 def draft_input(session: Any, logits: Tensor, root: Tensor, sampler: Any) -> DraftInput:
-    """What a step offers whose draft has just taken everything in."""
-    return DraftInput(root, sampler, lambda: (session, logits), tuple)
+    """Return the input of a step whose draft has just committed everything."""
+    return CommittedInput(root, sampler, session, logits)
 
 
 def grown(drafter: Any, draft: ScriptedDraft, rows: int, sampler: Sampler | None = None) -> TokenTree:

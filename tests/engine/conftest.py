@@ -5,6 +5,5 @@ import pytest
 
 @pytest.fixture
 def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Caches have room for the prompts and one step at first, and grow; they shrink when long texts have left."""
-    monkeypatch.setattr("clover.engine.decoding._ROOM", 1)
+    """Caches shrink when long texts have left; with `EngineLimits(new_tokens=1)` they grow, too."""
     monkeypatch.setattr("clover.cache._SHORT", 1)

@@ -8,7 +8,7 @@ import torch
 from clover.engine import Engine, Request, StepEvent
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
-from tests.engine.test_decoding import engine_of
+from tests.engine.test_scheduler import engine_of
 from tests.families import VOCAB, tiny_model
 
 PARAMS = (SamplingParams(), SamplingParams(temperature=0.8, seed=1, frequency_penalty=1.0, top_k=5))

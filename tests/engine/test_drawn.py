@@ -18,6 +18,7 @@ from torch import Tensor
 from clover.drafting import FixedPolicy
 from clover.drafts import RecallDraft
 from clover.engine import Engine, Request
+from clover.engine.verifiers import Verifier
 from clover.sampling import Sampler, SamplingParams
 from clover.target import TargetModel
 from clover.tree import CLOVER2_TREE, DrawnTree, TokenTree, Tree, TreeShape, parse_tree
@@ -199,8 +200,8 @@ def test_the_host_finds_what_a_device_finds(monkeypatch: pytest.MonkeyPatch) -> 
     requests = [Request(PROMPT, 20, own, eos=()) for own in params]
     engine = Engine(target, draft, DrawnTree(CLOVER2_TREE))
     on_host = tokens_of(run(engine, requests))
-    monkeypatch.setattr("clover.engine.step._HOST", "none")
-    assert tokens_of(run(engine, requests)) == on_host
+    monkeypatch.setattr("clover.engine.runner.verifier_for", lambda device: Verifier())
+    assert tokens_of(run(Engine(target, draft, DrawnTree(CLOVER2_TREE)), requests)) == on_host
 
 
 def test_trees_end_where_positions_do(monkeypatch: pytest.MonkeyPatch) -> None:

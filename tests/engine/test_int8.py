@@ -13,7 +13,7 @@ from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine
 from clover.target import TargetModel
 from clover.tree import parse_tree
-from tests.engine.test_captured import make_draft
+from tests.engine.compiled.test_runner import make_draft
 from tests.engine.test_lossless import SETTINGS, requests_of, run, tokens_of
 from tests.engine.test_policy import WITHOUT_DRAFT, ScriptedPolicy, random_choices
 from tests.families import tiny_config, tiny_model

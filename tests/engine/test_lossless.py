@@ -16,8 +16,9 @@ import pytest
 import torch
 import transformers as hf
 
+from clover import verify_host
 from clover.drafts.loading import SYSTEMS
-from clover.engine import Engine, Generation, Request
+from clover.engine import Engine, EngineLimits, Generation, Request
 from clover.errors import UserError
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
@@ -27,6 +28,7 @@ from tests.oracle import OracleDraft, texts_of_rows
 
 NEW_TOKENS = 14
 BATCHES = (1, 3, 8)
+SMALL_LIMITS = EngineLimits(prefill_chunk=4, new_tokens=1)  # caches grow at every step
 SETTINGS = (
     SamplingParams(),
     SamplingParams(temperature=1.3, seed=5),
@@ -83,7 +85,7 @@ def target(request: pytest.FixtureRequest) -> TargetModel:
 @pytest.mark.usefixtures("small_caches")
 def test_plain_decoding_is_what_the_model_itself_says(target: TargetModel) -> None:
     requests = requests_of(3, SETTINGS[:1])
-    for request, generation in zip(requests, run(Engine(target), requests), strict=True):
+    for request, generation in zip(requests, run(Engine(target, limits=SMALL_LIMITS), requests), strict=True):
         text = list(request.prompt)
         for token in generation.tokens:
             logits = target.model(input_ids=torch.tensor([text]), use_cache=False).logits
@@ -92,17 +94,14 @@ def test_plain_decoding_is_what_the_model_itself_says(target: TargetModel) -> No
 
 
 @pytest.mark.parametrize("batch", BATCHES)
-def test_every_tree_gives_the_tokens_of_plain_decoding(
-    target: TargetModel, batch: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_tree_gives_the_tokens_of_plain_decoding(target: TargetModel, batch: int) -> None:
     requests = requests_of(batch, SETTINGS)
-    plain = run(Engine(target, prefill_chunk=4), requests)
+    plain = run(Engine(target, limits=EngineLimits(prefill_chunk=4)), requests)
     texts = texts_of_rows((r.prompt for r in requests), tokens_of(plain))
     turn = FAMILIES.index(target.name) + BATCHES.index(batch)
     for number, (name, room) in [*enumerate(product(SHAPES, (4096, 1)))][turn % 3 :: 3]:
-        monkeypatch.setattr("clover.engine.decoding._ROOM", room)
         draft = OracleDraft(target, texts, spread=number % 3)
-        engine = Engine(target, draft, SHAPES[name], prefill_chunk=4)  # type: ignore[arg-type]
+        engine = Engine(target, draft, SHAPES[name], limits=EngineLimits(prefill_chunk=4, new_tokens=room))  # type: ignore[arg-type]
         found = run(engine, requests)
         assert tokens_of(found) == tokens_of(plain), (name, room)
         assert [g.finish_reason for g in found] == [g.finish_reason for g in plain]
@@ -119,7 +118,7 @@ def test_a_draft_gives_the_tokens_of_plain_decoding(
     torch.manual_seed(1)
     draft = SYSTEMS[system].from_target(target, hidden_state=hidden_state).to(target.dtype).eval()
     requests = requests_of(3, SETTINGS)
-    found = run(Engine(target, draft, prefill_chunk=4), requests)
+    found = run(Engine(target, draft, limits=SMALL_LIMITS), requests)
     assert tokens_of(found) == tokens_of(run(Engine(target), requests))
 
 
@@ -254,16 +253,15 @@ def test_windows_that_are_not_cut_are_noticed(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_broken_verification_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison has power: accept one draft token too many, and the tokens differ."""
-    import clover.engine.step as module
-    from clover.verify import verify_on_host
+    honest_verify = verify_host.verify
 
     def careless(tree, choices):
-        honest = verify_on_host(tree, choices)
+        honest = honest_verify(tree, choices)
         return replace(honest, tokens=torch.cat((tree.tokens[:, 1:2], honest.tokens[:, 1:]), dim=1))
 
     target = TargetModel(tiny_model("llama"))
     draft = SYSTEMS["recall"].from_target(target).to(target.dtype).eval()
     requests = requests_of(3, SETTINGS[:1])
     plain = run(Engine(target), requests)
-    monkeypatch.setattr(module, "verify_on_host", careless)
+    monkeypatch.setattr(verify_host, "verify", careless)
     assert tokens_of(run(Engine(target, draft), requests)) != tokens_of(plain)

@@ -24,7 +24,7 @@ from clover.drafting import (
     make_policy,
 )
 from clover.drafts.loading import SYSTEMS
-from clover.engine import Engine, PrefixCache, Request
+from clover.engine import Engine, EngineLimits, PrefixCache, Request
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
 from clover.tree import parse_tree
@@ -84,17 +84,17 @@ def test_any_choices_give_the_tokens_of_plain_decoding(target: TargetModel, draf
     expected = tokens_of(run(Engine(target), requests))
     for seed in range(2):
         policy = ScriptedPolicy(random_choices(draft, TREES, seed, WITHOUT_DRAFT))
-        engine = Engine(target, draft, prefill_chunk=3, policy=policy)
+        engine = Engine(target, draft, limits=EngineLimits(prefill_chunk=3, new_tokens=1), policy=policy)
         assert tokens_of(run(engine, requests)) == expected
         found = {e.index: e.generation.tokens for e in engine.run(requests, max_sequences=2) if e.generation}
         assert [found[i] for i in range(batch)] == expected
-        assert max(outcome.caught_up for outcome in policy.outcomes) > 3, "no catching up in several parts"
+        assert max(outcome.backlog for outcome in policy.outcomes) > 3, "no catching up in several parts"
 
 
 def test_greedy_rows_of_drawn_trees_do_not_depend_on_the_choices(target: TargetModel, draft: Any) -> None:
     requests = requests_of(3, [SamplingParams()], NEW)
     policy = ScriptedPolicy(random_choices(draft, ("drawn:chain:4", "drawn:clover2", "chain:2"), 5))
-    engine = Engine(target, draft, prefill_chunk=4, policy=policy)
+    engine = Engine(target, draft, limits=EngineLimits(prefill_chunk=4), policy=policy)
     assert tokens_of(run(engine, requests)) == tokens_of(run(Engine(target), requests))
 
 
@@ -136,7 +136,7 @@ def test_the_draft_takes_in_every_position_once_and_in_order(
     requests = [Request((3, *range(5, 8 + 4 * i)), 30, eos=()) for i in reversed(range(rows))]
     policy = ScriptedPolicy(random_choices(draft, TREES, 3, others))
     seen = Committed(draft, monkeypatch)
-    generations = run(Engine(target, draft, prefill_chunk=4, policy=policy), requests)
+    generations = run(Engine(target, draft, limits=EngineLimits(prefill_chunk=4), policy=policy), requests)
     for taken, request, generation in zip(seen.taken, requests, generations, strict=True):
         text = torch.tensor([[*request.prompt, *generation.tokens]])
         hidden = target.train_forward(text).hidden[0]
@@ -154,8 +154,8 @@ def test_outcomes_say_what_happened(target: TargetModel) -> None:
     generations = run(Engine(target, draft, policy=policy), requests)
     assert policy.asked[0] == Running(2) and policy.asked[0].room == target.longest_run - 2
     assert [outcome.nodes for outcome in policy.outcomes[:4]] == [4, 1, 1, 4]
-    assert [outcome.caught_up for outcome in policy.outcomes[:4]][1:3] == [0, 0]
-    assert policy.outcomes[3].caught_up > 0 == policy.outcomes[0].caught_up
+    assert [outcome.backlog for outcome in policy.outcomes[:4]][1:3] == [0, 0]
+    assert policy.outcomes[3].backlog > 0 == policy.outcomes[0].backlog
     sizes = [running.batch_size for running in policy.asked]
     assert [len(outcome.emitted) for outcome in policy.outcomes] == sizes
     assert len(policy.outcomes) == max(generation.acceptance.steps for generation in generations)
@@ -229,3 +229,27 @@ def test_lookup_up_to_the_end_of_the_context(target: TargetModel, batch: int) ->
     assert tokens_of(found) == tokens_of(run(Engine(target), requests))
     assert {generation.finish_reason for generation in found} == {"context"}
     assert (policy.outcomes[0].nodes, policy.outcomes[-1].nodes) == (10, 1)
+
+
+@pytest.mark.parametrize("tree", ["chain:3", "budget:4", "drawn:clover2", "lookup"])
+def test_some_requests_of_a_batch_are_decoded_plainly(target: TargetModel, tree: str) -> None:
+    """Their texts are the same, they have no trees, and policies learn nothing from them."""
+    torch.manual_seed(1)
+    draft = SYSTEMS["clover2"].from_target(target, num_heads=5).to(target.dtype).eval()
+    drafter = LookupDrafter(3) if tree == "lookup" else make_drafter(draft, parse_tree(tree))
+    policy = ScriptedPolicy([drafter])
+    engine = Engine(target, draft, policy=policy, limits=EngineLimits(prefill_chunk=4))
+    prompts = [(5, 6, 7, 8, 5, 6, 7, 8, 5, 6), (3, 4, 3, 4, 3, 4, 3, 4), (9,)]
+    requests = [
+        Request(prompt, 20, params, eos=(), plain=plain, show_trees=True)
+        for prompt, params, plain in zip(prompts, SETTINGS, (True, False, True), strict=False)
+    ]
+    events = list(engine.run(requests))
+    drafted = {event.index for event in events if event.drafted is not None and event.drafted.tokens}
+    assert drafted == {1} and {len(one.emitted) for one in policy.outcomes} <= {0, 1}
+    found = {event.index: event.generation for event in events if event.generation is not None}
+    alone = run(engine, requests[1:2])
+    assert found[1].tokens == alone[0].tokens
+    plain = run(Engine(target), requests)
+    assert [found[0].tokens, found[2].tokens] == [plain[0].tokens, plain[2].tokens]
+    assert found[0].acceptance.drafted == found[2].acceptance.drafted == 0

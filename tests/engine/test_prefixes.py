@@ -10,11 +10,11 @@ from transformers import LlamaConfig
 
 from clover.cache import KVCache
 from clover.drafting import PLAIN_DRAFTER, FixedPolicy
-from clover.engine import Decoding, Engine, PrefixStore, Request
+from clover.engine import Engine, EngineLimits, PrefixStore, Request, Scheduler
 from clover.target import TargetModel
 from clover.tree import parse_tree
-from tests.engine.test_decoding import CASES, Watched, drain, engine_of
 from tests.engine.test_lossless import SETTINGS, run
+from tests.engine.test_scheduler import CASES, Watched, drain, engine_of
 from tests.families import VOCAB, tiny_config, tiny_model
 
 
@@ -28,7 +28,7 @@ def text(seed: int, length: int) -> tuple[int, ...]:
     return tuple(rng.randrange(3, VOCAB) for _ in range(length))
 
 
-def finished(decoding: Decoding, requests: list[Request]) -> list[tuple[tuple[int, ...], int]]:
+def finished(decoding: Scheduler, requests: list[Request]) -> list[tuple[tuple[int, ...], int]]:
     """Tokens of each request, and how much of its prompt was not run."""
     first = decoding.add(requests[0])
     for request in requests[1:]:
@@ -102,7 +102,7 @@ def test_what_is_kept_is_not_run_again(target: TargetModel, monkeypatch: pytest.
 def test_a_text_of_plain_steps_is_kept_whole(target: TargetModel, system: str) -> None:
     """The draft had no part in it, and knows it all the same."""
     draft, talk = engine_of(target, system, "chain:2").draft, text(1, 40)
-    engine = Engine(target, draft, policy=FixedPolicy(PLAIN_DRAFTER), prefill_chunk=8)
+    engine = Engine(target, draft, policy=FixedPolicy(PLAIN_DRAFTER), limits=EngineLimits(prefill_chunk=8))
     store = PrefixStore(2**24)
     [(tokens, _)] = finished(engine.open(2, store=store), [Request(talk, 30, eos=(), keep=True)])
     follow_up = Request((*talk, *tokens, 4, 5), 12, eos=(), keep=True)

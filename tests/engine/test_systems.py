@@ -17,7 +17,7 @@ from rich.console import Console
 from clover.data import Sample
 from clover.drafts import load_draft
 from clover.drafts.loading import SYSTEMS
-from clover.engine import Engine, Generation, Request
+from clover.engine import Engine, EngineLimits, Generation, Request
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
 from clover.train import TrainConfig, prepare, train
@@ -118,7 +118,7 @@ def test_a_draft_that_is_often_right_gives_the_tokens_of_plain_decoding(family: 
 
 
 def oracle_engine(target: TargetModel, texts: list[list[int]], tree: Tree) -> Engine:
-    return Engine(target, OracleDraft(target, texts, spread=1), tree, prefill_chunk=4)  # type: ignore[arg-type]
+    return Engine(target, OracleDraft(target, texts, spread=1), tree, limits=EngineLimits(prefill_chunk=4))  # type: ignore[arg-type]
 
 
 def test_the_default_tree_is_as_deep_as_the_draft(target: TargetModel) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from clover.engine.compiled import CompiledRunner
 from clover.errors import UserError
 from clover.measure.bench import (
     OWN_TREE,
@@ -53,9 +54,9 @@ def test_what_is_comparable_and_what_decodes_batches(session: Session) -> None:
 def test_steps_are_compiled_on_demand(session: Session) -> None:
     for name in (PLAIN, OWN_TREE, AUTO, "chain:2"):
         compiled = make_method(name, session, compile="eager").engine
-        assert compiled is not None and compiled.captured is not None
+        assert compiled is not None and isinstance(compiled.runner, CompiledRunner)
         ordinary = make_method(name, session).engine
-        assert ordinary is not None and ordinary.captured is None
+        assert ordinary is not None and not isinstance(ordinary.runner, CompiledRunner)
 
 
 def test_an_assistant_needs_the_same_vocabulary(session: Session, tmp_path: Path) -> None:

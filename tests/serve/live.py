@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from clover.api import Clover
-from clover.engine import Decoding, StepEvent
+from clover.engine import Scheduler, StepEvent
 from clover.serve.options import ServerOptions
 from clover.serve.run import listen, make_server, run_server
 from clover.serve.service import Service
@@ -83,15 +83,15 @@ def wait_for(condition: Any, seconds: float = 60.0) -> None:
 @contextmanager
 def engines_held() -> Iterator[None]:
     """While the block runs engines stand still at the end of a step: no long text ends before a test has looked."""
-    go, step = threading.Event(), Decoding.step
+    go, step = threading.Event(), Scheduler.step
 
-    def held(self: Decoding) -> list[StepEvent]:
+    def held(self: Scheduler) -> list[StepEvent]:
         events = step(self)
         go.wait(120)
         return events
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Decoding, "step", held)
+        patch.setattr(Scheduler, "step", held)
         try:
             yield
         finally:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clover.api import Clover
-from clover.engine import Decoding
+from clover.engine import Scheduler
 from clover.errors import UserError
 from tests.data.tokenizers import CHATML
 from tests.serve.live import serving
@@ -21,16 +21,16 @@ BODY = {"prompt": "abc", "max_tokens": 60, "temperature": 0, "ignore_eos": True}
 def test_a_step_that_fails_ends_its_requests_and_the_next_ones_work(
     tiny_model: Clover, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    step, left = Decoding.step, [5]
+    step, left = Scheduler.step, [5]
 
-    def failing(self: Decoding) -> Any:
+    def failing(self: Scheduler) -> Any:
         left[0] -= 1
         if left[0] == 0:
             raise RuntimeError("DefaultCPUAllocator: not enough memory")
         return step(self)
 
     with serving(tiny_model) as live, ThreadPoolExecutor(2) as pool:
-        monkeypatch.setattr(Decoding, "step", failing)
+        monkeypatch.setattr(Scheduler, "step", failing)
         whole = pool.submit(live.post, "/v1/completions", BODY)
         streamed = pool.submit(live.events, "/v1/completions", BODY)
         status, answer = whole.result()
@@ -52,7 +52,7 @@ def test_a_server_ends_at_once_when_its_engine_does(
     def fail(*_: Any) -> None:
         raise RuntimeError("not of a step")
 
-    monkeypatch.setattr(Decoding, "add", fail)
+    monkeypatch.setattr(Scheduler, "add", fail)
     with serving(tiny_model) as live:
         assert live.post("/v1/completions", BODY)[1]["error"]["code"] == "stopping"
         live.thread.join(30)

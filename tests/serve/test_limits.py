@@ -22,8 +22,8 @@ import pytest
 
 from clover.api import Clover
 from clover.cache import KVCache
-from clover.engine import Request
-from clover.engine.batch import Batch, PrefixCache
+from clover.engine import PrefixCache, Request
+from clover.engine.batch import Batch
 from clover.engine.sequences import RunningSequence
 from clover.serve.answers import Answer
 from clover.serve.errors import ApiError

@@ -3,6 +3,7 @@
 from clover.drafting.auto import AutoPolicy as AutoPolicy
 from clover.drafting.auto import make_policy as make_policy
 from clover.drafting.base import PLAIN_DRAFTER as PLAIN_DRAFTER
+from clover.drafting.base import CommittedInput as CommittedInput
 from clover.drafting.base import Drafter as Drafter
 from clover.drafting.base import DraftInput as DraftInput
 from clover.drafting.base import FixedPolicy as FixedPolicy

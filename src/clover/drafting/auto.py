@@ -199,7 +199,7 @@ class AutoPolicy(Policy):
         elif name in self._acceptance:
             depth = min(self._depths[name], outcome.nodes - 1)
             self._acceptance[name].observe([count - 1 for count in outcome.emitted], depth)
-        if outcome.caught_up <= _FEW:
+        if outcome.backlog <= _FEW:
             new = name != size.leader or size.age <= _PROBE_STEPS
             size.costs.observe(name, outcome.seconds, new)
         if self._probe is None:

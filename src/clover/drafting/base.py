@@ -16,22 +16,42 @@ from clover.sampling import GumbelNoise, Sampler
 from clover.tree import TokenTree
 
 
-@dataclass(frozen=True)
-class DraftInput:
-    """What one step offers a drafter; what costs time is done when it is asked for.
+class DraftInput(Protocol):
+    """What a drafter reads of the sequences that the next step is for."""
 
-    Attributes:
-        root: Long [B], the last committed token of each sequence.
-        sampler: how the sequences' tokens are chosen, and by which random numbers.
-        catch_up: lets the draft take in all that the target has run; its state, and logits [B, V] for the root's
-            children.
-        texts: the text of each sequence; None where there is no room for a tree.
-    """
+    @property
+    def root(self) -> Tensor:
+        """Long [B], the last committed token of each sequence."""
+        ...
+
+    @property
+    def sampler(self) -> Sampler | GumbelNoise:
+        """How the sequences' tokens are chosen, and by which random numbers."""
+        ...
+
+    def commit_draft(self) -> tuple[DraftSession, Tensor]:
+        """Let the draft commit all that the target has run; return its session, and its logits [B, V] for depth 1."""
+        ...
+
+    def texts(self) -> Sequence[RepeatingText | None]:
+        """Return the text of each sequence; None for those that are decoded plainly."""
+        ...
+
+
+@dataclass(frozen=True)
+class CommittedInput:
+    """A `DraftInput` whose draft has committed everything, and whose texts are not known."""
 
     root: Tensor
     sampler: Sampler | GumbelNoise
-    catch_up: Callable[[], tuple[DraftSession, Tensor]]
-    texts: Callable[[], Sequence[RepeatingText | None]]
+    session: DraftSession
+    logits: Tensor
+
+    def commit_draft(self) -> tuple[DraftSession, Tensor]:
+        return self.session, self.logits
+
+    def texts(self) -> Sequence[RepeatingText | None]:
+        return ()
 
 
 class Drafter(Protocol):
@@ -75,13 +95,13 @@ class StepOutcome:
         nodes: of each tree, root included; 1 for a plain step.
         emitted: tokens of each sequence in this step, bonus token included.
         seconds: of the whole step.
-        caught_up: positions per sequence that the draft had to take in beyond the last step's.
+        backlog: positions per sequence that the draft committed in this step, beyond those of the last step.
     """
 
     nodes: int
     emitted: tuple[int, ...]
     seconds: float
-    caught_up: int
+    backlog: int
 
 
 class Policy(Protocol):

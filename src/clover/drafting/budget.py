@@ -38,7 +38,7 @@ class BudgetDrafter:
         self.max_expanded = sum(tree.budget - depth for depth in range(self.max_depth - 1))
 
     def grow(self, given: DraftInput) -> TokenTree:
-        session, logits = given.catch_up()
+        session, logits = given.commit_draft()
         tokens, output = [given.root.unsqueeze(1)], logits.unsqueeze(1)
         exists = [torch.ones_like(tokens[0], dtype=torch.bool)]
         parents, first, joint = [torch.zeros_like(tokens[0])], 0, exists[0].double()

@@ -37,7 +37,7 @@ class DrawnDrafter(StaticDrafter):
         sampler = given.sampler
         if not (isinstance(sampler, Sampler) and sampler.any_sampled):
             return super().grow(given)
-        session, logits = given.catch_up()
+        session, logits = given.commit_draft()
         tokens, output = [given.root.unsqueeze(1)], logits.unsqueeze(1)
         missing, probs = [torch.zeros_like(tokens[0], dtype=torch.bool)], []
         for depth, level in enumerate(self.levels):

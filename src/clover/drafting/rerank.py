@@ -30,7 +30,7 @@ class RerankDrafter:
         self.max_expanded = self.beam * (self.max_depth - 1)  # nodes that the draft runs at most
 
     def grow(self, given: DraftInput) -> TokenTree:
-        session, logits = given.catch_up()
+        session, logits = given.commit_draft()
         tokens, output = [given.root.unsqueeze(1)], logits.unsqueeze(1)
         scores = torch.zeros_like(tokens[0], dtype=torch.float64)  # [B, P], of the frontier's paths
         parent_of = torch.zeros_like(tokens[0])  # where the frontier is among all candidates

@@ -81,7 +81,7 @@ class StaticDrafter:
 
     def fill(self, given: DraftInput) -> Tensor:
         """The tokens of the tree, Long [B, N]."""
-        session, logits = given.catch_up()
+        session, logits = given.commit_draft()
         tokens, output = [given.root.unsqueeze(1)], logits.unsqueeze(1)
         for depth, level in enumerate(self.levels):
             if depth:
@@ -106,7 +106,7 @@ class ConfidentDrafter:
         self._shapes = [TreeShape.chain(depth) for depth in range(1, self.max_depth + 1)]
 
     def grow(self, given: DraftInput) -> TokenTree:
-        session, logits = given.catch_up()
+        session, logits = given.commit_draft()
         tokens, output = [given.root.unsqueeze(1)], logits.unsqueeze(1)
         slots, joint = torch.zeros_like(tokens[0]), torch.ones_like(given.root, dtype=torch.float64)
         for depth in range(1, self.max_depth + 1):

@@ -1,26 +1,33 @@
-"""The sequences that run together, and what a conversation keeps between turns. Shapes: B batch, V vocabulary."""
+"""The sequences that run together. Shapes: B batch, V vocabulary of the draft."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from clover.cache import KVCache
 from clover.drafts import DraftSession
-from clover.engine.pending import Pending
+from clover.drafts.ngrams import RepeatingText
+from clover.engine.limits import EngineLimits
 from clover.engine.sequences import RunningSequence
+from clover.engine.timing import PhaseClock
+from clover.engine.uncommitted import Uncommitted, joined
 from clover.sampling import Sampler
 
 
 @dataclass
 class Batch:
-    """Sequences, in the same order everywhere. Each one's `root` Long [B] is its last committed token, not cached yet.
+    """Sequences, in the same order everywhere; what a drafter reads of them (`clover.drafting.DraftInput`).
 
-    `session` is the draft's side, None without one, and `pending` what it has not taken in. Without sequences the
-    `sampler` means nothing.
+    Attributes:
+        cache: what the target has run.
+        session: what the draft has committed; None without a draft.
+        sampler: how the sequences' tokens are chosen; of no use to a batch without sequences.
+        root: Long [B], the last committed token of each sequence, which the target has not run.
+        uncommitted: what the target has run and the draft has not committed, oldest first; empty without a draft.
     """
 
     sequences: list[RunningSequence]
@@ -28,16 +35,37 @@ class Batch:
     session: DraftSession | None
     sampler: Sampler
     root: Tensor
-    pending: Pending
+    uncommitted: list[Uncommitted]
+    limits: EngineLimits
+    clock: PhaseClock
 
-    def catch_up(self, most: int) -> tuple[DraftSession, Tensor]:
-        """Let the draft take in what is pending, in parts of `most` positions; its state and its logits [B, V]."""
-        assert self.session is not None, "only a draft can catch up"
-        first, *others = (self.session.commit(*part) for part in self.pending.take(most))
-        return self.session, others[-1] if others else first
+    def texts(self) -> list[RepeatingText | None]:
+        """Return the text of each sequence; None for those that are decoded plainly."""
+        return [None if one.request.plain else one.repeating for one in self.sequences]
+
+    def drafted_texts(self) -> list[RepeatingText]:
+        """Return the texts of the sequences that are not decoded plainly."""
+        return [text for text in self.texts() if text is not None]
+
+    def commit_draft(self) -> tuple[DraftSession, Tensor]:
+        """Let the draft commit all that the target has run; return its session, and its logits [B, V] for depth 1."""
+        assert self.session is not None, "only a draft can commit"
+        logits = [self.session.commit(*part) for part in self.take_uncommitted()]
+        return self.session, logits[-1]
+
+    def take_uncommitted(self, last: int | None = None) -> list[Uncommitted]:
+        """Remove what is uncommitted and return it in chunks, the last one of at most `last` positions."""
+        parts, self.uncommitted = self.uncommitted, []
+        chunk = self.limits.chunk(len(self.sequences), self.cache.length)
+        return list(joined(parts).split(chunk, min(last or chunk, chunk)))
+
+    @property
+    def backlog(self) -> int:
+        """Uncommitted positions before those of the last step, of the sequence that has most."""
+        return max(map(sum, zip(*(part.counts for part in self.uncommitted[:-1]), strict=True)), default=0)
 
     def drop(self, dropped: Sequence[int]) -> None:
-        """Take out the sequences at these places; the last one moves into the place of each."""
+        """Remove the sequences at these places; the last one moves into the place of each."""
         if not dropped:
             return
         kept = list(range(len(self.sequences)))
@@ -50,11 +78,11 @@ class Batch:
         self.sequences = [self.sequences[row] for row in kept]
         if kept:
             self.sampler.select(kept)
-        self.pending.select(kept)
+        self.uncommitted = [part.rows(kept) for part in _compact(self.uncommitted)]
         self.root = self.root[torch.tensor(kept, dtype=torch.long, device=self.root.device)]
 
     def insert(self, other: Batch) -> None:
-        """Take in the sequences of another batch, behind the own ones; what these have is not touched."""
+        """Add the sequences of another batch behind those that are here, which are not touched."""
         if not other.sequences:
             return
         if not self.sequences:
@@ -64,42 +92,16 @@ class Batch:
         self.cache.insert(other.cache)
         if self.session is not None and other.session is not None:
             self.session.insert(other.session)
-        self.pending.insert(other.pending)
+            (*earlier, last), (*others, others_last) = _compact(self.uncommitted), _compact(other.uncommitted)
+            assert not others, (
+                "the draft has committed what a joining prompt has run but for its last position"
+            )
+            nothing = others_last._replace(counts=[0] * len(others_last.counts))
+            self.uncommitted = [*(part.above(nothing) for part in earlier), last.above(others_last)]
         self.sequences += other.sequences
         self.root = torch.cat((self.root, other.root))
 
 
-@dataclass
-class PrefixCache:
-    """The committed tokens of a conversation and the caches that hold them."""
-
-    tokens: list[int] = field(default_factory=list)
-    cache: KVCache | None = None
-    session: DraftSession | None = None
-
-    def shared_length(self, prompt: Sequence[int]) -> int:
-        """Tokens at the start of `prompt` that need no prefill.
-
-        The draft pairs each position with the token after it; of the prompt the last token is the root, and the one
-        before is run for its hidden state.
-        """
-        agreeing = 0
-        for old, new in zip(self.tokens, prompt, strict=False):
-            if old != new:
-                break
-            agreeing += 1
-        cached = [c.lengths[0] for c in (self.cache, self.session) if c is not None]
-        return max(min([agreeing - 1, len(prompt) - 2, *cached]), 0)
-
-    def take(self, prompt: Sequence[int]) -> PrefixCache:
-        """Hand the caches over, with what `prompt` shares; nothing is kept until they are brought back.
-
-        A turn that begins while another runs must not write into the caches of that one.
-        """
-        shared = self.shared_length(prompt)
-        taken = PrefixCache(self.tokens[:shared], self.cache, self.session)
-        self.tokens, self.cache, self.session = [], None, None
-        for cache in (taken.cache, taken.session):
-            if cache is not None:
-                cache.crop([shared])
-        return taken
+def _compact(parts: list[Uncommitted]) -> list[Uncommitted]:
+    """Join all parts but the last, the last step's."""
+    return parts if len(parts) <= 2 else [joined(parts[:-1]), parts[-1]]

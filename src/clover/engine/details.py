@@ -1,4 +1,4 @@
-"""What a request may want to know of each step beside its tokens: log-probabilities, and the tree that was drafted."""
+"""The events of a step, with what requests want to know beside their tokens: log-probabilities and drafted trees."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,35 +6,32 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from clover.drafting import Drafter, LookupDrafter
-from clover.engine.requests import Drafted, Request, StepEvent, TokenLogprobs
-from clover.engine.step import SequenceStep
+from clover.engine.requests import Drafted, StepEvent, TokenLogprobs
+from clover.engine.runner import StepResult
+from clover.engine.sequences import RunningSequence
 from clover.tree import TokenTree
 
 
-def with_details(
-    events: Sequence[StepEvent],
-    requests: Sequence[Request],
-    steps: Sequence[SequenceStep],
-    tree: TokenTree,
-    logits: Tensor | None,
-    drafter: Drafter,
-) -> list[StepEvent]:
-    """The events of one step, with what their requests asked for; `logits` are [B, N, V] where any wants them."""
-    told = []
-    for row, (event, request, step) in enumerate(zip(events, requests, steps, strict=True)):
+def events_of(sequences: Sequence[RunningSequence], result: StepResult, copied: bool) -> list[StepEvent]:
+    """Add what a step emitted to the sequences and return the event of each.
+
+    `copied` says that prompt lookup copied the trees from the texts.
+    """
+    events = []
+    for row, one in enumerate(sequences):
+        path, request = result.paths[row], one.request
+        event = one.accept(result.tokens[row], path, result.depths[row])
         if request.logprobs is not None:
-            assert logits is not None
-            at_path = logits[row, step.path[: len(event.tokens)]]
-            event = replace(event, logprobs=_logprobs(at_path, event.tokens, request.logprobs))
+            logits = result.output.logits[row, path[: len(event.tokens)]]
+            event = replace(event, logprobs=_logprobs(logits, event.tokens, request.logprobs))
         if request.show_trees:
-            event = replace(event, drafted=_drafted(tree, row, step.path, isinstance(drafter, LookupDrafter)))
-        told.append(event)
-    return told
+            event = replace(event, drafted=_drafted(result.tree, row, path, copied))
+        events.append(event)
+    return events
 
 
 def _logprobs(logits: Tensor, tokens: Sequence[int], count: int) -> tuple[TokenLogprobs, ...]:
-    """Of tokens [T] by logits [T, V]."""
+    """Return the log-probabilities of tokens [T] by logits [T, V], and of the `count` most probable ones."""
     logprobs = logits.float().log_softmax(-1)
     chosen = logprobs.gather(1, torch.tensor(tokens, device=logits.device)[:, None])[:, 0].tolist()
     top = logprobs.topk(min(count, logprobs.shape[1]))
@@ -44,7 +41,7 @@ def _logprobs(logits: Tensor, tokens: Sequence[int], count: int) -> tuple[TokenL
 
 
 def _drafted(tree: TokenTree, row: int, path: Sequence[int], copied: bool) -> Drafted:
-    """The tree of one sequence without its root and its padding."""
+    """Return the tree of one sequence without its root and its padding."""
     tokens, parents = tree.tokens[row].tolist(), tree.parents[row].tolist()
     nodes = [node for node, parent in enumerate(parents) if parent >= 0]
     place = {node: at for at, node in enumerate(nodes)} | {0: -1}

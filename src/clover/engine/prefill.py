@@ -1,37 +1,24 @@
-"""Prompts on their way into the running batch, and how many positions are run at once.
+"""Prompts, run chunk by chunk before their sequences join the running batch.
 
 Shapes: B batch, R sequences with prompt left, T tokens of a chunk, W width of the hidden states that the draft reads.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
 
 from clover.engine.batch import Batch
-from clover.target import TargetModel
-
-_MOST_MASKED = 2**22  # entries of the mask of one chunk: a few MiB, whatever the context
-_MOST_TOKENS = 2048  # of one chunk, all sequences together: more give no speed and take memory
-_FEWEST = 16  # tokens of a chunk per sequence
-# Positions that a chunk may give up to save a forward: as many as take about as long as one that reads the weights.
-_PADDING = defaultdict(lambda: 256, cpu=64)
-
-
-def chunk_size(chunk: int, sequences: int, length: int) -> int:
-    """Positions per sequence, at most `chunk`; fewer of many and after a long text (`length`), which saves memory."""
-    most = min(_MOST_MASKED // (sequences * (length + chunk)), _MOST_TOKENS // sequences)
-    return min(chunk, max(most, _FEWEST))
+from clover.engine.runner import Runner
 
 
 def padded_size(left: Sequence[int], most: int, padding: int) -> int:
-    """Positions per sequence of a chunk, which ends where a prompt ends unless it has `most`.
+    """Return the tokens per sequence of a chunk, which ends where a prompt ends unless it has `most`.
 
-    A chunk that is longer than the shortest prompt gives up positions to save a forward.
+    A chunk longer than the shortest prompt contains padding, which saves a forward.
 
     Args:
-        left: positions of each sequence, not all of them 0.
-        padding: positions that may be given up, all sequences together.
+        left: tokens that each prompt has left, not all of them 0.
+        padding: padding tokens that a chunk may contain, all sequences together.
 
     >>> padded_size([90, 40, 38], 64, padding=4), padded_size([90, 40, 38], 64, padding=0)
     (40, 38)
@@ -42,19 +29,19 @@ def padded_size(left: Sequence[int], most: int, padding: int) -> int:
 
 
 class Prefill:
-    """Runs all prompts of a batch but for their last tokens, chunk by chunk.
+    """Runs all prompts of a batch but for their last tokens.
 
-    A prompt that has ended has no part in later chunks, neither in the target nor in the draft. The draft takes in all
-    but each prompt's last position, so that every sequence has exactly one left for it when decoding starts; none if
-    its prompt is a single token.
+    A prompt that has ended has no part in later chunks, neither in the target nor in the draft. The draft commits all
+    but each prompt's last position, so that every sequence has exactly one uncommitted position when decoding starts;
+    none if its prompt is a single token.
 
     Args:
         batch: sequences that have not run yet; those with most of their prompt left come first.
-        chunk: prompt tokens that are run at once per sequence, at most (`chunk_size`).
+        runner: has the target that the prompts run through.
     """
 
-    def __init__(self, batch: Batch, target: TargetModel, hidden_state: str, chunk: int):
-        self.batch, self._target, self._hidden_state, self._chunk = batch, target, hidden_state, chunk
+    def __init__(self, batch: Batch, runner: Runner):
+        self.batch, self._runner = batch, runner
 
     @property
     def finished(self) -> bool:
@@ -70,26 +57,21 @@ class Prefill:
         """Run one chunk."""
         batch, left = self.batch, self._left
         rows = max(number for number, count in enumerate(left, start=1) if count)
-        device = batch.root.device
-        most = chunk_size(self._chunk, rows, max(one.prefilled for one in batch.sequences))
-        size = padded_size(left, most, _PADDING[device.type])
-        running = batch.sequences[:rows]
-        text = [one.request.prompt[one.prefilled : one.prefilled + size + 1] for one in running]
-        tokens = torch.tensor([[*part, *[0] * (size + 1 - len(part))] for part in text], device=device)
-        with batch.cache.first_rows(rows):
-            # padding may reach beyond the last position that the target knows
-            positions = batch.cache.positions(size).clamp(max=self._target.longest_run - 1)
-            batch.cache.begin(size)
-            hidden = self._target.forward(
-                tokens[:, :-1], positions, batch.cache, None, self._hidden_state
-            ).read
-            batch.cache.commit([min(count, size) for count in left[:rows]])
+        device, limits = batch.root.device, batch.limits
+        most = limits.chunk(rows, max(one.prefilled for one in batch.sequences))
+        size = padded_size(left, most, limits.padding_on(device))
+        texts = [
+            one.request.prompt[one.prefilled : one.prefilled + size + 1] for one in batch.sequences[:rows]
+        ]
+        tokens = torch.tensor([[*text, *[0] * (size + 1 - len(text))] for text in texts], device=device)
+        hidden = self._runner.run_text(batch, tokens[:, :-1], [min(count, size) for count in left[:rows]])
         for one in batch.sequences:
             one.prefilled += size
         if batch.session is not None:
+            (last,) = batch.uncommitted
             for row, count in enumerate(left):
                 if 0 < count <= size:
-                    batch.pending.put(row, hidden[row, count - 1])
+                    last.hidden[row, 0], last.counts[row] = hidden[row, count - 1], 1
             with batch.session.first_rows(rows):
                 counts = [min(max(count - 1, 0), size) for count in left[:rows]]
                 batch.session.commit(hidden, tokens[:, 1:], counts)

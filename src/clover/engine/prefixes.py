@@ -1,23 +1,65 @@
-"""Texts that have ended, kept with their keys and values for requests that begin with the same tokens."""
+"""Beginnings of texts that need not run again: the earlier turns of a conversation, and a store of texts that ended."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torch import Tensor
 
-from clover.engine.batch import Batch, PrefixCache
+from clover.cache import KVCache
+from clover.drafts import DraftSession
+from clover.engine.batch import Batch
+from clover.engine.uncommitted import joined
 
-_FEWEST = 16  # tokens that are worth it
+_FEWEST = 16  # a shared beginning with fewer tokens is not worth a copy
+
+
+@dataclass
+class PrefixCache:
+    """The committed tokens of a conversation, and what the target and the draft remember of them."""
+
+    tokens: list[int] = field(default_factory=list)
+    cache: KVCache | None = None
+    session: DraftSession | None = None
+
+    def shared_length(self, prompt: Sequence[int]) -> int:
+        """Return how many tokens at the start of `prompt` need no prefill.
+
+        The draft pairs each position with the token after it; of the prompt the last token is the root, and the one
+        before is run for its hidden state.
+        """
+        agreeing = 0
+        for old, new in zip(self.tokens, prompt, strict=False):
+            if old != new:
+                break
+            agreeing += 1
+        cached = [c.lengths[0] for c in (self.cache, self.session) if c is not None]
+        return max(min([agreeing - 1, len(prompt) - 2, *cached]), 0)
+
+    def take(self, prompt: Sequence[int]) -> PrefixCache:
+        """Return the caches, cut to what `prompt` shares; this object is empty until they are brought back.
+
+        A turn that begins while another runs must not write into the caches of that one.
+        """
+        shared = self.shared_length(prompt)
+        taken = PrefixCache(self.tokens[:shared], self.cache, self.session)
+        self.tokens, self.cache, self.session = [], None, None
+        for cache in (taken.cache, taken.session):
+            if cache is not None:
+                cache.crop([shared])
+        return taken
 
 
 class Prefix(NamedTuple):
-    """The first `length` tokens of a text that is kept."""
+    """The first `length` tokens of a stored text."""
 
     kept: PrefixCache
     length: int
 
     def fill(self, batch: Batch, row: int) -> None:
-        """Put them into an empty place."""
+        """Copy them into an empty row of a batch."""
         assert self.kept.cache is not None
         batch.cache.fill_row(row, self.kept.cache, self.length)
         if batch.session is not None and self.kept.session is not None:
@@ -25,10 +67,10 @@ class Prefix(NamedTuple):
 
 
 class PrefixStore:
-    """The turns of conversations that ended last, as many as fit into so many bytes.
+    """The turns of conversations that ended last, as many as fit into `most_bytes`.
 
-    A text is copied when its sequence leaves the batch, and again when a request takes it up, so that the store shares
-    no memory with what runs. A later turn takes the place of the earlier ones that it begins with.
+    A text is copied when its sequence leaves the batch, and again when a request continues it, so that the store shares
+    no memory with what runs. A later turn replaces the earlier ones that it begins with.
     """
 
     def __init__(self, most_bytes: int):
@@ -39,7 +81,7 @@ class PrefixStore:
         return len(self._kept)
 
     def find(self, prompt: Sequence[int]) -> Prefix | None:
-        """What can spare most of a prompt's prefill; None if that is not worth it."""
+        """Return what spares most of a prompt's prefill; None if that is not worth a copy."""
         found = [Prefix(kept, kept.shared_length(prompt)) for kept in self._kept]
         best = max(found, key=lambda prefix: prefix.length, default=None)
         if best is None or best.length < _FEWEST:
@@ -47,11 +89,11 @@ class PrefixStore:
         self._kept.sort(key=lambda kept: kept is best.kept)
         return best
 
-    def keep(self, batch: Batch, row: int, most: int) -> None:
-        """Copy the text at a place, and forget what has not been used for longest if there is no more room.
+    def keep(self, batch: Batch, row: int) -> None:
+        """Copy the text of a row, and forget what has not been used for longest if there is no more room.
 
-        The draft takes in what is pending of it, `most` positions at once: what it lacks would have to be run again. A
-        text that is larger than the store is not kept, and nothing is forgotten for it.
+        The draft commits what it has not yet of the text, since that would have to run again. A text that is larger
+        than the store is not kept, and nothing is forgotten for it.
         """
         sequence = batch.sequences[row]
         tokens = [*sequence.request.prompt, *sequence.tokens]
@@ -61,7 +103,8 @@ class PrefixStore:
         cache, session = batch.cache.copy_row(row, length), None
         if batch.session is not None:
             session = batch.session.copy_row(row)
-            for part in batch.pending.copy_row(row).take(most):
+            chunk = batch.limits.chunk(1, length)
+            for part in joined(batch.uncommitted).rows([row]).split(chunk, chunk):
                 session.commit(*part)
         kept = PrefixCache(tokens, cache, session)
         if _bytes(kept) > self.most_bytes:
@@ -79,7 +122,7 @@ class PrefixStore:
 
 
 def _bytes(kept: PrefixCache) -> int:
-    """Of the tensors; drafts that keep something else keep little."""
+    """Return the bytes of the tensors; drafts that remember something else remember little."""
     tensors: list[Tensor] = []
     for holder in (kept.cache, getattr(kept.session, "cache", None)):
         tensors += holder.storage if holder is not None else ()

@@ -23,6 +23,7 @@ class Request:
         logprobs: events hold each token's log-probability, and those of so many of the most probable tokens; None for
             no log-probabilities.
         show_trees: whether events hold what was drafted.
+        plain: decode it without drafting, also where the other requests of the batch are drafted for.
         keep: whether the text is kept for requests that go on from it, where the batch has a `PrefixStore`.
     """
 
@@ -33,6 +34,7 @@ class Request:
     eos: tuple[int, ...] | None = None
     logprobs: int | None = None
     show_trees: bool = False
+    plain: bool = False
     keep: bool = False
 
     def __post_init__(self) -> None:
@@ -105,7 +107,7 @@ class StepEvent:
     """What one decoding step gave to one request.
 
     Args:
-        index: the request's place in the list given to the engine, or the number that `Decoding.add` gave it.
+        index: the request's place in the list given to the engine, or the number that `Scheduler.add` gave it.
         tokens: tokens emitted by this step, at least one.
         text: the text that became certain with them; may be "" (half a character, a possible stop string).
         generation: the whole result, with the request's last event.

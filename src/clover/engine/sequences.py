@@ -6,6 +6,7 @@ from functools import cached_property
 from clover.drafts.ngrams import RepeatingText
 from clover.engine.requests import FinishReason, Generation, Request, StepEvent
 from clover.engine.text import Detokenizer
+from clover.errors import UserError
 from clover.metrics import Acceptance
 from clover.target import TargetModel
 
@@ -41,7 +42,7 @@ class RunningSequence:
         self._started = time.perf_counter()
 
     def accept(self, tokens: list[int], path: list[int], drafted_depth: int) -> StepEvent:
-        """Take in the accepted draft tokens and the bonus token of one step, up to where the text ends.
+        """Append the accepted draft tokens and the bonus token of one step, up to where the text ends.
 
         `path` are the accepted nodes of the step's tree, root included; its depth is 0 for a plain step.
         """
@@ -83,3 +84,17 @@ class RunningSequence:
             first_token_seconds=self._first_token_seconds,
             seconds=time.perf_counter() - self._started,
         )
+
+
+def check_request(request: Request, target: TargetModel) -> None:
+    """Raise UserError if the prompt leaves no room for a new token, or the target lacks what the request needs."""
+    length, most = len(request.prompt), target.longest_run
+    if length >= most:
+        raise UserError(
+            f"the prompt has {length} tokens but the target's {target.run_limit} is {most}; shorten it"
+        )
+    if not all(0 <= token < target.vocab_size for token in request.prompt):
+        raise UserError(f"the prompt holds a token outside the vocabulary of {target.vocab_size}")
+    if request.stop:
+        target.require_tokenizer()
+    request.params.check_vocabulary(target.vocab_size)

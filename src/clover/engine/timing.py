@@ -2,12 +2,15 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import Any, TypeVar
 
 import torch
 
 STEP_PHASES = ("draft", "verify", "accept", "keep")
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class PhaseClock:
@@ -32,5 +35,19 @@ class PhaseClock:
 
     @property
     def decoding_seconds(self) -> float:
-        """All phases but the prefill."""
+        """Seconds of all phases but the prefill."""
         return sum(value for name, value in self.seconds.items() if name != "prefill")
+
+
+def timed(phase: str) -> Callable[[Method], Method]:
+    """Return a decorator for methods whose first argument is a `Batch`: its clock adds their time to `phase`."""
+
+    def decorate(method: Method) -> Method:
+        @wraps(method)
+        def measured(self: Any, batch: Any, *arguments: Any) -> Any:
+            with batch.clock.phase(phase):
+                return method(self, batch, *arguments)
+
+        return measured  # type: ignore[return-value]
+
+    return decorate

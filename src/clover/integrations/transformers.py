@@ -26,7 +26,7 @@ from transformers.generation.streamers import BaseStreamer
 from clover.api import make_engine, what_drafts
 from clover.cpu import versions
 from clover.drafts import DraftModel
-from clover.engine import Decoding, Engine, Request
+from clover.engine import Engine, Request, Scheduler
 from clover.errors import UserError
 from clover.integrations.transformers_options import Ends, check_options, read_ends, read_prompts, row_options
 from clover.sampling import SamplingParams
@@ -223,7 +223,7 @@ class _Batch:
         self._ended = [False] * len(input_ids)
         self._waiting = [deque[int]() for _ in input_ids]  # tokens of each row in columns to come
 
-    def take(self, decoding: Decoding, streamer: Any | None) -> None:
+    def take(self, decoding: Scheduler, streamer: Any | None) -> None:
         """Decode until every row has ended; a streamer gets the new tokens column by column, each Long [B]."""
         while not all(self._ended):
             for event in decoding.step():
@@ -243,7 +243,7 @@ class _Batch:
         """Whether a row gets nothing but padding."""
         return self._pads and self._ended[row]
 
-    def _add(self, column: Tensor, decoding: Decoding, streamer: Any | None) -> None:
+    def _add(self, column: Tensor, decoding: Scheduler, streamer: Any | None) -> None:
         """Add a column and ask the criteria what `generate` would ask them."""
         self.sequences = torch.cat([self.sequences, column[:, None]], dim=1)
         if streamer is not None:

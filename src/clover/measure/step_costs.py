@@ -14,7 +14,7 @@ from statistics import fmean, median
 
 import numpy as np
 
-from clover.drafting import PLAIN_DRAFTER, DraftInput, StaticDrafter
+from clover.drafting import PLAIN_DRAFTER, CommittedInput, DraftInput, StaticDrafter
 from clover.drafts import DraftModel
 from clover.engine import Engine, Request
 from clover.measure.session import PLAIN
@@ -157,8 +157,8 @@ class ForcedDrafter:
         self._forced = [paths.index(deepest[:depth]) for depth in range(1, self.max_depth + 1)]
 
     def grow(self, given: DraftInput) -> TokenTree:
-        session, logits = given.catch_up()
-        tree = self._drafter.grow(replace(given, catch_up=lambda: (session, logits)))
+        session, logits = given.commit_draft()
+        tree = self._drafter.grow(CommittedInput(given.root, given.sampler, session, logits))
         tokens, chance = tree.tokens.clone(), self._random.uniform(_LEAST, _MOST)
         for row, length in enumerate(session.lengths):
             known = self._texts[row][length + 1 :]  # the draft has committed all positions before the root

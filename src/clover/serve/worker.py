@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from threading import Event
 from typing import NamedTuple
 
-from clover.engine import Decoding, Engine, PhaseClock, PrefixStore, Request, StepEvent
+from clover.engine import Engine, PhaseClock, PrefixStore, Request, Scheduler, StepEvent
 from clover.errors import is_out_of_memory
 from clover.serve.errors import ApiError
 from clover.serve.metrics import ServerMetrics
@@ -64,7 +64,7 @@ class _Batch:
         """Begin with an empty batch."""
         self.clock = PhaseClock()
         store = PrefixStore(self._prefix_bytes) if self._prefix_bytes else None
-        self.decoding: Decoding = self._engine.open(self._max_sequences, self.clock, store=store)
+        self.decoding: Scheduler = self._engine.open(self._max_sequences, self.clock, store=store)
         self.jobs.clear()
 
     def add(self, job: _Job) -> None:

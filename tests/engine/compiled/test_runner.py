@@ -13,14 +13,12 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-import clover.storage
-from clover.cache import KVCache
 from clover.cpu import linear
 from clover.cpu.linear import FastLinear
 from clover.drafting import PLAIN_DRAFTER, make_drafter, make_policy
 from clover.drafts import DraftModel
 from clover.drafts.loading import SYSTEMS
-from clover.engine import Engine, PrefixCache, Request
+from clover.engine import Engine, EngineLimits, PrefixCache, Request
 from clover.errors import UserError
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
@@ -184,9 +182,9 @@ def test_long_catching_up_runs_as_it_is(target: TargetModel) -> None:
     chain = make_drafter(draft, parse_tree("chain:3"))
     requests = one_request(SETTINGS[1], 2 * NEW)
     policy = ScriptedPolicy([*[chain] * 3, *[PLAIN_DRAFTER] * 9])
-    engine = Engine(target, draft, prefill_chunk=3, policy=policy, compile=BACKEND)
+    engine = Engine(target, draft, limits=EngineLimits(prefill_chunk=3), policy=policy, compile=BACKEND)
     assert tokens_of(run(engine, requests)) == tokens_of(run(Engine(target), requests))
-    assert max(outcome.caught_up for outcome in policy.outcomes) > 8, "more than a graph takes in"
+    assert max(outcome.backlog for outcome in policy.outcomes) > 8, "more than a graph takes in"
 
 
 def test_a_conversation_keeps_its_caches(target: TargetModel) -> None:
@@ -199,38 +197,14 @@ def test_a_conversation_keeps_its_caches(target: TargetModel) -> None:
     assert tokens_of(again) == tokens_of(run(Engine(target), [longer]))
 
 
-def test_graphs_are_as_many_as_sizes_and_storage_stays_where_it_is(
-    target: TargetModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_graphs_are_as_many_as_sizes(target: TargetModel) -> None:
     """Lengths and texts make no new graph; each capacity makes one for the draft and one for the target."""
-    monkeypatch.setattr(clover.storage, "_LEAST_FIXED", 64)
     engine = Engine(target, make_draft("clover2", target), parse_tree("chain:3"), compile=BACKEND)
-    captured: Any = engine.captured
-    running, grown, resize = [], [], KVCache._resize
-
-    def watched(function: Any) -> Any:
-        def run_it(*args: Any) -> Any:
-            running.append(True)
-            try:
-                return function(*args)
-            finally:
-                running.pop()
-
-        return run_it
-
-    def noted(cache: KVCache, capacity: int) -> None:
-        assert not running, "a cache moved while a graph ran"
-        grown.append(capacity)
-        resize(cache, capacity)
-
-    captured._run_target, captured._run_draft = watched(captured._run_target), watched(captured._run_draft)
-    monkeypatch.setattr(KVCache, "_resize", noted)
     counts = []
-    for new_tokens in (30, 30, 100, 100, 200, 30):
+    for new_tokens in (30, 200, 300, 400, 30):
         run(engine, [Request((5, 6, 7, new_tokens % VOCAB), new_tokens, eos=())])
         counts.append(graphs())
-    assert counts == [2, 2, 4, 4, 6, 6], "capacities of 64, 128 and 256 slots"
-    assert set(grown) == {128, 256}
+    assert counts == [2, 2, 4, 4, 4], "capacities of 256 and of 512 slots"
 
 
 def test_compiled_engines_leave_the_model_as_it_is(target: TargetModel) -> None:
@@ -267,6 +241,6 @@ def test_an_unknown_backend_is_refused(target: TargetModel) -> None:
 def test_the_automatic_policy_has_room_for_all_its_trees(target: TargetModel) -> None:
     draft = make_draft("clover2", target)
     engine = Engine(target, draft, policy=make_policy(draft, compiled=True), compile=BACKEND)
-    assert engine.captured is not None
-    assert engine.captured.sizes(3, 10) == (4, 256)
-    assert engine.captured.sizes(1, 256) == (1, 512)
+    nodes = engine.policy.max_nodes
+    assert engine.runner.cache_sizes(1, 3, prompt=10, text=10, nodes=nodes) == (4, 256)
+    assert engine.runner.cache_sizes(1, 1, prompt=256, text=256, nodes=nodes) == (1, 512)

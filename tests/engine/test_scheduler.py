@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from clover.cache import KVCache
 from clover.drafts.loading import SYSTEMS
-from clover.engine import Decoding, Engine, Request, StepEvent
+from clover.engine import Engine, EngineLimits, Request, Scheduler, StepEvent
 from clover.errors import UserError
 from clover.sampling import SamplingParams
 from clover.target import HiddenStates, TargetModel
@@ -31,6 +34,7 @@ CASES = [
     ("medusa", "budget:4"),
 ]
 NEW = 9
+CHUNKS = EngineLimits(prefill_chunk=4)
 
 
 def some_requests(seed: int, count: int, params: Sequence[SamplingParams] = SETTINGS) -> list[Request]:
@@ -48,17 +52,21 @@ def draft_of(target: TargetModel, system: str) -> Any:
     return SYSTEMS[system].from_target(target, num_heads=5).to(target.dtype).eval()
 
 
-def engine_of(target: TargetModel, system: str | None, tree: str | None) -> Engine:
+def engine_of(
+    target: TargetModel, system: str | None, tree: str | None, limits: EngineLimits = CHUNKS
+) -> Engine:
     draft = None if system is None else draft_of(target, system)
-    return Engine(target, draft, None if tree is None else parse_tree(tree), prefill_chunk=4)
+    return Engine(target, draft, None if tree is None else parse_tree(tree), limits=limits)
 
 
-def drain(decoding: Decoding) -> Iterator[StepEvent]:
+def drain(decoding: Scheduler) -> Iterator[StepEvent]:
     while not decoding.idle:
         yield from decoding.step()
 
 
-def at_random(decoding: Decoding, requests: Sequence[Request], seed: int) -> tuple[list[list[int]], set[int]]:
+def at_random(
+    decoding: Scheduler, requests: Sequence[Request], seed: int
+) -> tuple[list[list[int]], set[int]]:
     """Add the requests and cancel some at random moments; what each was given, and which were cancelled."""
     rng, added, cancelled = random.Random(seed), 0, set[int]()
     given: list[list[int]] = [[] for _ in requests]
@@ -94,7 +102,8 @@ def check_arrivals(engine: Engine, seed: int) -> None:
 def test_texts_do_not_depend_on_who_runs_beside_them(
     target: TargetModel, system: str | None, tree: str | None
 ) -> None:
-    check_arrivals(engine_of(target, system, tree), seed=4)
+    limits = EngineLimits(prefill_chunk=4, new_tokens=1)
+    check_arrivals(engine_of(target, system, tree, limits), seed=4)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gemma3_text", "phi3", "gpt_neox"])
@@ -125,6 +134,25 @@ class Watched:
         return self._forward(tokens, *others)
 
 
+class Caches:
+    """Remembers the caches that a target makes, without keeping them alive."""
+
+    def __init__(self, target: TargetModel, monkeypatch: pytest.MonkeyPatch):
+        self._made: list[weakref.ref[KVCache]] = []
+        self._new_cache = target.new_cache
+        monkeypatch.setattr(target, "new_cache", self)
+
+    def __call__(self, *sizes: int) -> KVCache:
+        cache = self._new_cache(*sizes)
+        self._made.append(weakref.ref(cache))
+        return cache
+
+    @property
+    def alive(self) -> list[KVCache]:
+        gc.collect()
+        return [cache for one in self._made if (cache := one()) is not None]
+
+
 def test_a_long_prompt_holds_up_nobody(target: TargetModel, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_of(target, "clover2", "chain:2")
     decoding, watched = engine.open(2), Watched(target, monkeypatch)
@@ -147,11 +175,12 @@ def test_what_runs_is_neither_copied_nor_run_again(
     engine = engine_of(target, None, None)
     requests = [Request(tuple(range(3, 6 + i)), 5 + i, eos=()) for i in range(6)]
     decoding, watched, places = engine.open(2), Watched(target, monkeypatch), set[int]()
+    caches = Caches(target, monkeypatch)
     for request in requests:
         decoding.add(request)
     for _ in drain(decoding):
-        if decoding.running and decoding._batch is not None:
-            places.add(decoding._batch.cache.keys.untyped_storage().data_ptr())
+        if decoding.running:
+            places.add(caches.alive[0].keys.untyped_storage().data_ptr())
     alone = sum(len(request.prompt) + request.max_new_tokens - 1 for request in requests)
     padding = 1  # of the first two prompts, which are run together
     assert sum(rows * tokens for rows, tokens in watched.shapes) == alone + padding
@@ -172,8 +201,6 @@ def test_short_prompts_join_together(target: TargetModel, monkeypatch: pytest.Mo
 
 
 def test_prompts_that_have_ended_are_not_run_on(target: TargetModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    import clover.engine.prefill as module
-
     requests = [Request(tuple(range(3, 3 + n)), 3, eos=()) for n in (6, 30, 21, 1, 20)]
     for padding, expected in (
         (0, [(4, 5), (3, 14), (2, 1), (1, 9)]),
@@ -181,9 +208,8 @@ def test_prompts_that_have_ended_are_not_run_on(target: TargetModel, monkeypatch
         (30, [(4, 20), (1, 9)]),
     ):
         with monkeypatch.context() as patch:
-            patch.setitem(module._PADDING, "cpu", padding)
             watched = Watched(target, patch)
-            found = run(Engine(target), requests)
+            found = run(Engine(target, limits=EngineLimits(padding=padding)), requests)
         assert watched.shapes == [*expected, (5, 1), (5, 1), (5, 1)]
         assert [one.tokens for one in found] == [run(Engine(target), [one])[0].tokens for one in requests]
 
@@ -285,11 +311,8 @@ def test_a_batch_goes_on_after_it_was_idle(target: TargetModel) -> None:
 def test_the_mask_of_a_chunk_stays_small_after_a_long_text(
     target: TargetModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import clover.engine.prefill as module
-
-    monkeypatch.setattr(module, "_MOST_MASKED", 2_000)
-    monkeypatch.setattr(module, "_FEWEST", 4)
-    engine, watched = Engine(target, prefill_chunk=32), Watched(target, monkeypatch)
+    limits = EngineLimits(prefill_chunk=32, chunk_mask=2_000, least_chunk=4)
+    engine, watched = Engine(target, limits=limits), Watched(target, monkeypatch)
     request = Request(tuple(3 + i % 40 for i in range(200)), 5, eos=())
     (found,) = run(engine, [request])
     prompt = watched.shapes[:-5]
@@ -303,41 +326,41 @@ def test_the_mask_of_a_chunk_stays_small_after_a_long_text(
 
 
 def test_many_rows_run_few_tokens_each_at_once(target: TargetModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    import clover.engine.prefill as module
-
-    monkeypatch.setattr(module, "_MOST_TOKENS", 64)
-    monkeypatch.setattr(module, "_FEWEST", 4)
+    limits = EngineLimits(chunk_tokens=64, least_chunk=4)
     requests = [Request(tuple(3 + (i + row) % 40 for i in range(60)), 3, eos=()) for row in range(20)]
     for rows, most in ((1, 59), (3, 21), (20, 4)):
         with monkeypatch.context() as patch:
             watched = Watched(target, patch)
-            found = run(Engine(target), requests[:rows])
+            found = run(Engine(target, limits=limits), requests[:rows])
         assert watched.shapes[0] == (rows, most)
         assert [one.tokens for one in found] == [
             run(Engine(target), [one])[0].tokens for one in requests[:rows]
         ]
 
 
-def test_a_batch_without_rows_holds_no_cache(target: TargetModel) -> None:
-    decoding = engine_of(target, "clover2", "chain:2").open(4)
+def test_a_batch_without_rows_has_no_cache(target: TargetModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoding, caches = engine_of(target, "clover2", "chain:2").open(4), Caches(target, monkeypatch)
     for _ in range(2):
         decoding.add(Request((3, 4), 5, eos=()))
-        assert [*drain(decoding)] and decoding._batch is None
+        assert [*drain(decoding)] and not caches.alive
     index = decoding.add(Request((3, 4), 50, eos=()))
     decoding.step()
+    assert caches.alive
     decoding.cancel(index)
-    assert decoding._batch is None
+    assert not caches.alive
 
 
 @pytest.mark.parametrize(("system", "tree"), CASES)
-def test_caches_have_rows_for_those_that_run(target: TargetModel, system: str, tree: str) -> None:
+def test_caches_have_rows_for_those_that_run(
+    target: TargetModel, system: str, tree: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many may run at once; one that comes later finds a place all the same."""
     decoding, rows = engine_of(target, system, tree).open(100), list[int]()
+    caches = Caches(target, monkeypatch)
     for _ in range(5):
         decoding.add(Request((3, 4), 60, eos=()))
         decoding.step()
-        assert decoding._batch is not None
-        rows.append(decoding._batch.cache.storage[0].shape[1])
+        rows.append(caches.alive[0].storage[0].shape[1])
     assert rows == [1, 2, 4, 4, 8]
     texts = [event.generation.tokens for event in drain(decoding) if event.generation]
     assert len(texts) == 5 and len(set(texts)) == 1

@@ -10,7 +10,7 @@ import torch
 
 from clover.engine import Engine
 from clover.target import TargetModel
-from tests.engine.test_captured import make_draft
+from tests.engine.compiled.test_runner import make_draft
 from tests.engine.test_lossless import SETTINGS, requests_of, run, tokens_of
 from tests.families import tiny_config, tiny_model
 

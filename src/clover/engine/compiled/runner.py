@@ -1,0 +1,210 @@
+"""Decoding steps as graphs of fixed shape, for `torch.compile` and CUDA graphs.
+
+Two graphs make a step: the draft commits the last step's positions and grows its tree; the target runs the tree and,
+where all sequences choose the most probable token, verifies it. Rows, nodes, positions and the caches' slots are filled
+up to a few sizes, so that few graphs serve all steps. The lengths of the texts are tensors (`FixedCache`).
+
+Prompts, most of a long backlog, drawn and confident trees, prompt lookup, drafts without a `FrontierSession`, sampling
+and moving what was accepted run as they do without compilation.
+
+Shapes: B batch, N nodes, A uncommitted positions, V vocabulary, W width of the hidden states that the draft reads; B',
+N' and A' filled up.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from clover.cache import KVCache
+from clover.drafting import BudgetDrafter, CommittedInput, Drafter, RerankDrafter, StaticDrafter
+from clover.drafts.session import FrontierSession
+from clover.engine.batch import Batch
+from clover.engine.runner import Runner, StepResult, TreeOutput
+from clover.engine.timing import timed
+from clover.errors import UserError
+from clover.fixed_cache import FixedCache
+from clover.sampling import GumbelNoise
+from clover.sampling.numbers import most_probable
+from clover.storage import fixed_capacity, on_device, power_of_two
+from clover.target import TargetModel
+from clover.target.decoder import DecoderStack
+from clover.target.support import check_fixed_shapes
+from clover.tree import TokenTree
+from clover.tree.tokens import filled
+from clover.verify import Verified, verify
+
+_GRAPHS = 256  # of one function; PyTorch's own limit of 8 is for shapes that nobody counts
+_Storage = tuple[Tensor, Tensor]  # keys and values
+
+
+class _DraftInput(NamedTuple):
+    """The tensors that the draft's graph reads: `Uncommitted`, filled up, to commit, and what its tree grows from."""
+
+    hidden: Tensor
+    next_tokens: Tensor
+    counts: Tensor
+    root: Tensor
+    noise: GumbelNoise
+    lengths: Tensor
+    storage: _Storage
+
+
+@dataclass(frozen=True)
+class _GraphOutput(TreeOutput):
+    """What the target's graph gave; it has verified the trees or given the logits, and the other one is None."""
+
+    verified: Verified | None = None
+
+
+class CompiledRunner(Runner):
+    """A `Runner` whose draft and target are compiled; UserError without such a backend, or for targets it cannot run.
+
+    Args:
+        draft: the draft, as sessions run it; None for plain decoding.
+        max_depth: depth of the deepest tree.
+        backend: of `torch.compile`. With its own, "inductor", a GPU replays CUDA graphs.
+    """
+
+    def __init__(
+        self, target: TargetModel, hidden_state: str, draft: object, max_depth: int, backend: str
+    ) -> None:
+        known = torch._dynamo.list_backends(exclude_tags=())
+        if backend not in known:
+            raise UserError(f"torch.compile has no backend {backend!r}; it has {', '.join(known)}")
+        check_fixed_shapes(target.config)
+        super().__init__(target, hidden_state)
+        self._taps, self._width = target.taps(hidden_state), node_size(max_depth + 1)
+        self._replays = backend == "inductor" and target.device.type == "cuda"
+        if isinstance(draft, nn.Module):
+            for module in draft.modules():
+                if isinstance(module, DecoderStack):
+                    _ = module.input_scale  # measured by running the layers, which no graph can contain
+        self._run_target = self._compiled(self._forward, backend)
+        self._run_draft = self._compiled(self._commit_and_grow, backend)
+
+    def cache_sizes(self, sequences: int, most: int, prompt: int, text: int, nodes: int) -> tuple[int, int]:
+        return power_of_two(most), fixed_capacity(prompt + self._width + nodes)
+
+    def step(self, batch: Batch, drafter: Drafter) -> StepResult:
+        if self._replays:  # the memory of what graphs returned in earlier steps is written again
+            torch.compiler.cudagraph_mark_step_begin()
+        return super().step(batch, drafter)
+
+    def grow(self, batch: Batch, drafter: Drafter) -> TokenTree:
+        """Let the draft commit what is uncommitted and grow trees, in one graph where that is possible.
+
+        Of more positions than a graph commits, those before the last run as they would without.
+        """
+        session = batch.session
+        # Rows of other trees depend on each other, or on random numbers that are not handed over.
+        if not isinstance(session, FrontierSession) or type(drafter) not in (
+            StaticDrafter,
+            BudgetDrafter,
+            RerankDrafter,
+        ):
+            return super().grow(batch, drafter)
+        assert isinstance(drafter, StaticDrafter | BudgetDrafter | RerankDrafter)
+        *earlier, (hidden, next_tokens, counts) = batch.take_uncommitted(self._width)
+        for part in earlier:
+            session.commit(*part)
+        rows, size = len(counts), row_size(batch)
+        session.cache.begin_fixed(self._width, self._width + max(drafter.max_nodes, drafter.max_expanded))
+        noise = batch.sampler.gumbel_noise(drafter.max_depth, drafter.d2t)
+        draft_input = _DraftInput(
+            hidden=filled(hidden, (size, self._width)),
+            next_tokens=filled(next_tokens, (size, self._width)),
+            counts=on_device([*counts, *[0] * (size - rows)], hidden.device),
+            root=filled(batch.root, (size,)),
+            noise=GumbelNoise(
+                filled(noise.temperatures, (size,), 1.0),
+                None if noise.numbers is None else filled(noise.numbers, (size,)),
+            ),
+            lengths=session.cache.row_lengths(size),
+            storage=_storage(session.cache),
+        )
+        grown = self._run_draft(session, drafter, draft_input)
+        session.cache.commit(counts)
+        real = [values[:rows] for values in grown]
+        if isinstance(drafter, StaticDrafter):
+            return TokenTree.from_shape(drafter.shape, real[0])
+        return TokenTree(*real, max_depth=drafter.max_depth)
+
+    @timed("verify")
+    def run(self, batch: Batch, tree: TokenTree) -> TreeOutput:
+        """Run the nodes of the trees, and verify them where all sequences choose the most probable tokens."""
+        cache, (rows, nodes) = batch.cache, tree.tokens.shape
+        sizes = row_size(batch), node_size(nodes)
+        cache.begin_fixed(sizes[1], sizes[1])
+        reads_logits = any(one.request.logprobs is not None for one in batch.sequences)
+        verifies = batch.sampler.takes_most_probable and tree.draws is None and not reads_logits
+        padded, lengths = tree.padded(*sizes), cache.row_lengths(sizes[0])
+        with self._taps.active():
+            hidden, *found = self._run_target(padded, lengths, _storage(cache), verifies)
+        hidden, none = hidden[:rows, :nodes], hidden.new_empty(0)
+        if not verifies:
+            return _GraphOutput(hidden, found[0][:rows, :nodes])
+        # Copies: the memory of a graph's outputs is written again in the next step.
+        return _GraphOutput(hidden, none, Verified(*(values[:rows].clone() for values in found)))
+
+    @timed("accept")
+    def verify(self, batch: Batch, tree: TokenTree, output: TreeOutput) -> Verified:
+        verified = output.verified if isinstance(output, _GraphOutput) else None
+        return verified or self._verifier(batch.sampler, tree, output.logits)
+
+    # -- what is traced --------------------------------------------------------------------------------------------
+
+    def _forward(
+        self, tree: TokenTree, lengths: Tensor, storage: _Storage, verifies: bool
+    ) -> tuple[Tensor, ...]:
+        """Return hidden states, and logits or, if it verifies, the tensors of `Verified`."""
+        cache = FixedCache(*storage, lengths, self.target.longest_run)
+        output = self.target.forward_fixed(tree.tokens, tree.depths, tree.ancestor_mask, cache, self._taps)
+        logits = self.target.logits(output.hidden)
+        if not verifies:
+            return output.read, logits
+        verified = verify(tree, most_probable(logits))
+        return output.read, verified.path, verified.counts, verified.tokens
+
+    def _commit_and_grow(self, session: Any, drafter: Any, draft_input: _DraftInput) -> tuple[Tensor, ...]:
+        """Return the tensors of the trees, in the order of `TokenTree`; of static trees the tokens alone."""
+        cache = FixedCache(*draft_input.storage, draft_input.lengths, self.target.longest_run)
+        session = session.on(cache)
+        logits = session.commit(draft_input.hidden, draft_input.next_tokens, draft_input.counts)
+        committed = CommittedInput(draft_input.root, draft_input.noise, session, logits)
+        if isinstance(drafter, StaticDrafter):
+            return (drafter.fill(committed),)
+        tree = drafter.grow(committed)
+        return tree.tokens, tree.parents, tree.depths, tree.ancestor_mask
+
+    def _compiled(self, function: Callable[..., Any], backend: str) -> Callable[..., Any]:
+        config: Any = torch._dynamo.config
+        config.recompile_limit = max(config.recompile_limit, _GRAPHS)
+        config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 4 * _GRAPHS)
+        mode = "reduce-overhead" if self._replays else None
+        return torch.compile(function, fullgraph=True, dynamic=False, backend=backend, mode=mode)
+
+
+def row_size(batch: Batch) -> int:
+    """Return the rows that a batch is filled up to: a power of two, unless the caches have room for fewer."""
+    return min(power_of_two(len(batch.sequences)), batch.cache.storage[0].shape[1])
+
+
+def node_size(nodes: int) -> int:
+    """Return the nodes that trees are filled up to, 1, 2, 3, 4, 6, 8, 12, 16, 24 …: padding is a third at most.
+
+    >>> [node_size(nodes) for nodes in (1, 3, 5, 7, 9, 26, 64)]
+    [1, 3, 6, 8, 12, 32, 64]
+    """
+    power = power_of_two(nodes)
+    return 3 * power // 4 if power > 3 and 3 * power // 4 >= nodes else power
+
+
+def _storage(cache: KVCache) -> _Storage:
+    """Return a cache's keys and values, marked as staying where they are: graphs write into them, not into copies."""
+    keys, values = cache.storage
+    for tensor in (keys, values):
+        torch._dynamo.mark_static_address(tensor, guard=False)
+    return keys, values

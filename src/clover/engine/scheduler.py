@@ -1,0 +1,236 @@
+"""Which requests run, which wait, and when their prompts run.
+
+Sequences have different lengths and finish at different times; the place of one that has finished goes to the next
+request while the others run. Prompts run in chunks between the decoding steps, so a long one delays nobody.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+import torch
+
+from clover.cache import KVCache
+from clover.drafting import LookupDrafter, Policy, Running, StepOutcome
+from clover.drafts import DraftModel, DraftSession
+from clover.engine.batch import Batch
+from clover.engine.details import events_of
+from clover.engine.limits import EngineLimits
+from clover.engine.prefill import Prefill
+from clover.engine.prefixes import PrefixCache, PrefixStore
+from clover.engine.requests import Request, StepEvent
+from clover.engine.runner import Runner
+from clover.engine.sequences import RunningSequence, check_request
+from clover.engine.timing import PhaseClock
+from clover.engine.uncommitted import Uncommitted
+from clover.sampling import Sampler
+
+
+class Scheduler:
+    """Decodes requests that come at any time: call `step` until it is `idle`. `Engine.open` makes one.
+
+    The text of a request does not depend on which others run at the same time, nor on when it was added.
+
+    Args:
+        runner: runs the steps.
+        draft: the draft, as sessions run it; None for plain decoding.
+        policy: decides before each step what drafts.
+        max_sequences: requests that run at once; the others wait in the order in which they were added.
+        prefix: earlier turns of the only request that will be added; brought up to date by its end or by `close`.
+        store: texts that have ended, whose beginnings need not be run again.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        draft: DraftModel | None,
+        policy: Policy,
+        limits: EngineLimits,
+        max_sequences: int,
+        clock: PhaseClock,
+        prefix: PrefixCache | None = None,
+        store: PrefixStore | None = None,
+    ):
+        self.max_sequences, self.clock = max_sequences, clock
+        self._runner, self._draft, self._policy, self._limits = runner, draft, policy, limits
+        self._target, self._prefix, self._store = runner.target, prefix, store
+        self._added = 0
+        self._waiting: deque[RunningSequence] = deque()
+        self._joining: Prefill | None = None
+        self._batch: Batch | None = None
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def add(self, request: Request) -> int:
+        """Queue a request and return its number, from 0; UserError as `Engine.check`."""
+        check_request(request, self._target)
+        self._waiting.append(RunningSequence(self._added, request, self._target))
+        self._added += 1
+        return self._added - 1
+
+    def cancel(self, index: int) -> None:
+        """Forget a request that waits or runs, and free its place; nothing happens if it has finished.
+
+        Its text is not offered to the store: texts that were interrupted must not push out those that others continue.
+        """
+        self._waiting = deque(one for one in self._waiting if one.index != index)
+        for batch in (self._batch, self._joining and self._joining.batch):
+            if batch is not None:
+                with torch.inference_mode():
+                    batch.drop([row for row, one in enumerate(batch.sequences) if one.index == index])
+        if self._joining is not None and not self._joining.batch.sequences:
+            self._joining = None
+        self._free()
+
+    @property
+    def running(self) -> int:
+        """Requests that are being decoded."""
+        batch = self._batch  # read once: another thread may ask while the last sequence leaves
+        return 0 if batch is None else len(batch.sequences)
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self._waiting or self._joining or self.running)
+
+    def step(self) -> list[StepEvent]:
+        """Run at most one chunk of prompts, then one decoding step; return what the step gave to each request."""
+        with torch.inference_mode():
+            if self._joining is not None or (self._waiting and self.running < self.max_sequences):
+                with self.clock.phase("prefill"):
+                    self._admit()
+            return self._decode(self._batch) if self._batch is not None and self._batch.sequences else []
+
+    def close(self) -> None:
+        """Leave what was decoded so far to the next turn of the conversation."""
+        batch = self._batch or (self._joining and self._joining.batch)
+        if self._prefix is not None and batch is not None and batch.sequences:
+            sequence = batch.sequences[0]
+            self._prefix.tokens = [*sequence.request.prompt, *sequence.tokens]
+            self._prefix.cache, self._prefix.session = batch.cache, batch.session
+
+    # -- one decoding step -----------------------------------------------------------------------------------------
+
+    def _decode(self, batch: Batch) -> list[StepEvent]:
+        started, backlog = time.perf_counter(), batch.backlog
+        self.clock.steps += 1
+        room = self._target.longest_run - batch.cache.length
+        drafter = self._policy.choose(Running(len(batch.sequences), room, batch.drafted_texts))
+        result = self._runner.step(batch, drafter)
+        emitted = [len(tokens) for tokens in result.tokens]
+        drafting = tuple(n for n, one in zip(emitted, batch.sequences, strict=True) if not one.request.plain)
+        committed = len(batch.uncommitted) <= 1  # the last step's positions alone are left
+        with self.clock.phase("keep"):
+            events = events_of(batch.sequences, result, copied=isinstance(drafter, LookupDrafter))
+            self._leave(batch)
+        nodes, seconds = result.tree.tokens.shape[1], time.perf_counter() - started
+        self._policy.record(StepOutcome(nodes, drafting, seconds, backlog if committed else 0))
+        return events
+
+    def _leave(self, batch: Batch) -> None:
+        """Remove the sequences that have finished; their texts are offered to the store."""
+        finished = [row for row, one in enumerate(batch.sequences) if one.finish_reason]
+        if not finished:
+            return
+        if self._prefix is not None:
+            if batch.backlog:
+                batch.commit_draft()
+            self.close()
+            self._batch = None
+            return
+        for row in finished:
+            if self._store is not None and batch.sequences[row].request.keep:
+                self._store.keep(batch, row)
+        batch.drop(finished)
+        self._free()
+
+    def _free(self) -> None:
+        """Free the memory of a batch that has no sequences left and gets none."""
+        if not self.running and self._joining is None:
+            self._batch = None
+
+    # -- joining ---------------------------------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        """Run one chunk of the prompts that are next; sequences whose prompts are done join the batch."""
+        if self._joining is None:
+            self._joining = self._first_prefill() if self._batch is None else self._next_prefill()
+        if not self._joining.finished:
+            self._joining.advance()
+        if self._joining.finished:
+            joining, self._joining = self._joining.batch, None
+            if self._batch is None:
+                self._batch = joining
+            else:
+                self._batch.insert(joining)
+
+    def _first_prefill(self) -> Prefill:
+        """Begin with all that wait, since nobody is delayed, in the caches that the batch will run in."""
+        sequences = [self._waiting.popleft() for _ in range(min(self.max_sequences, len(self._waiting)))]
+        prefix = self._prefix and self._prefix.take(sequences[0].request.prompt)
+        if prefix is not None and prefix.cache is not None:
+            sequences[0].cached_tokens = sequences[0].prefilled = len(prefix.tokens)
+            return Prefill(self._make_batch(sequences, prefix.cache, prefix.session), self._runner)
+        every = [one.request for one in (*sequences, *self._waiting)]
+        room = self._limits.new_tokens
+        rows, slots = self._runner.cache_sizes(
+            len(sequences),
+            self.max_sequences,
+            prompt=max(len(one.request.prompt) for one in sequences),
+            text=max(len(request.prompt) + min(request.max_new_tokens, room) for request in every),
+            nodes=self._policy.max_nodes,
+        )
+        return self._begin(sequences, rows, slots)
+
+    def _next_prefill(self) -> Prefill:
+        """Begin with the next prompts, in caches of their own; several if all of them together are one chunk."""
+        sequences, longest = [self._waiting.popleft()], 0
+        while self._waiting and self.running + len(sequences) < self.max_sequences:
+            longest = max(longest, *(len(one.request.prompt) for one in (*sequences, self._waiting[0])))
+            if longest * (len(sequences) + 1) > self._limits.prefill_chunk:
+                break
+            sequences.append(self._waiting.popleft())
+        return self._begin(sequences, len(sequences), max(len(one.request.prompt) for one in sequences))
+
+    def _begin(self, sequences: list[RunningSequence], rows: int, slots: int) -> Prefill:
+        """Begin the prefill of sequences, in new caches, after what the store has of their prompts."""
+        store = self._store
+        found = [(one, None if store is None else store.find(one.request.prompt)) for one in sequences]
+        for one, prefix in found:
+            one.cached_tokens = one.prefilled = 0 if prefix is None else prefix.length
+        found.sort(key=lambda pair: pair[0].cached_tokens - len(pair[0].request.prompt))
+        cache = self._target.new_cache(rows, slots)
+        session = None if self._draft is None else self._draft.new_session(rows, slots)
+        for row in range(rows - 1, len(sequences) - 1, -1):
+            cache.drop(row)
+            if session is not None:
+                session.drop(row)
+        batch = self._make_batch([one for one, _ in found], cache, session)
+        for row, (_, prefix) in enumerate(found):
+            if prefix is not None:
+                prefix.fill(batch, row)
+        return Prefill(batch, self._runner)
+
+    def _make_batch(
+        self, sequences: list[RunningSequence], cache: KVCache, session: DraftSession | None
+    ) -> Batch:
+        for one in sequences:
+            one.start()
+        target, prompts = self._target, [one.request.prompt for one in sequences]
+        params = [one.request.params for one in sequences]
+        sampler = Sampler(params, prompts, target.vocab_size, target.device)
+        root = torch.tensor([prompt[-1] for prompt in prompts], device=target.device)
+        width = target.hidden_width(self._runner.hidden_state)
+        hidden = torch.zeros(len(root), 1, width, dtype=target.dtype, device=root.device)
+        uncommitted = [Uncommitted(hidden, root.unsqueeze(1), [0] * len(root))]
+        return Batch(
+            sequences,
+            cache,
+            session,
+            sampler,
+            root,
+            [] if session is None else uncommitted,
+            self._limits,
+            self.clock,
+        )
