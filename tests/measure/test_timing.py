@@ -7,7 +7,7 @@ import torch
 
 from clover.drafts import RecallDraft
 from clover.engine import Engine, PhaseClock
-from clover.measure.timing import Run, TimedDecoding, decode, interleave, make_batches, speed, texts_of
+from clover.measure.timing import Run, decode, interleave, make_batches, speed, texts_of
 from clover.metrics import Acceptance
 from clover.target import TargetModel
 from tests.families import tiny_model
@@ -69,9 +69,8 @@ def test_a_text_that_ends_early_is_done() -> None:
     (batch,) = make_batches(PROMPTS, 3, 0.0, 24, 100)
     eos = decode(Engine(target), batch).texts[0][4]
     ending = [replace(request, eos=(eos,)) for request in batch]
-    decoding, shares = TimedDecoding(Engine(target), ending, max_sequences=1), list[float]()
-    while (run := decoding.advance(0.0)) is None:
-        shares.append(decoding.share)
+    shares = list[float]()
+    run = decode(Engine(target), ending, max_sequences=1, progress=shares.append)
     lengths = list(map(len, run.texts))
     assert lengths[0] <= 5 and len(shares) == sum(lengths)
     assert shares[lengths[0] - 1] == pytest.approx(1 / 3)  # the first of three

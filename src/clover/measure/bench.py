@@ -139,8 +139,8 @@ def _report(
 
 
 def _auto_note(found: Sequence[Metrics], auto: Acceptance) -> tuple[str, str]:
-    """Return how often auto drafted, and what to do where a tree of the draft was faster."""
+    """Return how often auto drafted, and what to do if that was seldom although a tree was faster."""
     drafted = auto.attempts[0] if auto.attempts else 0
     fastest = max((one for one in found if one.ideal_share is not None), key=lambda one: one.speedup)
-    advice = "" if fastest.method == AUTO else "; run clover tune"
+    advice = "; run clover tune" if fastest.method != AUTO and drafted < auto.steps / 2 else ""
     return AUTO, f"drafted in {drafted:,} of {number_of(auto.steps, 'step')}{advice}"

@@ -8,7 +8,6 @@ from pathlib import Path
 from rich.console import Console
 
 from clover.drafting import own_tree
-from clover.engine import Engine
 from clover.errors import UserError
 from clover.measure.acceptance import Group, Setting, count_groups, count_kinds
 from clover.measure.accuracy import TOP, HeadAccuracy, TopCounts, as_sample, measure_heads, text_batches
@@ -19,7 +18,7 @@ from clover.measure.report.statistics import Estimate
 from clover.measure.report.table import Table
 from clover.measure.report.words import draft_kind, number_of
 from clover.measure.session import OWN, Session
-from clover.measure.timing import Run, TimedDecoding
+from clover.measure.timing import decode
 from clover.measure.trees import tree_label
 from clover.tree import parse_tree, static_spec
 
@@ -60,7 +59,10 @@ def _measure(
     runs = {}
     for tree, temperature in needed:
         share = progress.part(1, f"{tree}, temperature {temperature:g}")
-        runs[tree, temperature] = continue_prompts(session, engines[tree], temperature, options, share)
+        requests = session.requests(temperature, options.seed)
+        runs[tree, temperature] = decode(
+            engines[tree], requests, max_sequences=options.batch_size, progress=share
+        )
     new = runs[greedy].texts
     texts = [as_sample(one.tokens, text) for one, text in zip(session.prompts, new, strict=True)]
     share, batches = progress.part(1, "accuracy of the heads"), text_batches(session.target, texts)
@@ -71,21 +73,6 @@ def _measure(
         kinds = count_kinds(session.prompts, run, session.target.tokenizer)
         found.append(Setting(tree, nodes, temperature, count_groups(session.prompts, run), kinds))
     return found, heads
-
-
-def continue_prompts(
-    session: Session,
-    engine: Engine,
-    temperature: float,
-    options: EvaluateOptions,
-    progress: Callable[[float], None] = lambda share: None,
-) -> Run:
-    """Continue the session's prompts; `progress` is called after each text's step with the share that is done."""
-    requests = session.requests(temperature, options.seed)
-    decoding = TimedDecoding(engine, requests, max_sequences=options.batch_size)
-    while (run := decoding.advance(0.0)) is None:
-        progress(decoding.share)
-    return run
 
 
 def _report(

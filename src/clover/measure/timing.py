@@ -162,11 +162,20 @@ class TimedDecoding:
 
 
 def decode(
-    engine: Engine, batch: Sequence[Request], synchronize: bool = False, max_sequences: int | None = None
+    engine: Engine,
+    batch: Sequence[Request],
+    synchronize: bool = False,
+    max_sequences: int | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Run:
-    """Decode a batch once, `max_sequences` at a time; for `synchronize` see `PhaseClock`."""
-    run = TimedDecoding(engine, batch, synchronize, max_sequences).advance()
-    assert run is not None, "its time is not limited"
+    """Decode a batch once, `max_sequences` at a time; for `synchronize` see `PhaseClock`.
+
+    `progress` is called with the share that is done, 0 … 1, after each step of a text.
+    """
+    decoding = TimedDecoding(engine, batch, synchronize, max_sequences)
+    while (run := decoding.advance(float("inf") if progress is None else 0.0)) is None:
+        assert progress is not None, "time that is not limited is enough"
+        progress(decoding.share)
     return run
 
 

@@ -1,4 +1,4 @@
-"""How pictures look, and how they are saved: whole or not at all."""
+"""Draw pictures in one style, and save them: whole or not at all."""
 
 import io
 import re
@@ -18,16 +18,8 @@ from clover.files import check_output_file, output_file
 from clover.measure.report.words import SYSTEMS, shortened
 
 INK, FAINT, GRID = "#1f2933", "#616e7c", "#e4e7eb"
-_OTHERS = (
-    "recall",
-    "clover2",
-    "eagle",
-    "eagle3",
-    "clover1",
-    "medusa",
-    "hydra",
-    "plain",
-)  # whose colours they get
+# Names without a colour get those of these, in turn.
+_OTHERS = ("recall", "clover2", "eagle", "eagle3", "clover1", "medusa", "hydra", "plain")
 _FORMATS = (".png", ".pdf", ".svg")
 _LINES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 _MARKERS = "osD^vPX*"
@@ -57,7 +49,7 @@ Draw = Callable[[], Figure]
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of a report: its caption, and what draws it."""
+    """A figure of a report: its caption, and the function that draws it."""
 
     caption: str
     draw: Draw
@@ -77,7 +69,7 @@ def save_picture(draw: Draw, path: Path) -> None:
 
 
 def inline_svg(draw: Draw) -> str:
-    """The figure as an SVG element that can stand inside an HTML page."""
+    """Return the figure as an SVG element that can stand inside an HTML page."""
     buffer = io.StringIO()
     with rc_context(STYLE):
         empty = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -87,7 +79,7 @@ def inline_svg(draw: Draw) -> str:
 
 
 def new_figure(width: float, height: float, title: str = "", subtitle: str = "", foot: str = "") -> Figure:
-    """An empty figure (inches) whose panels find room between headlines and foot, which are broken into lines."""
+    """Return an empty figure (inches) with room for panels between the headlines and the foot."""
     figure = Figure(figsize=(width, height), layout="constrained")
     top, bottom = 0.12, 0.08
     head = [(title, 16, INK)] if title else []
@@ -120,18 +112,18 @@ def _set_room(figure: Figure, top: float, bottom: float) -> None:
 
 
 def system_colour(system: str, number: int = 0) -> str:
-    """The colour of a draft system or of another way to decode; of unknown ones the next by number."""
+    """Return the colour of a draft system or of another way to decode; of unknown ones the next by number."""
     return SYSTEMS[system if system in SYSTEMS else _OTHERS[number % len(_OTHERS)]][1]
 
 
 def line_style(number: int) -> dict[str, Any]:
-    """Dashes and marker of the next line of one colour; arguments for `plot`."""
+    """Return dashes and marker of the next line of one colour, as arguments of `plot`."""
     dashes, marker = _LINES[number % len(_LINES)], _MARKERS[number % len(_MARKERS)]
     return {"linestyle": dashes, "marker": marker, "linewidth": 1.6, "markersize": 4.5}
 
 
 def shade(colour: str, step: int) -> tuple[float, float, float]:
-    """The colour, mixed with white: the more, the higher `step`."""
+    """Return the colour mixed with white; the higher `step`, the more."""
     share = min(0.25 * step, 0.8)
     red, green, blue = (value + (1 - value) * share for value in to_rgb(colour))
     return red, green, blue
@@ -158,14 +150,14 @@ def note(axes: Any, x: float, y: float, text: str) -> None:
 
 
 def named_bars(axes: Any, names: Sequence[str]) -> None:
-    """Put names beside horizontal bars at 0, 1, …, the first at the top."""
+    """Write names at the left of horizontal bars at 0, 1, …, the first at the top."""
     axes.set_yticks(range(len(names)), [shortened(name) for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
 
 
 def legend_below(figure: Figure, axes: Any) -> None:
-    """One legend for all panels of a `new_figure`, between them and its foot; the figure grows by its lines."""
+    """Draw one legend for all panels of a `new_figure`, above its foot; the figure grows by the legend's lines."""
     handles, labels = axes.get_legend_handles_labels()
     longest = max(map(len, labels), default=0)
     columns = max(1, min(6, len(labels), int(figure.get_figwidth() * _LEGEND_CHARACTERS) // (longest + 8)))

@@ -1,4 +1,4 @@
-"""A report as a whole, and where it goes: terminal, JSON, picture, one HTML page."""
+"""Write a report: to a terminal, as JSON, as a picture, and as one HTML page."""
 
 import functools
 import io
@@ -25,9 +25,9 @@ _STDOUT = Path("-")
 
 @dataclass(frozen=True)
 class Report:
-    """What a command found.
+    """The result of a command.
 
-    Args:
+    Attributes:
         title: a headline in words.
         provenance: where it came from; None where results of several origins are joined.
         facts: the lines of the card: what was measured, on what.
@@ -47,18 +47,18 @@ class Report:
 
     @property
     def all_facts(self) -> list[tuple[str, str]]:
-        """Those of the run, then those of its provenance."""
+        """Return the facts of the run, then those of its provenance."""
         return [*self.facts, *(self.provenance.facts if self.provenance else ())]
 
     def json(self) -> str:
-        """One JSON object, or one per line. A number that is none (NaN) is an error."""
+        """Return one JSON object, or one per line; ValueError for a number that JSON does not have, such as NaN."""
         origin = {"provenance": asdict(self.provenance)} if self.provenance else {}
         objects = [self.data] if isinstance(self.data, dict) else self.data
         lines = (json.dumps(one | origin, ensure_ascii=False, allow_nan=False) for one in objects)
         return "".join(line + "\n" for line in lines)
 
     def html(self) -> str:
-        """The report as one page that needs no other file. What comes from results is escaped."""
+        """Return the report as one page that needs no other file; values are escaped."""
         figures = [(picture.caption, inline_svg(picture.draw)) for picture in self.pictures]
         return _template().render(report=self, figures=figures)
 
@@ -77,14 +77,14 @@ class Report:
 
 
 def standard_output() -> Console:
-    """A console on standard output; a log in an old encoding gets "?" for τ rather than an error."""
+    """Return a console on standard output, which writes "?" for what an old encoding lacks, such as τ."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     return Console()
 
 
 def check_outputs(json: Path | None = None, picture: Path | None = None) -> None:
-    """Say before the work what `publish` would say after it; UserError also for a picture's wrong ending."""
+    """Raise, before the work, the UserError that `publish` would raise after it."""
     if json is not None and json != _STDOUT:
         check_output_file(json)
     if picture is not None:
@@ -98,10 +98,10 @@ def publish(
     picture: Path | None = None,
     lines: Sequence[str] = (),
 ) -> None:
-    """Write what is asked for, each file whole or not at all, and print a report; UserError if one cannot be written.
+    """Write the JSON file and the picture, each whole or not at all, and print a report.
 
-    Files come first: whoever reads the report may close the pipe. `lines` stand below the report. The JSON file "-"
-    ends standard output with the JSON line.
+    Files are written first, because a reader of the report may close the pipe. `lines` are printed below the report.
+    For the JSON file "-", standard output ends with the JSON. UserError if a file cannot be written.
     """
     if json is not None and json != _STDOUT:
         write_text(json, report.json())
@@ -117,7 +117,7 @@ def publish(
 
 
 def say(console: Console, line: str) -> None:
-    """Print a line as it is: no markup, no colours, not broken."""
+    """Print a line unchanged: without markup and colours, and not broken."""
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""How far long work has come: a bar with the time left on a terminal, a plain line now and then elsewhere."""
+"""Show the progress of long work: a bar with the time left on a terminal, a plain line now and then elsewhere."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ Thing = TypeVar("Thing")
 
 
 class Progress:
-    """Counts work that is done, of a total; use it as a context manager, which an interrupt leaves cleanly.
+    """The share of some work that is done; a context manager, which an interrupt leaves cleanly.
 
     Where there is no terminal, a thread prints a line after `first_line` seconds and now and then from there on.
     """
@@ -43,13 +43,13 @@ class Progress:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar.live.is_started:
             self._bar.stop()
         self._stop.set()
 
     def say(self, doing: str) -> None:
-        """Tell what is being done from now on."""
+        """Name what is being done from now on."""
         self._doing = doing
 
     def begin(self, total: float, done: float = 0.0) -> None:
@@ -58,26 +58,26 @@ class Progress:
         self.reach(done)
 
     def reach(self, done: float, doing: str | None = None) -> None:
-        """So much is done by now; `doing`, if given, is as for `say`."""
+        """Set how much is done, and, unless None, what is being done."""
         self.done, self._reached = min(done, self.total), time.monotonic()
         self._doing = self._doing if doing is None else doing
         self._bar.update(self._task, total=self.total or None, completed=self.done)
 
     def each(self, things: Sequence[Thing]) -> Iterator[Thing]:
-        """Hand out one thing after another; it is done when the next is asked for."""
+        """Yield one thing after another; each counts as done when the next is requested."""
         self.begin(len(things))
         for done, thing in enumerate(things, 1):
             yield thing
             self.reach(done)
 
     def go_on(self, total: float, done: float, doing: str) -> None:
-        """As `reach`. The first call also begins the work, with what an earlier run has done."""
+        """Call `reach`; the first call also begins the work, with what an earlier run has done."""
         if not self.total:
             self.begin(total, done)
         self.reach(done, doing)
 
     def part(self, amount: float, doing: str | None = None) -> Callable[[float], None]:
-        """Begin a part of the work; returns what is called with the share of it that is done, 0 … 1."""
+        """Begin a part of the work; return a function to be called with the share of it that is done, 0 … 1."""
         start = self.done
         self.reach(start, doing)
         return lambda share: self.reach(start + share * amount)
@@ -97,7 +97,7 @@ class Progress:
 
     @property
     def line(self) -> str:
-        """What is being done, and, once some is done, the time left at the mean speed from `begin` to the last `reach`.
+        """Return what is being done, and, once some is done, the time left at the mean speed up to the last `reach`.
 
         >>> progress = Progress()
         >>> progress.say("batch size 4")

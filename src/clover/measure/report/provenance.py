@@ -1,4 +1,4 @@
-"""Where a result came from: machine, versions, revision, command, date."""
+"""Record where a result came from: machine, versions, revision, command, date."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ import transformers
 
 @dataclass(frozen=True)
 class Provenance:
-    """What is needed to find a result again: the command that chooses the same options, and where and when it ran.
+    """Everything needed to reproduce a result: command, machine, versions, revision, date.
 
-    The device is "cpu" or "cuda"; for the rest see the functions of these names. The date is ISO 8601, UTC, to the
-    second.
+    The command chooses the same options. The device is "cpu" or "cuda"; the date is ISO 8601, UTC, to the second.
     """
 
     command: str
@@ -33,14 +32,14 @@ class Provenance:
 
     @classmethod
     def here(cls, command: str, device: torch.device, dtype: torch.dtype) -> Provenance:
-        """That of what this process does on `device` now."""
+        """Return the provenance of a result of this process, on `device`, now."""
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         kind, threads = str(dtype).removeprefix("torch."), torch.get_num_threads()
         return cls(command, machine(device), device.type, kind, threads, versions(), revision(), now)
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """The lines of a card."""
+        """Return the lines of a report's card."""
         known = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         return [
             ("device", f"{self.device}, {self.dtype} ({self.machine})"),
@@ -50,13 +49,13 @@ class Provenance:
 
     @property
     def line(self) -> str:
-        """The foot of a picture."""
+        """Return the foot of a picture."""
         (_, device), (_, software), _ = self.facts
         return f"{self.date[:10]}   {device}   {software}"
 
 
 def versions() -> dict[str, str]:
-    """Versions of Clover, PyTorch, transformers and Python."""
+    """Return the versions of Clover, PyTorch, transformers and Python."""
     return {
         "clover": importlib.import_module("clover").__version__,
         "torch": torch.__version__,
@@ -66,7 +65,7 @@ def versions() -> dict[str, str]:
 
 
 def revision(package: Path = Path(__file__).parents[2]) -> str | None:
-    """The git revision of the checkout that a package is part of, "-dirty" where files differ; None without one."""
+    """Return the git revision of the checkout of a package, "-dirty" where files differ; None without a checkout."""
     # An environment may lie inside another project's checkout: only one that holds the package's own file counts.
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
@@ -74,7 +73,7 @@ def revision(package: Path = Path(__file__).parents[2]) -> str | None:
 
 
 def machine(device: torch.device) -> str:
-    """The GPU's name, or the CPU's and the number of threads."""
+    """Return the GPU's name, or the CPU's and the number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads, cpus = torch.get_num_threads(), Path("/proc/cpuinfo")

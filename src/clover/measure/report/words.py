@@ -16,18 +16,18 @@ SYSTEMS = {  # their names and colours: of the palette of Okabe and Ito, which c
 
 
 def system_name(system: str) -> str:
-    """What a draft system, or another way to decode, is called in reports; other names stay as they are."""
+    """Return the name of a draft system, or of another way to decode, in reports; other names stay as they are."""
     return SYSTEMS[system][0] if system in SYSTEMS else system
 
 
 def draft_kind(config: Any) -> str:
-    """What a draft with this configuration is: its system, and what it has otherwise than the system by default."""
+    """Return the system of a draft with this configuration, and what differs from the system's defaults."""
     changed = [f"{name.replace('_', ' ')} {value}" for name, value in config.changed.items()]
     return ", ".join([system_name(str(config.model_type)), *changed])
 
 
 def percent(share: float | None) -> str:
-    """A share in percent, "–" without one.
+    """Write a share in percent, None as "–".
 
     >>> percent(0.734), percent(None)
     ('73 %', '–')
@@ -36,7 +36,7 @@ def percent(share: float | None) -> str:
 
 
 def times(factor: float | None) -> str:
-    """A factor, "–" without one.
+    """Write a factor, None as "–".
 
     >>> times(2.5), times(None)
     ('2.50×', '–')
@@ -63,7 +63,7 @@ def number_of(count: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people.
+    """Write seconds as people read them.
 
     >>> duration(3.2), duration(75), duration(7300)
     ('3 s', '1:15 min', '2:01 h')
@@ -77,7 +77,7 @@ def duration(seconds: float) -> str:
 
 
 def count(number: float) -> str:
-    """A large number for people.
+    """Write a large number with a unit.
 
     >>> count(950), count(31_400), count(3_140_000), count(2.5e9)
     ('950', '31.4 k', '3.1 M', '2.5 G')
@@ -89,7 +89,7 @@ def count(number: float) -> str:
 
 
 def mode(temperature: float) -> str:
-    """How the tokens are chosen.
+    """Write how tokens are chosen at a temperature.
 
     >>> mode(0.0), mode(0.8)
     ('greedy', 'sampled at T = 0.8')
@@ -98,5 +98,5 @@ def mode(temperature: float) -> str:
 
 
 def shortened(name: str, length: int = 52) -> str:
-    """Each line of a name, cut where it is too long."""
+    """Return a name with each line cut where it is too long."""
     return "\n".join(line if len(line) <= length else line[: length - 1] + "…" for line in name.split("\n"))
