@@ -25,7 +25,7 @@ from clover.engine import Engine, Request
 from clover.errors import UserError
 from clover.files import append_lines, write_json
 from clover.sampling import SamplingParams
-from clover.target import TargetModel, weights_fingerprint
+from clover.target import TargetWeights, weights_fingerprint
 from clover.validation import read_lines, read_model
 
 _MAX_BYTES = 2**33
@@ -126,7 +126,7 @@ class _Text:
         self.loss_mask += [learnt] * len(tokens)
 
 
-def written_name(target: TargetModel, fingerprint: str, config: RegenerateConfig) -> str:
+def written_name(target: TargetWeights, fingerprint: str, config: RegenerateConfig) -> str:
     """A hash of all that decides what is written: the target, the texts, and the options that change an answer.
 
     Args:
@@ -141,7 +141,7 @@ def written_name(target: TargetModel, fingerprint: str, config: RegenerateConfig
 
 
 def regenerate(
-    target: TargetModel,
+    target: TargetWeights,
     samples: Iterable[Sample],
     config: RegenerateConfig,
     path: Path,
@@ -195,7 +195,7 @@ class _Queue:
 
     def __init__(
         self,
-        target: TargetModel,
+        target: TargetWeights,
         samples: Iterable[Sample],
         config: RegenerateConfig,
         done: Mapping[int, Sample],
@@ -237,7 +237,9 @@ class _Queue:
         return deque(_parts(sample, self._config.prompt_tokens))
 
 
-def _write(target: TargetModel, queue: _Queue, config: RegenerateConfig) -> Iterator[tuple[list[_Text], int]]:
+def _write(
+    target: TargetWeights, queue: _Queue, config: RegenerateConfig
+) -> Iterator[tuple[list[_Text], int]]:
     """Yield at first and after each step the texts that have ended, and how many tokens it has written.
 
     At most `batch_size` texts are written at a time.

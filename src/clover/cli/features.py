@@ -13,7 +13,7 @@ from clover.options import option, takes_options, tell_left_out
 
 if TYPE_CHECKING:
     from clover.data import Texts
-    from clover.target import TargetModel
+    from clover.target import TargetWeights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ def features(options: FeaturesOptions) -> None:
     tell_left_out(opened.problems.values())
 
 
-def _store(model: "TargetModel", source: "Texts", options: FeaturesOptions, resume: bool) -> None:
+def _store(model: "TargetWeights", source: "Texts", options: FeaturesOptions, resume: bool) -> None:
     from clover.data.features import FeatureStore, StoreConfig, write_features
     from clover.measure.report.progress import Progress
     from clover.target import weights_fingerprint

@@ -18,7 +18,7 @@ from clover.options import panel
 if TYPE_CHECKING:
     from clover.data import FileTexts, Sample
     from clover.regenerate import RegenerateConfig
-    from clover.target import TargetModel
+    from clover.target import TargetWeights
 
 _given, _models = panel(), panel("Models")
 
@@ -78,7 +78,7 @@ class TextOptions(options.ModelOptions):
             max_minutes=self.regenerate_minutes,
         )
 
-    def load_target(self) -> "TargetModel":
+    def load_target(self) -> "TargetWeights":
         """The target, the embedded one by default; UserError if it cannot be loaded."""
         from clover.assets import TARGET
         from clover.measure.report.progress import Progress
@@ -90,7 +90,7 @@ class TextOptions(options.ModelOptions):
                 self.target or TARGET, **replace(self, dtype=self.dtype or "fastest").loading
             )
 
-    def open(self, target: "TargetModel") -> "FileTexts":
+    def open(self, target: "TargetWeights") -> "FileTexts":
         """The texts of the files, with a stand-in for each answer that the target is to write.
 
         UserError if a file cannot be read, or the target has no tokenizer.
@@ -111,7 +111,7 @@ def has_written(output: Path) -> bool:
 
 def write_anew(
     given: TextOptions,
-    target: "TargetModel",
+    target: "TargetWeights",
     texts: "FileTexts",
     resume: bool = False,
     finished: bool = False,

@@ -12,7 +12,7 @@ from clover.files import output_directory
 if TYPE_CHECKING:
     from clover.data import Texts
     from clover.drafts import DraftModel
-    from clover.target import TargetModel
+    from clover.target import TargetWeights
 
 _WRITTEN = ".regenerated.jsonl"  # ends the name of a file of answers
 
@@ -49,7 +49,7 @@ def save_copy(draft: "DraftModel", name: str, output: Path, overwrite: bool) -> 
                 shutil.copyfile(Path(name) / record, folder / record)
 
 
-def texts_of(target: "TargetModel", files: Sequence[str]) -> list["Texts"]:
+def texts_of(target: "TargetWeights", files: Sequence[str]) -> list["Texts"]:
     """The texts of files, in two parts at most: those named .regenerated.jsonl hold what a target wrote before."""
     from clover.data import FileTexts, SampleTexts
     from clover.regenerate import read_regenerated

@@ -26,7 +26,7 @@ from clover.drafts.config import (
 from clover.drafts.copies import Guesses
 from clover.drafts.session import DraftSession, FrontierSession, shifted
 from clover.drafts.vocabulary import check_map, check_size
-from clover.target import TargetModel
+from clover.target import TargetWeights
 
 DEEPEST = 16  # depths that a tree may have where a draft repeats one step and so has no end of its own
 
@@ -46,7 +46,7 @@ class DraftModel(PreTrainedModel):
     config_class = DraftConfig
     base_model_prefix = ""
     _no_split_modules = None
-    _target: TargetModel | None = None
+    _target: TargetWeights | None = None
     default_loss = LossConfig()  # the one it learns best by here (docs/development/log.md)
     default_optimizer: Literal["muon", "adamw"] = (
         "muon"  # the one it learns best by here (docs/development/log.md)
@@ -73,12 +73,12 @@ class DraftModel(PreTrainedModel):
         """Starting values are set by the constructors and `start_from`, not by a general rule."""
 
     @property
-    def target(self) -> TargetModel:
+    def target(self) -> TargetWeights:
         """The target this draft is bound to."""
         assert self._target is not None, "bind() the draft to its target first"
         return self._target
 
-    def is_bound_to(self, target: TargetModel) -> bool:
+    def is_bound_to(self, target: TargetWeights) -> bool:
         """Whether the last call of `bind` was for this target."""
         return self._target is target
 
@@ -111,7 +111,7 @@ class DraftModel(PreTrainedModel):
         paper = {} if cls.paper_loss is None else {"paper": cls.paper_loss}
         return {"default": cls.default_loss, **paper, "distillation": LossConfig()}
 
-    def bind(self, target: TargetModel) -> Self:
+    def bind(self, target: TargetWeights) -> Self:
         """Share the target's lm_head and embedding; of the lm_head only the rows of the draft's vocabulary.
 
         UserError if the draft was trained for another target, or `d2t` does not name tokens of the target.
@@ -177,7 +177,7 @@ class DraftModel(PreTrainedModel):
         return self.target.head.scaled(self.lm_head(outputs))
 
     @classmethod
-    def from_target(cls, target: TargetModel, **options: Any) -> Self:
+    def from_target(cls, target: TargetWeights, **options: Any) -> Self:
         """A draft for `target` with its starting values, in float32 or the target's wider dtype, ready to be trained.
 
         `options` are fields of the system's configuration; UserError if there is no such field, or a value is wrong.
@@ -185,16 +185,13 @@ class DraftModel(PreTrainedModel):
         kind = cast(Any, cls.config_class)
         check_names(kind, options)
         check_options(kind, options, kind.model_type)
-        described = {key: value for key, value in target.config.to_dict().items() if key != "_name_or_path"}
-        if target.config is target.model.config:  # a model that was never saved does not say its class
-            described["architectures"] = described.get("architectures") or [type(target.model).__name__]
-        config = kind(target_config=described, **options)
+        config = kind(target_config=target.described_config(), **options)
         draft: Any = cls(config)
         draft.to(device=target.device, dtype=torch.promote_types(target.dtype, torch.float32))
         draft.start_from(target)
         return draft.bind(target)
 
-    def start_from(self, target: TargetModel) -> None:
+    def start_from(self, target: TargetWeights) -> None:
         """Set the starting values that depend on the target's weights."""
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:

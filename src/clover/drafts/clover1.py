@@ -29,7 +29,7 @@ from clover.cache import KVCache
 from clover.drafts.base import DraftModel
 from clover.drafts.config import Count, DraftConfig, LossConfig, OneLayer, PaperRecipe, Scale, Start
 from clover.drafts.layers import NOISE, ResidualBlock, attention_heads, cosine_weighted, start_linear
-from clover.target import TargetModel
+from clover.target import TargetWeights
 from clover.target.decoder import DecoderStack
 
 
@@ -120,7 +120,7 @@ class Clover1Draft(DraftModel):
         self.heads = nn.ModuleList(ResidualBlock(size) for _ in range(config.num_heads))
         self.post_init()
 
-    def start_from(self, target: TargetModel) -> None:
+    def start_from(self, target: TargetWeights) -> None:
         """The norm copies the target's final norm; for the augmenting block see `Clover1Config`."""
         if self.augment is not None and self.config.start == "last_layer":
             self.augment.copy_last_layer(target)

@@ -40,7 +40,7 @@ from clover.drafts.layers import (
     start_linear,
     unit_scale,
 )
-from clover.target import TargetModel
+from clover.target import TargetWeights
 from clover.target.decoder import DecoderStack
 
 
@@ -114,7 +114,7 @@ class Clover2Draft(DraftModel):
         self.of_state: nn.Linear | None = None  # FC2's half for s
         self.post_init()
 
-    def start_from(self, target: TargetModel) -> None:
+    def start_from(self, target: TargetWeights) -> None:
         """Both norms copy the target's final norm; for the rest see `Clover2Config`."""
         if self.config.start == "last_layer":
             self.augment.copy_last_layer(target)
@@ -161,5 +161,5 @@ class Clover2Draft(DraftModel):
         self.token_table = TokenTable((*self.recur.key_value(rows).chunk(2, dim=-1), projected))
         self.of_state = linear_of(weight[:, :size])
 
-    def _rows(self, target: TargetModel) -> Tensor:
+    def _rows(self, target: TargetWeights) -> Tensor:
         return target.lm_head_weight if self.config.embedding == "lm_head" else target.embedding_weight

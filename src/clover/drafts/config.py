@@ -10,7 +10,7 @@ from pydantic import Field, create_model
 from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 
 from clover.errors import UserError
-from clover.target import TargetModel
+from clover.target import TargetWeights
 from clover.tree import CLOVER2_TREE, TreeShape
 from clover.validation import checked, validated
 
@@ -155,7 +155,7 @@ def all_options(config_class: Any, options: Mapping[str, Any]) -> dict[str, Any]
     return {name: getattr(config_class, name) for name in _hints(config_class)} | dict(options)
 
 
-def check_target(target_config: Mapping[str, Any], target: TargetModel) -> None:
+def check_target(target_config: Mapping[str, Any], target: TargetWeights) -> None:
     """UserError that names the first field in which `target` is not the model of `DraftConfig.target_config`."""
     for name in _TARGET_FIELDS:
         stored = target.config.attribute_map.get(name, name)

@@ -38,7 +38,7 @@ from clover.drafts.config import DraftConfig, LossConfig, PaperRecipe
 from clover.drafts.layers import attention_heads, key_value_heads
 from clover.drafts.session import TreeSession, shifted
 from clover.errors import UserError
-from clover.target import TargetModel
+from clover.target import TargetWeights
 from clover.target.structure import sdpa_mask
 from clover.target.support import context_length
 
@@ -170,14 +170,14 @@ class Eagle3Draft(DraftModel):
         self.post_init()
 
     @torch.no_grad()
-    def start_from(self, target: TargetModel) -> None:
+    def start_from(self, target: TargetWeights) -> None:
         """The output norm starts with the gain of the target's final norm, found by running it."""
         signs = torch.ones(target.hidden_size, dtype=target.dtype, device=target.device)
         signs[1::2] = -1  # of deviation one, and of mean zero, for norms that take the mean out
         gain = (target.final_norm(signs) - target.final_norm(-signs)) / (2 * signs)
         self.output_norm.weight.copy_(gain)
 
-    def bind(self, target: TargetModel) -> Self:
+    def bind(self, target: TargetWeights) -> Self:
         self.layer.rotary = LlamaRotaryEmbedding(self.layer_config).to(target.device)
         return super().bind(target)
 

@@ -21,7 +21,7 @@ from clover.cache import KVCache
 from clover.drafts.base import DraftModel
 from clover.drafts.config import DraftConfig, LossConfig
 from clover.drafts.layers import start_linear
-from clover.target import TargetModel
+from clover.target import TargetWeights
 from clover.target.decoder import DecoderStack
 
 
@@ -49,7 +49,7 @@ class HydraDraft(DraftModel):
         self.heads = nn.ModuleList(_head(size, head) for head in range(config.num_heads))
         self.post_init()
 
-    def start_from(self, target: TargetModel) -> None:
+    def start_from(self, target: TargetWeights) -> None:
         """The prefix layer copies the target's last layer and final norm."""
         if self.prefix is not None:
             self.prefix.copy_last_layer(target)

@@ -19,7 +19,7 @@ from clover.drafts.hydra import HydraDraft
 from clover.drafts.medusa import MedusaDraft
 from clover.drafts.recall import RecallDraft
 from clover.errors import UserError, one_line
-from clover.target import TargetModel, tensors_fingerprint
+from clover.target import TargetWeights, tensors_fingerprint
 from clover.target.loading import FAILURES
 from clover.validation import read_json
 
@@ -35,7 +35,7 @@ SYSTEMS: dict[str, type[DraftModel]] = {
 _LOOKUP, _INSTEAD = "lookup", "use --tree lookup (in Python tree='lookup'), which needs no draft"
 
 
-def load_draft(name_or_path: str | os.PathLike[str], target: TargetModel) -> DraftModel:
+def load_draft(name_or_path: str | os.PathLike[str], target: TargetWeights) -> DraftModel:
     """Load a draft in the target's dtype, on its device, and bind it to the target.
 
     `name_or_path` is a directory or a name on the hub. A draft whose weights are not all finite is loaded with a
@@ -51,7 +51,7 @@ def load_draft(name_or_path: str | os.PathLike[str], target: TargetModel) -> Dra
     return draft
 
 
-def load_usable(name_or_path: str | os.PathLike[str], target: TargetModel) -> DraftModel:
+def load_usable(name_or_path: str | os.PathLike[str], target: TargetWeights) -> DraftModel:
     """`load_draft`, where there is nothing to do without the draft: UserError for weights that are not all finite."""
     draft = _bound(os.fspath(name_or_path), target)
     check_usable(draft, os.fspath(name_or_path))
@@ -108,7 +108,7 @@ def _checked(name: str) -> tuple[Mapping[str, Any], type[DraftModel]]:
     return described, SYSTEMS[kind]
 
 
-def _bound(name: str, target: TargetModel) -> DraftModel:
+def _bound(name: str, target: TargetWeights) -> DraftModel:
     described, system = _checked(name)
     check_target(described.get("target_config") or {}, target)
     known = described.get("target_weights")

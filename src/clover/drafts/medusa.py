@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from clover.drafts.base import DraftModel
 from clover.drafts.config import DraftConfig, LossConfig
 from clover.drafts.layers import ResidualBlock
-from clover.target import TargetModel
+from clover.target import TargetWeights
 
 
 class MedusaConfig(DraftConfig):
@@ -49,7 +49,7 @@ class MedusaDraft(DraftModel):
         self.post_init()
 
     @torch.no_grad()
-    def start_from(self, target: TargetModel) -> None:
+    def start_from(self, target: TargetWeights) -> None:
         """Every lm_head starts as the target's."""
         if self.lm_heads is not None:
             rows = target.lm_head_weight if self.d2t is None else target.lm_head_weight[self.d2t]

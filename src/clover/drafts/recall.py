@@ -41,7 +41,7 @@ from clover.drafts.config import DraftConfig, LossConfig, OneLayer, Scale
 from clover.drafts.copies import LONGEST, Guesses, Shares, Text, fit_shares
 from clover.drafts.layers import TokenTable, attention_heads, has_room, identity_linear, unit_scale
 from clover.drafts.session import FrontierSession, shifted
-from clover.target import TargetModel
+from clover.target import TargetWeights
 from clover.target.decoder import DecoderStack
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -154,7 +154,7 @@ class RecallDraft(DraftModel):
         self.of_mixed: nn.Linear | None = None  # P's half for r, with Wo in it, on [s ; what Wo takes]
         self.post_init()
 
-    def start_from(self, target: TargetModel) -> None:
+    def start_from(self, target: TargetWeights) -> None:
         """The output norm copies the target's final norm."""
         self.output_norm.load_state_dict(target.final_norm.state_dict())
         if self.config.embedding_scale is None:

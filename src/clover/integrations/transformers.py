@@ -30,7 +30,7 @@ from clover.engine import Engine, Request, Scheduler
 from clover.errors import UserError
 from clover.integrations.transformers_options import Ends, check_options, read_ends, read_prompts, row_options
 from clover.sampling import SamplingParams
-from clover.target import TargetModel
+from clover.target import TargetModel, TargetWeights
 from clover.tree import Tree
 
 _KEPT = 2  # engines per model
@@ -123,7 +123,7 @@ def _stop_criteria(stop_strings: str | list[str] | None, tokenizer: Any) -> list
 
 
 def _requests(
-    target: TargetModel,
+    target: TargetWeights,
     prompts: Sequence[tuple[int, ...]],
     ends: Ends,
     options: Sequence[dict[str, Any]],
@@ -151,7 +151,7 @@ class _Engines:
     """
 
     state: tuple[Any, ...] | None = None
-    target: TargetModel | None = None
+    target: TargetWeights | None = None
     engines: dict[tuple[Any, ...], Engine] = field(default_factory=dict)
 
     def __reduce__(self) -> tuple[type[_Engines], tuple[()]]:
@@ -189,7 +189,7 @@ def _contents(model: hf.PreTrainedModel) -> Iterator[Any]:
     yield from versions(chain(model.parameters(), model.buffers()))
 
 
-def _bind(draft: DraftModel, target: TargetModel) -> None:
+def _bind(draft: DraftModel, target: TargetWeights) -> None:
     """Bind a draft to the target; it may have served another one since the last call."""
     if (draft.device, draft.dtype) != (target.device, target.dtype):
         raise UserError(
@@ -200,7 +200,7 @@ def _bind(draft: DraftModel, target: TargetModel) -> None:
         draft.bind(target)
 
 
-def _wrapped(model: hf.PreTrainedModel) -> TargetModel:
+def _wrapped(model: hf.PreTrainedModel) -> TargetWeights:
     """The model as a target, without freezing it for its owner."""
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     try:

@@ -20,7 +20,7 @@ from clover.data import Batch, Batches, Sample
 from clover.drafts import DraftModel
 from clover.drafts.vocabulary import over_all_tokens
 from clover.measure.report.statistics import Estimate, ratio
-from clover.target import TargetModel
+from clover.target import TargetWeights
 
 TOP = (1, 2, 3, 5, 10)
 MAX_HEADS = 8  # heads that are looked at where a draft goes down without end
@@ -85,7 +85,7 @@ class HeadAccuracy:
         return found
 
 
-def text_batches(target: TargetModel, samples: Sequence[Sample]) -> list[Batch]:
+def text_batches(target: TargetWeights, samples: Sequence[Sample]) -> list[Batch]:
     """Return whole texts in batches, the same for every draft; a part of a text would have lost its prompt."""
     return list(Batches(samples, target.longest_run, _BATCH_TOKENS, seed=0).epoch())
 
@@ -97,7 +97,7 @@ def as_sample(prompt: Sequence[int], new: Sequence[int]) -> Sample:
 
 
 def measure_heads(
-    target: TargetModel,
+    target: TargetWeights,
     draft: DraftModel,
     batches: Sequence[Batch],
     progress: Callable[[float], None] = lambda share: None,
@@ -114,7 +114,7 @@ def measure_heads(
 
 
 @torch.inference_mode()
-def rank_tokens(target: TargetModel, draft: DraftModel, batch: Batch) -> Tensor:
+def rank_tokens(target: TargetWeights, draft: DraftModel, batch: Batch) -> Tensor:
     """Return the rank of the text's next token in the order of each head, 0 first: Long [D, B, T]; V if not ranked."""
     heads, tokens = min(draft.max_depth, MAX_HEADS), batch.tokens.to(target.device)
     read = target.train_forward(tokens, draft.config.hidden_state).read

@@ -29,7 +29,7 @@ from clover.measure.session import Session
 from clover.measure.step_costs import TreeCost, measure_steps
 from clover.measure.step_timing import share_time
 from clover.measure.trees import tree_label
-from clover.target import TargetModel
+from clover.target import TargetWeights
 from clover.train.record import RECORD_FILE, read_record
 from clover.tree import TreeShape, parse_tree
 
@@ -134,7 +134,7 @@ def _check(options: CostOptions) -> list[TreeShape]:
     return shapes
 
 
-def _new_draft(options: CostOptions, target: TargetModel) -> DraftModel:
+def _new_draft(options: CostOptions, target: TargetWeights) -> DraftModel:
     """Return a draft with random weights: steps take as long with any."""
     torch.manual_seed(options.seed)
     draft: Any = find_system(options.system or _SYSTEM).from_target(target)

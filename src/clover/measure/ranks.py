@@ -19,7 +19,7 @@ from clover.engine import Request
 from clover.measure.accuracy import forced_logits, rank_of
 from clover.measure.timing import WRITTEN_TOGETHER
 from clover.sampling import Sampler
-from clover.target import TargetModel
+from clover.target import TargetWeights
 
 MAX_DEPTH = 12  # of a tree; each depth takes its share of the time in which ranks and costs are measured
 WIDTH = 10  # ranks that a node may have
@@ -27,7 +27,7 @@ RankPath = tuple[int, ...]
 
 
 def rank_texts(
-    target: TargetModel,
+    target: TargetWeights,
     draft: DraftModel,
     requests: Sequence[Request],
     texts: Sequence[tuple[int, ...]],
@@ -60,7 +60,7 @@ def _rank_paths(
 
 @torch.inference_mode()
 def _ranks(
-    target: TargetModel, draft: DraftModel, texts: Sequence[tuple[Request, tuple[int, ...]]], max_depth: int
+    target: TargetWeights, draft: DraftModel, texts: Sequence[tuple[Request, tuple[int, ...]]], max_depth: int
 ) -> Iterator[tuple[int, int, list[int]]]:
     """Yield position, depth (from 0) and the rank in each text, in the order in which the draft runs over the texts."""
     whole = [[*request.prompt, *new] for request, new in texts]

@@ -13,7 +13,7 @@ from clover.engine import Request
 from clover.measure.session import PLAIN
 from clover.measure.speed import Method
 from clover.measure.timing import Run, TimedDecoding, speed, take_turns
-from clover.target import TargetModel
+from clover.target import TargetWeights
 
 TURN_SECONDS = 0.1
 _TIE = 1e-3  # logits so near may change places when more tokens run at once
@@ -105,7 +105,7 @@ class TextDifference:
         return f"{self.method}, prompt {self.prompt}, at new token {self.position}: {gap}; {why}"
 
 
-def find_differences(target: TargetModel, rounds: Sequence[Round]) -> Iterator[TextDifference]:
+def find_differences(target: TargetWeights, rounds: Sequence[Round]) -> Iterator[TextDifference]:
     """Yield every greedy text that is not plain decoding's, with the gap between the target's two logits there."""
     exact = target.dtype in (torch.float32, torch.float64)
     for one in rounds:
@@ -122,7 +122,7 @@ def find_differences(target: TargetModel, rounds: Sequence[Round]) -> Iterator[T
 
 
 @torch.inference_mode()
-def _gap(target: TargetModel, text: Sequence[int], first: int, second: int) -> float:
+def _gap(target: TargetWeights, text: Sequence[int], first: int, second: int) -> float:
     read = torch.tensor([list(text)], device=target.device)
     logits = target.logits(target.train_forward(read).hidden[0, -1]).double()
     return abs(float(logits[first] - logits[second]))

@@ -20,7 +20,7 @@ from clover.engine import Engine, Request
 from clover.measure.session import PLAIN
 from clover.measure.step_timing import Step, time_in_turn
 from clover.measure.timing import decode
-from clover.target import TargetModel
+from clover.target import TargetWeights
 from clover.tree import TokenTree, TreeShape, static_spec
 
 _STARTS = 5  # times that the prompts alone are run
@@ -82,7 +82,7 @@ class TreeCost:
 
 
 def measure_steps(
-    target: TargetModel,
+    target: TargetWeights,
     draft: DraftModel,
     shapes: Sequence[TreeShape],
     batch: Sequence[Request],

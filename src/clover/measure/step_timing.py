@@ -15,7 +15,7 @@ from clover.drafting import Drafter, Policy, Running, StepOutcome
 from clover.drafts import DraftModel
 from clover.engine import Engine, PhaseClock, Request
 from clover.measure.report.progress import Progress
-from clover.target import TargetModel
+from clover.target import TargetWeights
 
 _TURN = 5  # steps; the first is not counted: the draft commits the steps before it, and the caches fill
 _SHORTEST_RUN = 64  # new tokens
@@ -68,7 +68,7 @@ class RoundRobinPolicy(Policy):
 
 
 def time_in_turn(
-    target: TargetModel,
+    target: TargetWeights,
     draft: DraftModel,
     drafters: Mapping[str, Drafter],
     batches: Sequence[Sequence[Request]],
@@ -110,7 +110,7 @@ def until(steps: int, fewest: int, seconds: float) -> Callable[[int], bool]:
     return lambda done: done >= (steps if time.monotonic() < end else fewest)
 
 
-def _lengthened(target: TargetModel, request: Request) -> Request:
+def _lengthened(target: TargetWeights, request: Request) -> Request:
     """Return a request that goes on for some steps, whatever the text."""
     room = target.longest_run - len(request.prompt)
     tokens = max(request.max_new_tokens, min(_SHORTEST_RUN, room))

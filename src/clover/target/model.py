@@ -73,6 +73,7 @@ class TargetModel:
             check_tree(self, plain)
             if windows_hold(self, plain):
                 self.windows = Windows.of(self.config)
+        self._limit = support.longest_run(self.config, inside_windows=not self.windows.sizes)
 
     @classmethod
     def load(
@@ -172,19 +173,15 @@ class TargetModel:
         """Return all weights by name."""
         return self.model.state_dict()
 
-    @cached_property
+    @property
     def longest_run(self) -> int:
-        """Most tokens of a run, new ones included; no draft token is placed beyond, though it might not be accepted."""
+        """Return the largest number of tokens of one text, new tokens included; no draft token lies beyond."""
         return self._limit[0]
 
     @property
     def run_limit(self) -> str:
-        """What sets `longest_run`, such as "context"; for messages."""
+        """Return what sets `longest_run`, such as "context", for error messages."""
         return self._limit[1]
-
-    @property
-    def _limit(self) -> tuple[int, str]:
-        return support.longest_run(self.config, inside_windows=not self.windows.sizes)
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:

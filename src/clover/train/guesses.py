@@ -15,7 +15,7 @@ from clover.data.features import Features, compute_features
 from clover.drafts import DraftModel
 from clover.drafts.copies import Copied, Guesses, copied_in, joined
 from clover.drafts.vocabulary import draft_indices
-from clover.target import TargetModel
+from clover.target import TargetWeights
 
 _TOGETHER = 256  # positions whose logits exist at one time
 _WINDOW = 2048  # tokens of a text, and of a batch
@@ -50,7 +50,7 @@ def guesses_of(
     return joined(parts), hits
 
 
-def some_batches(parts: Sequence[Texts], target: TargetModel, tokens: int) -> list[Batch]:
+def some_batches(parts: Sequence[Texts], target: TargetWeights, tokens: int) -> list[Batch]:
     """Batches of texts, drawn at random, as many tokens of each part, so many in all, padding counted."""
     length, found = min(_WINDOW, target.longest_run), list[Batch]()
     for texts in parts:

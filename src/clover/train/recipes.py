@@ -13,7 +13,7 @@ from clover.drafts.config import check_names, check_options
 from clover.drafts.loading import find_system
 from clover.drafts.vocabulary import check_size, default_size
 from clover.errors import UserError
-from clover.target import TargetModel
+from clover.target import TargetWeights
 from clover.train.config import TrainConfig
 
 DEFAULT, PAPER = RECIPES = ("default", "paper")
@@ -50,7 +50,7 @@ def _with_vocabulary(config: TrainConfig, vocab_size: int) -> TrainConfig:
     return replace(config, draft=config.draft | {"draft_vocab_size": size}, fit_vocabulary=True)
 
 
-def prepare(config: TrainConfig, target: TargetModel) -> tuple[TrainConfig, DraftModel]:
+def prepare(config: TrainConfig, target: TargetWeights) -> tuple[TrainConfig, DraftModel]:
     """The training with the part of the vocabulary that a large one is learnt by, and a draft with starting values.
 
     They are those of the trained draft `config.start_from`, or else the seed decides them. UserError if the draft's
@@ -63,7 +63,7 @@ def prepare(config: TrainConfig, target: TargetModel) -> tuple[TrainConfig, Draf
     return config, find_system(config.system).from_target(target, **config.draft)
 
 
-def _trained(config: TrainConfig, name: str, target: TargetModel) -> DraftModel:
+def _trained(config: TrainConfig, name: str, target: TargetWeights) -> DraftModel:
     """A trained draft to go on from, in float32 or the target's wider dtype.
 
     It keeps every row of its lm_head: `draft_vocab_size` is how many tokens `train` leaves it, which the texts decide.

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from clover.data import Position
 from clover.drafts import DraftModel
 from clover.errors import UserError
-from clover.target import TargetModel, weights_fingerprint
+from clover.target import TargetWeights, weights_fingerprint
 from clover.train.checkpoint import load_checkpoint, save_checkpoint
 from clover.train.config import TrainConfig
 from clover.validation import validated
@@ -59,7 +59,7 @@ class Checkpoints:
     def __init__(
         self,
         config: TrainConfig,
-        target: TargetModel,
+        target: TargetWeights,
         data: str,
         draft: DraftModel,
         optimizers: Mapping[str, Optimizer],

@@ -28,7 +28,7 @@ from clover.errors import UserError
 from clover.files import check_output_directory, locked_directory, output_directory, write_json
 from clover.measure.report.progress import Progress
 from clover.measure.report.provenance import Provenance
-from clover.target import TargetModel, tensors_fingerprint
+from clover.target import TargetWeights, tensors_fingerprint
 from clover.train.budget import Budget
 from clover.train.config import TrainConfig
 from clover.train.finish import finish
@@ -68,7 +68,7 @@ class TrainResult:
 
 def train(
     config: TrainConfig,
-    target: TargetModel,
+    target: TargetWeights,
     texts: Texts | Sequence[Sample],
     draft: DraftModel,
     *,
@@ -121,7 +121,7 @@ class Trainer:
     def __init__(
         self,
         config: TrainConfig,
-        target: TargetModel,
+        target: TargetWeights,
         texts: Texts | Sequence[Sample],
         draft: DraftModel,
         progress: Progress,

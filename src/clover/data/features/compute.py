@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from clover.target import TargetModel
+    from clover.target import TargetWeights
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Features:
 
 
 @torch.no_grad()
-def compute_features(target: TargetModel, tokens: Tensor, hidden_state: str) -> Features:
+def compute_features(target: TargetWeights, tokens: Tensor, hidden_state: str) -> Features:
     """Run the target over right-padded texts.
 
     Args:

@@ -30,7 +30,7 @@ class StoreConfig:
     Args:
         target, texts: fingerprints of the target and of the texts.
         dtype: of the target that a store is begun with, which goes on in the same.
-        hidden_state: kind of the hidden states that are kept for drafts to read, see `TargetModel.hidden_width`.
+        hidden_state: kind of the hidden states that are kept for drafts to read, see `Target.hidden_width`.
         max_length: tokens of a window; longer texts are cut.
         batch_tokens: tokens that the target runs at once, at most.
     """

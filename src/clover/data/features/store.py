@@ -23,7 +23,7 @@ from clover.data.features.index import REMEDY, Index, Shard, read_index
 from clover.drafts import DraftModel
 from clover.errors import UserError
 from clover.files import checksum
-from clover.target import TargetModel, weights_fingerprint
+from clover.target import TargetWeights, weights_fingerprint
 from clover.tensors import open_tensors
 
 
@@ -156,7 +156,7 @@ def open_shards(path: Path, index: Index) -> list[_OpenShard]:
     return [_OpenShard(path, shard, names) for shard in index.shards]
 
 
-def check_store(store: FeatureStore, target: TargetModel, draft: DraftModel) -> None:
+def check_store(store: FeatureStore, target: TargetWeights, draft: DraftModel) -> None:
     """Raise UserError unless the store was made with this target and holds what the draft reads."""
     stored, here = store.config.dtype, target.dtype_name
     comparable = stored == here or "float16" not in (stored, here)  # what is rounded twice is not

@@ -20,7 +20,7 @@ from clover.data.features.index import INDEX, REMEDY, Index, Shard, StoreConfig,
 from clover.data.features.store import open_shards
 from clover.errors import UserError
 from clover.files import check_output_directory, checksum, locked_directory, output_file, write_json
-from clover.target import TargetModel
+from clover.target import TargetWeights
 
 _SHARD_BYTES, _SHARD_SECONDS = 2**28, 300.0  # of a shard; a run that is killed loses no more than one
 # Texts and their characters (tokens of samples) that are sorted by length, so that little of a batch is padding; the
@@ -30,7 +30,7 @@ _COUNTED, _SIZE_COUNTED = 512, 2**20  # texts, and their characters, from which 
 _MARGIN = 1.05  # of the free space that is asked for
 
 
-def store_bytes(target: TargetModel, texts: Texts, config: StoreConfig) -> int:
+def store_bytes(target: TargetWeights, texts: Texts, config: StoreConfig) -> int:
     """Bytes that the store of these texts will take, from some hundred of them that stand anywhere.
 
     Characters are counted in all of these, tokens in as many as are tokenized in a moment.
@@ -46,7 +46,7 @@ def store_bytes(target: TargetModel, texts: Texts, config: StoreConfig) -> int:
 
 
 def write_features(
-    target: TargetModel,
+    target: TargetWeights,
     texts: Texts,
     config: StoreConfig,
     path: Path,
@@ -86,7 +86,7 @@ def _check_room(need: int, path: Path, index: Index, tell_size: Callable[[int], 
 
 
 def _write(
-    target: TargetModel, texts: Texts, path: Path, index: Index, progress: Callable[[int, int], None]
+    target: TargetWeights, texts: Texts, path: Path, index: Index, progress: Callable[[int, int], None]
 ) -> None:
     """All texts from where the index ends; UserError, and no index, if none of them gives a window."""
     done = index.shards[-1].texts if index.shards else 0
@@ -130,7 +130,7 @@ def _begin(path: Path, config: StoreConfig, resume: bool) -> Index:
 
 
 def _run(
-    target: TargetModel, samples: Sequence[Sample], config: StoreConfig
+    target: TargetWeights, samples: Sequence[Sample], config: StoreConfig
 ) -> Iterator[tuple[Sample, Features]]:
     """Every window with its states [T, W] and [T, H], in the order of the texts."""
     check_tokens(samples, target.vocab_size)
@@ -148,7 +148,7 @@ def _run(
     return ((window, states[number]) for number, window in enumerate(found))
 
 
-def _windows(sample: Sample, target: TargetModel, config: StoreConfig) -> Iterator[Sample]:
+def _windows(sample: Sample, target: TargetWeights, config: StoreConfig) -> Iterator[Sample]:
     return windows(sample, min(config.max_length, target.longest_run))
 
 
