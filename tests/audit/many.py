@@ -63,7 +63,7 @@ def main() -> None:
         row = counted.setdefault(name, [0, 0, 0, 0])
         for at, value in enumerate((1, found.tokens, found.near_ties, found.defects)):
             row[at] += value
-        worst = max(way.worst for way in found.ways) / found.noise.most
+        worst = max(method.worst for method in found.methods) / found.rounding.most
         print(
             f"{number} {name}: {found.near_ties} near-ties, {found.defects} defects, worst {worst:.2f} of the limit, "
             f"p {found.p_value}, {time.process_time() - started:.1f} s", flush=True

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,14 +15,12 @@ import torch
 from torch import Tensor
 
 import clover.verify as verify_module
-from clover.audit.findings import Findings
 from clover.audit.local import PLAIN, LocalAudit, make_modes
-from clover.audit.options import AuditOptions
-from clover.audit.run import _draw
+from clover.audit.results import AuditResult
 from clover.audit.trace import TracedTarget
 from clover.engine import Engine
 from clover.engine.verifiers import Verifier
-from clover.sampling import Sampler
+from clover.sampling import Sampler, SamplingParams
 from clover.tree import TokenTree, parse_tree
 from clover.verify import draw_rule, verify_drawn
 from tests.audit.conftest import NEW_TOKENS, LastTokenDraft, prompts_of
@@ -219,24 +216,24 @@ SUBTLE = (
 )
 
 
-def drawn_audit(target: TracedTarget) -> Findings:
+def drawn_audit(target: TracedTarget, draws: int = 1000) -> AuditResult:
     """An audit of drawn trees; the draft sees the last token alone."""
     draft: Any = LastTokenDraft(target, factor=1.0)
     engines = {PLAIN: Engine(target), TREE: Engine(target, draft, parse_tree(TREE))}
     modes = make_modes(prompts_of(target), NEW_TOKENS, 0.8, target.vocab_size, 3)
     audit = LocalAudit(engines, modes, (3,))
     found = audit.run()
-    progress: Any = SimpleNamespace(done=0, reach=lambda count, doing: None)
-    _draw(AuditOptions(temperature=0.8), audit, found, progress)
+    hot = SamplingParams(temperature=0.8)
+    params = [hot, replace(hot, top_p=0.9, repetition_penalty=1.2)]
+    audit.test_draws(TREE, params, draws, lambda count, doing: None)
     return found
 
 
 @pytest.mark.parametrize("draws", [FEW_DRAWS, pytest.param(1000, marks=pytest.mark.long)])
-def test_clean_draws_are_clean(target: TracedTarget, draws: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clover.audit.run._DRAWS", draws)
-    found = drawn_audit(target)
+def test_clean_draws_are_clean(target: TracedTarget, draws: int) -> None:
+    found = drawn_audit(target, draws)
     assert (found.defects, found.problems) == (0, [])
-    assert max(way.tau for way in found.ways if way.name.startswith("drawn:")) > 1.3
+    assert max(method.tau for method in found.methods if method.name.startswith("drawn:")) > 1.3
 
 
 @pytest.mark.long
@@ -256,8 +253,6 @@ def test_other_draws_are_clean_without_their_slip(
 @pytest.mark.parametrize("plant", PLANTS)
 def test_a_planted_slip_is_found(target: TracedTarget, plant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     PLANTS[plant](monkeypatch)
-    if plant not in SUBTLE:
-        monkeypatch.setattr("clover.audit.run._DRAWS", FEW_DRAWS)
     monkeypatch.setattr("clover.engine.runner.verifier_for", lambda device: Verifier())
-    found = drawn_audit(target)
+    found = drawn_audit(target, 1000 if plant in SUBTLE else FEW_DRAWS)
     assert found.defects > 0 or found.problems

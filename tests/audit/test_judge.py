@@ -7,9 +7,9 @@ from math import inf
 import pytest
 import torch
 
-from clover.audit.findings import compare
-from clover.audit.judge import SAFETY, Flip, Judge, Noise, token_probs
-from clover.audit.noise import reference_logits
+from clover.audit.judge import SAFETY, Judge, Mismatch, Rounding, token_probs
+from clover.audit.results import compare
+from clover.audit.rounding import reference_logits
 from clover.audit.rules import Rules
 from clover.audit.trace import Trace, TracedTarget, _agreeing
 from clover.engine import Engine, Request
@@ -66,10 +66,10 @@ def test_the_gap_is_what_logits_must_move() -> None:
 
 
 def test_a_near_tie_is_within_the_measured_rounding() -> None:
-    noise = Noise(logits=0.01, pair=0.01)
-    assert noise.allows(Flip(0, 1, 2, gap=SAFETY * 0.0099, noise=0.0))
-    assert noise.allows(Flip(0, 1, 2, gap=SAFETY * 0.0199, noise=0.02))
-    assert not noise.allows(Flip(0, 1, 2, gap=SAFETY * 0.0101, noise=0.0))
+    rounding = Rounding(logits=0.01, pair=0.01)
+    assert rounding.explains(Mismatch(0, 1, 2, gap=SAFETY * 0.0099, noise=0.0))
+    assert rounding.explains(Mismatch(0, 1, 2, gap=SAFETY * 0.0199, noise=0.02))
+    assert not rounding.explains(Mismatch(0, 1, 2, gap=SAFETY * 0.0101, noise=0.0))
 
 
 def test_the_first_difference_of_bfloat16_is_a_near_tie() -> None:
@@ -81,7 +81,7 @@ def test_the_first_difference_of_bfloat16_is_a_near_tie() -> None:
         weight[25:, ::7] *= 1 + 2**-7
     found = audit_of(target).run()
     assert found.near_ties > 0 and found.defects == 0
-    assert all(one.gap <= SAFETY * max(one.noise, found.noise.pair) for one in found.differences)
+    assert all(one.gap <= SAFETY * max(one.noise, found.rounding.pair) for one in found.differences)
 
 
 def test_rounding_is_measured_and_follows_the_dtype() -> None:
@@ -91,8 +91,8 @@ def test_rounding_is_measured_and_follows_the_dtype() -> None:
         requests = [Request(prompt, 8) for prompt in prompts_of(target)]
         judge = Judge(target)
         judge.calibrate(requests, [one.tokens for one in run(Engine(target), requests)])
-        found[dtype] = judge.noise
-        assert judge.noise.positions == sum(len(one.tokens) for one in run(Engine(target), requests))
+        found[dtype] = judge.rounding
+        assert judge.rounding.positions == sum(len(one.tokens) for one in run(Engine(target), requests))
     assert 0 < found[torch.float32].pair < 1e-4 < found[torch.bfloat16].pair < 0.5
 
 
@@ -101,7 +101,7 @@ def test_a_model_whose_logits_are_all_zero_is_judged() -> None:
     with torch.no_grad():
         target.lm_head_weight.zero_()
     found = audit_of(target).run()
-    assert found.defects == 0 and found.noise.worst == 1.0 and found.noise.copy == 1.0
+    assert found.defects == 0 and found.rounding.worst == 1.0 and found.rounding.copy == 1.0
 
 
 def test_a_text_of_other_tokens_is_no_near_tie(target: TracedTarget) -> None:
@@ -109,11 +109,11 @@ def test_a_text_of_other_tokens_is_no_near_tie(target: TracedTarget) -> None:
     judge = Judge(target)
     (plain,) = run(Engine(target), [request])
     judge.calibrate([request], [plain.tokens])
-    assert judge.read(request, plain.tokens).flips == ()
+    assert judge.probe(request, plain.tokens).mismatches == ()
     wrong = (*plain.tokens[:3], (plain.tokens[3] + 1) % target.vocab_size, *plain.tokens[4:])
-    flips = judge.read(request, wrong).flips
-    assert flips[0].position == 3 and flips[0].expected == plain.tokens[3]
-    assert not judge.noise.allows(flips[0])
+    mismatches = judge.probe(request, wrong).mismatches
+    assert mismatches[0].position == 3 and mismatches[0].expected == plain.tokens[3]
+    assert not judge.rounding.explains(mismatches[0])
 
 
 def test_a_token_that_the_model_chooses_in_a_longer_text_alone_is_a_near_tie(
@@ -124,7 +124,7 @@ def test_a_token_that_the_model_chooses_in_a_longer_text_alone_is_a_near_tie(
     (plain,) = run(Engine(target), [request])
     judge = Judge(target)
     judge.calibrate([request], [plain.tokens])
-    rounding = judge.noise.pair
+    rounding = judge.rounding.pair
     at, whole = 2, len(request.prompt) + len(plain.tokens)
     other = next(token for token in range(target.vocab_size) if token != plain.tokens[at])
 
@@ -135,9 +135,9 @@ def test_a_token_that_the_model_chooses_in_a_longer_text_alone_is_a_near_tie(
         return logits
 
     monkeypatch.setattr("clover.audit.judge.reference_logits", nearly_equal)
-    judge = Judge(target, judge.noise)
+    judge = Judge(target, judge.rounding)
     shorter = (*plain.tokens[:at], other, *plain.tokens[at + 1 : -1])
     traced = Trace([plain.tokens, shorter], [[], []])
-    way = compare(judge, "another", [request] * 2, [plain.tokens] * 2, traced, [True, True])
-    first = next(one for one in way.differences if one.position == at + 1)
+    method = compare(judge, "another", [request] * 2, [plain.tokens] * 2, traced, [True, True])
+    first = next(one for one in method.differences if one.position == at + 1)
     assert not first.defect and 0 < first.gap < SAFETY * rounding

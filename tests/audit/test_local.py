@@ -10,15 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from clover.audit.distribution import ALARM
-from clover.audit.findings import Difference, Findings
-from clover.audit.judge import Noise
-from clover.audit.local import PLAIN, LocalAudit, Mode, make_modes, mixed_params
-from clover.audit.noise import MARGIN
-from clover.audit.repeat import repeat
+from clover.audit.judge import Rounding
+from clover.audit.local import PLAIN, LocalAudit, make_modes, mixed_params
+from clover.audit.results import AuditResult
+from clover.audit.statistics import ALARM
 from clover.audit.trace import TracedTarget
 from clover.cache import KVCache
-from clover.engine import Engine, Request
+from clover.engine import Engine
 from clover.sampling import Sampler
 from clover.target import TargetModel
 from clover.tree import TokenTree
@@ -34,13 +32,16 @@ def test_a_clean_engine_is_clean(target: TracedTarget) -> None:
     found = audit_of(target, ("chain:4", "clover2"), (1, 3)).run()
     assert (found.defects, found.near_ties, found.problems) == (0, 0, [])
     assert found.p_value is not None
-    drafted = [way for way in found.ways if not way.name.startswith("plain")]
-    assert min(way.tau for way in drafted) > 1.1 and max(way.tau for way in drafted) > 1.5
-    assert 0 < max(way.worst for way in found.ways) < found.noise.most / 2
+    drafted = [method for method in found.methods if not method.name.startswith("plain")]
+    assert min(method.tau for method in drafted) > 1.1 and max(method.tau for method in drafted) > 1.5
+    assert 0 < max(method.worst for method in found.methods) < found.rounding.most / 2
 
 
 def test_texts_that_may_differ_are_not_counted_as_compared(target: TracedTarget) -> None:
-    ways = {way.name: way.tokens for way in audit_of(target, ("chain:4", "drawn:clover2"), (2,)).run().ways}
+    ways = {
+        method.name: method.tokens
+        for method in audit_of(target, ("chain:4", "drawn:clover2"), (2,)).run().methods
+    }
     for name, tokens in ways.items():
         if name.startswith("drawn:clover2"):
             whole = ways[name.replace("drawn:clover2", "chain:4")]
@@ -90,7 +91,7 @@ def test_one_prompt_runs_in_a_real_batch(target: TracedTarget, monkeypatch: pyte
     modes = make_modes(prompts_of(target, count=1), NEW_TOKENS, 0.8, target.vocab_size, batch_size=8)
     found = LocalAudit({PLAIN: Engine(target)}, modes, (8,)).run()
     assert opened == [1] * (1 + 8) + [8, 8]  # the reference writes equal requests once
-    assert [way.tokens for way in found.ways] == [8 * NEW_TOKENS] * 2 and found.defects == 0
+    assert [method.tokens for method in found.methods] == [8 * NEW_TOKENS] * 2 and found.defects == 0
 
 
 def test_a_repeated_prompt_keeps_its_number(target: TracedTarget, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,30 +100,14 @@ def test_a_repeated_prompt_keeps_its_number(target: TracedTarget, monkeypatch: p
     assert {one.prompt for one in found.differences} == {1, 2, 3, 4, 5}
 
 
-def test_the_repetition_fills_its_batches(target: TracedTarget) -> None:
-    audit = audit_of(target, sizes=(8,))
-    again = repeat(audit, audit.findings, lambda: audit.engines, lambda tokens, doing: None)
-    assert min(way.tokens for way in again.ways) > 7 * 16
-
-
-def test_the_repetition_goes_no_further_than_the_context() -> None:
-    """A text that differs near its end, of a model that has no positions behind its context."""
-    target = TracedTarget(TargetModel(tiny_model("gpt2", dtype=torch.float32)))
-    length = target.longest_run - MARGIN - NEW_TOKENS
-    requests = (Request((5,) * length, NEW_TOKENS),)
-    audit = LocalAudit({PLAIN: Engine(target)}, [Mode("greedy", requests)], (2,))
-    found, before = audit.run(), (6,) * (NEW_TOKENS - 1)
-    late = Difference("plain", 1, NEW_TOKENS, 7, 8, 0.1, 0.1, False, request=requests[0], before=before)
-    found.ways[0].differences.append(late)
-    assert repeat(audit, found, lambda: audit.engines, lambda tokens, doing: None).defects == 0
-
-
-def test_two_parts_share_the_chance_of_an_alarm() -> None:
-    """Each part has half of the chance, so that an audit of two alarms no more often than one of one."""
-    p_values = {"a test": 0.4 * ALARM, "another": 1.0}
-    alone, half = (Findings("float32", Noise(), p_values=p_values, parts=parts) for parts in (1, 2))
-    assert (alone.defects, half.defects) == (1, 0)
-    assert alone.p_value == pytest.approx(0.8 * ALARM) and half.p_value == pytest.approx(1.6 * ALARM)
+def test_all_tests_share_the_chance_of_an_alarm() -> None:
+    """Of two tests each has half of the chance, so that an audit raises an alarm no more often than one test."""
+    results = [
+        AuditResult("float32", Rounding(), p_values=p_values)
+        for p_values in ({"a test": 0.8 * ALARM}, {"a test": 0.8 * ALARM, "another": 1.0})
+    ]
+    assert [result.defects for result in results] == [1, 0]
+    assert [result.p_value for result in results] == [pytest.approx(0.8 * ALARM), pytest.approx(1.6 * ALARM)]
 
 
 def positions_one_too_far(patch: pytest.MonkeyPatch) -> None:

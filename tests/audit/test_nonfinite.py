@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from clover.audit import judge as judge_module
-from clover.audit.draws import against_target, draw_requests
-from clover.audit.judge import Flip, Judge, Noise
-from clover.audit.noise import other_shapes
+from clover.audit.judge import Judge, Mismatch, Rounding
+from clover.audit.local import draw_test
 from clover.audit.report import make_report
+from clover.audit.rounding import other_shapes
 from clover.audit.trace import TracedTarget
+from clover.engine import Request
 from clover.measure.report.provenance import Provenance
 from clover.sampling import SamplingParams
 from tests.audit.conftest import NEW_TOKENS, audit_of, prompts_of, weak_attention
@@ -39,9 +40,9 @@ def test_a_model_without_finite_logits_is_no_clean_one(value: float) -> None:
     assert (
         f"the model's logits are no finite numbers at {POSITIONS} of {POSITIONS} positions" in found.problems
     )
-    assert found.noise.nonfinite == POSITIONS and found.noise.positions == 0
+    assert found.rounding.nonfinite == POSITIONS and found.rounding.positions == 0
     origin = Provenance.here("clover audit", torch.device("cpu"), torch.float32)
-    report = make_report([found], origin, [], str)
+    report = make_report(found, origin, [], str)
     assert report.title.startswith("Defect") and json.loads(report.json())["verdict"] == "defect"
 
 
@@ -56,8 +57,8 @@ def test_one_position_without_a_number_leaves_the_others_judged(monkeypatch: pyt
     monkeypatch.setattr(judge_module, "other_shapes", shapes)
     found = audit_of(target, ("chain:4",), temperature=0).run()
     assert found.problems == [f"the model's logits are no finite numbers at 1 of {POSITIONS} positions"]
-    assert found.noise.most == pytest.approx(clean.noise.most, rel=0.5)
-    assert all(0 < way.worst < found.noise.most for way in found.ways)
+    assert found.rounding.most == pytest.approx(clean.rounding.most, rel=0.5)
+    assert all(0 < method.worst < found.rounding.most for method in found.methods)
 
 
 @pytest.mark.parametrize("value", [nan, inf])
@@ -74,19 +75,19 @@ def test_an_engine_without_finite_logits_is_found(value: float, monkeypatch: pyt
 
     monkeypatch.setattr(TracedTarget, "logits", wrong)
     found = audit_of(weak_attention(), ("chain:4",), temperature=0).run()
-    drafted = next(way for way in found.ways if way.name.startswith("chain:4"))
+    drafted = next(method for method in found.methods if method.name.startswith("chain:4"))
     assert found.differences == [] and isfinite(drafted.worst)
     assert len(found.problems) == 1 and "verified positions are no finite numbers" in drafted.problems[0]
 
 
 def test_noise_without_a_number_excuses_no_token() -> None:
     for noise in (nan, inf):
-        assert not Noise(logits=0.01, pair=0.01).allows(Flip(0, 1, 2, gap=0.02, noise=noise))
-        assert not Noise(logits=0.01, pair=0.01).allows(Flip(0, 1, 2, gap=inf, noise=noise))
+        assert not Rounding(logits=0.01, pair=0.01).explains(Mismatch(0, 1, 2, gap=0.02, noise=noise))
+        assert not Rounding(logits=0.01, pair=0.01).explains(Mismatch(0, 1, 2, gap=inf, noise=noise))
 
 
 def test_a_drawn_token_without_a_probability_is_found() -> None:
     target = broken_head(nan)
-    requests = draw_requests(prompts_of(target)[:1], [SamplingParams(temperature=1.0)], 2)
-    _, problems = against_target(Judge(target), requests, [[(5, 6, 7, 8, 9), (5, 7, 6, 9, 8)]])
-    assert problems == ["prompt 1: 10 tokens that the target gives no probability"]
+    request = Request(prompts_of(target)[0], 5, SamplingParams(temperature=1.0))
+    *_, impossible = draw_test(Judge(target), request, [(5, 6, 7, 8, 9), (5, 7, 6, 9, 8)])
+    assert impossible == 10

@@ -157,7 +157,7 @@ def test_swapped_near_ties_are_clean(run_clover: Callable, prompts: Path) -> Non
         code, found, _ = audit(run_clover, prompts, url, "--temperature", 0)
     assert (code, found["verdict"], found["defects"]) == (0, "clean", 0)
     assert found["near_ties"] > 0
-    differences = [one for way in found["parts"][0]["ways"] for one in way["differences"]]
+    differences = [one for method in found["methods"] for one in method["differences"]]
     assert all(0 < one["gap"] < 1 for one in differences) and any(one["noise"] > 0 for one in differences)
 
 
@@ -173,7 +173,7 @@ def second_best(body: dict[str, Any], tokens: list[str]) -> list[str]:
 def test_a_gap_beyond_the_rounding_is_a_defect(run_clover: Callable, prompts: Path) -> None:
     with fake(second_best, noise=0.001) as url:
         code, found, _ = audit(run_clover, prompts, url, "--temperature", 0)
-    differences = [one for way in found["parts"][0]["ways"] for one in way["differences"]]
+    differences = [one for method in found["methods"] for one in method["differences"]]
     assert code == 1 and found["near_ties"] == 0 and found["defects"] == len(differences) > 0
     assert all(0.15 < one["gap"] < 0.95 and 0 <= one["noise"] < 0.01 for one in differences)
 
@@ -262,12 +262,15 @@ def saying(answer: bytes) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (b"SSH-2.0-OpenSSH_9.6\r\n", "cannot be reached: SSH-2.0"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "cannot be reached: Server disconnected"),
         (
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{",
-            "cannot be reached: IncompleteRead",
+            "cannot be reached: peer closed connection",
         ),
-        (b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{", "refuses with 500: No"),
+        (
+            b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{",
+            "cannot be reached: peer closed connection",
+        ),
         (b"HTTP/1.1 404 Gone\r\n\r\n<p>not\r\nhere", "refuses with 404: <p>not here"),
     ],
 )

@@ -1,9 +1,9 @@
-"""Whether each token of a text is the one that the model itself chooses after all that stands before it.
+"""Whether each token of a text is the one that the model itself chooses after all that precedes it.
 
 A token that is not is a near-tie if moving the logits by what rounding was measured to move them, times SAFETY, makes
-it the choice; else it is a defect. The engine's logits are held against the model's own in the same unit.
+it the choice; else it is a defect. The engine's logits are compared with the model's own in the same unit.
 
-Shapes: n new tokens, K shapes, M tokens whose logits are compared, V vocabulary.
+Shapes: n new tokens, K shapes of a forward, M tokens whose logits are compared, V vocabulary.
 """
 
 from __future__ import annotations
@@ -15,25 +15,22 @@ from math import inf
 import torch
 from torch import Tensor
 
-from clover.audit.noise import other_shapes, reference_logits
+from clover.audit.rounding import other_shapes, reference_logits
 from clover.audit.rules import Rules
 from clover.engine import Request
 from clover.target import TargetModel
 
 SAFETY = 6.0  # times the measured rounding
-_LEAST_STEP = 1e-30  # a unit of errors where every logit is 0; its square is no 0 yet
+_MIN_STEP = 1e-30  # a unit of errors where every logit is 0; its square is not 0 yet
 _BEST, _OTHERS = 48, 48  # tokens whose logits are compared: the most probable ones, and some of all
 
 
 @dataclass(frozen=True)
-class Flip:
-    """A token that is not the reference's choice.
+class Mismatch:
+    """A new token, at `position` from 0, that is not the model's choice, which is `expected`.
 
-    Args:
-        position: of the new token, from 0.
-        token, expected: what stands there, and the reference's choice.
-        gap: logits must move so far against each other to make it the choice; infinite if nothing does.
-        noise: how far other shapes move them here.
+    `gap` is how far logits must move against each other to make it the choice, infinite if nothing does; `noise` is
+    how far they move between shapes of the forward here.
     """
 
     position: int
@@ -44,20 +41,20 @@ class Flip:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What the model says at each new token of one text.
+class LogitProbe:
+    """The model's own logits at each new token of one text.
 
     Args:
-        flips: tokens that it does not choose.
+        mismatches: tokens that it does not choose.
         columns, logits: the M tokens compared, Long [n, M], and the reference's logits there, float64.
         errors: root mean square of what each other shape's logits differ by, float64 [K, n].
         pairs: what the difference of the best two logits differs by, float64 [K, n].
-        step: float64 [n], what rounding the largest logit to its dtype may do: about the least there is.
-        changed: tokens that another shape chooses otherwise, [K].
+        step: float64 [n], what rounding the largest logit to its dtype may change: about the least there is.
+        changed: how many tokens each other shape chooses differently, [K].
         probs: of the tokens that stand there, and those of all that are more probable; empty if greedy.
     """
 
-    flips: tuple[Flip, ...]
+    mismatches: tuple[Mismatch, ...]
     columns: Tensor
     logits: Tensor
     errors: Tensor
@@ -67,18 +64,13 @@ class Reading:
     probs: tuple[tuple[float, float], ...] = ()
 
     @property
-    def local(self) -> Tensor:
-        """Root mean square of the errors over shapes, never below a rounding step, [n]."""
-        return torch.maximum(self.errors.square().mean(0).sqrt(), self.step)
-
-    @property
     def finite(self) -> Tensor:
-        """Where the compared logits of every shape are finite numbers, Bool [n]."""
+        """Return where the compared logits of every shape are finite numbers, Bool [n]."""
         return self.errors.isfinite().all(0)
 
 
 @dataclass
-class Noise:
+class Rounding:
     """The rounding that was measured on all texts of the reference.
 
     Args:
@@ -86,8 +78,7 @@ class Noise:
         pair: root mean square of the errors of a difference of two.
         worst: the largest error of one shape in units of the others'.
         changed: the largest share of tokens that a shape changes.
-        positions: so many were measured.
-        nonfinite: so many were left out, because a logit of some shape is no finite number there.
+        positions, nonfinite: how many were measured, and left out because a logit of some shape is no finite number.
         copy: root mean square of the errors of the engine's copy of the model, in units of the unpatched model's.
     """
 
@@ -100,60 +91,61 @@ class Noise:
     copy: float = 0.0
 
     @classmethod
-    def of(cls, readings: Sequence[Reading]) -> Noise:
-        errors = torch.cat([one.errors[:, one.finite] for one in readings], 1)
-        pairs = torch.cat([one.pairs[:, one.finite] for one in readings], 1)
-        step = torch.cat([one.step[one.finite] for one in readings])
-        tokens, positions = sum(len(one.finite) for one in readings), len(step)
+    def measure(cls, probes: Sequence[LogitProbe]) -> Rounding:
+        """Measure rounding on the positions of these texts where all logits are finite numbers."""
+        errors = torch.cat([one.errors[:, one.finite] for one in probes], 1)
+        pairs = torch.cat([one.pairs[:, one.finite] for one in probes], 1)
+        step = torch.cat([one.step[one.finite] for one in probes])
+        tokens, positions = sum(len(one.finite) for one in probes), len(step)
         if positions == 0:
             return cls(nonfinite=tokens)
         typical = float(errors.square().mean().sqrt())
         squares = errors.square()
         others = ((squares.sum(0) - squares) / max(len(errors) - 1, 1)).clamp(min=0).sqrt()
         worst = float((errors / torch.maximum(others.clamp(min=typical), step)).max())
-        changed = [sum(counts) / tokens for counts in zip(*(one.changed for one in readings), strict=True)]
-        copy, own = (
-            float(torch.maximum(part, step).square().mean().sqrt()) for part in (errors[:1], errors[1:])
-        )
+        changed = [sum(counts) / tokens for counts in zip(*(one.changed for one in probes), strict=True)]
+        copy, own = (torch.maximum(part, step).square().mean().sqrt() for part in (errors[:1], errors[1:]))
         pair = float(pairs.square().mean().sqrt())
-        return cls(typical, pair, max(worst, 1.0), max(changed), positions, tokens - positions, copy / own)
+        nonfinite = tokens - positions
+        return cls(typical, pair, max(worst, 1.0), max(changed), positions, nonfinite, float(copy / own))
 
-    def allows(self, flip: Flip) -> bool:
-        """Whether rounding explains it: a near-tie. Noise that is no finite number explains nothing."""
-        return flip.gap <= SAFETY * max(flip.noise, self.pair) < inf
+    def explains(self, mismatch: Mismatch) -> bool:
+        """Return whether it is a near-tie. Noise that is no finite number explains nothing."""
+        return mismatch.gap <= SAFETY * max(mismatch.noise, self.pair) < inf
 
-    def scale(self, reading: Reading) -> Tensor:
-        """The unit of errors of an engine's logits at each position, float64 [n]."""
-        return reading.local.clamp(min=self.logits)
+    def units(self, probe: LogitProbe) -> Tensor:
+        """Return the unit of errors of an engine's logits at each position, float64 [n]."""
+        local = torch.maximum(probe.errors.square().mean(0).sqrt(), probe.step)
+        return local.clamp(min=self.logits)
 
     @property
     def most(self) -> float:
-        """Errors of an engine's logits above so many units are defects."""
+        """Return how many units an error of an engine's logits may be."""
         return SAFETY * self.worst
 
 
 @dataclass
 class Judge:
-    """Reads texts with the model itself, each once."""
+    """Probes texts with the model itself, each once."""
 
     target: TargetModel
-    noise: Noise = field(default_factory=Noise)
-    _readings: dict[tuple[tuple[int, ...], str, tuple[int, ...]], Reading] = field(default_factory=dict)
+    rounding: Rounding = field(default_factory=Rounding)
+    _probes: dict[tuple[tuple[int, ...], str, tuple[int, ...]], LogitProbe] = field(default_factory=dict)
 
     def calibrate(self, requests: Sequence[Request], texts: Sequence[tuple[int, ...]]) -> None:
         """Measure rounding on the texts of the reference, in all shapes."""
         for request, text in zip(requests, texts, strict=True):
-            self.read(request, text, cached=True)
-        self.noise = Noise.of(list(self._readings.values()))
+            self.probe(request, text, cached=True)
+        self.rounding = Rounding.measure(list(self._probes.values()))
 
-    def read(self, request: Request, new: tuple[int, ...], cached: bool = False) -> Reading:
-        """Read one text; with `cached` also token by token on a cache."""
+    def probe(self, request: Request, new: tuple[int, ...], cached: bool = False) -> LogitProbe:
+        """Probe one text; with `cached` also in shapes that use a cache."""
         key = (request.prompt, repr(request.params), new)
-        if key not in self._readings:
-            self._readings[key] = self._read(request, new, cached)
-        return self._readings[key]
+        if key not in self._probes:
+            self._probes[key] = self._probe(request, new, cached)
+        return self._probes[key]
 
-    def _read(self, request: Request, new: tuple[int, ...], cached: bool) -> Reading:
+    def _probe(self, request: Request, new: tuple[int, ...], cached: bool) -> LogitProbe:
         text, device = [*request.prompt, *new], self.target.device
         own = reference_logits(self.target, torch.tensor([text], device=device), len(new))[0]
         rules = Rules(request.prompt, torch.tensor(new, device=device), request.params)
@@ -163,40 +155,37 @@ class Judge:
         reference = own.gather(1, columns).double()
         moved = torch.stack([logits.gather(1, columns).double() for logits in shapes]) - reference
         exactness = max(torch.finfo(own.dtype).eps, torch.finfo(torch.float32).eps) / 4
-        places_of_flips = torch.nonzero(choices != rules.new).flatten().tolist()
-        return Reading(
-            flips=tuple(_flip(rules, own, shapes, at, int(choices[at])) for at in places_of_flips),
+        mismatched = torch.nonzero(choices != rules.new).flatten().tolist()
+        return LogitProbe(
+            mismatches=tuple(_mismatch(rules, own, shapes, at, int(choices[at])) for at in mismatched),
             columns=columns,
             logits=reference,
             errors=moved.square().mean(2).sqrt(),
             pairs=moved[..., 0] - moved[..., 1],
-            step=(reference.abs().amax(1) * exactness).clamp(min=_LEAST_STEP),
+            step=(reference.abs().amax(1) * exactness).clamp(min=_MIN_STEP),
             changed=tuple(int((rules.choices(logits, places) != choices).sum()) for logits in shapes),
             probs=() if request.params.greedy else token_probs(rules, own, places),
         )
 
 
 def _columns(logits: Tensor) -> Tensor:
-    """The M tokens whose logits are compared, Long [n, M], the best two first."""
+    """Return the M tokens whose logits are compared, Long [n, M], the best two first."""
     vocabulary = logits.shape[1]
     best = logits.topk(min(_BEST, vocabulary)).indices
     others = torch.linspace(0, vocabulary - 1, min(_OTHERS, vocabulary), device=logits.device).long()
     return torch.cat((best, others.expand(len(logits), -1)), 1)
 
 
-def _flip(rules: Rules, own: Tensor, shapes: Sequence[Tensor], at: int, expected: int) -> Flip:
+def _mismatch(rules: Rules, own: Tensor, shapes: Sequence[Tensor], at: int, expected: int) -> Mismatch:
     token = int(rules.new[at])
-    pair = [
-        own[at].double()[[token, expected]],
-        *(logits[at].double()[[token, expected]] for logits in shapes),
-    ]
-    differences = torch.stack(pair) @ torch.tensor([1.0, -1.0], dtype=torch.float64, device=own.device)
+    pairs = torch.stack([logits[at].double()[[token, expected]] for logits in (own, *shapes)])
+    differences = pairs[:, 0] - pairs[:, 1]
     noise = float((differences[1:] - differences[0]).abs().max())
-    return Flip(at, token, expected, rules.gap(own[at], at, token), noise)
+    return Mismatch(at, token, expected, rules.gap(own[at], at, token), noise)
 
 
 def token_probs(rules: Rules, logits: Tensor, at: Tensor) -> tuple[tuple[float, float], ...]:
-    """Of the tokens that stand at `at` with all that are as probable, and of all that are more probable there."""
+    """Return, per place `at`, the probability of its token with all that are as probable, and of all more probable."""
     probs = rules.probs(logits, at)
     own = probs.gather(1, rules.new[:, None])
     equal, above = (torch.where(some, probs, 0.0).sum(1) for some in (probs == own, probs > own))

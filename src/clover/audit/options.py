@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -28,26 +28,17 @@ class AuditOptions(options.ModelOptions):
     ] = ()
     batch_sizes: options.BatchSizes = (1, 4)
     temperature: options.SampledTemperature = 0.8
-    against: Annotated[
-        Literal["plain", "transformers"],
-        typer.Option(
-            help="What greedy texts are compared with: plain decoding here, or transformers' generate."
-        ),
-    ] = "plain"
     max_new_tokens: options.MaxNewTokens = 32
     max_prompts: options.MaxPrompts = 6
-    no_float32: Annotated[
-        bool, typer.Option("--no-float32", help="Do not repeat in float32, which takes memory for it.")
-    ] = False
     compile: options.Compile = False
     server: Annotated[
         str | None,
-        _server("Audit this OpenAI-compatible server instead of a model here.", metavar="URL"),
+        _server("Audit this OpenAI-compatible server instead of a model on this machine.", metavar="URL"),
     ] = None
     plain_server: Annotated[
         str | None,
         _server(
-            "A server of the same model without speculation. Left out: the first one, asked with "
+            "A server of the same model without speculation. Left out: the first one, with "
             '"speculation": false.',
             metavar="URL",
         ),

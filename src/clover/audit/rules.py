@@ -1,4 +1,4 @@
-"""What the parameters of a request mean, said once more and slowly: no line is shared with `clover.sampling`'s rules.
+"""An independent, slow implementation of the sampling parameters; it shares no line with that of `clover.sampling`.
 
 Shapes: n new tokens of one text, V vocabulary.
 """
@@ -33,7 +33,7 @@ class Rules:
     params: SamplingParams
 
     def scores(self, logits: Tensor, at: Tensor) -> Tensor:
-        """Scores float64 [rows, V] from logits of any dtype [rows, V] of the new tokens at places `at`, Long [rows].
+        """Return scores float64 [rows, V] of the new tokens at places `at`, Long [rows], from their logits [rows, V].
 
         Of a request that samples they are log-probabilities, up to a constant, and -inf for what is dropped.
         """
@@ -50,11 +50,11 @@ class Rules:
         return scores if params.greedy else _filtered(scores / params.temperature, params)
 
     def probs(self, logits: Tensor, at: Tensor) -> Tensor:
-        """The distribution of the tokens at `at`, float64 [rows, V]; of a request that samples."""
+        """Return the distribution of the tokens at `at`, float64 [rows, V]; of a request that samples."""
         return self.scores(logits, at).softmax(-1)
 
     def choices(self, logits: Tensor, at: Tensor) -> Tensor:
-        """The tokens that are to stand at `at`, Long [rows]; the first of equals."""
+        """Return the tokens to choose at `at`, Long [rows]; the first of equals."""
         scores = self.scores(logits, at)
         if not self.params.greedy:
             tokens = torch.arange(scores.shape[1], device=scores.device)
@@ -63,8 +63,9 @@ class Rules:
         return scores.max(-1).indices
 
     def gap(self, logits: Tensor, at: int, token: int) -> float:
-        """How far the logits of `token` and of the one chosen, [V] for all, must move against each other until `token`
-        is chosen; infinite if it never is. Without processors it is the difference of the two logits.
+        """Return how far the logits of `token` and of the chosen one must move against each other until it is chosen.
+
+        Infinite if it never is; without processors the difference of the two logits. `logits` are those of all, [V].
         """
         expected = int(self.choices(logits[None], torch.tensor([at], device=logits.device)))
         amounts = torch.logspace(_NEAREST, _FARTHEST, _STEPS, dtype=torch.float64, device=logits.device)
@@ -82,7 +83,7 @@ class Rules:
         return gap
 
     def _counts(self, at: Tensor, vocabulary: int) -> Tensor:
-        """How often each token is among the new ones before `at`, [rows, V]."""
+        """Count each token among the new ones before `at`, [rows, V]."""
         before = torch.arange(len(self.new), device=at.device) < at[:, None]
         counts = torch.zeros(len(at), vocabulary, device=at.device)
         return counts.scatter_add(1, self.new.expand(len(at), -1), before.float())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -10,22 +10,19 @@ from rich.console import Console
 
 from clover import api, assets
 from clover.audit import local, remote
-from clover.audit.draws import Decode, against_sample, against_target, decode_all, draw_requests
 from clover.audit.endpoint import Endpoint
-from clover.audit.findings import ENDED, Findings
-from clover.audit.noise import MARGIN
 from clover.audit.options import AuditOptions
-from clover.audit.repeat import repeat
 from clover.audit.report import CLEAN, make_report
-from clover.audit.trace import TracedTarget, trace
+from clover.audit.results import ENDED
+from clover.audit.rounding import MARGIN
+from clover.audit.trace import TracedTarget
 from clover.data.tasks import read_tasks, spread
 from clover.drafting.prompt_lookup import LOOKUP
 from clover.drafts import load_usable
 from clover.engine import Engine
 from clover.engine.text import token_name
-from clover.errors import UserError, is_out_of_memory
+from clover.errors import UserError
 from clover.files import check_output_file, write_text
-from clover.integrations.generate import TransformersGenerate
 from clover.measure.report.output import Report, check_outputs, publish
 from clover.measure.report.progress import Progress
 from clover.measure.report.provenance import Provenance
@@ -36,16 +33,13 @@ from clover.target import TargetModel
 
 _CHAIN = 4
 _DRAWS = 1000  # per prompt
-_LOW = (torch.bfloat16, torch.float16)
 # Options of an audit in this process, and of one of a server.
-_HERE = (
-    "target", "draft", "trees", "against", "dtype", "device", "trust_remote_code", "compile", "no_float32",
-)  # fmt: skip
-_THERE = ("plain_server", "model")
+_LOCAL = ("target", "draft", "trees", "dtype", "device", "trust_remote_code", "compile")
+_REMOTE = ("plain_server", "model")
 
 
-def run_audit(options: AuditOptions, console: Console | None = None, errors: Console | None = None) -> bool:
-    """Audit, print the report, and write what is asked for; returns whether the verdict is clean.
+def audit(options: AuditOptions, console: Console | None = None, errors: Console | None = None) -> bool:
+    """Audit, print the report, and write the files that the options name; return whether the verdict is clean.
 
     Args:
         console, errors: for the report and for the progress; standard output and error when left out.
@@ -55,10 +49,7 @@ def run_audit(options: AuditOptions, console: Console | None = None, errors: Con
     """
     _check(options)
     with Progress(errors) as progress:
-        progress.say(
-            "loading target and draft" if options.server is None else "asking the server for its model"
-        )
-        report = _remote(options, progress) if options.server else _local(options, progress)
+        report = _audit_server(options, progress) if options.server else _audit_target(options, progress)
     if options.html is not None:
         write_text(options.html, report.html())  # before anything is printed, as in `publish`
     publish(report, console, options.json, lines=[f"wrote {options.html}"] if options.html else [])
@@ -68,16 +59,15 @@ def run_audit(options: AuditOptions, console: Console | None = None, errors: Con
 
 def _check(options: AuditOptions) -> None:
     if options.server is None:
-        if given := _given(options, _THERE):
-            raise UserError(f"without --server, nothing is asked of one; leave out {given}")
-    elif given := _given(options, _HERE):
-        raise UserError(f"--server is audited as it runs; leave out {given}")
+        if named := _named(options, _REMOTE):
+            raise UserError(f"without --server, no server is audited; leave out {named}")
+    elif named := _named(options, _LOCAL):
+        raise UserError(f"--server is audited as it runs; leave out {named}")
     for tree in options.trees:
         api.what_drafts(*_how(tree))
     if options.draft is not None and LOOKUP in options.trees and not _needs_draft(options):
-        raise UserError("the tree lookup asks no draft; leave --draft out, or name another --tree")
-    alone = set(options.trees) == {local.PLAIN} and set(options.batch_sizes) == {1}
-    if alone and options.against != "transformers":
+        raise UserError("the tree lookup needs no draft; leave --draft out, or name another --tree")
+    if set(options.trees) == {local.PLAIN} and set(options.batch_sizes) == {1}:
         raise UserError("nothing is compared: name a tree that drafts, or a --batch-size above 1")
     if options.prompts is not None:
         read_tasks([options.prompts])  # before a target is loaded
@@ -86,87 +76,68 @@ def _check(options: AuditOptions) -> None:
         check_output_file(options.html)
 
 
-def _given(options: AuditOptions, names: Sequence[str]) -> str:
-    """Those of the options that are not at their defaults, as they are written; empty if none."""
+def _named(options: AuditOptions, names: Sequence[str]) -> str:
+    """Return those of the options that are not at their defaults, as they are typed; empty if none."""
     default = AuditOptions()
-    given = [name for name in names if getattr(options, name) != getattr(default, name)]
-    return ", ".join("--" + name.removesuffix("s").replace("_", "-") for name in given)
+    named = [name for name in names if getattr(options, name) != getattr(default, name)]
+    return ", ".join("--" + name.removesuffix("s").replace("_", "-") for name in named)
 
 
-def _how(tree: str) -> tuple[str, str | None]:
-    """What `api.what_drafts` takes."""
-    return ("draft", None) if tree == "draft" else ("auto", tree)
-
-
-def _remote(options: AuditOptions, progress: Progress) -> Report:
+def _audit_server(options: AuditOptions, progress: Progress) -> Report:
+    progress.say("asking the server for its model")
     assert options.server is not None
-    file = options.prompts or assets.HELD_OUT_PROMPTS
-    tasks = spread(read_tasks([file]), options.max_prompts)
+    tasks = spread(read_tasks([options.prompts or assets.HELD_OUT_PROMPTS]), options.max_prompts)
     texts = [task.text or "\n\n".join(message["content"] for message in task.messages) for task in tasks]
-    same = options.plain_server in (None, options.server)
-    drafting, plain = (
+    plain = options.plain_server or options.server
+    same = plain == options.server
+    drafting_side, plain_side = (
         Endpoint(url, options.api_key, options.model, {"speculation": on} if same else {})
-        for url, on in ((options.server, True), (options.plain_server or options.server, False))
+        for url, on in ((options.server, True), (plain, False))
     )
     audit = remote.RemoteAudit(
-        drafting,
-        plain,
+        drafting_side,
+        plain_side,
         texts,
         options.max_new_tokens,
         options.temperature,
         options.batch_sizes,
         coupled=options.plain_server is None,
+        report=_reporting(progress),
     )
     progress.begin(audit.work)
-    found = audit.run(_told(progress))
-    facts = {
-        "server": options.server,
-        "plain_server": "the same, without speculation" if same else options.plain_server,
-    }
+    result = audit.run()
+    facts = [("server", options.server), ("plain_server", "the same, without speculation" if same else plain)]
     origin = _provenance(options, torch.device("cpu"), torch.float32)
-    return make_report([found], origin, [*facts.items(), _run_fact(options, len(texts))], _shown)
+    return make_report(result, origin, [*facts, _run_fact(options, len(texts))], _shown)
 
 
-def _local(options: AuditOptions, progress: Progress) -> Report:
-    target = _load(options, options.dtype)
-    draft, prompts = _draft(options, target), _prompts(options, target)
-    engines = _engines(options, target, draft)
-    length, size = options.max_new_tokens, max(options.batch_sizes)
-    modes = local.make_modes(prompts, length, options.temperature, target.vocab_size, size)
-    reference = TransformersGenerate(target) if options.against == "transformers" else None
-    audit = local.LocalAudit(engines, modes, options.batch_sizes, reference)
-    repeats = target.dtype in _LOW and not options.no_float32
-    progress.begin(audit.work * (1.3 if repeats else 1.0))
-    found, notes = [audit.run(_told(progress))], []
-    if options.temperature:
-        _draw(options, audit, found[0], progress)
-    if repeats:
-        try:
-            found.append(repeat(audit, found[0], lambda: _exact(options, draft), _told(progress)))
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            notes.append(("float32", "not repeated: there is no memory for the weights in float32"))
-    facts = {
-        "target": options.target or "embedded",
-        "draft": _draft_name(options, draft),
-        "against": options.against,
-    }
-    origin = _provenance(options, target.device, target.dtype)
-    shown = [*facts.items(), _run_fact(options, len(prompts))]
-    for part in found:
-        part.parts = len(found)
-    return make_report(found, origin, shown, lambda token: _token_name(target, token), notes)
-
-
-def _load(options: AuditOptions, dtype: str | None) -> TracedTarget:
+def _audit_target(options: AuditOptions, progress: Progress) -> Report:
+    progress.say("loading target and draft")
     name = options.target or assets.TARGET
-    return TracedTarget(TargetModel.load(name, dtype, options.device, options.trust_remote_code))
+    target = TracedTarget(TargetModel.load(name, options.dtype, options.device, options.trust_remote_code))
+    draft, files = _draft(options, target), () if options.prompts is None else (str(options.prompts),)
+    chosen = options.max_new_tokens, options.max_prompts, assets.HELD_OUT_PROMPTS.stem, MARGIN
+    prompts = [one.tokens for one in choose_prompts(files, target, *chosen).prompts]
+    length, size, temperature = options.max_new_tokens, max(options.batch_sizes), options.temperature
+    modes = local.make_modes(prompts, length, temperature, target.vocab_size, size)
+    audit = local.LocalAudit(_engines(options, target, draft), modes, options.batch_sizes)
+    progress.begin(audit.work)
+    result = audit.run(_reporting(progress))
+    hot = SamplingParams(temperature=temperature or 1.0)
+    for tree in audit.engines:
+        if temperature and tree.startswith("drawn:"):
+            audit.test_draws(
+                tree, [hot, replace(hot, top_p=0.9, repetition_penalty=1.2)], _DRAWS, _reporting(progress)
+            )
+    facts = [("target", options.target or "embedded"), ("draft", _draft_name(options, draft))]
+    origin = _provenance(options, target.device, target.dtype)
+    facts.append(_run_fact(options, len(prompts)))
+    return make_report(result, origin, facts, lambda token: _token_text(target, token))
 
 
-def _exact(options: AuditOptions, draft: str | None) -> dict[str, Engine]:
-    """The engines in float32."""
-    return _engines(options, _load(options, "float32"), draft)
+def _how(tree: str) -> tuple[str, str | None]:
+    """Return the arguments of `api.what_drafts`."""
+    return ("draft", None) if tree == "draft" else ("auto", tree)
 
 
 def _trees(options: AuditOptions) -> tuple[str, ...]:
@@ -178,7 +149,7 @@ def _needs_draft(options: AuditOptions) -> bool:
 
 
 def _draft(options: AuditOptions, target: TargetModel) -> str | None:
-    """Where the draft is; None if no tree needs one."""
+    """Return where the draft is; None if no tree needs one."""
     if not _needs_draft(options):
         return None
     place = assets.draft_place(options.draft, None if options.target is None else target)
@@ -196,7 +167,7 @@ def _engines(options: AuditOptions, target: TracedTarget, place: str | None) -> 
     def make(tree: str) -> Engine:
         return api.make_engine(target, place, api.what_drafts(*_how(tree)), options.compile)
 
-    engines = {local.PLAIN: make(local.PLAIN)} | {name: make(name) for name in _trees(options)}
+    engines = {name: make(name) for name in dict.fromkeys((local.PLAIN, *_trees(options)))}
     draft = engines["draft"].draft if "draft" in engines else None
     if not options.trees and draft is not None:
         name = f"chain:{min(_CHAIN, draft.max_depth)}"
@@ -204,40 +175,7 @@ def _engines(options: AuditOptions, target: TracedTarget, place: str | None) -> 
     return engines
 
 
-def _prompts(options: AuditOptions, target: TargetModel) -> list[tuple[int, ...]]:
-    files = () if options.prompts is None else (str(options.prompts),)
-    chosen = options.max_new_tokens, options.max_prompts, assets.HELD_OUT_PROMPTS.stem, MARGIN
-    return [one.tokens for one in choose_prompts(files, target, *chosen).prompts]
-
-
-def _draw(options: AuditOptions, audit: local.LocalAudit, found: Findings, progress: Progress) -> None:
-    """Test the distribution of ways whose sampled texts are not those of plain decoding."""
-    drawn = [name for name in audit.engines if name.startswith("drawn:")]
-    prompts = [request.prompt for request in audit.modes[0].requests]
-    hot = SamplingParams(temperature=options.temperature)
-    for name in drawn:
-        params = [hot, SamplingParams(temperature=options.temperature, top_p=0.9, repetition_penalty=1.2)]
-        requests = draw_requests(prompts, params, _DRAWS)
-        texts = decode_all(_writer(audit.engines[name]), requests, f"draws, {name}", _told(progress))
-        p_values, problems = against_target(audit.judge, requests, texts)
-        found.p_values |= {f"{name}, {test}": value for test, value in p_values.items()}
-        found.other += [f"{name}: {problem}" for problem in problems]
-    if audit.reference is not None:
-        requests = draw_requests(prompts, [hot], _DRAWS)
-        first = next((name for name in audit.engines if name != local.PLAIN), local.PLAIN)
-        writers = _writer(audit.engines[first]), lambda own: audit.reference(own).texts  # type: ignore[misc]
-        samples = [
-            decode_all(write, requests, f"draws, {name}", _told(progress))
-            for write, name in zip(writers, (first, "transformers"), strict=True)
-        ]
-        found.p_values |= {f"transformers, {t}": value for t, value in against_sample(*samples).items()}
-
-
-def _writer(engine: Engine) -> Decode:
-    return lambda requests: trace(engine, requests, len(requests)).texts
-
-
-def _told(progress: Progress) -> local.Told:
+def _reporting(progress: Progress) -> Callable[[int, str], None]:
     return lambda count, doing: progress.reach(progress.done + count, doing)
 
 
@@ -252,12 +190,12 @@ def _run_fact(options: AuditOptions, prompts: int) -> tuple[str, str]:
     return "run", f"{text}, batches of {sizes}, greedy{sampled}"
 
 
-def _token_name(target: TargetModel, token: int | str) -> str:
+def _token_text(target: TargetModel, token: int | str) -> str:
     return _shown(token if isinstance(token, str) or token == ENDED else token_name(target.tokenizer, token))
 
 
 def _shown(token: int | str) -> str:
-    """A token's text as reports have it.
+    """Return a token's text as reports have it.
 
     >>> _shown(" a"), _shown(ENDED)
     ("' a'", 'the end')

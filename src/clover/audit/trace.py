@@ -1,4 +1,4 @@
-"""Texts of an engine, with the logits that it verified them by."""
+"""Decode with an engine and keep the errors of the logits that it verified its texts by."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from clover.audit.judge import Reading
+from clover.audit.judge import LogitProbe
 from clover.engine import Engine, Request
 from clover.metrics import Acceptance
 from clover.target import TargetModel
 
 
 class TracedTarget(TargetModel):
-    """A target that remembers the last logits it gave; it shares all else with the one it is made of."""
+    """A target that remembers the last logits it computed; it shares all else with the one it is made of."""
 
     def __init__(self, target: TargetModel):
         vars(self).update(vars(target))
@@ -28,12 +28,10 @@ class TracedTarget(TargetModel):
 
 @dataclass
 class Trace:
-    """What one way to decode wrote.
+    """The new tokens of each request, and how far the engine's logits are off the reference's.
 
-    Args:
-        texts: the new tokens of each request.
-        errors: per request, how far the engine's logits [M] are off the reference's at each verified position, root
-            mean square; up to where the text leaves the reference's. Empty where steps are compiled.
+    `errors` has, per request, a root mean square over the M compared tokens for each verified position, up to where
+    the text leaves the reference's. It is empty where steps are compiled.
     """
 
     texts: list[tuple[int, ...]]
@@ -45,15 +43,14 @@ def trace(
     engine: Engine,
     requests: Sequence[Request],
     max_sequences: int,
-    known: Sequence[tuple[tuple[int, ...], Reading]] = (),
+    known: Sequence[tuple[tuple[int, ...], LogitProbe]] = (),
     progress: Callable[[int], None] = lambda tokens: None,
 ) -> Trace:
-    """Decode requests, so many at once.
+    """Decode requests with an engine of a `TracedTarget`, at most `max_sequences` together.
 
     Args:
-        engine: of a `TracedTarget`.
         known: the reference's texts, one per request, if logits are to be compared.
-        progress: called with the new tokens of each step.
+        progress: called with the number of new tokens of each step.
     """
     target = engine.target
     assert isinstance(target, TracedTarget)
@@ -68,10 +65,10 @@ def trace(
             start = len(found.texts[event.index])
             found.texts[event.index] += event.tokens
             if known and target.last is not None:
-                text, reading = known[event.index]
+                text, probe = known[event.index]
                 nodes = list(event.path[: len(event.tokens)])
-                kept = _agreeing(found.texts[event.index], text, start, len(nodes))
-                found.errors[event.index] += _errors(target.last[row, nodes[:kept]], reading, start)
+                nodes = nodes[: _agreeing(found.texts[event.index], text, start, len(nodes))]
+                found.errors[event.index] += _errors(target.last[row, nodes], probe, start)
             if event.generation is not None:
                 found.acceptance += event.generation.acceptance
         progress(sum(len(event.tokens) for event in events))
@@ -79,17 +76,13 @@ def trace(
 
 
 def _agreeing(text: tuple[int, ...], known: tuple[int, ...], start: int, count: int) -> int:
-    """Of `count` tokens from `start` on, those that have the same tokens before them in both texts."""
-    if text[:start] != known[:start]:
-        return 0
-    same = 0
-    while same < min(count, len(known) - start) - 1 and text[start + same] == known[start + same]:
-        same += 1
-    return min(same + 1, len(known) - start)
+    """Return how many of `count` tokens from `start` on have the same tokens before them in both texts."""
+    ends = range(start, min(start + count, len(known)))
+    return sum(text[:end] == known[:end] for end in ends)
 
 
-def _errors(logits: Tensor, reading: Reading, start: int) -> list[float]:
+def _errors(logits: Tensor, probe: LogitProbe, start: int) -> list[float]:
     places = slice(start, start + len(logits))
     with torch.inference_mode():
-        moved = logits.gather(1, reading.columns[places]).double() - reading.logits[places]
+        moved = logits.gather(1, probe.columns[places]).double() - probe.logits[places]
         return moved.square().mean(1).sqrt().tolist()

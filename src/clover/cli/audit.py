@@ -3,6 +3,7 @@
 import typer
 
 from clover.audit.options import AuditOptions
+from clover.errors import UserError
 from clover.options import takes_options
 
 
@@ -12,7 +13,10 @@ def audit(options: AuditOptions) -> None:
 
     Exits with 0 if there is none, near-ties of rounding aside, and with 1 if there is one.
     """
-    from clover.audit.run import run_audit
-
-    if not run_audit(options):
+    try:
+        from clover.audit import run
+    except ModuleNotFoundError as error:
+        needed = "clover audit needs more packages: pip install httpx scipy"
+        raise UserError(f"{needed} ({error.name} is missing)") from error
+    if not run.audit(options):
         raise typer.Exit(1)

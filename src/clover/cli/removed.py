@@ -11,6 +11,8 @@ from clover.errors import UserError
 REMOVED: dict[str, str] = {
     "compare": "clover compare is gone; run python -m experiments.compare in a clone of the repository",
     "recipe": "clover recipe is gone; use clover train --regenerate, or in a clone python -m experiments.recipes",
+    "audit --against": "--against is gone; every token is compared with the model as transformers runs it",
+    "audit --no-float32": "--no-float32 is gone; an audit has one dtype, and --dtype float32 audits once more",
 }
 
 

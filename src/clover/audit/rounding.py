@@ -1,9 +1,8 @@
-"""What the model itself says of a text, and how far rounding moves it: nothing of the engine takes part.
+"""The model's own logits along a text, in shapes of the forward that round differently; the engine has no part in it.
 
-The same text is run in shapes that round differently: by the unpatched model as a whole (the reference), in a batch,
-beside branches of a tree, and token by token and in short runs on transformers' own cache; and as a whole by the copy
-that the engine runs. What differs between the former is rounding. The copy must not differ by much more
-(`clover.audit.judge.Noise`).
+The same text is run by the unpatched model as a whole (the reference), in a batch, beside branches of a tree, and token
+by token and in short runs on transformers' own cache; and as a whole by the copy that the engine runs. What differs
+between the former is rounding. The copy must not differ by much more (`clover.audit.judge.Rounding`).
 
 Shapes: n new tokens, T tokens of the text, K shapes, V vocabulary.
 """
@@ -21,20 +20,20 @@ from clover.target.structure import cache_argument, cache_of
 
 MARGIN = 16  # tokens that a text may be longer in the other shapes
 _ROWS, _MORE = 3, 7  # of the batch, and tokens after the text there
-_BRANCHES = 12  # nodes beside the text
+_BRANCHES = 12  # nodes after half of the text
 _RUN, _RUN_ROWS = 5, 4  # tokens of a run on the cache, and rows of that batch
 
 
 @torch.inference_mode()
 def reference_logits(target: TargetModel, texts: Tensor, new: int) -> Tensor:
-    """Logits [B, n, V] of the last n tokens of texts Long [B, T], as the unpatched model says them all at once."""
+    """Return the unpatched model's logits [B, n, V] of the last n tokens of texts Long [B, T], in one forward."""
     model: Any = target.model
     return model(input_ids=texts[:, :-1], use_cache=False, logits_to_keep=new).logits[:, -new:]
 
 
 @torch.inference_mode()
 def other_shapes(target: TargetModel, text: Sequence[int], new: int, cached: bool) -> Iterator[Tensor]:
-    """The same logits [n, V] of one text in each other shape; without `cached` only the cheap ones.
+    """Yield the same logits [n, V] of one text in each other shape; without `cached` only the cheap ones.
 
     The first is that of the engine's copy, all others are of the unpatched model.
     """
@@ -45,14 +44,14 @@ def other_shapes(target: TargetModel, text: Sequence[int], new: int, cached: boo
     kept = longer.shape[1] - tokens.shape[1] + new
     model: Any = target.model
     yield model(input_ids=longer, use_cache=False, logits_to_keep=kept).logits[0, -kept:][:new]
-    yield _beside_branches(target, tokens, new)
+    yield _with_branches(target, tokens, new)
     if cached:
         yield _in_runs(model, tokens, new, 1, 1)
         yield _in_runs(model, tokens, new, _RUN, _RUN_ROWS)
 
 
-def _beside_branches(target: TargetModel, tokens: Tensor, new: int) -> Tensor:
-    """With nodes after it that see its beginning, each other not, by an explicit mask and explicit positions."""
+def _with_branches(target: TargetModel, tokens: Tensor, new: int) -> Tensor:
+    """Run it with nodes after it that see its beginning but not each other, by an explicit mask and positions."""
     model: Any = target.model
     length = tokens.shape[1]
     branches = tokens[:, torch.arange(_BRANCHES) % length]
@@ -69,7 +68,7 @@ def _beside_branches(target: TargetModel, tokens: Tensor, new: int) -> Tensor:
 
 
 def _in_runs(model: Any, tokens: Tensor, new: int, size: int, rows: int) -> Tensor:
-    """On transformers' own cache, so many tokens at a time."""
+    """Run it on transformers' own cache, `size` tokens at a time."""
     tokens, start = tokens.expand(rows, -1), tokens.shape[1] - new
     name, cache, parts = cache_argument(model), None, []
     runs = tokens[:, start:].split(size, dim=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clover.audit.noise import other_shapes, reference_logits
+from clover.audit.rounding import other_shapes, reference_logits
 from clover.target import TargetModel
 from tests.families import VOCAB, tiny_model
 from tests.target.test_multimodal import model_of
