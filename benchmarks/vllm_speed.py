@@ -33,7 +33,7 @@ from vllm import LLM, SamplingParams
 
 from clover import assets
 from clover.api import Clover
-from clover.drafts import load_draft
+from clover.drafts import RecallDraft, load_draft
 from clover.engine import Engine
 from clover.integrations.export import export
 from clover.measure.report.provenance import machine, revision, versions
@@ -136,7 +136,8 @@ def _engine(options: argparse.Namespace, draft: Path | None = None) -> LLM:
 
 def _own(options: argparse.Namespace, draft: str, target: TargetModel) -> Clover:
     loaded = load_draft(assets.draft_place(draft), target)
-    loaded.copy_nothing()  # vLLM has no place for it
+    if isinstance(loaded, RecallDraft):
+        loaded.copy_nothing()  # vLLM has no place for it
     engine = Engine(target, loaded, parse_tree(f"chain:{options.drafted}"))
     engine.draft = loaded.for_inference(exact=True)
     return Clover(engine)

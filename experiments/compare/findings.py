@@ -14,7 +14,7 @@ from clover.errors import UserError
 from clover.measure.acceptance import depth_pairs, tau_pairs
 from clover.measure.accuracy import TOP, HeadAccuracy
 from clover.measure.report.statistics import Pair
-from clover.measure.report.words import system_name
+from clover.measure.systems import system_name
 from clover.validation import validated
 from experiments.compare.plan import MethodKey
 from experiments.compare.ratios import Ratio

@@ -12,7 +12,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from clover.drafts.config import LossConfig, all_options
+from clover.drafts import LossConfig
+from clover.drafts.config import all_options
 from clover.drafts.loading import SYSTEMS
 from clover.files import checksum
 from experiments.compare.suite import PLAIN, Suite, SuiteTask, System

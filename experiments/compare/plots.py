@@ -13,6 +13,7 @@ from matplotlib.ticker import NullLocator
 
 from clover.measure.report import figure as art
 from clover.measure.report.statistics import Estimate
+from clover.measure.systems import system_color
 from experiments.compare.findings import HEAD_COUNTS, Findings, Row, Series
 
 NAMES = ("speed", "batch-size", "accuracy", "tree-size")  # of all plots
@@ -161,4 +162,4 @@ def _draw_line(axes: Any, panel: _Panel, series: Series, style: dict[str, Any]) 
 
 def _colour(findings: Findings, series: Series) -> str:
     """That of the system; of a system of one's own the next one."""
-    return art.system_colour(series.method.system, findings.systems.index(series.method.system))
+    return system_color(series.method.system, findings.systems.index(series.method.system))

@@ -349,7 +349,7 @@ def _recorded(draft: Draft) -> tuple[RecordedResult, MethodKey]:
             f"{draft.place} has no {RECORD_FILE}, from which the table of trainings is made; "
             "set accuracy = false in the suite"
         )
-    record, losses = read_record(draft.place), SYSTEMS[draft.system.system].losses()
+    record, losses = read_record(draft.place), SYSTEMS[draft.system.system].training_defaults.losses()
     loss = next((name for name, one in losses.items() if asdict(one) == record.config.loss), None)
     how = replace(draft.method, loss=loss, steps=record.result.steps, learning_rate=record.config.lr)
     return record.result, how

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
-from clover.drafts import DraftModel
-from clover.drafts.config import LossConfig
+from clover.drafts import DraftModel, LossConfig
 from clover.drafts.loading import SYSTEMS
 from clover.errors import UserError, one_line
 from clover.files import read_text
@@ -141,7 +140,9 @@ class Suite(_Table):
             _check_known(system.against, f"against of {system.label!r}", (None, *names))
             kind = SYSTEMS[system.system]
             for loss in system.losses or self.training.losses:
-                _check_known(loss, f"the loss of {system.label!r}", (*kind.losses(), *self.losses))
+                _check_known(
+                    loss, f"the loss of {system.label!r}", (*kind.training_defaults.losses(), *self.losses)
+                )
         trains = any(not one.drafts for one in self.systems)
         if trains and self.target != EMBEDDED and not self.text.files:
             raise ValueError(
@@ -151,7 +152,7 @@ class Suite(_Table):
 
     def loss(self, name: str, system: type[DraftModel]) -> LossConfig:
         """The loss that `name` means for a system."""
-        return self.losses.get(name) or system.losses()[name]
+        return self.losses.get(name) or system.training_defaults.losses()[name]
 
 
 def _check_known(name: str | None, what: str, known: Sequence[str | None]) -> None:

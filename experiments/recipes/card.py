@@ -11,7 +11,7 @@ import torch
 from clover.api import load
 from clover.engine import Generation
 from clover.files import write_json, write_text
-from clover.measure.report.words import system_name
+from clover.measure.systems import system_name
 from clover.metrics import Acceptance
 from clover.validation import read_json
 from experiments.recipes.corpus import Source

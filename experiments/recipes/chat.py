@@ -299,7 +299,7 @@ class _ChatRecipe:
             draft=training.draft,
             max_length=options.max_length,
             seed=training.seed,
-            loss=kind.losses()[training.recipe],
+            loss=kind.training_defaults.losses()[training.recipe],
             **settings,
         )
         learnt = tokens * (1 - config.validation_share)

@@ -105,7 +105,7 @@ def train_draft(
         max_minutes=minutes,
         lr=2e-3,  # by which the drafts of the package learnt
         dtype="bfloat16",
-        loss=find_system(system).default_loss,
+        loss=find_system(system).training_defaults.loss,
     )
     config, draft = prepare(config, target)
     result = finish_training(config, target, texts, draft, console)

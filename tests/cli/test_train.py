@@ -221,7 +221,7 @@ def test_options_of_draft_and_loss_arrive(train: Callable, tmp_path: Path) -> No
     assert config["dtype"] == "float32"
     assert train("--overwrite", "--dtype", "float32").code == 0
     config = json.loads((tmp_path / "draft" / "training_config.json").read_text())["config"]
-    assert config["loss"] == asdict(RecallDraft.default_loss)
+    assert config["loss"] == asdict(RecallDraft.training_defaults.loss)
     assert train("--overwrite", "--loss", "distillation").code == 0
     config = json.loads((tmp_path / "draft" / "training_config.json").read_text())["config"]
     assert config["loss"] == asdict(LossConfig())
@@ -234,7 +234,7 @@ def test_another_system_its_options_and_its_own_loss(train: Callable, tmp_path: 
     assert (draft["model_type"], draft["connection"], draft["num_heads"]) == ("clover1", "mlp", 2)
     config = json.loads((tmp_path / "draft" / "training_config.json").read_text())["config"]
     assert config["system"] == "clover1"
-    assert config["loss"] == asdict(Clover1Draft.paper_loss)
+    assert config["loss"] == asdict(Clover1Draft.training_defaults.paper_loss)
 
 
 def test_a_large_vocabulary_is_not_proposed_from_as_a_whole(
@@ -251,10 +251,10 @@ def test_the_recipe_of_the_paper_is_shown_and_options_beside_it_win(train: Calla
     assert code == 0
     (shown,) = [line for line in err.splitlines() if line.startswith("recipe paper: ")]
     config = json.loads((tmp_path / "draft" / "training_config.json").read_text())["config"]
-    paper = Clover2Draft.paper_recipe
+    paper = Clover2Draft.training_defaults.paper_recipe
     assert (config["optimizer"], config["lr"], config["clip"]) == ("adamw", 0.01, None)
     assert (config["clip_value"], config["weight_decay"]) == (paper.clip_value, paper.weight_decay)
-    assert config["loss"] == asdict(Clover2Draft.paper_loss)
+    assert config["loss"] == asdict(Clover2Draft.training_defaults.paper_loss)
     assert config["draft"] == {"draft_vocab_size": None, **paper.options, "num_heads": 2}
     assert all(f"{name} " in shown for name in ("lr", "clip_value", "warm_up", *paper.options))
 

@@ -223,7 +223,7 @@ def test_the_copy_on_disk_is_the_draft_and_nothing_of_the_target(
 
 
 def test_it_learns(tmp_path: Path) -> None:
-    check_learning(Eagle3Draft, tmp_path, Eagle3Draft.paper_loss, num_heads=3)
+    check_learning(Eagle3Draft, tmp_path, Eagle3Draft.training_defaults.paper_loss, num_heads=3)
 
 
 def test_the_engine_writes_what_plain_decoding_writes(llama: tuple[TargetModel, Eagle3Draft]) -> None:

@@ -86,7 +86,9 @@ def test_the_loss_reaches_heads_and_lm_heads_alike() -> None:
     tokens, hidden = texts(target, draft)
     mask = torch.ones_like(tokens, dtype=torch.bool)
     batch = Batch(tokens, mask, mask.sum(1))
-    chunked_head_loss(draft, draft(hidden, tokens), hidden, batch, MedusaDraft.paper_loss)[0].backward()
+    chunked_head_loss(draft, draft(hidden, tokens), hidden, batch, MedusaDraft.training_defaults.paper_loss)[
+        0
+    ].backward()
     found = {name: weight.grad for name, weight in draft.named_parameters()}
     draft.zero_grad()
     logits = draft.train_logits(draft(hidden, tokens).movedim(0, -2))
@@ -113,7 +115,9 @@ def test_logits_of_the_first_heads_take_no_other_lm_head(heads: int) -> None:
 
 
 def test_its_own_loss_is_that_of_labels() -> None:
-    assert MedusaDraft.paper_loss == LossConfig(distillation_weight=0.0, label_weight=1.0, decay=0.8)
+    assert MedusaDraft.training_defaults.paper_loss == LossConfig(
+        distillation_weight=0.0, label_weight=1.0, decay=0.8
+    )
     assert isinstance(make(MedusaDraft)[1].lm_heads, nn.Parameter)
 
 

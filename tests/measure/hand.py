@@ -7,8 +7,8 @@ from typing import Any
 
 from clover.engine import PhaseClock
 from clover.measure.ceilings import Limits
-from clover.measure.report.words import system_name
 from clover.measure.speed import Measured, Method, Metrics
+from clover.measure.systems import system_name
 from clover.measure.timing import Run
 from clover.metrics import Acceptance
 

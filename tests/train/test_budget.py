@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from clover.data import Batches, Sample
+from clover.drafts import TrainingDefaults
 from clover.train import TrainConfig
 from clover.train.budget import Budget
 
@@ -56,7 +57,7 @@ def test_held_out_texts_are_measured_for_a_share_of_what_was_learnt(learnt: int,
 
 
 def test_few_depths_come_first_in_a_budget_of_minutes() -> None:
-    draft: Any = SimpleNamespace(trained_depths=5, few_depths_first=True)
+    draft: Any = SimpleNamespace(trained_depths=5, training_defaults=TrainingDefaults(depth_curriculum=True))
     for options, expected in (({"max_minutes": 1.0}, [2, 2, 5]), ({"max_steps": 4}, [5, 5, 5])):
         budget, clock, _ = make(few_depths=0.6, **options)
         budget.start()

@@ -34,12 +34,13 @@ def copies(
     """
     from rich.console import Console
 
+    from clover.drafts import RecallDraft
     from clover.measure.report.progress import Progress
     from clover.train import measure_guesses, some_batches
 
     check_output_directory(output, overwrite)
     name, trained = load_trained(draft, target, device, trust_remote_code)
-    if not trained.may_copy:
+    if not isinstance(trained, RecallDraft):
         raise UserError(f"{name} is a {trained.config.model_type} draft, which copies nothing; recall does")
     texts = texts_of(trained.target, data)
     batches = some_batches(texts, trained.target, tokens)

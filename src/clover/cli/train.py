@@ -64,8 +64,7 @@ class TrainOptions(TextOptions):
     optimizer: Annotated[
         str | None,
         _training(
-            "muon (AdamW for what is no matrix), or adamw. Left out: the recipe's, or the system's own: adamw for "
-            "eagle, muon for all others.",
+            "muon (AdamW for what is no matrix), or adamw. Left out: the recipe's, or the system's own.",
             metavar="NAME",
         ),
     ] = None
@@ -87,8 +86,8 @@ class TrainOptions(TextOptions):
     system: Annotated[
         str | None,
         _training(
-            "Draft system: recall, clover2, clover1, medusa, eagle, eagle3 or hydra. Left out: that of --start-from, "
-            "or recall.",
+            "Draft system, such as recall, clover2 or medusa; an unknown name lists all. Left out: that of "
+            "--start-from, or recall.",
             metavar="NAME",
         ),
     ] = None
@@ -209,7 +208,7 @@ def _loss(given: TrainOptions, system: str) -> "LossConfig":
     from clover.drafts.loading import find_system
 
     kind, name = find_system(system), given.loss or given.recipe
-    losses = kind.losses()
+    losses = kind.training_defaults.losses()
     if name not in losses:
         raise UserError(f"--loss is {name!r}; for {system} it must be one of {', '.join(losses)}")
     return replace(losses[name], **_present(given, "regression_weight", "likely_tokens_only"))

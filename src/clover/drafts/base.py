@@ -5,7 +5,7 @@ W width of the hidden states that are read, V vocabulary.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,26 +15,26 @@ from typing_extensions import Self
 from clover.cache import KVCache
 from clover.cpu import shared_copy, speed_up, versions
 from clover.cpu.linear import fast_linear, linear_of
-from clover.drafts.config import (
-    DraftConfig,
-    LossConfig,
-    PaperRecipe,
-    check_names,
-    check_options,
-    check_target,
-)
-from clover.drafts.copies import Guesses
+from clover.drafts.config import DraftConfig, check_names, check_options, check_target
 from clover.drafts.session import DraftSession, FrontierSession, shifted
+from clover.drafts.training import TrainingDefaults
 from clover.drafts.vocabulary import check_map, check_size
 from clover.target import TargetWeights
 
 DEEPEST = 16  # depths that a tree may have where a draft repeats one step and so has no end of its own
+# The class of each draft system by its name, which the classes add themselves.
+SYSTEMS: dict[str, type["DraftModel"]] = {}
 
 
 class DraftModel(PreTrainedModel):
     """Base of all drafts. The target's lm_head and embedding are shared by `bind`, not saved; an own lm_head is.
 
     Attributes:
+        label: name of the system in reports.
+        color: its color in figures, "#rrggbb"; None for any that is free.
+        training_defaults: how the system is trained where the user does not say otherwise.
+        repeats_step: whether all depths, or all after the first, are one step that can be repeated.
+        conditions_on_drafted_tokens: False where `step` ignores drafted tokens, so that all nodes of a depth are alike.
         d2t: Long [V], the target's token of each index of the draft's logits, rising; None for the target's whole
             vocabulary. Until `reduce_vocabulary` the first tokens.
         usable: whether all weights are finite numbers; where they are not, decoding goes on without the draft.
@@ -47,18 +47,17 @@ class DraftModel(PreTrainedModel):
     base_model_prefix = ""
     _no_split_modules = None
     _target: TargetWeights | None = None
-    default_loss = LossConfig()  # the one it learns best by here (docs/development/log.md)
-    default_optimizer: Literal["muon", "adamw"] = (
-        "muon"  # the one it learns best by here (docs/development/log.md)
-    )
-    paper_loss: LossConfig | None = None  # that of the system's own paper, as far as it is known
-    paper_recipe: PaperRecipe | None = None  # how the paper's authors train it, as far as it is known
-    few_depths_first = (
-        False  # True where training does better with few depths at first (docs/development/log.md)
-    )
-    may_copy = False  # True where sessions may copy from the text, as much as `choose_copies` says
-    repeats_step = False  # True where all depths, or all after the first, are one step that can be repeated
-    hears_tokens = True  # False where `step` ignores drafted tokens: all nodes of a depth are alike
+    label = "draft"
+    color: str | None = None
+    training_defaults = TrainingDefaults()
+    repeats_step = False
+    conditions_on_drafted_tokens = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Add a new system to `SYSTEMS`, by the `model_type` of its configuration."""
+        super().__init_subclass__(**kwargs)
+        if (kind := vars(cls).get("config_class")) is not None:
+            SYSTEMS[kind.model_type] = cls
 
     def __init__(self, config: DraftConfig):
         super().__init__(config)
@@ -97,19 +96,6 @@ class DraftModel(PreTrainedModel):
     def session_tokens(self) -> Tensor | None:
         """Long [V], which tokens a session's logits are of; None for the target's whole vocabulary."""
         return self.d2t
-
-    def choose_copies(self, guesses: Guesses) -> list[float] | None:
-        """Set how much a session copies, by guesses on held-out texts; returns the shares, None for nothing."""
-        return None
-
-    def copy_nothing(self) -> None:
-        """Let sessions copy nothing from the text, as in engines that have no place for it."""
-
-    @classmethod
-    def losses(cls) -> dict[str, LossConfig]:
-        """What this system can be trained by: its default, its paper's, if it has one, and one that all have."""
-        paper = {} if cls.paper_loss is None else {"paper": cls.paper_loss}
-        return {"default": cls.default_loss, **paper, "distillation": LossConfig()}
 
     def bind(self, target: TargetWeights) -> Self:
         """Share the target's lm_head and embedding; of the lm_head only the rows of the draft's vocabulary.

@@ -27,8 +27,9 @@ from torch.nn import functional as F
 
 from clover.cache import KVCache
 from clover.drafts.base import DraftModel
-from clover.drafts.config import Count, DraftConfig, LossConfig, OneLayer, PaperRecipe, Scale, Start
+from clover.drafts.config import Count, DraftConfig, OneLayer, Scale, Start
 from clover.drafts.layers import NOISE, ResidualBlock, attention_heads, cosine_weighted, start_linear
+from clover.drafts.training import LossConfig, PaperRecipe, TrainingDefaults
 from clover.target import TargetWeights
 from clover.target.decoder import DecoderStack
 
@@ -97,12 +98,15 @@ class Clover1Draft(DraftModel):
 
     config: Clover1Config  # pyright: ignore[reportIncompatibleVariableOverride]
     config_class = Clover1Config
-    paper_loss = LossConfig(distillation_weight=0.0, label_weight=1.0, decay=0.8)
-    paper_recipe = PaperRecipe(
-        lr=1e-3,
-        betas=(0.9, 0.999),
-        schedule="cosine",
-        options={"hidden_state": "pre_norm", "start": "last_layer", "embedding_scale": 1.0},
+    label, color = "Clover-1 (paper)", "#56b4e9"
+    training_defaults = TrainingDefaults(
+        paper_loss=LossConfig(distillation_weight=0.0, label_weight=1.0, decay=0.8),
+        paper_recipe=PaperRecipe(
+            lr=1e-3,
+            betas=(0.9, 0.999),
+            schedule="cosine",
+            options={"hidden_state": "pre_norm", "start": "last_layer", "embedding_scale": 1.0},
+        ),
     )
 
     def __init__(self, config: Clover1Config):
@@ -113,9 +117,9 @@ class Clover1Draft(DraftModel):
         if config.augmenting in ("attention", "mlp"):
             decoder.keep_half(config.augmenting)
         self.augment = None if config.augmenting == "none" else decoder
-        self.hears_tokens = config.connection != "none"
+        self.conditions_on_drafted_tokens = config.connection != "none"
         self.connect: AttentionDecoder | ConcatMLP | None = None
-        if self.hears_tokens:
+        if self.conditions_on_drafted_tokens:
             self.connect = ConcatMLP(size) if config.connection == "mlp" else AttentionDecoder(size, heads)
         self.heads = nn.ModuleList(ResidualBlock(size) for _ in range(config.num_heads))
         self.post_init()

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from clover.cache import KVCache
 from clover.cpu.linear import linear_of
 from clover.drafts.base import DraftModel
-from clover.drafts.config import Count, DraftConfig, LossConfig, OneLayer, PaperRecipe, Scale, Start
+from clover.drafts.config import Count, DraftConfig, OneLayer, Scale, Start
 from clover.drafts.layers import (
     NOISE,
     TokenTable,
@@ -40,6 +40,7 @@ from clover.drafts.layers import (
     start_linear,
     unit_scale,
 )
+from clover.drafts.training import LossConfig, PaperRecipe, TrainingDefaults
 from clover.target import TargetWeights
 from clover.target.decoder import DecoderStack
 
@@ -91,15 +92,18 @@ class Clover2Draft(DraftModel):
 
     config: Clover2Config  # pyright: ignore[reportIncompatibleVariableOverride]
     config_class = Clover2Config
-    repeats_step = True
-    paper_loss = LossConfig(regression_weight=10.0, relative=False)
-    paper_recipe = PaperRecipe(
-        lr=1e-3,
-        betas=(0.9, 0.95),
-        warm_up=2_000 / 85_000,  # 20 epochs of 68,000 dialogues, 16 at a time
-        clip_value=0.5,
-        options={"hidden_state": "pre_norm", "start": "last_layer", "embedding_scale": 1.0},
+    label, color = "Clover-2 (paper)", "#0072b2"
+    training_defaults = TrainingDefaults(
+        paper_loss=LossConfig(regression_weight=10.0, relative=False),
+        paper_recipe=PaperRecipe(
+            lr=1e-3,
+            betas=(0.9, 0.95),
+            warm_up=2_000 / 85_000,  # 20 epochs of 68,000 dialogues, 16 at a time
+            clip_value=0.5,
+            options={"hidden_state": "pre_norm", "start": "last_layer", "embedding_scale": 1.0},
+        ),
     )
+    repeats_step = True
 
     def __init__(self, config: Clover2Config):
         super().__init__(config)

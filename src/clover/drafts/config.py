@@ -1,7 +1,6 @@
 """What every draft's configuration says, and how it is checked before anything is built from it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from inspect import get_annotations
 from typing import Annotated, Any, Literal
@@ -12,67 +11,15 @@ from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 from clover.errors import UserError
 from clover.target import TargetWeights
 from clover.tree import CLOVER2_TREE, TreeShape
-from clover.validation import checked, validated
+from clover.validation import validated
 
 Count = Annotated[int, Field(ge=1, le=64)]
 Paths = Annotated[list[list[int]], Field(max_length=1024)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Scale = Annotated[float, Field(gt=0, lt=1e6)]
 OneLayer = Literal["post_norm", "pre_norm"]  # hidden states that are H wide
 Start = Literal["fresh", "last_layer"]
 _DType = Literal["float64", "float32", "bfloat16", "float16"]
 _TARGET_FIELDS = ("model_type", "hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads")
-
-
-@checked
-class LossConfig:
-    """Weights of the training loss (`clover.train.losses`); UserError if one is impossible, or the first three are 0.
-
-    Args:
-        distillation_weight: of the soft cross-entropy against the target's distribution.
-        regression_weight: of the SmoothL1 between the draft's outputs and the target's hidden states.
-        label_weight: of the cross-entropy against the token that stands in the text.
-        decay: weight of each head relative to the one before.
-        likely_tokens_only: leave out positions where a forced token is none that the target might have emitted
-            (its top 8 within a nucleus of 0.8); they count in the mean, as zero.
-        noise: half-width of uniform noise added to the hidden states the draft reads.
-        relative: whether regression and noise are in units of the deviation of the target's post-norm states.
-    """
-
-    distillation_weight: NotNegative = 1.0
-    regression_weight: NotNegative = 0.0
-    label_weight: NotNegative = 0.0
-    decay: NotNegative = 0.7
-    likely_tokens_only: bool = False
-    noise: NotNegative = 0.0
-    relative: bool = True
-
-    def __post_init__(self) -> None:
-        if not (self.distillation_weight or self.regression_weight or self.label_weight):
-            raise ValueError(
-                "distillation_weight, regression_weight and label_weight are 0; one must be greater than 0"
-            )
-
-
-@dataclass(frozen=True)
-class PaperRecipe:
-    """How a system's authors train it, with AdamW, beside `DraftModel.paper_loss`.
-
-    Args:
-        lr, betas, weight_decay: of AdamW; `lr` is the peak. 0.01 is its own default where a paper names no decay.
-        warm_up: share of the run in which the rate rises to its peak, and stays there or falls (`schedule`). Where the
-            authors name steps, these are divided by those of their own run: ours are shorter.
-        clip_value: largest entry of the gradient; None for no clipping.
-        options: fields of the configuration that differ from their defaults.
-    """
-
-    lr: float
-    betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: float = 0.01
-    schedule: Literal["cosine", "constant"] = "constant"
-    warm_up: float = 0.0
-    clip_value: float | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class DraftConfig(PretrainedConfig):

@@ -15,7 +15,6 @@ norm follows it, and it starts from random weights.
 Shapes: B batch, N positions or nodes, H hidden.
 """
 
-from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -23,8 +22,9 @@ from torch import Tensor, nn
 
 from clover.cache import KVCache
 from clover.drafts.base import DraftModel
-from clover.drafts.config import DraftConfig, LossConfig, PaperRecipe
+from clover.drafts.config import DraftConfig
 from clover.drafts.session import TreeSession
+from clover.drafts.training import LossConfig, PaperRecipe, TrainingDefaults
 from clover.target.decoder import DecoderStack
 
 
@@ -44,13 +44,14 @@ class EagleDraft(DraftModel):
 
     config: EagleConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     config_class = EagleConfig
-    repeats_step = True
-    default_optimizer = (
-        "adamw"  # by Muon it comes to rest on the first tokens of all texts (docs/development/log.md)
+    label, color = "EAGLE-1", "#e69f00"
+    training_defaults = TrainingDefaults(
+        loss=LossConfig(distillation_weight=0.1, regression_weight=1.0, noise=0.1),
+        optimizer="adamw",  # with Muon it predicts the first tokens of all texts everywhere (docs/development/log.md)
+        paper_loss=LossConfig(distillation_weight=0.1, regression_weight=1.0, noise=0.1, relative=False),
+        paper_recipe=PaperRecipe(lr=3e-5, warm_up=2_000 / 800_000, clip_value=0.5),
     )
-    default_loss = LossConfig(distillation_weight=0.1, regression_weight=1.0, noise=0.1)
-    paper_loss = replace(default_loss, relative=False)
-    paper_recipe = PaperRecipe(lr=3e-5, warm_up=2_000 / 800_000, clip_value=0.5)
+    repeats_step = True
 
     def __init__(self, config: EagleConfig):
         super().__init__(config)

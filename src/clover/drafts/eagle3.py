@@ -34,9 +34,10 @@ from typing_extensions import Self
 from clover.cache import KVCache
 from clover.cpu.attention import attend
 from clover.drafts.base import DraftModel
-from clover.drafts.config import DraftConfig, LossConfig, PaperRecipe
+from clover.drafts.config import DraftConfig
 from clover.drafts.layers import attention_heads, key_value_heads
 from clover.drafts.session import TreeSession, shifted
+from clover.drafts.training import LossConfig, PaperRecipe, TrainingDefaults
 from clover.errors import UserError
 from clover.target import TargetWeights
 from clover.target.structure import sdpa_mask
@@ -156,9 +157,12 @@ class Eagle3Draft(DraftModel):
 
     config: Eagle3Config  # pyright: ignore[reportIncompatibleVariableOverride]
     config_class = Eagle3Config
+    label, color = "EAGLE-3", "#cc79a7"
+    training_defaults = TrainingDefaults(
+        paper_loss=LossConfig(distillation_weight=1.0, regression_weight=0.0, decay=0.8),
+        paper_recipe=PaperRecipe(lr=5e-5, clip_value=0.5),
+    )
     repeats_step = True
-    paper_loss = LossConfig(distillation_weight=1.0, regression_weight=0.0, decay=0.8)
-    paper_recipe = PaperRecipe(lr=5e-5, clip_value=0.5)
 
     def __init__(self, config: Eagle3Config):
         super().__init__(config)

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from clover.cache import KVCache
 from clover.drafts.base import DraftModel
-from clover.drafts.config import DraftConfig, LossConfig
+from clover.drafts.config import DraftConfig
 from clover.drafts.layers import start_linear
+from clover.drafts.training import LossConfig, TrainingDefaults
 from clover.target import TargetWeights
 from clover.target.decoder import DecoderStack
 
@@ -38,7 +39,10 @@ class HydraDraft(DraftModel):
 
     config: HydraConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     config_class = HydraConfig
-    paper_loss = LossConfig(distillation_weight=0.0, label_weight=1.0, decay=0.8)
+    label, color = "Hydra", "#7a5c3e"
+    training_defaults = TrainingDefaults(
+        paper_loss=LossConfig(distillation_weight=0.0, label_weight=1.0, decay=0.8)
+    )
 
     def __init__(self, config: HydraConfig):
         super().__init__(config)

@@ -9,29 +9,13 @@ from typing import Any, cast
 import torch
 from transformers import PretrainedConfig
 
-from clover.drafts.base import DraftModel
-from clover.drafts.clover1 import Clover1Draft
-from clover.drafts.clover2 import Clover2Draft
+from clover.drafts.base import SYSTEMS, DraftModel
 from clover.drafts.config import check_options, check_target
-from clover.drafts.eagle import EagleDraft
-from clover.drafts.eagle3 import Eagle3Draft
-from clover.drafts.hydra import HydraDraft
-from clover.drafts.medusa import MedusaDraft
-from clover.drafts.recall import RecallDraft
 from clover.errors import UserError, one_line
 from clover.target import TargetWeights, tensors_fingerprint
 from clover.target.loading import FAILURES
 from clover.validation import read_json
 
-SYSTEMS: dict[str, type[DraftModel]] = {
-    "clover1": Clover1Draft,
-    "clover2": Clover2Draft,
-    "eagle": EagleDraft,
-    "eagle3": Eagle3Draft,
-    "hydra": HydraDraft,
-    "medusa": MedusaDraft,
-    "recall": RecallDraft,
-}
 _LOOKUP, _INSTEAD = "lookup", "use --tree lookup (in Python tree='lookup'), which needs no draft"
 
 

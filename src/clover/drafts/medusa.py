@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clover.drafts.base import DraftModel
-from clover.drafts.config import DraftConfig, LossConfig
+from clover.drafts.config import DraftConfig
 from clover.drafts.layers import ResidualBlock
+from clover.drafts.training import LossConfig, TrainingDefaults
 from clover.target import TargetWeights
 
 
@@ -35,8 +36,11 @@ class MedusaDraft(DraftModel):
 
     config: MedusaConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     config_class = MedusaConfig
-    hears_tokens = False
-    paper_loss = LossConfig(distillation_weight=0.0, label_weight=1.0, decay=0.8)
+    label, color = "Medusa", "#d55e00"
+    training_defaults = TrainingDefaults(
+        paper_loss=LossConfig(distillation_weight=0.0, label_weight=1.0, decay=0.8)
+    )
+    conditions_on_drafted_tokens = False
 
     def __init__(self, config: MedusaConfig):
         super().__init__(config)

@@ -37,10 +37,11 @@ from clover.cpu.attention import attend
 from clover.cpu.linear import linear_of
 from clover.drafts import copies
 from clover.drafts.base import DraftModel
-from clover.drafts.config import DraftConfig, LossConfig, OneLayer, Scale
+from clover.drafts.config import DraftConfig, OneLayer, Scale
 from clover.drafts.copies import LONGEST, Guesses, Shares, Text, fit_shares
 from clover.drafts.layers import TokenTable, attention_heads, has_room, identity_linear, unit_scale
 from clover.drafts.session import FrontierSession, shifted
+from clover.drafts.training import LossConfig, TrainingDefaults
 from clover.target import TargetWeights
 from clover.target.decoder import DecoderStack
 
@@ -138,10 +139,12 @@ class RecallDraft(DraftModel):
 
     config: RecallConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     config_class = RecallConfig
+    label, color = "Recall (ours)", "#009e73"
+    training_defaults = TrainingDefaults(
+        loss=LossConfig(distillation_weight=0.1, regression_weight=1.0),
+        depth_curriculum=True,  # all depths are one step, so the first two teach the others too
+    )
     repeats_step = True
-    may_copy = True
-    few_depths_first = True  # all depths are one step, so the first two teach the others too
-    default_loss = LossConfig(distillation_weight=0.1, regression_weight=1.0)
 
     def __init__(self, config: RecallConfig):
         super().__init__(config)
@@ -170,10 +173,12 @@ class RecallDraft(DraftModel):
         return None if self.copies else self.d2t
 
     def choose_copies(self, guesses: Guesses) -> list[float] | None:
+        """Set how much sessions copy, by guesses on held-out texts; returns the shares, None for nothing."""
         self.config.copy_shares = fit_shares(guesses)
         return self.config.copy_shares
 
     def copy_nothing(self) -> None:
+        """Let sessions copy nothing from the text, as in engines that have no place for it."""
         self.config.copy_shares = None
 
     def new_session(self, batch_size: int, capacity: int) -> RecallSession:

@@ -140,7 +140,7 @@ class FrontierSession:
 
     def _parents(self, slots: Tensor) -> Tensor:
         """States [B, P, H] of the frontier nodes `slots`, Long [B, P]."""
-        if not self.draft.hears_tokens or slots.shape[1] == self.states.shape[1] == 1:
+        if not self.draft.conditions_on_drafted_tokens or slots.shape[1] == self.states.shape[1] == 1:
             return self.states
         return self.states.gather(1, slots.unsqueeze(-1).expand(-1, -1, self.states.shape[-1]))
 

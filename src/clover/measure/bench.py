@@ -14,10 +14,11 @@ from clover.measure.ceilings import Limits, measure_limits
 from clover.measure.options import BenchOptions
 from clover.measure.report.output import Report, check_outputs, publish
 from clover.measure.report.progress import Progress
-from clover.measure.report.words import number_of, system_name
+from clover.measure.report.words import number_of
 from clover.measure.session import AUTO, HELD_OUT, LOOKUP, OWN, PLAIN, Session
 from clover.measure.speed import Method, Metrics, measure_runs
 from clover.measure.speed_report import make_report
+from clover.measure.systems import system_name
 from clover.measure.timing import acceptance_of, interleave
 from clover.metrics import Acceptance
 from clover.target import TargetModel

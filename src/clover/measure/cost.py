@@ -24,10 +24,11 @@ from clover.measure.options import CostOptions
 from clover.measure.report.output import Report, check_outputs, publish
 from clover.measure.report.progress import Progress
 from clover.measure.report.table import Table
-from clover.measure.report.words import count, draft_kind, duration, times
+from clover.measure.report.words import count, duration, times
 from clover.measure.session import Session
 from clover.measure.step_costs import TreeCost, measure_steps
 from clover.measure.step_timing import share_time
+from clover.measure.systems import draft_kind
 from clover.measure.trees import tree_label
 from clover.target import TargetWeights
 from clover.train.record import RECORD_FILE, read_record

@@ -16,8 +16,9 @@ from clover.measure.report.output import Report, check_outputs, publish
 from clover.measure.report.progress import Progress
 from clover.measure.report.statistics import Estimate
 from clover.measure.report.table import Table
-from clover.measure.report.words import draft_kind, number_of
+from clover.measure.report.words import number_of
 from clover.measure.session import OWN, Session
+from clover.measure.systems import draft_kind
 from clover.measure.timing import decode
 from clover.measure.trees import tree_label
 from clover.tree import parse_tree, static_spec

@@ -9,11 +9,12 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import Self
 
-from clover.measure.report.figure import shade, system_colour
+from clover.measure.report.figure import shade
 from clover.measure.report.table import facts_grid
 from clover.measure.report.words import mode, number_of, rate
 from clover.measure.rounds import Round, totals
 from clover.measure.speed import Method
+from clover.measure.systems import system_color
 
 _COLUMNS = 3
 _MIN_WIDTH, _MIN_HEIGHT = 75, 20
@@ -115,7 +116,7 @@ def _speed(current: Round, method: Method) -> str:
 
 
 def _colour(name: str, step: int) -> str:
-    red, green, blue = (round(255 * value) for value in shade(system_colour(name), step))
+    red, green, blue = (round(255 * value) for value in shade(system_color(name), step))
     return f"rgb({red},{green},{blue})"
 
 

@@ -17,8 +17,8 @@ from clover.engine import STEP_PHASES, Engine, Request
 from clover.integrations.generate import TransformersGenerate
 from clover.measure.ceilings import Limits
 from clover.measure.report.statistics import Estimate, ratio
-from clover.measure.report.words import system_name
 from clover.measure.session import AUTO, LOOKUP
+from clover.measure.systems import system_name
 from clover.measure.timing import Decode, Run, acceptance_of, decode, speedups, texts_of
 from clover.metrics import Acceptance
 

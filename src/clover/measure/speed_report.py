@@ -13,6 +13,7 @@ from clover.measure.report.statistics import Estimate
 from clover.measure.report.table import Table
 from clover.measure.report.words import mode, percent, rate, times
 from clover.measure.speed import Metrics
+from clover.measure.systems import system_color
 
 _PANELS = 3  # side by side
 _PHASES = ("draft", "verify", "accept", "keep", "other", "total")
@@ -126,7 +127,7 @@ def _draw_setting(axes: Any, methods: list[tuple[str, str]], found: dict[str, Me
         if one is None:
             art.note(axes, 0, place, "not able")
             continue
-        colour = art.system_colour(name, place)
+        colour = system_color(name, place)
         outline: Any = {"facecolor": "none", "edgecolor": colour, "linestyle": (0, (3, 2))}
         if one.ideal_speedup is not None:
             axes.barh(place, one.ideal_speedup, 0.7, **outline)
@@ -148,7 +149,7 @@ def _draw_depths(axes: Any, methods: list[tuple[str, str]], drafted: Sequence[Me
         place = methods.index((one.method, one.label))
         depths = range(1, len(one.acceptance_per_depth) + 1)
         shares = [100 * share for share in one.acceptance_per_depth]
-        style = art.line_style(place) | {"linestyle": "-", "color": art.system_colour(one.method, place)}
+        style = art.line_style(place) | {"linestyle": "-", "color": system_color(one.method, place)}
         axes.plot(depths, shares, label=one.label, **style)
     axes.set_xlabel("depth in the token tree, of the steps that got there")
     axes.set_ylim(0, 100)

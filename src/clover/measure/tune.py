@@ -31,9 +31,10 @@ from clover.measure.report.output import Report, check_outputs, publish
 from clover.measure.report.progress import Progress
 from clover.measure.report.provenance import Provenance
 from clover.measure.report.table import Table
-from clover.measure.report.words import draft_kind, duration, mode, number_of, times
+from clover.measure.report.words import duration, mode, number_of, times
 from clover.measure.session import OWN, PLAIN, Session
 from clover.measure.step_timing import Step, share_time, time_in_turn
+from clover.measure.systems import draft_kind
 from clover.measure.timing import WRITTEN_TOGETHER, decode
 from clover.measure.trees import Candidate, tree_label, worth_timing
 from clover.tree import TreeShape

@@ -17,6 +17,7 @@ from pydantic import Field
 from rich.console import Console
 
 from clover import assets
+from clover.drafts import RecallDraft
 from clover.errors import UserError
 from clover.files import check_output_file, write_json
 from clover.integrations.export import check_target, export
@@ -142,7 +143,8 @@ def run_tune_vllm(
         progress.say("loading target and draft")
         session = load_session(options)
         draft = session.draft.model
-        draft.copy_nothing()  # vLLM has no place for it
+        if isinstance(draft, RecallDraft):
+            draft.copy_nothing()  # vLLM has no place for it
         if costs is None:
             progress.say("timing vLLM's steps")
             costs = _measured(session, options)

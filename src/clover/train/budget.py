@@ -81,5 +81,7 @@ class Budget:
         Few depths take less time, so they make more steps of a budget of minutes, and of no other.
         """
         config, every = self._config, draft.trained_depths
-        few = draft.few_depths_first and config.max_minutes and self.spent < config.few_depths
+        few = (
+            draft.training_defaults.depth_curriculum and config.max_minutes and self.spent < config.few_depths
+        )
         return min(_FEW_DEPTHS, every) if few else every

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from clover.drafts import LossConfig
-from clover.drafts.config import NotNegative
+from clover.drafts.training import NotNegative
 from clover.errors import UserError
 from clover.files import append_to_name
 from clover.validation import checked
@@ -40,14 +40,14 @@ class TrainConfig:
         max_steps, max_minutes: the run ends at whichever comes first, and the learning rate is planned for it.
         epochs: passes over the data when neither of the two is given.
         optimizer: "muon" (for matrices; AdamW for the rest), or "adamw" for all; None for the system's own
-            (`DraftModel.default_optimizer`).
+            (`TrainingDefaults.optimizer`).
         lr: peak learning rate, at most 100; None for one that follows from optimizer and width (`schedule.peak_rate`).
         betas, weight_decay: of the optimizers.
         schedule: "trapezoid" (constant, then linear to zero over the last `decay` of the run), "cosine" or "constant".
         warm_up: share of the run in which the rate rises to its peak.
         clip: largest norm of the gradient, None for any; `clip_value` bounds each value of it instead.
         dtype: "bfloat16" (autocast; weights stay float32) or "float32"; by default bfloat16 for a target in it.
-        few_depths: share of `max_minutes` in which a draft with `few_depths_first` learns its first two depths alone.
+        few_depths: share of `max_minutes` in which a draft with a `depth_curriculum` learns its first two depths alone.
         fit_vocabulary: whether a draft of a part of the vocabulary is left, at the end, the tokens that are worth their
             time (`drafts.vocabulary.worthwhile_size`).
         validation_share: share of the texts that is held out and only measured.

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from clover.drafts import DraftModel
+from clover.drafts import DraftModel, RecallDraft
 from clover.drafts.vocabulary import frequent_tokens, worthwhile_size
 from clover.train.config import TrainConfig
 from clover.train.objective import Measured
@@ -20,5 +20,6 @@ def finish(draft: DraftModel, measured: Measured, config: TrainConfig, counts: T
     if config.fit_vocabulary and draft.d2t is not None and counts is not None:
         order = counts[draft.d2t.cpu()].argsort(descending=True, stable=True)
         draft.reduce_vocabulary(frequent_tokens(counts, worthwhile_size(measured.hits[order])))
-    if measured.guesses is not None and "copy_shares" not in config.draft:
-        draft.choose_copies(measured.guesses)
+    guesses = None if "copy_shares" in config.draft else measured.guesses
+    if isinstance(draft, RecallDraft) and guesses is not None:
+        draft.choose_copies(guesses)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from clover.data import Batch
 from clover.data.features import Features, compute_features
-from clover.drafts import DraftModel
+from clover.drafts import DraftModel, RecallDraft
 from clover.drafts.copies import Guesses, joined
 from clover.train.chunked_loss import chunked_head_loss
 from clover.train.config import TrainConfig
@@ -88,7 +88,7 @@ class Objective:
                 features = self.features(batch)
                 outputs = draft(features.hidden_input.float(), batch.tokens, draft.trained_depths)
                 metrics.append(self._loss(outputs, features, batch)[1])
-                if draft.may_copy or draft.d2t is not None:
+                if isinstance(draft, RecallDraft) or draft.d2t is not None:
                     guessed, right = guesses_of(draft, batch, features, outputs[0])
                     guesses.append(guessed)
                     hits += right.cpu()

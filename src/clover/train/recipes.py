@@ -28,7 +28,7 @@ def named_recipe(name: str, system: str) -> tuple[dict[str, Any], dict[str, Any]
     """
     if name not in RECIPES:
         raise UserError(f"--recipe is {name!r}; it must be default or paper")
-    paper = find_system(system).paper_recipe
+    paper = find_system(system).training_defaults.paper_recipe
     if name == DEFAULT:
         return {}, {}
     if paper is None:

@@ -31,7 +31,7 @@ def pass_tokens(device: str) -> int:
 
 def optimizer_name(config: TrainConfig, kind: type[DraftModel]) -> Literal["muon", "adamw"]:
     """The optimizer: what is given, or the draft system's own."""
-    return config.optimizer or kind.default_optimizer
+    return config.optimizer or kind.training_defaults.optimizer
 
 
 def peak_rate(config: TrainConfig, kind: type[DraftModel], hidden_size: int) -> float:

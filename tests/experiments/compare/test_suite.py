@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clover.drafts.config import LossConfig
+from clover.drafts import LossConfig
 from clover.drafts.medusa import MedusaDraft
 from clover.errors import UserError
 from experiments.compare.options import CompareOptions
@@ -47,8 +47,8 @@ def test_the_options_come_in_place_of_what_the_suite_measures() -> None:
 
 def test_names_of_losses(tmp_path: Path) -> None:
     suite = read(tmp_path, GOOD + "[losses.mine]\nlabel_weight = 2\n")
-    assert suite.loss("paper", MedusaDraft) is MedusaDraft.paper_loss
-    assert suite.loss("default", MedusaDraft) is MedusaDraft.default_loss
+    assert suite.loss("paper", MedusaDraft) is MedusaDraft.training_defaults.paper_loss
+    assert suite.loss("default", MedusaDraft) is MedusaDraft.training_defaults.loss
     assert suite.loss("distillation", MedusaDraft) == LossConfig()
     assert suite.loss("mine", MedusaDraft).label_weight == 2.0
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from clover import assets
-from clover.drafts import DraftModel
+from clover.drafts import DraftModel, RecallDraft
 from clover.target import TargetModel
 
 SYSTEMS = ("clover1", "clover2", "recall")
@@ -127,7 +127,8 @@ def own_chains(
     Args:
         fed: tokens that the draft was told in the place of the text's, by the position before them.
     """
-    draft.copy_nothing()
+    if isinstance(draft, RecallDraft):
+        draft.copy_nothing()
     known: list[tuple[tuple[int, ...], torch.Tensor]] = []  # whole texts and the target's states there
     own = {}
     for chain in sorted(set(chains), key=lambda chain: -len(chain.text)):

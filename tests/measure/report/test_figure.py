@@ -19,21 +19,21 @@ from clover.measure.report.figure import (
     note,
     save_picture,
     shade,
-    system_colour,
 )
+from clover.measure.systems import system_color
 
 
 def draw() -> Figure:
     figure = new_figure(10, 4, "A headline", "what it says, " * 12, "2026-01-01   cpu, float32 " * 5)
     left, right = figure.subplots(1, 2)
     for place, name in enumerate(("plain", "recall")):
-        left.barh(place, place + 1, 0.7, color=system_colour(name))
+        left.barh(place, place + 1, 0.7, color=system_color(name))
         note(left, place + 1, place, f"{place + 1:.2f}×")
         right.plot(
             [1, 2, 4],
             [place, 3, 2 + place],
             label=name,
-            color=shade(system_colour(name), 1),
+            color=shade(system_color(name), 1),
             **line_style(place),
         )
     named_bars(
@@ -69,19 +69,3 @@ def test_the_same_results_give_the_same_svg() -> None:
         first = inline_svg(draw)
     assert first.startswith("<svg") and "<metadata>" not in first
     assert inline_svg(draw) == first
-
-
-def test_systems_differ_in_colour() -> None:
-    names = (
-        "plain",
-        "transformers",
-        "clover1",
-        "clover2",
-        "recall",
-        "medusa",
-        "eagle",
-        "eagle3",
-        "hydra",
-    )
-    assert len({system_colour(name) for name in names}) == len(names)
-    assert system_colour("mine", 0) != system_colour("mine", 1)

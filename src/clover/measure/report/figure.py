@@ -15,11 +15,9 @@ from matplotlib.text import Annotation
 
 from clover.errors import UserError
 from clover.files import check_output_file, output_file
-from clover.measure.report.words import SYSTEMS, shortened
+from clover.measure.report.words import shortened
 
 INK, FAINT, GRID = "#1f2933", "#616e7c", "#e4e7eb"
-# Names without a colour get those of these, in turn.
-_OTHERS = ("recall", "clover2", "eagle", "eagle3", "clover1", "medusa", "hydra", "plain")
 _FORMATS = (".png", ".pdf", ".svg")
 _LINES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 _MARKERS = "osD^vPX*"
@@ -109,11 +107,6 @@ def _set_room(figure: Figure, top: float, bottom: float) -> None:
     width, height = figure.get_size_inches()
     engine: Any = figure.get_layout_engine()
     engine.set(rect=(0.1 / width, bottom / height, 1 - 0.25 / width, 1 - (top + bottom) / height))
-
-
-def system_colour(system: str, number: int = 0) -> str:
-    """Return the colour of a draft system or of another way to decode; of unknown ones the next by number."""
-    return SYSTEMS[system if system in SYSTEMS else _OTHERS[number % len(_OTHERS)]][1]
 
 
 def line_style(number: int) -> dict[str, Any]:

@@ -1,29 +1,4 @@
-"""Write numbers, durations and names for people."""
-
-from typing import Any
-
-SYSTEMS = {  # their names and colours: of the palette of Okabe and Ito, which colour-blind readers can tell apart
-    "plain": ("plain decoding", "#9aa5b1"),
-    "transformers": ("transformers' generate", "#cbd2d9"),
-    "clover1": ("Clover-1 (paper)", "#56b4e9"),
-    "clover2": ("Clover-2 (paper)", "#0072b2"),
-    "recall": ("Recall (ours)", "#009e73"),
-    "medusa": ("Medusa", "#d55e00"),
-    "eagle": ("EAGLE-1", "#e69f00"),
-    "eagle3": ("EAGLE-3", "#cc79a7"),
-    "hydra": ("Hydra", "#7a5c3e"),
-}
-
-
-def system_name(system: str) -> str:
-    """Return the name of a draft system, or of another way to decode, in reports; other names stay as they are."""
-    return SYSTEMS[system][0] if system in SYSTEMS else system
-
-
-def draft_kind(config: Any) -> str:
-    """Return the system of a draft with this configuration, and what differs from the system's defaults."""
-    changed = [f"{name.replace('_', ' ')} {value}" for name, value in config.changed.items()]
-    return ", ".join([system_name(str(config.model_type)), *changed])
+"""Write numbers and durations for people."""
 
 
 def percent(share: float | None) -> str:
