@@ -41,7 +41,7 @@ def test_a_chat_is_answered_up_to_the_end_of_a_window(
     tiny_model: Clover, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A chat without max_tokens asks for all that the target can run, which is less than its context."""
-    monkeypatch.setattr(tiny_model.target, "longest_run", 60)
+    monkeypatch.setattr(type(tiny_model.target), "longest_run", 60)
     with serving(tiny_model) as server:
         body = {"messages": [{"role": "user", "content": "a"}], "ignore_eos": True}
         status, answer = server.post("/v1/chat/completions", body)
@@ -311,8 +311,7 @@ def test_a_text_that_has_ended_is_told_though_its_time_is_over() -> None:
     worker: Any = SimpleNamespace(release=lambda jobs: None)
 
     async def read() -> list[list[TextStep]]:
-        batch: Any = None
-        stream = Stream(worker, [Request((1,), 1)], batch, 60.0, time.perf_counter())
+        stream = Stream(worker, [Request((1,), 1)], 60.0, time.perf_counter())
         stream.put(ended)
         stream.fail(ApiError(408, "it took longer than 60 s", "timeout"))
         return [await stream.next_steps(), await stream.next_steps()]

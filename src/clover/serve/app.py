@@ -127,7 +127,7 @@ async def _generate(service: Service, body: Body, request: Request) -> Response:
         loop = asyncio.get_running_loop()
         parsed = await loop.run_in_executor(service.parser.executor, service.parser.parse, body)
     answer = Answer(parsed, service.name, service.tokenizer)
-    stream = service.worker.submit(parsed.requests, body.speculation is not False, arrived)
+    stream = service.worker.submit(parsed.requests, arrived)
     if body.stream:
         return _EventStream(stream, answer)
     with closing(stream):

@@ -92,6 +92,7 @@ class RequestParser:
                 eos=() if body.ignore_eos else None,
                 logprobs=_logprobs(body),
                 keep=isinstance(body, ChatBody),
+                plain=body.speculation is False,
                 show_trees=bool(body.stream and options and options.include_speculation),
             )
             self._engine.check(request)

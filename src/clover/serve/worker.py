@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from threading import Event
 from typing import NamedTuple
 
-from clover.engine import Engine, PhaseClock, PrefixStore, Request, Scheduler, StepEvent
+from clover.engine import Engine, PhaseClock, PrefixStore, Request, StepEvent
 from clover.errors import is_out_of_memory
 from clover.serve.errors import ApiError
 from clover.serve.metrics import ServerMetrics
@@ -44,47 +44,16 @@ class _Job:
     stream: Stream
     choice: int
     request: Request
-    batch: _Batch
     arrived: float
     prompt_tokens: int  # of the request's texts after one prompt the first counts them
     index: int | None = None
     last: float | None = None  # when its latest tokens came
 
 
-class _Batch:
-    """A running batch: one batch speculates, the other decodes plainly. They take turns."""
-
-    def __init__(self, engine: Engine, max_sequences: int, prefix_bytes: int, speculates: bool):
-        self._engine, self._max_sequences, self.speculates = engine, max_sequences, speculates
-        self._prefix_bytes = prefix_bytes
-        self.jobs: dict[int, _Job] = {}
-        self.open()
-
-    def open(self) -> None:
-        """Begin with an empty batch."""
-        self.clock = PhaseClock()
-        store = PrefixStore(self._prefix_bytes) if self._prefix_bytes else None
-        self.decoding: Scheduler = self._engine.open(self._max_sequences, self.clock, store=store)
-        self.jobs.clear()
-
-    def add(self, job: _Job) -> None:
-        """Put a text behind those that wait."""
-        job.index = self.decoding.add(job.request)
-        self.jobs[job.index] = job
-
-    def cancel(self, job: _Job) -> None:
-        """Forget a text, unless it has ended."""
-        if job.index is not None and self.jobs.get(job.index) is job:
-            del self.jobs[job.index]
-            self.decoding.cancel(job.index)
-
-
 class Stream:
     """The steps of one request's texts, in the event loop's thread. Close it, whatever happens."""
 
-    def __init__(
-        self, worker: Worker, requests: Sequence[Request], batch: _Batch, seconds: float, arrived: float
-    ):
+    def __init__(self, worker: Worker, requests: Sequence[Request], seconds: float, arrived: float):
         self._worker, self._waiting = worker, deque[TextStep]()
         self._ready, self._error = asyncio.Event(), None
         late = ApiError(408, f"it took longer than {seconds:g} s", "timeout")
@@ -92,9 +61,7 @@ class Stream:
         self._limit = asyncio.get_running_loop().call_later(left, self.fail, late)
         prompts = [request.prompt for request in requests]
         self.jobs = [
-            _Job(
-                self, choice, request, batch, arrived, 0 if before is request.prompt else len(request.prompt)
-            )
+            _Job(self, choice, request, arrived, 0 if before is request.prompt else len(request.prompt))
             for choice, (request, before) in enumerate(zip(requests, [None, *prompts], strict=False))
         ]
         self._left = len(self.jobs)
@@ -134,21 +101,15 @@ class Worker:
     """Owns the engine. `run` is the engine's thread; the rest is for the event loop's, or named otherwise.
 
     Args:
-        engine: decodes requests; those without speculation have a plain engine over the same target.
-        options: how many texts run at once, in either way of decoding, how many wait, for how long, and what is kept.
+        engine: decodes requests.
+        options: how many texts run at once, how many wait, for how long, and what is kept.
     """
 
     def __init__(self, engine: Engine, options: ServerOptions, metrics: ServerMetrics):
-        most, kept = options.max_sequences, options.prefix_mib * 2**20
-        self._batches = {
-            True: _Batch(engine, most, kept, True),
-            False: _Batch(Engine(engine.target), most, 0, False),
-        }
-        self._most, self._seconds, self._metrics = (
-            most + options.max_waiting,
-            options.request_seconds,
-            metrics,
-        )
+        self._engine, self._options, self._metrics = engine, options, metrics
+        self._most = options.max_sequences + options.max_waiting
+        self._jobs: dict[int, _Job] = {}  # of the batch, by the scheduler's numbers
+        self._open()
         self._held: dict[_Job, None] = {}  # all that were submitted and have not ended, in their order
         self._entering = 0  # requests whose prompt is being read
         self._refuses = False
@@ -160,12 +121,12 @@ class Worker:
     @property
     def running(self) -> int:
         """Texts that are being decoded."""
-        return sum(batch.decoding.running for batch in self._batches.values())
+        return self._scheduler.running
 
     @property
     def idle(self) -> bool:
         """Whether nothing runs or waits, in the engine or on the way to it."""
-        return self._inbox.empty() and all(batch.decoding.idle for batch in self._batches.values())
+        return self._inbox.empty() and self._scheduler.idle
 
     @property
     def held(self) -> int:
@@ -185,17 +146,17 @@ class Worker:
         """Let `run` return after its present step; for any thread."""
         self._inbox.put(None)
 
-    def submit(self, requests: Sequence[Request], speculation: bool, arrived: float | None = None) -> Stream:
+    def submit(self, requests: Sequence[Request], arrived: float | None = None) -> Stream:
         """Let requests run as soon as there is room; ApiError as `check_room`.
 
         `arrived`, by `time.perf_counter`, is when the client's request came; None for now.
         """
         self.check_room(len(requests))
         arrived = time.perf_counter() if arrived is None else arrived
-        stream = Stream(self, requests, self._batches[speculation], self._seconds, arrived)
+        stream = Stream(self, requests, self._options.request_seconds, arrived)
         for job in stream.jobs:
             self._held[job] = None
-            self._inbox.put(lambda job=job: job.batch.add(job))
+            self._inbox.put(lambda job=job: self._add(job))
         return stream
 
     def refuse_all(self) -> None:
@@ -245,57 +206,70 @@ class Worker:
     def run(self) -> None:
         """Decode what is submitted, until `end`; the caller's thread becomes the engine's."""
         try:
-            while self._take_in():
-                for batch in self._batches.values():
-                    if not batch.decoding.idle:
-                        self._step(batch)
+            while self._do_requested():
+                if not self._scheduler.idle:
+                    self._step()
         finally:
             self._ended.set()
 
-    def _take_in(self) -> bool:
-        """Do what was asked for, waiting for it if there is nothing to decode; False at the end."""
+    def _open(self) -> None:
+        """Begin with an empty batch."""
+        store = PrefixStore(self._options.prefix_mib * 2**20) if self._options.prefix_mib else None
+        self._clock = PhaseClock()
+        self._scheduler = self._engine.open(self._options.max_sequences, self._clock, store=store)
+        self._jobs.clear()
+
+    def _do_requested(self) -> bool:
+        """Add and cancel what was requested, waiting for it if there is nothing to decode; False at the end."""
         wait = self.idle
         while wait or not self._inbox.empty():
-            asked = self._inbox.get()
-            if asked is None:
+            action = self._inbox.get()
+            if action is None:
                 return False
-            asked()
+            action()
             wait = False
         return True
 
-    def _cancel(self, job: _Job) -> None:
-        with self._failing(job.batch):
-            job.batch.cancel(job)
+    def _add(self, job: _Job) -> None:
+        job.index = self._scheduler.add(job.request)
+        self._jobs[job.index] = job
 
-    def _step(self, batch: _Batch) -> None:
-        before, events = batch.clock.decoding_seconds, []
-        with self._failing(batch):
-            events = batch.decoding.step()
-        seconds, now = batch.clock.decoding_seconds - before, time.perf_counter()
+    def _cancel(self, job: _Job) -> None:
+        with self._failing():
+            if job.index is not None and self._jobs.get(job.index) is job:
+                del self._jobs[job.index]
+                self._scheduler.cancel(job.index)
+
+    def _step(self) -> None:
+        before, events = self._clock.decoding_seconds, []
+        with self._failing():
+            events = self._scheduler.step()
+        seconds, now = self._clock.decoding_seconds - before, time.perf_counter()
         steps = []
         for event in events:
-            job = batch.jobs[event.index]
+            job = self._jobs[event.index]
             if job.last is None:
                 self._metrics.begin(job.prompt_tokens)
-            self._metrics.record(event, now - (job.last or job.arrived), job.last is None, batch.speculates)
+            waited = now - (job.last or job.arrived)
+            self._metrics.record(event, waited, job.last is None, not job.request.plain)
             job.last = now
             steps.append((job, TextStep(job.choice, event, seconds)))
             if event.generation is not None:
-                del batch.jobs[event.index]
+                del self._jobs[event.index]
         if steps:
             self._call(lambda: self._deliver(steps))
 
     @contextmanager
-    def _failing(self, batch: _Batch) -> Iterator[None]:
+    def _failing(self) -> Iterator[None]:
         """Where something fails (memory, say), end all texts of the batch, and go on with an empty one."""
         try:
             yield
         except Exception as error:
             memory = "; for less memory lower --max-sequences" if is_out_of_memory(error) else ""
             logging.getLogger("clover").exception("a decoding step failed; its requests were ended%s", memory)
-            failed = list(batch.jobs.values())
+            failed = list(self._jobs.values())
             self._metrics.failed.inc(len(failed))
-            batch.open()
+            self._open()
             for job in failed:
                 answer = ApiError(500, "the server could not go on with this request", "engine_failed")
                 self._call(lambda stream=job.stream, answer=answer: stream.fail(answer))
