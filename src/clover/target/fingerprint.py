@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from clover.target.protocol import TargetWeights
+from clover.target.protocol import TargetWeights
 
 _LOOKED_AT = 4096  # weights of each tensor
 

@@ -9,21 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from clover.errors import UserError, one_line
+from clover.target.cached_model import CachedModel
 from clover.target.loading import FAILURES
+from clover.target.protocol import HiddenStates
 from clover.target.structure import cache_of
 from clover.target.support import set_windows, windows
 from clover.target.windows import Windows
 from clover.tree import TokenTree
-
-if TYPE_CHECKING:
-    from clover.target.model import TargetModel
-    from clover.target.protocol import HiddenStates
 
 _TEXT = 4  # tokens of plain text before the tree
 _PARENTS = (-1, 0, 0, 0, 3)  # root, three children, and a child of the last one
@@ -46,7 +44,7 @@ class PlainRun:
     cache: Any
 
 
-def run_plainly(target: TargetModel) -> PlainRun:
+def run_plainly(target: CachedModel) -> PlainRun:
     """Run text and path; UserError if the model cannot, or sees less than the probe needs."""
     for layer, (kind, window) in enumerate(windows(target.config)):
         if window < _TEXT + len(_PATH):
@@ -64,7 +62,7 @@ def run_plainly(target: TargetModel) -> PlainRun:
     return PlainRun(tokens, text, output.last_hidden_state, logits, cache_of(output))
 
 
-def check_tree(target: TargetModel, plain: PlainRun) -> None:
+def check_tree(target: CachedModel, plain: PlainRun) -> None:
     """UserError unless ``target`` gives the model's own logits, on plain text and at the nodes of a tree."""
     name = f"{target.name} ({type(target.model).__name__})"
     if not _close(target.logits(plain.hidden), plain.logits, target):
@@ -81,7 +79,7 @@ def check_tree(target: TargetModel, plain: PlainRun) -> None:
         )
 
 
-def windows_hold(target: TargetModel, plain: PlainRun) -> bool:
+def windows_hold(target: CachedModel, plain: PlainRun) -> bool:
     """Whether the layers have windows, and the model keeps to them in a tree as it does in plain text.
 
     The eight tokens are shorter than any window, so both run with windows of three tokens. Where the model does not
@@ -113,7 +111,7 @@ def _short_windows(config: Any, size: int) -> Iterator[None]:
             setattr(config, field, value)
 
 
-def _run_tree(target: TargetModel, plain: PlainRun) -> HiddenStates:
+def _run_tree(target: CachedModel, plain: PlainRun) -> HiddenStates:
     """Run the text, then the tree on top of it; of the tree [1, 5, H], `read` before the final norm."""
     tree = TokenTree.from_parents(plain.tokens[:, _TEXT:], torch.tensor([_PARENTS], device=target.device))
     cache = target.new_cache(1, _TEXT)
@@ -125,7 +123,7 @@ def _run_tree(target: TargetModel, plain: PlainRun) -> HiddenStates:
     return target.forward(tree.tokens, tree.depths + _TEXT, cache, mask, "pre_norm")
 
 
-def _close(actual: Tensor, expected: Tensor, target: TargetModel) -> bool:
+def _close(actual: Tensor, expected: Tensor, target: CachedModel) -> bool:
     if actual.shape != expected.shape:
         return False
     base: Any = target.base

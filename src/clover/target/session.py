@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from clover.cache import KVCache
+from clover.target.cached_model import CachedModel
 from clover.target.protocol import TargetOutput
 from clover.tree import TokenTree
-
-if TYPE_CHECKING:
-    from clover.target.model import TargetModel
 
 
 class CachedSession:
@@ -27,7 +24,7 @@ class CachedSession:
         cache: keys and values of the texts. Compiled steps, which run the model themselves, write to it directly.
     """
 
-    def __init__(self, target: TargetModel, cache: KVCache) -> None:
+    def __init__(self, target: CachedModel, cache: KVCache) -> None:
         self._target, self.cache = target, cache
 
     @property

@@ -1,0 +1,188 @@
+"""A causal language model of transformers as Clover runs it: new tokens on top of a key-value cache.
+
+Shapes: B batch, T text, N nodes (new tokens), H hidden, V vocabulary, S' slots seen.
+"""
+
+from functools import cached_property
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from clover.cache import KVCache, KVShape
+from clover.cpu import fast_copy
+from clover.errors import UserError
+from clover.fixed_cache import FixedCache
+from clover.target import loading, support
+from clover.target.protocol import HiddenStates
+from clover.target.structure import LogitsHead, Taps, cache_argument, find_layers
+from clover.target.windows import Windows
+
+
+class CachedModel:
+    """The frozen text decoder and lm_head of a model, unpatched, and their forward passes.
+
+    `TargetModel` adds what a look at the running model finds: the shape of the cache, the final norm and the windows.
+
+    Attributes:
+        base: the decoder without lm_head that runs: on a CPU a copy with faster layers over the same weights.
+        head: the lm_head, from hidden states after the final norm to logits.
+        windows: the attention windows that masks must respect.
+    """
+
+    kv_shape: KVShape
+    final_norm: nn.Module
+    _limit: tuple[int, str]
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        support.check_config(model.config)
+        self.model = model.eval().requires_grad_(False)
+        self.config: PretrainedConfig = support.text_config(model.config)
+        self.name = support.model_type(model.config)
+        support.check_fields(getattr(model, "generation_config", None), f"{self.name}: generation_config")
+        if model.config._attn_implementation != (wanted := support.attention_of(model.config)):
+            raise UserError(f"{self.name}: load the target model with attn_implementation='{wanted}'")
+        base: Any = model.base_model if self.config is model.config else model.get_decoder().base_model
+        if model.get_output_embeddings() is None or base is model:
+            raise UserError(
+                f"{self.name} ({type(model).__name__}) is no causal language model with an lm_head"
+            )
+        head: Any = model.get_output_embeddings()
+        loading.check_device(head.weight.device)
+        self.base: nn.Module
+        self.base, head = fast_copy(nn.ModuleList([base, head]))
+        self._cache_argument = cache_argument(self.base)
+        self.head = LogitsHead(head, self.config)
+        self.windows = Windows()
+
+    @property
+    def device(self) -> torch.device:
+        """Return the device of the lm_head."""
+        return self.lm_head_weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the dtype of the weights and hidden states."""
+        return self.lm_head_weight.dtype
+
+    @property
+    def dtype_name(self) -> str:
+        """Return the dtype as `--dtype` names it."""
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
+    def lm_head_weight(self) -> Tensor:
+        """Return the frozen weights [V, H] of the lm_head."""
+        return self.head.linear.weight
+
+    @property
+    def embedding_weight(self) -> Tensor:
+        """Return the frozen embeddings [V, H], not scaled, even if the model scales them."""
+        return cast(Tensor, self.model.get_input_embeddings().weight)
+
+    @property
+    def vocab_size(self) -> int:
+        """Return V, the number of rows of the lm_head."""
+        return self.lm_head_weight.shape[0]
+
+    @property
+    def hidden_size(self) -> int:
+        """Return H."""
+        return self.lm_head_weight.shape[1]
+
+    @property
+    def num_layers(self) -> int:
+        """Return the number of decoder layers."""
+        return self.kv_shape[0]
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        """Return the decoder layers."""
+        return find_layers(self.base, self.num_layers, self.name)
+
+    @property
+    def longest_run(self) -> int:
+        """Return the largest number of tokens of one text, new tokens included; no draft token lies beyond."""
+        return self._limit[0]
+
+    @property
+    def run_limit(self) -> str:
+        """Return what sets `longest_run`, such as "context", for error messages."""
+        return self._limit[1]
+
+    def new_cache(self, batch_size: int, capacity: int) -> KVCache:
+        """Return an empty cache for B rows with room for ``capacity`` tokens each; it grows when needed."""
+        return KVCache.new(self.kv_shape, batch_size, capacity, self.lm_head_weight)
+
+    @torch.no_grad()
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cache: KVCache,
+        mask: Tensor | None = None,
+        hidden_state: str = "post_norm",
+    ) -> HiddenStates:
+        """Run new tokens on top of a cache, after ``cache.begin(N)``; the caller keeps or commits them afterwards.
+
+        Args:
+            tokens: Long [B, N].
+            positions: Long [B, N], the position of each token in its text, from 0.
+            cache: a cache of this model with B rows.
+            mask: Bool [B, 1, N, S'] from ``cache.attention_mask``; None for plain text.
+            hidden_state: the kind of hidden states to read, one of `HIDDEN_STATES`.
+        """
+        return self._run(
+            hidden_state,
+            input_ids=tokens,
+            position_ids=positions,
+            attention_mask=self.windows.masks(mask, positions, cache, self.dtype),
+            use_cache=True,
+            **{self._cache_argument: cache},
+        )
+
+    def forward_fixed(
+        self, tokens: Tensor, depths: Tensor, ancestor_mask: Tensor, cache: FixedCache, taps: Taps
+    ) -> HiddenStates:
+        """Run trees in fixed shapes, in a way that a compiler can trace and that never waits for the device.
+
+        `tokens` and `depths` are Long [B, N], `ancestor_mask` Bool [B, N, N]; `taps` must be active.
+        """
+        mask, positions = cache.attention_mask(ancestor_mask), cache.positions(1) + depths
+        cache.begin(tokens.shape[1])
+        hidden = self.base(
+            input_ids=tokens,
+            position_ids=positions,
+            attention_mask=self.windows.masks(mask, positions, cache, self.dtype),
+            use_cache=True,
+            **{self._cache_argument: cache},
+        ).last_hidden_state
+        return HiddenStates(hidden, taps.take(hidden))
+
+    def taps(self, hidden_state: str) -> Taps:
+        """Return what reads hidden states of a kind (one of `HIDDEN_STATES`) during a forward pass."""
+        return Taps(self._readers[hidden_state])
+
+    @torch.no_grad()
+    def train_forward(self, tokens: Tensor, hidden_state: str = "post_norm") -> HiddenStates:
+        """Return the hidden states of whole texts, Long [B, T], padded on the right by any token; no cache is used."""
+        return self._run(hidden_state, input_ids=tokens, use_cache=False)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return logits [..., V] for hidden states [..., H] after the final norm, scaled and capped by the model."""
+        return self.head(hidden)
+
+    def _run(self, hidden_state: str, **inputs: object) -> HiddenStates:
+        taps = self.taps(hidden_state)
+        with taps.active():
+            hidden = self.base(**inputs).last_hidden_state
+        return HiddenStates(hidden, taps.take(hidden))
+
+    @cached_property
+    def _readers(self) -> dict[str, list[nn.Module]]:
+        """Return for each kind of hidden states the modules that read them; three layers as in EAGLE-3 (2503.01840)."""
+        middle = self.num_layers // 2
+        three = (min(2, middle), middle, max(self.num_layers - 3, middle))
+        layers = [self.layers[index] for index in three]
+        return {"post_norm": [], "pre_norm": [self.final_norm], "low_middle_high": layers}
