@@ -23,11 +23,11 @@ import torch
 from clover import assets
 from clover.api import load
 from clover.data import token_counts
+from clover.data.regenerated import read_regenerated
 from clover.drafts import load_draft
 from clover.drafts.vocabulary import frequent_tokens
 from clover.engine import Engine, PhaseClock, Request
 from clover.metrics import Acceptance
-from clover.regenerate import read_regenerated
 
 SIZES = (256, 512, 1024, 2048, 4096)
 

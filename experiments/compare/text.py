@@ -5,14 +5,14 @@ from functools import cache
 from itertools import cycle, islice, zip_longest
 from pathlib import Path
 
-from clover.data import FileTexts, Sample
+from clover.data import Record, Sample
 from clover.data.tasks import PROMPT_TOKENS, Task, cut_text, encode_task, read_tasks, spaced
 from clover.errors import UserError
-from clover.regenerate import RegenerateConfig
 from clover.target import TargetModel
+from clover.write import WriteConfig, Writer
 from experiments.compare.suite import SuiteTask, TrainingText
 from experiments.recipes.corpus import read_corpus
-from experiments.recipes.text import openings, write_once
+from experiments.recipes.text import openings, read_texts
 
 _corpus = cache(read_corpus)
 FEWEST_NEW_TOKENS = 16  # a prompt that leaves less room in the context is left out
@@ -21,24 +21,21 @@ FEWEST_NEW_TOKENS = 16  # a prompt that leaves less room in the context is left 
 def training_text(
     target: TargetModel, options: TrainingText, path: Path, progress: Callable[[int, int], None]
 ) -> list[Sample]:
-    """What the target has written into `path`; it writes what is missing, see `clover.regenerate.regenerate`."""
-    config = RegenerateConfig(
+    """Let the target write the training text into `path`, as far as it is not there; return it."""
+    config = WriteConfig(
         max_length=options.max_length,
         prompt_tokens=options.prompt_tokens,
         batch_size=options.batch_size,
         max_minutes=options.minutes,
     )
-    return write_once(target, _texts(target, options), config, path, progress)
+    Writer(target, config, path).write(islice(_prompts_to_answer(target, options), options.texts), progress)
+    return list(read_texts(target, [path]))
 
 
-def _texts(target: TargetModel, options: TrainingText) -> Iterator[Sample]:
-    """What the target writes anew."""
-    tokenizer = target.require_tokenizer()
+def _prompts_to_answer(target: TargetModel, options: TrainingText) -> Iterator[Record]:
     if options.files:
-        found = iter(FileTexts(options.files, tokenizer, target.eos_token_ids, True, target.vocab_size))
-    else:
-        found = cycle(openings(tokenizer, _corpus().train, options.prompt_tokens, options.texts))
-    yield from islice(found, options.texts)
+        return read_texts(target, list(map(Path, options.files))).records()
+    return cycle(openings(target.require_tokenizer(), _corpus().train, options.prompt_tokens, options.texts))
 
 
 def task_prompts(

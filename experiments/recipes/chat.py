@@ -5,7 +5,7 @@ stopped. Each draft appears in the output directory when it is finished.
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice, product
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from clover.data import FileTexts, SampleTexts
+from clover.data import Record
 from clover.data.features import FeatureStore, StoreConfig, has_begun, is_finished, write_features
 from clover.drafts import load_draft
 from clover.drafts.config import all_options, check_names, check_options
@@ -21,21 +21,20 @@ from clover.drafts.loading import find_system
 from clover.errors import UserError
 from clover.files import checksum, locked_directory, output_directory, write_json
 from clover.measure.report.progress import Progress
-from clover.regenerate import RegenerateConfig
 from clover.target import TargetModel, weights_fingerprint
 from clover.train import TrainConfig, draft_fields, named_recipe, prepare
 from clover.train.recipes import DEFAULT, PAPER
 from clover.train.record import read_record
 from clover.train.schedule import pass_tokens, peak_rate, step_tokens
 from clover.validation import read_json, validated
+from clover.write import WriteConfig, Writer
 from experiments.command import command_line
 from experiments.recipes.begun import BEGUN, check_begun
 from experiments.recipes.card import write_chat_cards
 from experiments.recipes.drafts import ChatDraftFacts, finish_training, made_here
 from experiments.recipes.options import ChatRecipeOptions
-from experiments.recipes.own_prompts import write_own_prompts
 from experiments.recipes.prompts import accept_prompts
-from experiments.recipes.text import learnt_tokens, write_once
+from experiments.recipes.text import learnt_tokens, read_texts
 
 SYSTEMS = ("recall", "clover2", "clover1", "medusa", "eagle", "eagle3")
 PAPERS = ("clover1", "clover2", "eagle")
@@ -199,38 +198,31 @@ class _ChatRecipe:
         self.own, self.sources = noted.get("own_prompts", 0), read_json(sources)["sources"]
 
     def _write(self) -> None:
-        """Let the target answer, half greedily, half at temperature 1."""
-        options = self.options
-        found = FileTexts(
-            self._prompt_files(),
-            self.target.require_tokenizer(),
-            self.target.eos_token_ids,
-            stand_ins=True,
-            vocab_size=self.target.vocab_size,
-        )
-        config = RegenerateConfig(max_length=options.max_length, batch_size=options.batch_size)
+        """Let the target write prompts and answers, and answer the prompts of the file."""
+        files = []
+        if self.own:
+            files.append(self._write_file("own.jsonl", self.own, None))
+            self.own = len(read_texts(self.target, files))
+        if self.prompts.exists():
+            records = islice(read_texts(self.target, [self.prompts]).records(), self.options.texts - self.own)
+            files.append(self._write_file("written.jsonl", self.options.texts - self.own, records))
+        self.texts = read_texts(self.target, files)
+        self.learnt = learnt_tokens(self.texts)
+
+    def _write_file(self, name: str, number: int, records: Iterable[Record] | None) -> Path:
+        """Write texts, half of them greedily and half at temperature 1; their prompts too where there are none."""
+        config = WriteConfig(max_length=self.options.max_length, batch_size=self.options.batch_size)
+        writer = Writer(self.target, config, self.work / name)
         with Progress(self.console) as progress:
-            count = min(options.texts, len(found))
 
             def show(texts: int, tokens: int) -> None:
-                progress.go_on(count, texts, f"{texts:,} answers, {tokens:,} tokens")
+                progress.go_on(number, texts, f"{texts:,} answers, {tokens:,} tokens")
 
-            some = islice(found, options.texts)
-            self.samples = write_once(self.target, some, config, self.work / "written.jsonl", show)
-        self.texts = SampleTexts(self.samples)
-
-    def _prompt_files(self) -> list[Path]:
-        """What the target asks itself, and the rows of the user's file that may be used."""
-        own = self.work / "own_prompts.jsonl"
-        if self.own and not own.exists():
-            self._say(f"    {self.own:,} prompts of its own")
-            with Progress(self.console) as progress:
-
-                def show(prompts: int) -> None:
-                    progress.go_on(self.own, prompts, "the target asks")
-
-                write_own_prompts(self.target, self.own, self.options.batch_size, own, show)
-        return [file for file in (own, self.prompts) if file.exists()]
+            if records is None:
+                writer.write_with_prompts(number, show)
+            else:
+                writer.write(records, show)
+        return writer.path
 
     def _store(self, hidden_state: str) -> FeatureStore:
         """A store with the hidden states of a kind; the target is run where there is none yet.
@@ -273,7 +265,7 @@ class _ChatRecipe:
         result = finish_training(config, self.target, store, draft, self.console)
         return ChatDraftFacts(
             system=training.system,
-            tokens=learnt_tokens(self.samples),
+            tokens=self.learnt,
             steps=result.steps,
             seen=result.tokens,
             minutes=round(result.seconds / 60, 1),
@@ -320,6 +312,6 @@ class _ChatRecipe:
                 shutil.copytree(trained, folder, dirs_exist_ok=True, ignore=ignored)
         others = [one for one in _read_published(output) if one.name != facts.name]
         drafts = [asdict(one) for one in (*others, facts)]
-        target = {"name": Path(self.options.target).name, "texts": len(self.samples), "own": self.own}
+        target = {"name": Path(self.options.target).name, "texts": len(self.texts), "own": self.own}
         write_json(output / "facts.json", {"target": target, "sources": self.sources, "drafts": drafts})
         write_chat_cards(output)

@@ -23,16 +23,16 @@ from clover.data import Sample
 from clover.errors import UserError
 from clover.files import checksum, locked_directory, output_directory, raise_on_write_error, write_json
 from clover.measure.report.progress import Progress
-from clover.regenerate import RegenerateConfig
 from clover.target import TargetModel
 from clover.validation import read_model
+from clover.write import WriteConfig, Writer
 from experiments.recipes.begun import BEGUN, check_begun
 from experiments.recipes.card import write_card
 from experiments.recipes.corpus import Source, prompts_from, read_corpus
 from experiments.recipes.drafts import SYSTEMS, WINDOW, DraftFacts, keep_draft, made_here, train_draft
 from experiments.recipes.options import RecipeOptions
 from experiments.recipes.pretrain import TargetFacts, mean_loss, pretrain, target_config
-from experiments.recipes.text import corpus_windows, learnt_tokens, openings, write_once
+from experiments.recipes.text import corpus_windows, learnt_tokens, openings, read_texts
 from experiments.recipes.tokens import token_stream, train_tokenizer
 
 _CONTEXT = 1024
@@ -184,17 +184,15 @@ class _Recipe:
 
     def _texts(self, target: TargetModel) -> list[Sample]:
         """What the target writes after openings of training files, greedily and by sampling; and as much corpus."""
-        samples = openings(target.tokenizer, self.corpus.train, _OPENING_TOKENS, _OPENINGS) * 2
-        config = RegenerateConfig(
-            max_length=WINDOW,
-            prompt_tokens=_OPENING_TOKENS,
-            batch_size=_WRITTEN_TOGETHER,
-            max_minutes=self._minutes(_WRITE_SHARE),
+        prompts = openings(target.tokenizer, self.corpus.train, _OPENING_TOKENS, _OPENINGS) * 2
+        config = WriteConfig(
+            max_length=WINDOW, batch_size=_WRITTEN_TOGETHER, max_minutes=self._minutes(_WRITE_SHARE)
         )
+        file = self.work / "written.jsonl"
         with Progress(self.console) as progress:
-            progress.begin(len(samples))
-            file = self.work / "written.jsonl"
-            texts = write_once(target, samples, config, file, lambda texts, _: progress.reach(texts))
+            progress.begin(len(prompts))
+            Writer(target, config, file).write(prompts, lambda texts, _: progress.reach(texts))
+        texts = list(read_texts(target, [file]))
         return [*texts, *corpus_windows(self.streams["train"], learnt_tokens(texts), WINDOW)]
 
     def _finish(self, target: TargetFacts, drafts: Sequence[DraftFacts]) -> None:

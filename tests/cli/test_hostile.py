@@ -34,7 +34,7 @@ COMMANDS = {
     "audit": ["audit", "--tree", "lookup", "--prompts", "FILE.json"],
     "demo": ["demo", "--prompts", "FILE.json"],
     "bench": ["bench", "--prompts", "FILE.json"],
-    "compare": ["compare", "FILE.toml"],
+    "write": ["write", "--prompts", "FILE.jsonl", "--output", "OUT.jsonl"],
     "tree": ["generate", "x", "--tree", "FILE.json"],
 }
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from clover import regenerate
+from clover import write
 from clover.drafts import Clover1Draft, Clover2Draft, LossConfig, RecallDraft
 from clover.files import locked_file
 from clover.train import TrainResult
@@ -47,7 +47,7 @@ def train(run_clover: Callable, tiny_target: Path, data: Path, tmp_path: Path) -
 
 def interrupted_after(times: int) -> Callable:
     """What writes to the file, interrupted when texts have ended once more."""
-    append, calls = regenerate.append_lines, iter(range(times))
+    append, calls = write.append_lines, iter(range(times))
 
     def call(*arguments: Any) -> None:
         if next(calls, None) is None:
@@ -61,9 +61,9 @@ def interrupted_after(times: int) -> Callable:
 def interrupted(train: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The answers of a training that was interrupted while the target wrote them."""
     with monkeypatch.context() as patch:
-        patch.setattr("clover.regenerate.append_lines", interrupted_after(1))
+        patch.setattr("clover.write.append_lines", interrupted_after(1))
         assert train("--regenerate", "--batch-size", 4).code == 130
-    (written,) = tmp_path.glob("draft.*.regenerated.jsonl")
+    (written,) = tmp_path.glob("draft.*.written.jsonl")
     return written
 
 
@@ -91,7 +91,7 @@ def test_several_files_may_follow_data(train: Callable, tmp_path: Path) -> None:
 def test_target_writes_the_answers_itself(train: Callable, tmp_path: Path) -> None:
     code, _, err = train("--regenerate")
     assert code == 0
-    written = list(tmp_path.glob("draft.*.regenerated.jsonl"))
+    written = list(tmp_path.glob("draft.*.written.jsonl"))
     assert len(written) == 1
     assert len(written[0].read_text().splitlines()) == len(TEXTS)
     assert "goes on from" not in err
@@ -153,16 +153,16 @@ def test_no_minutes_take_the_texts_there_are(train: Callable, interrupted: Path)
     interrupted.unlink()
     code, _, err = train("--regenerate", "--regenerate-minutes", 0, "--overwrite")
     assert (code, err.count("\n")) == (2, 1)
-    assert "no text is written yet, and --regenerate-minutes leaves no time" in err
+    assert "the target wrote nothing" in err and "the time" in err
 
 
 def test_training_that_began_on_written_texts_goes_on_with_the_same(
     train: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clover.regenerate.append_lines", interrupted_after(1))
+    monkeypatch.setattr("clover.write.append_lines", interrupted_after(1))
     assert train("--regenerate", "--batch-size", 4).code == 130
     monkeypatch.undo()
-    (written,) = tmp_path.glob("draft.*.regenerated.jsonl")
+    (written,) = tmp_path.glob("draft.*.written.jsonl")
     (tmp_path / "draft.training").mkdir()
     (tmp_path / "draft.training" / "checkpoint.safetensors").touch()
     seen = []

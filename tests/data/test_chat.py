@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from clover.data import FileTexts, Record, Sample, TurnSample, encode_records
-from clover.data.chat import TemplateRefused, encode_prompt, with_answers
+from clover.data import FileTexts, Record, Sample, encode_records
+from clover.data.chat import TemplateRefused, encode_prompt
 from clover.errors import UserError
 from tests.data import tokenizers
 from tests.data.tokenizers import make_tokenizer
@@ -120,16 +120,6 @@ def test_spaces_are_learnt_where_the_tokenizer_trims_them(template: str | None) 
         assert found.loss_mask.tolist() == wanted.loss_mask.tolist()
 
 
-def test_a_turn_is_rendered_after_other_answers() -> None:
-    tokenizer = make_tokenizer(tokenizers.STRIPS_THINKING)
-    first, second = encode_records([CONVERSATION], tokenizer)
-    assert isinstance(first, TurnSample) and isinstance(second, TurnSample)
-    assert (first.number, second.number) == (0, 1)
-    assert first.messages == (QUESTION, ANSWER) and second.messages == CONVERSATION.messages
-    found = tokenizer.decode(with_answers(second, ["<think>sat</think>no"], tokenizer).tokens)
-    assert found == tokenizer.decode(second.tokens).replace("hello é 世", "no")
-
-
 def test_much_text_is_tokenized_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = make_tokenizer(tokenizers.STRIPS_THINKING)
     records = [
@@ -231,13 +221,3 @@ def test_an_all_zero_loss_mask_names_the_template(tmp_path: Path) -> None:
         list(FileTexts([path], make_tokenizer(tokenizers.CHATML)))
     with pytest.raises(UserError, match="has none, so the plain format is used"):
         list(FileTexts([path], make_tokenizer()))
-
-
-def test_stand_ins_give_the_target_a_place_to_answer(tmp_path: Path) -> None:
-    tokenizer = make_tokenizer(tokenizers.MARKED)
-    path = tmp_path / "a.jsonl"
-    path.write_text(
-        '{"turns": ["the cat?", "and"]}\n{"prompt": "the"}\n{"question": "no", "answer": "yes"}\n'
-    )
-    samples = FileTexts([path], tokenizer, stand_ins=True)
-    assert [learnt(sample, tokenizer) for sample in samples] == [["…</s>", "…</s>"], ["…</s>"], ["yes</s>"]]

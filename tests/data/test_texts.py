@@ -63,15 +63,15 @@ def test_a_batch_needs_only_its_own_texts(files: list[Path], monkeypatch: pytest
 
 
 def test_the_fingerprint_sees_files_and_options(files: list[Path]) -> None:
-    def mark(template: str = CHATML, paths: list[Path] = files, **options: bool) -> str:
-        return FileTexts(paths, make_tokenizer(template), **options).fingerprint
+    def mark(template: str = CHATML, paths: list[Path] = files) -> str:
+        return FileTexts(paths, make_tokenizer(template)).fingerprint
 
     first = mark()
     assert mark() == first
-    changed = {mark(ALTERNATES), mark(stand_ins=True), mark(paths=files[:1]), mark(paths=files[::-1])}
+    changed = {mark(ALTERNATES), mark(paths=files[:1]), mark(paths=files[::-1])}
     write(files[1], *({"text": f"hello world {i}"} for i in range(1, 21)))
     assert first not in changed | {mark()}
-    assert len(changed) == 4
+    assert len(changed) == 3
 
 
 def test_what_is_wrong_far_down_is_left_out_and_named(
@@ -104,7 +104,7 @@ def test_what_is_left_out_is_told_with_its_share(files: list[Path], monkeypatch:
 def test_conversations_in_which_nobody_asks_are_left_out_and_counted(tmp_path: Path) -> None:
     asked = [{"from": "human", "value": "the cat?"}, {"from": "gpt", "value": "yes"}]
     path = write(tmp_path / "a.jsonl", *({"conversations": some} for some in (asked[1:], asked, asked[1:])))
-    found = FileTexts([path], make_tokenizer(CHATML), stand_ins=True)
+    found = FileTexts([path], make_tokenizer(CHATML))
     assert len(list(found)) == 1
     assert found.left_out.startswith(f"left out 2 of the first 3 texts; the first: {path}, line 1: conver")
 

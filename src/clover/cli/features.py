@@ -37,7 +37,6 @@ class FeaturesOptions(TextOptions):
 @takes_options
 def features(options: FeaturesOptions) -> None:
     """Store the target's hidden states of training texts; clover train --features learns from them."""
-    from clover.data import SampleTexts
     from clover.data.features import has_begun
     from clover.target import HIDDEN_STATES
 
@@ -57,7 +56,7 @@ def features(options: FeaturesOptions) -> None:
     resume = options.resume
     if options.regenerate:
         # A store that has been begun holds what was written then.
-        source = SampleTexts(write_anew(options, model, opened, finished=begun)[0])
+        source, _ = write_anew(options, model, opened, resume=begun, finished=begun)
         resume = resume and begun
     _store(model, source, options, resume)
     tell_left_out(opened.problems.values())

@@ -21,6 +21,7 @@ from clover.cli import (
     serve,
     train,
     vocabulary,
+    write,
 )
 from clover.cli.removed import Commands, replacement_of_option
 from clover.errors import UserError, is_out_of_memory
@@ -38,7 +39,7 @@ app = typer.Typer(
 )
 _FEW_CORES = 4
 _COMMANDS = (
-    *(generate.generate, chat.chat, serve.serve, audit.audit, export.export, train.train),
+    *(generate.generate, chat.chat, serve.serve, audit.audit, export.export, write.write, train.train),
     *(features.features, vocabulary.vocabulary, copies.copies, measure.demo, measure.evaluate, measure.tune),
     *(measure.cost, measure.bench),
 )

@@ -10,7 +10,7 @@ from clover.errors import UserError
 # The line goes after "clover: error: ".
 REMOVED: dict[str, str] = {
     "compare": "clover compare is gone; run python -m experiments.compare in a clone of the repository",
-    "recipe": "clover recipe is gone; use clover train --regenerate, or in a clone python -m experiments.recipes",
+    "recipe": "clover recipe is gone; use clover write and clover train, or in a clone python -m experiments.recipes",
     "audit --against": "--against is gone; every token is compared with the model as transformers runs it",
     "audit --no-float32": "--no-float32 is gone; an audit has one dtype, and --dtype float32 audits once more",
 }

@@ -1,10 +1,11 @@
 """What commands that read training text share: their options, the target, and texts that it writes anew."""
 
-import math
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from glob import escape
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,11 +17,13 @@ from clover.files import append_to_name, locked_file
 from clover.options import panel
 
 if TYPE_CHECKING:
-    from clover.data import FileTexts, Sample
-    from clover.regenerate import RegenerateConfig
+    from clover.data import FileTexts, SampleTexts
     from clover.target import TargetWeights
+    from clover.write import WriteConfig, Writer
 
 _given, _models = panel(), panel("Models")
+_WRITTEN = ".written.jsonl"  # ends the name of a file of answers
+REGENERATED = ".regenerated.jsonl"  # the same in earlier versions, whose files hold tokens alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +70,11 @@ class TextOptions(options.ModelOptions):
         return self.data + self.more_data
 
     @property
-    def rules(self) -> "RegenerateConfig":
+    def rules(self) -> "WriteConfig":
         """How the target writes texts anew."""
-        from clover.regenerate import RegenerateConfig
+        from clover.write import WriteConfig
 
-        return RegenerateConfig(
+        return WriteConfig(
             max_length=self.max_length,
             seed=self.seed,
             batch_size=self.batch_size,
@@ -79,34 +82,40 @@ class TextOptions(options.ModelOptions):
         )
 
     def load_target(self) -> "TargetWeights":
-        """The target, the embedded one by default; UserError if it cannot be loaded."""
-        from clover.assets import TARGET
-        from clover.measure.report.progress import Progress
-        from clover.target import TargetModel
-
-        with Progress() as progress:
-            progress.say("loading the target")
-            return TargetModel.load(
-                self.target or TARGET, **replace(self, dtype=self.dtype or "fastest").loading
-            )
+        """Load the target, the embedded one by default; UserError if it cannot be loaded."""
+        return load_fast(self)
 
     def open(self, target: "TargetWeights") -> "FileTexts":
-        """The texts of the files, with a stand-in for each answer that the target is to write.
+        """Open the files; UserError if one cannot be read, or the target has no tokenizer."""
+        return open_files(self.files, target)
 
-        UserError if a file cannot be read, or the target has no tokenizer.
-        """
-        from clover.data import FileTexts
-        from clover.measure.report.progress import Progress
 
-        tokenizer = target.require_tokenizer()
-        with Progress() as progress:
-            progress.say("looking at the texts")
-            return FileTexts(self.files, tokenizer, target.eos_token_ids, self.regenerate, target.vocab_size)
+def load_fast(given: options.ModelOptions) -> "TargetWeights":
+    """Load the target, the embedded one by default, in the faster dtype if none is named; UserError if it cannot."""
+    from clover.assets import TARGET
+    from clover.measure.report.progress import Progress
+    from clover.target import TargetModel
+
+    with Progress() as progress:
+        progress.say("loading the target")
+        loading = replace(given, dtype=given.dtype or "fastest").loading
+        return TargetModel.load(given.target or TARGET, **loading)
+
+
+def open_files(files: Sequence[str | Path], target: "TargetWeights") -> "FileTexts":
+    """Open training texts; UserError if a file cannot be read, or the target has no tokenizer."""
+    from clover.data import FileTexts
+    from clover.measure.report.progress import Progress
+
+    tokenizer = target.require_tokenizer()
+    with Progress() as progress:
+        progress.say("looking at the texts")
+        return FileTexts(files, tokenizer, target.eos_token_ids, target.vocab_size)
 
 
 def has_written(output: Path) -> bool:
-    """Whether an interrupted run has begun to write texts beside `output`."""
-    return any(output.parent.glob(f"{escape(output.name)}.*.regenerated.jsonl"))
+    """Return True if an interrupted run has begun to write texts beside `output`."""
+    return any(any(output.parent.glob(f"{escape(output.name)}.*{name}")) for name in (_WRITTEN, REGENERATED))
 
 
 def write_anew(
@@ -115,43 +124,82 @@ def write_anew(
     texts: "FileTexts",
     resume: bool = False,
     finished: bool = False,
-) -> "tuple[list[Sample], float]":
+) -> "tuple[FileTexts | SampleTexts, float]":
     """Let the target write the answers into a file beside the output, which is continued where it is there.
 
-    So named, a run with another target, other data or other options never takes this one's answers. Returns them, and
-    the seconds that it took, interrupted runs included.
+    So named, a run with another target, other data or other options never reads this one's answers.
 
     Args:
+        given: the options of the command.
+        target: the model that writes.
+        texts: the prompts.
         resume: the file must be there.
-        finished: take what it holds.
-    """
-    from clover.measure.report.progress import Progress
-    from clover.regenerate import read_regenerated, regenerate, written_name, written_seconds
+        finished: return what it holds.
 
-    rules = given.rules
-    name = written_name(target, texts.fingerprint, rules)
-    path = append_to_name(given.output, f".{name}.regenerated.jsonl")
+    Returns:
+        the answers, and the seconds that they took, interrupted runs included.
+    """
+    from clover.write import Writer, writer_hash, written_seconds
+
+    name = writer_hash(target, texts.fingerprint, given.rules)
+    path = append_to_name(given.output, f".{name}{_WRITTEN}")
     if resume and not path.exists():
+        if (earlier := _of_an_earlier_version(given, finished)) is not None:
+            return earlier, 0.0
         raise UserError(
             f"there is nothing to resume: {path} does not exist; resume with the same target, data and options"
         )
-    if finished:
-        return read_regenerated(path), written_seconds(path)
-    if path.exists():
-        print(f"goes on from the texts in {path}; delete it to write all anew", file=sys.stderr)
-    with locked_file(path), Progress() as progress:
+    if not finished:
+        with locked_file(path):
+            run_writer(Writer(target, given.rules, path, texts.fingerprint), texts)
+    return open_files([path], target), written_seconds(path)
+
+
+def _of_an_earlier_version(given: TextOptions, finished: bool) -> "SampleTexts | None":
+    """Return the answers that `--regenerate` wrote before its files held text as well, None if there are none."""
+    from clover.data import SampleTexts
+    from clover.data.regenerated import read_regenerated
+
+    output = given.output
+    found = sorted(output.parent.glob(f"{escape(output.name)}.*{REGENERATED}"))
+    if not found:
+        return None
+    if not (finished or given.regenerate_minutes == 0):
+        raise UserError(
+            f"{found[0]} is of an earlier version; train on what it holds by --regenerate-minutes 0, or delete it and "
+            "leave --resume out"
+        )
+    return SampleTexts(read_regenerated(found[0]))
+
+
+def run_writer(writer: "Writer", texts: "FileTexts | None", number: int | None = None) -> None:
+    """Write with progress and time left, and say what is left out.
+
+    Args:
+        writer: which knows its file.
+        texts: the prompts; None to let the target write them, too.
+        number: of texts; None for all prompts.
+    """
+    from clover.measure.report.progress import Progress
+
+    total, began, told = number or len(texts or ()), time.monotonic(), False
+    minutes, before = writer.config.max_minutes, writer.seconds
+    if writer.path.exists():
+        print(f"goes on from the texts in {writer.path}; delete it to write all anew", file=sys.stderr)
+    with Progress() as progress:
         progress.say("the target writes")
-        before, began, told = written_seconds(path), time.monotonic(), False
 
         def show(written: int, tokens: int) -> None:
             nonlocal told
-            limit = math.inf if rules.max_minutes is None else 60 * rules.max_minutes
-            spent = (before + time.monotonic() - began) / limit if limit else 1.0
-            share = max(written / len(texts), spent)
-            progress.go_on(1.0, share, f"the target writes: {written:,} texts, {tokens:,} tokens")
-            if not told and texts.left_out:
+            spent = 0.0 if minutes is None else (before + time.monotonic() - began) / (60 * minutes or 1.0)
+            line = f"the target writes: {written:,} texts, {tokens:,} tokens"
+            progress.go_on(1.0, max(written / max(total, 1), spent), line)
+            if not told and texts is not None and texts.left_out:
                 progress.log(texts.left_out)
-            told = True
+                told = True
 
-        samples = regenerate(target, texts, rules, path, show)
-    return samples, written_seconds(path)
+        if texts is None:
+            writer.write_with_prompts(total, show)
+        else:
+            writer.write(islice(texts.records(), number), show)
+    options.tell_left_out(writer.left_out.values())

@@ -15,7 +15,7 @@ from clover.files import check_output_directory
 from clover.options import panel
 
 if TYPE_CHECKING:
-    from clover.data import Sample
+    from clover.data import Texts
     from clover.drafts import LossConfig
     from clover.train import TrainConfig, TrainResult
 
@@ -146,7 +146,7 @@ def train(given: TrainOptions) -> None:
         progress.say("making the draft")
         # What is wrong with it is found before the target writes for hours.
         config, draft = prepare(config, model)
-    learnt: FeatureStore | FileTexts | list[Sample] = opened
+    learnt: FeatureStore | Texts = opened
     if given.regenerate and isinstance(opened, FileTexts):
         learnt, seconds = write_anew(given, model, opened, given.resume, finished=resume)
         config = replace(config, writing_seconds=seconds)

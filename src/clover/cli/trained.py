@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clover import options
+from clover.cli.texts import REGENERATED
 from clover.errors import UserError
 from clover.files import output_directory
 
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     from clover.data import Texts
     from clover.drafts import DraftModel
     from clover.target import TargetWeights
-
-_WRITTEN = ".regenerated.jsonl"  # ends the name of a file of answers
 
 
 def load_trained(
@@ -50,13 +49,13 @@ def save_copy(draft: "DraftModel", name: str, output: Path, overwrite: bool) -> 
 
 
 def texts_of(target: "TargetWeights", files: Sequence[str]) -> list["Texts"]:
-    """The texts of files, in two parts at most: those named .regenerated.jsonl hold what a target wrote before."""
+    """Open texts, in two parts at most: files named .regenerated.jsonl hold the answers of earlier versions."""
     from clover.data import FileTexts, SampleTexts
-    from clover.regenerate import read_regenerated
+    from clover.data.regenerated import read_regenerated
 
     parts: list[Texts] = []
-    others = [file for file in files if not file.endswith(_WRITTEN)]
-    if written := [Path(file) for file in files if file.endswith(_WRITTEN)]:
+    others = [file for file in files if not file.endswith(REGENERATED)]
+    if written := [Path(file) for file in files if file.endswith(REGENERATED)]:
         parts.append(SampleTexts([sample for path in written for sample in read_regenerated(path)]))
     if others:
         given = target.require_tokenizer(), target.eos_token_ids

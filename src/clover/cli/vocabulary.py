@@ -23,7 +23,7 @@ def vocabulary(
         typer.Option(
             metavar="FILE",
             help="Texts whose tokens are counted: .txt, .jsonl, .json or .parquet; may be given several times. Best "
-            "is what the target wrote for the training (OUTPUT.….regenerated.jsonl).",
+            "is what the target wrote for the training (OUTPUT.….written.jsonl).",
         ),
     ],
     size: Annotated[int, typer.Option(metavar="N", min=1, help="Tokens that the draft shall propose from.")],

@@ -6,7 +6,6 @@ from clover.data.batching import Position as Position
 from clover.data.batching import held_out as held_out
 from clover.data.batching import held_out_of as held_out_of
 from clover.data.chat import Sample as Sample
-from clover.data.chat import TurnSample as TurnSample
 from clover.data.chat import encode_records as encode_records
 from clover.data.formats import Record as Record
 from clover.data.texts import FileTexts as FileTexts

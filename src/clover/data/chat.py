@@ -4,15 +4,17 @@ Conversations go through the tokenizer's chat template (`PLAIN_TEMPLATE` without
 says is learnt, its end-of-turn token included. A conversation is rendered up to each assistant turn, with the opening
 of the answer and with the answer; what the second has more is learnt. That holds only if both are beginnings of the
 whole conversation. Where templates rewrite earlier turns (Qwen3's drops their thinking) there is one sample per
-assistant turn (`TurnSample`), rendered as far as that turn, which is also what the target sees when it answers there.
+assistant turn, rendered as far as that turn, which is also what the target sees when it answers there.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby, zip_longest
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from clover.data.formats import Message, Record, RecordRefused
+from clover.data.formats import Message, Record, RecordRefused, WrittenSample
 from clover.errors import UserError, one_line
 
 PLAIN_TEMPLATE = (
@@ -60,30 +62,19 @@ class Sample:
         return hashlib.blake2b(content, digest_size=16).digest()
 
 
-@dataclass(frozen=True, eq=False)
-class TurnSample(Sample):
-    """An answer of a conversation whose earlier turns the chat template rewrites; it alone is learnt.
-
-    `messages` end on it; `number` counts the answers of the conversation, from 0.
-    """
-
-    messages: tuple[Message, ...]
-    number: int
-
-
 @dataclass(frozen=True)
 class _Text:
     """A text to tokenize and the spans of it that are learnt, all if None.
 
     A conversation has its special tokens already. A plain text that is `open` is to be continued, and gets no end.
-    `turn` has the messages and the number of a `TurnSample`.
+    What `clover write` wrote is a `sample` already.
     """
 
     text: str
     spans: list[Span] | None
     chat: bool = False
     open: bool = False
-    turn: tuple[tuple[Message, ...], int] | None = None
+    sample: Sample | None = None
 
 
 class TemplateRefused(RecordRefused):
@@ -153,31 +144,12 @@ def check_tokens(samples: Iterable[Sample], vocab_size: int) -> None:
                 )
 
 
-def with_answers(
-    turn: TurnSample,
-    answers: Sequence[str],
-    tokenizer: PreTrainedTokenizerBase,
-    eos_token_ids: Sequence[int] = (),
-) -> Sample:
-    """The turn as the template renders it after other answers, one for each before it.
-
-    TemplateRefused if the chat template does not take these.
-    """
-    messages = list(turn.messages)
-    for k, answer in zip(_answered(messages), answers, strict=False):
-        messages[k] = {"role": "assistant", "content": answer}
-    (sample,) = _tokenize(
-        [_render_turn(tokenizer, messages, "with the new answers")], tokenizer, eos_token_ids
-    )
-    return sample
-
-
 def check_learnt(samples: Sequence[Sample], tokenizer: PreTrainedTokenizerBase) -> None:
     """Raise UserError if not one token of the samples is to be learnt; it names the chat template."""
     if not any(bool(sample.loss_mask.any()) for sample in samples):
         raise UserError(
             f"the loss mask is zero over all the data: with the chat template {_describe_template(tokenizer)} "
-            "not one token is the assistant's; records without answers need --regenerate"
+            "not one token is the assistant's; records without answers need --regenerate or `clover write`"
         )
 
 
@@ -186,7 +158,7 @@ def encode_prompt(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBas
 
     TemplateRefused if the chat template does not take the conversation.
     """
-    return _encode(tokenizer, _render(tokenizer, list(messages), add_generation_prompt=True))
+    return encode_rendered(tokenizer, render_prompt(messages, tokenizer))
 
 
 def encode_user_opening(tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -200,28 +172,33 @@ def encode_user_opening(tokenizer: PreTrainedTokenizerBase) -> list[int]:
         raise UserError(
             f"the chat template {_describe_template(tokenizer)} writes nothing before a user's words"
         )
-    return _encode(tokenizer, opening)
+    return encode_rendered(tokenizer, opening)
 
 
-def with_stand_ins(record: Record) -> Record:
-    """The record with a dummy answer to each user turn and each prompt that has none, for the target to write anew."""
-    if not record.messages:
-        return replace(record, completion=record.completion or _STAND_IN)
-    messages: list[Message] = []
-    for message, after in zip_longest(record.messages, record.messages[1:]):
-        messages.append(message)
-        if message["role"] == "user" and (after is None or after["role"] == "user"):
-            messages.append({"role": "assistant", "content": _STAND_IN})
-    return replace(record, messages=tuple(messages))
+def render_prompt(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a conversation with the opening of the assistant's next answer, as text; TemplateRefused as above."""
+    return _render(tokenizer, list(messages), add_generation_prompt=True)
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Token ids of what a chat template wrote, which has its special tokens already."""
+@lru_cache(maxsize=4)
+def vocabulary_hash(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return 12 hexadecimal digits that stand for the tokens of a tokenizer and their ids."""
+    tokens = json.dumps(sorted(tokenizer.get_vocab().items()))
+    return hashlib.blake2b(tokens.encode(), digest_size=6).hexdigest()
+
+
+def encode_rendered(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Return the token ids of what a chat template wrote, which has its special tokens already."""
     encoded: Any = tokenizer(text, add_special_tokens=False, verbose=False)
     return list(encoded["input_ids"])
 
 
 def _render_record(record: Record, tokenizer: PreTrainedTokenizerBase) -> list[_Text]:
+    if (written := record.written) is not None:
+        if written.tokenizer == vocabulary_hash(tokenizer):
+            return [_Text("", None, sample=_written_sample(one)) for one in written.samples]
+        if written.cut:
+            raise RecordRefused("its last answer was cut off, and a model with another tokenizer wrote it")
     if not record.messages:
         text = record.prompt + record.completion
         spans = [(len(record.prompt), len(text))] if record.prompt else None
@@ -233,11 +210,14 @@ def _render_record(record: Record, tokenizer: PreTrainedTokenizerBase) -> list[_
     spans = _assistant_spans(tokenizer, messages, answered, text)
     if spans is not None:
         return [_Text(text, spans, chat=True)]
-    turns = [_render_turn(tokenizer, messages[: k + 1], record.where) for k in answered]
-    return [
-        replace(turn, turn=(record.messages[: k + 1], number))
-        for number, (k, turn) in enumerate(zip(answered, turns, strict=True))
-    ]
+    return [_render_turn(tokenizer, messages[: k + 1], record.where) for k in answered]
+
+
+def _written_sample(written: WrittenSample) -> Sample:
+    mask = torch.zeros(len(written.tokens), dtype=torch.bool)
+    for start, end in written.learnt:
+        mask[start:end] = True
+    return Sample(torch.tensor(written.tokens, dtype=torch.int32), mask)
 
 
 def _answered(messages: Sequence[Message]) -> list[int]:
@@ -290,9 +270,9 @@ def _tokenize(
 ) -> list[Sample]:
     end: Any = tokenizer.eos_token_id
     stops: list[int] = [*([] if end is None else [end]), *eos_token_ids]
-    samples: dict[int, Sample] = {}
+    samples = {i: text.sample for i, text in enumerate(texts) if text.sample is not None}
     for chat in (True, False):
-        some = [i for i, text in enumerate(texts) if text.chat == chat]
+        some = [i for i, text in enumerate(texts) if text.chat == chat and text.sample is None]
         batch = [texts[i].text for i in some]
         options: Any = {"add_special_tokens": not chat, "return_offsets_mapping": True, "verbose": False}
         encoded: Any = tokenizer(batch, **options) if some else {"input_ids": [], "offset_mapping": []}
@@ -315,8 +295,7 @@ def _sample(text: _Text, tokens: list[int], offsets: list[Span], stops: Sequence
         mask[learnt] = True
     if not (text.chat or text.open) and stops and (not tokens or tokens[-1] not in stops):
         tokens, mask = [*tokens, stops[0]], np.append(mask, True)
-    content = torch.tensor(tokens, dtype=torch.int32), torch.from_numpy(mask)
-    return Sample(*content) if text.turn is None else TurnSample(*content, *text.turn)
+    return Sample(torch.tensor(tokens, dtype=torch.int32), torch.from_numpy(mask))
 
 
 def _template(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -9,25 +9,29 @@ A record is recognised by its fields, each record by itself; other fields are ig
 ==========================  ===========================================================================
 `messages`                  a conversation: list of {"role", "content"}
 `conversations`             the same as ShareGPT writes it: list of {"from", "value"}
-`turns`                     what a user says, one string per turn, without answers (for --regenerate)
+`turns`                     what a user says, one string per turn, without answers (for `clover write`)
 `prompt` [+ `completion`]   plain text, not put into a chat template; only the completion is learnt
 `question` + `answer`       a conversation of one turn
 `text`                      plain text
 ==========================  ===========================================================================
+
+A line of `clover write` has the field `clover` as well: the tokens that the target wrote, which are learnt as they are
+by a target with the same tokenizer.
 """
 
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from clover.errors import UserError, one_line
 from clover.files import decode_utf8, explain, open_to_read
-from clover.validation import parse_json
+from clover.validation import parse_json, validated
 
 _MAX_RECORD_BYTES = 4 * 2**20  # a longer one would keep the tokenizer busy for seconds on end
 _MAX_JSON_BYTES = 2 * 2**30
@@ -53,16 +57,45 @@ class RecordRefused(UserError):
 
 
 @dataclass(frozen=True)
+class WrittenSample:
+    """Token ids of a text that a target wrote, and the spans of them that are learnt, each with its end excluded."""
+
+    tokens: list[Annotated[int, Field(ge=0, lt=2**31)]]
+    learnt: list[tuple[Annotated[int, Field(ge=0)], int]]
+
+    def __post_init__(self) -> None:
+        """Check the spans."""
+        if any(not start < end <= len(self.tokens) for start, end in self.learnt):
+            raise ValueError("a span of learnt does not lie within tokens")
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a line of `clover write` says of its tokens.
+
+    Args:
+        tokenizer: `clover.data.chat.vocabulary_hash` of the tokenizer that they are of.
+        cut: whether the last answer was cut off, so that the record's text does not end where the target would end it.
+        samples: the text as samples, several where the chat template rewrites earlier turns.
+    """
+
+    tokenizer: str
+    cut: bool
+    samples: tuple[WrittenSample, ...]
+
+
+@dataclass(frozen=True)
 class Record:
     """One training record: either `messages`, or `prompt` and `completion` as plain text (a `text` has no prompt).
 
-    `where` names the file and the line or record.
+    `where` names the file and the line or record; `written` is that of `clover write`, None for other records.
     """
 
     where: str
     messages: tuple[Message, ...] = ()
     prompt: str = ""
     completion: str = ""
+    written: Written | None = None
 
     @property
     def size(self) -> int:
@@ -113,6 +146,8 @@ def parse_record(fields: Any, where: str) -> Record:
     for names in _FIELDS:
         if all(fields.get(name) is not None for name in names):
             record = _parse(names[0], fields, where)
+            if isinstance(written := fields.get("clover"), dict):
+                record = replace(record, written=validated(Written, written, f"{where}: clover"))
             if record.size > _MAX_RECORD_BYTES:
                 raise UserError(f"{where}: the text is longer than {_MAX_RECORD_BYTES >> 20} MiB; cut it")
             return record

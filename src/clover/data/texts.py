@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from clover.data.chat import Sample, check_learnt, encode_records, with_stand_ins
+from clover.data.chat import Sample, check_learnt, encode_records
 from clover.data.formats import Record, RecordRefused, open_rows, parse_record
 from clover.errors import UserError
 
@@ -100,7 +100,6 @@ class FileTexts(Texts):
 
     Args:
         eos_token_ids: the tokens on which the target stops; the tokenizer's own end-of-text token always counts.
-        stand_ins: give each user turn and each prompt without an answer a dummy one, for the target to write anew.
         vocab_size: texts with a token that is not below it are left out; None for all.
     """
 
@@ -109,10 +108,9 @@ class FileTexts(Texts):
         paths: Iterable[str | os.PathLike[str]],
         tokenizer: PreTrainedTokenizerBase,
         eos_token_ids: Sequence[int] = (),
-        stand_ins: bool = False,
         vocab_size: int | None = None,
     ):
-        self.tokenizer, self.eos_token_ids, self.stand_ins = tokenizer, tuple(eos_token_ids), stand_ins
+        self.tokenizer, self.eos_token_ids = tokenizer, tuple(eos_token_ids)
         self.vocab_size = vocab_size
         self.problems: dict[str, str] = {}
         self._checked = False
@@ -126,7 +124,8 @@ class FileTexts(Texts):
                     parse_record(*rows.read(row))
         self._ends = list(accumulate(rows.count for rows in self._files))
         self._read = bytearray(len(self))  # 1 for each row that was looked at
-        options = (stand_ins, self.eos_token_ids, str(tokenizer.chat_template), len(tokenizer))
+        # The first was an option once; checkpoints hold the hash.
+        options = (False, self.eos_token_ids, str(tokenizer.chat_template), len(tokenizer))
         self.fingerprint = _hash(repr(options).encode(), *map(_probe, names)).hex()
 
     def __len__(self) -> int:
@@ -145,6 +144,11 @@ class FileTexts(Texts):
             yield from samples
         self._check(last)
 
+    def records(self) -> Iterator[Record]:
+        """Yield all records that can be used, in the order of the files, some hundred of them read at a time."""
+        for block in self._blocks():
+            yield from (text for text in block if isinstance(text, Record))
+
     @property
     def left_out(self) -> str:
         if not self.problems:
@@ -158,11 +162,10 @@ class FileTexts(Texts):
         self._read[row] = 1
         file = bisect_right(self._ends, row)
         try:
-            record = parse_record(*self._files[file].read(row - (self._ends[file - 1] if file else 0)))
+            return parse_record(*self._files[file].read(row - (self._ends[file - 1] if file else 0)))
         except UserError as error:
             self.problems[str(row)] = str(error)
             return None
-        return with_stand_ins(record) if self.stand_ins else record
 
     def encode(self, texts: Sequence[Record | Sample]) -> list[Sample]:
         samples = self._encode(texts)

@@ -16,7 +16,7 @@ def test_texts_with_tokens_that_the_target_does_not_know_are_left_out(tmp_path: 
     assert target.tokenizer is not None
     target.tokenizer.add_tokens(["strange"])
     file = tmp_path / "texts.jsonl"
-    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("the strange cat", "the cat sat")))
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("strange the cat", "the cat sat")))
     options = TrainingText(files=(str(file),), max_length=16, prompt_tokens=4)
     (only,) = training_text(target, options, tmp_path / "written.jsonl", lambda *_: None)
     assert target.tokenizer.decode(only.tokens).startswith("<s>the")

@@ -1,0 +1,108 @@
+"""``clover write``: let the target write training texts, with given prompts or its own."""
+
+import shlex
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from clover import options
+from clover.cli.texts import load_fast, open_files, run_writer
+from clover.errors import UserError
+from clover.files import check_output_file, locked_file, write_json
+from clover.options import option
+
+if TYPE_CHECKING:
+    from clover.target import TargetWeights
+    from clover.write import WriteConfig, Writer
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions(options.ModelOptions):
+    """The options of `clover write`."""
+
+    output: Annotated[
+        Path,
+        option("File of JSON lines to write; the same command continues one that is there.", metavar="FILE"),
+    ]
+    prompts: Annotated[
+        tuple[str, ...],
+        option(
+            "Prompts, as `clover train --data` takes them; answers in them are written anew. May be given several "
+            "times. Left out: a chat model writes the prompts as well.",
+            "--prompts",
+            metavar="FILE",
+        ),
+    ] = ()
+    texts: Annotated[
+        int | None,
+        option("Texts to write. Left out: all prompts; without --prompts it must be given.", min=1),
+    ] = None
+    max_length: Annotated[int, option("Longest text, in tokens, its prompt included.", min=3)] = 2048
+    max_new_tokens: Annotated[
+        int | None, option("Most tokens of an answer. Left out: what --max-length leaves.", min=1)
+    ] = None
+    max_minutes: Annotated[
+        float | None, option("End all texts after this time, interrupted runs included.", metavar="M", min=0)
+    ] = None
+    temperatures: options.Temperatures = (0.0, 1.0)
+    batch_size: Annotated[int, option("Texts that are written together; less takes less memory.", min=1)] = 64
+    seed: options.Seed = 0
+
+    @property
+    def rules(self) -> "WriteConfig":
+        """How the target writes."""
+        from clover.write import WriteConfig
+
+        return WriteConfig(
+            max_length=self.max_length,
+            max_new_tokens=self.max_new_tokens,
+            temperatures=self.temperatures,
+            batch_size=self.batch_size,
+            max_minutes=self.max_minutes,
+            seed=self.seed,
+        )
+
+
+@options.takes_options
+def write(given: WriteOptions) -> None:
+    """Let the target write training texts: answers to given prompts, or prompts and answers.
+
+    `clover train --data` and `clover features --data` learn from the file. Temperatures take turns, text by text.
+    """
+    from clover.write import Writer
+
+    output = given.output
+    if output.suffix != ".jsonl":
+        raise UserError(
+            f"--output is {output}; it must end with .jsonl, by which clover train knows what it holds"
+        )
+    if not given.prompts and given.texts is None:
+        raise UserError(
+            "there is nothing to answer: give --prompts FILE, or --texts N to let a chat model ask, too"
+        )
+    check_output_file(output)
+    target = load_fast(given)
+    texts = open_files(given.prompts, target) if given.prompts else None
+    with locked_file(output):
+        writer = Writer(target, given.rules, output, "" if texts is None else texts.fingerprint)
+        run_writer(writer, texts, given.texts)
+        _note_origin(given, target, writer)
+    print(f"{output}: {writer.texts:,} texts, {writer.tokens:,} tokens that the target wrote")
+    named = () if given.target is None else ("--target", given.target)
+    command = shlex.join(["clover", "train", *named, "--data", str(output), "--output", "DIR"])
+    print(f"learn from them: {command}", file=sys.stderr)
+
+
+def _note_origin(given: WriteOptions, target: "TargetWeights", writer: "Writer") -> None:
+    """Write beside the texts where they came from, and what was left out; nothing reads it again."""
+    from clover.measure.report.provenance import Provenance
+
+    origin = Provenance.here(options.command_line("write", given), target.device, target.dtype)
+    facts = {
+        "texts": writer.texts,
+        "tokens": writer.tokens,
+        "seconds": writer.seconds,
+        "left_out": writer.left_out,
+    }
+    write_json(given.output.with_suffix(".origin.json"), facts | {"provenance": asdict(origin)})

@@ -1,0 +1,199 @@
+"""How texts grow, answer by answer: what stands before each answer, and what the whole becomes.
+
+A text is a coroutine: it yields a request, is sent the tokens of the answer, and returns what it has become. So the
+rules of conversations stand here, without any model, and who runs the requests need not know them.
+"""
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from clover.data.chat import encode_records, encode_rendered, encode_user_opening, render_prompt
+from clover.data.formats import Message, Record, RecordRefused, WrittenSample
+
+_LONGEST_PROMPT = 128  # tokens of a prompt that the target writes; a longer text is mostly no question
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request of a text: the tokens to continue, how many may follow, and the temperature if it is not the text's."""
+
+    tokens: list[int]
+    max_new_tokens: int
+    temperature: float | None = None
+
+
+@dataclass
+class _GrowingSample:
+    """Tokens and spans of those that the target wrote, while a text grows."""
+
+    tokens: list[int] = field(default_factory=list)
+    learnt: list[tuple[int, int]] = field(default_factory=list)
+
+    def add(self, tokens: list[int], written: bool) -> None:
+        """Append tokens, which are learnt if the target has written them."""
+        if written:
+            self.learnt.append((len(self.tokens), len(self.tokens) + len(tokens)))
+        self.tokens += tokens
+
+    @property
+    def whole(self) -> WrittenSample:
+        """The sample as it is written into a file."""
+        return WrittenSample(self.tokens, self.learnt)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A text that has ended.
+
+    Args:
+        fields: of its record, as `clover.data.formats` reads them.
+        samples: its tokens.
+        cut: whether the last answer was cut off.
+    """
+
+    fields: dict[str, Any]
+    samples: list[WrittenSample]
+    cut: bool
+
+
+# A text is a coroutine: it yields a request, is sent the tokens of the answer, and returns what it has become. It
+# raises RecordRefused where it has to be left out.
+GrowingText = Generator[Ask, list[int], Ended]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """The rules by which the texts of one target grow.
+
+    Args:
+        eos_token_ids: tokens that end an answer.
+        vocab_size: of the target.
+        max_length: tokens of a text at most, its prompt included.
+        max_new_tokens: tokens of an answer at most; None for no limit but `max_length`.
+        prompt_tokens: tokens of a plain text, or of each `max_length` tokens of it, that are kept as its opening, at
+            most half of it.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    eos_token_ids: Sequence[int]
+    vocab_size: int
+    max_length: int
+    max_new_tokens: int | None
+    prompt_tokens: int
+
+    def texts(self, record: Record) -> Iterator[GrowingText]:
+        """Yield the texts of a record: one, or one for each window of a long plain text."""
+        if record.messages:
+            yield self._chat(record)
+            return
+        (sample,) = encode_records([record], self.tokenizer, self.eos_token_ids)
+        tokens, size = sample.tokens.tolist(), self.max_length
+        if record.prompt:
+            yield self._plain(record.where, tokens[: int((~sample.loss_mask).sum())], record.prompt)
+            return
+        for start in range(0, len(tokens), size):
+            window = tokens[start : start + size]
+            if not start or len(window) >= self.prompt_tokens:
+                opening = window[: max(1, min(self.prompt_tokens, len(window) // 2))]
+                yield self._plain(record.where, opening, self._decode(opening, skip_special_tokens=True))
+
+    def _ask(self, where: str, tokens: list[int], temperature: float | None = None) -> Ask:
+        """Make a request; RecordRefused if nothing comes before the answer, or there is no room for it."""
+        if not tokens:
+            raise RecordRefused(f"{where}: nothing stands before the answer")
+        if len(tokens) + 1 >= self.max_length:
+            raise RecordRefused(
+                f"{where}: {len(tokens):,} tokens before the answer; at most {self.max_length - 2:,} fit"
+            )
+        if max(tokens) >= self.vocab_size:
+            raise RecordRefused(
+                f"{where}: token {max(tokens)} is not one of the target's {self.vocab_size:,}"
+            )
+        room = self.max_length - len(tokens)
+        return Ask(tokens, min(room, self.max_new_tokens or room), temperature)
+
+    def _plain(self, where: str, opening: list[int], prompt: str) -> GrowingText:
+        """Continue an opening, which has the text `prompt`."""
+        sample = _GrowingSample()
+        answer = yield self._ask(where, opening)
+        sample.add(opening, written=False)
+        sample.add(answer, written=True)
+        fields = {"prompt": prompt, "completion": self._words(answer)}
+        return Ended(fields, [sample.whole], cut=not self._has_ended(answer))
+
+    def _chat(self, record: Record) -> GrowingText:
+        """Answer a conversation, answer by answer.
+
+        Where the template renders what comes before an answer as it was rendered and written so far, and more, that
+        more is appended to the sample. Where it rewrites earlier turns, the answer begins a sample of its own.
+        A conversation ends before the first answer that does not fit, and after one that was cut off.
+        """
+        messages, samples, so_far, cut = list[Message](), list[_GrowingSample](), "", False
+        for message in _with_places(record.messages):
+            if message is not None:
+                messages.append(message)
+                continue
+            try:
+                rendered = render_prompt(messages, self.tokenizer)
+                appended = bool(samples) and rendered.startswith(so_far)
+                sample = samples[-1] if appended else _GrowingSample()
+                more = encode_rendered(self.tokenizer, rendered[len(so_far) if appended else 0 :])
+                ask = self._ask(record.where, [*sample.tokens, *more])
+            except RecordRefused:
+                if samples:
+                    break
+                raise
+            answer = yield ask
+            sample.add(more, written=False)
+            sample.add(answer, written=True)
+            samples += [] if appended else [sample]
+            messages.append({"role": "assistant", "content": self._words(answer)})
+            so_far, cut = rendered + self._decode(answer), not self._has_ended(answer)
+            if cut:
+                break
+        if not samples:
+            raise RecordRefused(f"{record.where}: nobody says anything that the assistant could answer")
+        last = max(number for number, message in enumerate(messages) if message["role"] == "assistant")
+        return Ended({"messages": messages[: last + 1]}, [one.whole for one in samples], cut)
+
+    def with_prompt(self, number: int, seen: set[str]) -> GrowingText:
+        """Let the target write a user's turn at temperature 1, which is added to `seen`, and answer it.
+
+        UserError if no chat template says how a user's turn opens.
+        """
+        where = f"prompt {number} of the target"
+        ask = self._ask(where, encode_user_opening(self.tokenizer), temperature=1.0)
+        turn = yield replace(ask, max_new_tokens=min(ask.max_new_tokens, _LONGEST_PROMPT))
+        prompt = self._words(turn).strip()
+        if not self._has_ended(turn) or not prompt or prompt in seen:
+            raise RecordRefused(f"{where}: empty, too long, or written before")
+        seen.add(prompt)
+        return (yield from self._chat(Record(where, messages=({"role": "user", "content": prompt},))))
+
+    def _has_ended(self, answer: list[int]) -> bool:
+        return bool(answer) and answer[-1] in self.eos_token_ids
+
+    def _words(self, answer: list[int]) -> str:
+        """Return an answer as text, without the token that ends it."""
+        return self._decode(answer[:-1] if self._has_ended(answer) else answer)
+
+    def _decode(self, tokens: list[int], **options: bool) -> str:
+        return str(self.tokenizer.decode(tokens, clean_up_tokenization_spaces=False, **options))
+
+
+def _with_places(messages: Sequence[Message]) -> Iterator[Message | None]:
+    """Yield the turns of a conversation, and None in the place of each answer that is to be written.
+
+    That is where the assistant speaks, unless it opens the conversation, and after a user whom nobody answers.
+    """
+    for number, (message, after) in enumerate(zip_longest(messages, messages[1:])):
+        if message["role"] == "assistant" and number:
+            yield None
+            continue
+        yield message
+        if message["role"] == "user" and (after is None or after["role"] == "user"):
+            yield None

@@ -1,0 +1,283 @@
+"""Let the target write training text: a draft should learn what the model says, not what a data set says.
+
+Of a conversation every answer is written anew, one request per answer, each after the turns and the new answers before
+it. Of a plain text the opening is kept, and the target continues it. Without any data a chat model also writes the
+prompts: given the opening of a user's turn, it writes what a user might ask (Magpie: Xu and others, 2406.08464).
+
+A text that has ended is one line of a JSON-lines file, which holds it as text and as tokens. That file is all the
+state: a run that was stopped continues with the texts that the file lacks.
+"""
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from clover.data.answers import Ended, GrowingText, Growth
+from clover.data.chat import vocabulary_hash
+from clover.data.formats import Message, Record, RecordRefused, WrittenSample
+from clover.engine import Engine, Request
+from clover.errors import UserError
+from clover.files import append_lines
+from clover.sampling import SamplingParams
+from clover.target import TargetWeights, weights_fingerprint
+from clover.validation import read_lines
+
+_MAX_BYTES = 2**33
+_TRIES = 4  # texts that are begun per text to be written, at most, where the target writes the prompts
+_NOTHING = (
+    "the target wrote nothing: no text fits, or none is left to write; check the chat template, the data, --max-length "
+    "and the time"
+)
+
+
+@dataclass(frozen=True)
+class WriteConfig:
+    """How texts are written.
+
+    Args:
+        max_length: tokens of a text at most, its prompt included.
+        max_new_tokens: tokens of an answer at most; None for no limit but `max_length`.
+        prompt_tokens: tokens of a plain text, or of each `max_length` tokens of it, that are kept as its opening, at
+            most half of it.
+        temperatures: text i is written at `temperatures[i % len]`: a draft should meet greedy and sampled text.
+        batch_size: texts that are written together.
+        max_minutes: end all texts after this time, interrupted runs included; None to write them all.
+        seed: of the sampling.
+    """
+
+    max_length: int = 512
+    max_new_tokens: int | None = None
+    prompt_tokens: int = 32
+    temperatures: tuple[float, ...] = (0.0, 1.0)
+    batch_size: int = 32
+    max_minutes: float | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a line says of its text beside the text: the field `clover`.
+
+    Args:
+        index: of the text among all that are written into the file.
+        writer: a hash of all that decides what is written, see `writer_hash`.
+        tokens: how many the target wrote.
+        seconds: how long the file has taken up to this line, interrupted runs included.
+    """
+
+    index: Annotated[int, Field(ge=0)]
+    writer: str
+    tokens: Annotated[int, Field(ge=0)]
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True)
+class _Written(Facts):
+    """The whole of the field; see `clover.data.formats.Record` for what is read of it again."""
+
+    tokenizer: str
+    cut: bool
+    samples: list[WrittenSample]
+
+
+@dataclass(frozen=True)
+class _Line:
+    """What is read of a line to continue its file."""
+
+    clover: Facts
+
+
+@dataclass(frozen=True)
+class _Conversation:
+    messages: list[Message]
+
+
+@dataclass(frozen=True)
+class _ChatLine:
+    messages: list[Message]
+    clover: _Written
+
+
+@dataclass(frozen=True)
+class _PlainLine:
+    prompt: str
+    completion: str
+    clover: _Written
+
+
+@dataclass
+class _Running:
+    """A text that is being written, and the tokens of its present answer."""
+
+    index: int
+    text: GrowingText
+    turn: int = 0
+    answer: list[int] = field(default_factory=list)
+
+
+def writer_hash(target: TargetWeights, fingerprint: str, config: WriteConfig) -> str:
+    """Return 12 hexadecimal digits that stand for all that decides what is written.
+
+    Args:
+        target: the model that writes.
+        fingerprint: of the prompts.
+        config: of which only the options that change an answer count.
+    """
+    options = (
+        config.max_length,
+        config.prompt_tokens,
+        config.temperatures,
+        config.seed,
+        config.max_new_tokens,
+    )
+    parts = [weights_fingerprint(target), target.eos_token_ids, options, fingerprint]
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=6).hexdigest()
+
+
+def written_seconds(path: Path) -> float:
+    """Return how many seconds the texts in `path` have taken, 0 if there are none; UserError if it is no such file."""
+    lines = read_lines(path, _Line, _MAX_BYTES) if path.exists() else []
+    return max((line.clover.seconds for line in lines), default=0.0)
+
+
+class Writer:
+    """Writes texts into one file and continues it; UserError if the file was begun with something else.
+
+    Attributes:
+        left_out: why texts could not be written, by their names.
+        tokens: how many the target wrote into the file.
+        seconds: how long that took, interrupted runs included.
+    """
+
+    def __init__(self, target: TargetWeights, config: WriteConfig, path: Path, fingerprint: str = ""):
+        self.target, self.config, self.path = target, config, path
+        self.left_out: dict[str, str] = {}
+        self._tokenizer = target.require_tokenizer()
+        self._growth = Growth(
+            self._tokenizer,
+            target.eos_token_ids,
+            target.vocab_size,
+            min(config.max_length, target.longest_run),
+            config.max_new_tokens,
+            config.prompt_tokens,
+        )
+        self._writer = writer_hash(target, fingerprint, config)
+        lines = read_lines(path, _Line, _MAX_BYTES, mend=True) if path.exists() else []
+        if any(line.clover.writer != self._writer for line in lines):
+            raise UserError(
+                f"{path} holds texts of another target, other prompts or other options; choose another file"
+            )
+        self._done = {line.clover.index for line in lines}
+        self.tokens = sum(line.clover.tokens for line in lines)
+        self.seconds = max((line.clover.seconds for line in lines), default=0.0)
+
+    @property
+    def texts(self) -> int:
+        """Return how many texts the file holds."""
+        return len(self._done)
+
+    def write(
+        self,
+        records: Iterable[Record],
+        progress: Callable[[int, int], None] = lambda texts, tokens: None,
+    ) -> int:
+        """Write a text for each record, of long plain texts several; return how many tokens the file has now.
+
+        Args:
+            records: prompts; answers that they hold are written anew.
+            progress: called with (texts, tokens) written so far, at first and after each step.
+
+        Raises:
+            UserError: the file cannot be written, or the target has written nothing at all.
+        """
+        texts = enumerate(text for record in records for text in self._growth.texts(record))
+        return self._run(texts, math.inf, progress)
+
+    def write_with_prompts(
+        self, number: int, progress: Callable[[int, int], None] = lambda texts, tokens: None
+    ) -> int:
+        """Write `number` different prompts of the target's own, and its answers; fewer if no more come.
+
+        See `write`; UserError also if the target has no chat template that opens a user's turn.
+        """
+        seen = set[str]()
+        if self._done:
+            lines = read_lines(self.path, _Conversation, _MAX_BYTES)
+            seen = {str(line.messages[0]["content"]) for line in lines}
+        texts = ((index, self._growth.with_prompt(index + 1, seen)) for index in range(_TRIES * number))
+        return self._run(texts, number, progress)
+
+    def _run(
+        self, texts: Iterator[tuple[int, GrowingText]], most: float, progress: Callable[[int, int], None]
+    ) -> int:
+        """Keep the batch full: a text that has ended makes room for the next one at once.
+
+        When the time is up, what runs is kept as it is: to leave it out would leave out the long texts.
+        """
+        began, before = time.monotonic(), self.seconds
+        limit = math.inf if self.config.max_minutes is None else 60 * self.config.max_minutes
+        decoding, running = Engine(self.target).open(self.config.batch_size), dict[int, _Running]()
+        progress(len(self._done), self.tokens)
+        while self.seconds < limit:
+            room = min(self.config.batch_size, most - len(self._done)) - len(running)
+            while room > 0 and (text := self._next(texts)) is not None:
+                if (request := self._continue(text)) is not None:
+                    running[decoding.add(request)] = text
+                room = min(self.config.batch_size, most - len(self._done)) - len(running)
+            if not running:
+                break
+            for event in decoding.step():
+                text = running[event.index]
+                text.answer += event.tokens
+                if event.generation is not None:
+                    del running[event.index]
+                    if (request := self._continue(text)) is not None:
+                        running[decoding.add(request)] = text
+            self.seconds = before + time.monotonic() - began
+            progress(len(self._done), self.tokens + sum(len(one.answer) for one in running.values()))
+        for text in running.values():
+            self._continue(text)
+        if not self._done:
+            raise UserError(_NOTHING)
+        return self.tokens
+
+    def _next(self, texts: Iterator[tuple[int, GrowingText]]) -> _Running | None:
+        """Return the next text that the file lacks, None if there is none."""
+        return next((_Running(index, text) for index, text in texts if index not in self._done), None)
+
+    def _continue(self, text: _Running) -> Request | None:
+        """Send a text the answer to its last request; return the next request, or None if the text has ended."""
+        answer, text.answer = text.answer, []
+        try:
+            ask = text.text.send(answer if text.turn else None)  # type: ignore[arg-type]
+        except StopIteration as stop:
+            self._append(text.index, stop.value)
+            return None
+        except RecordRefused as error:
+            self.left_out[f"text {text.index + 1}"] = str(error)
+            return None
+        temperatures, seed = self.config.temperatures, self.config.seed + 64 * text.index + text.turn
+        temperature = (
+            temperatures[text.index % len(temperatures)] if ask.temperature is None else ask.temperature
+        )
+        text.turn += 1
+        return Request(
+            tuple(ask.tokens), ask.max_new_tokens, SamplingParams(temperature=temperature, seed=seed)
+        )
+
+    def _append(self, index: int, ended: Ended) -> None:
+        """Write the line of a text; it is on the disk when this returns."""
+        tokens = sum(end - start for one in ended.samples for start, end in one.learnt)
+        facts = (index, self._writer, tokens, round(self.seconds, 3))
+        written = _Written(*facts, vocabulary_hash(self._tokenizer), ended.cut, ended.samples)
+        kind: Any = _ChatLine if "messages" in ended.fields else _PlainLine
+        append_lines(self.path, [kind(**ended.fields, clover=written)])
+        self._done.add(index)
+        self.tokens += tokens
