@@ -135,7 +135,7 @@ def likely_paths(engine: Engine, requests: Sequence[Request]) -> list[RankPath]:
     draft = engine.draft
     assert draft is not None, "plain decoding has no tree"
     paths = rank_texts(
-        engine.target, draft, requests, decode(engine, requests, max_sequences=WRITTEN_TOGETHER).texts
+        draft.target, draft, requests, decode(engine, requests, max_sequences=WRITTEN_TOGETHER).texts
     )
     return most_frequent(count_starts(chain.from_iterable(paths)))
 

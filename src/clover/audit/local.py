@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -88,7 +88,7 @@ class LocalAudit:
     batch_sizes: Sequence[int]
 
     def __post_init__(self) -> None:
-        target = self.engines[PLAIN].target
+        target: Any = self.engines[PLAIN].target
         self.judge = Judge(target)
         self.result = AuditResult(target.dtype_name, self.judge.rounding)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clover.cache import KVCache
 from clover.drafts import DraftSession
 from clover.drafts.ngrams import RepeatingText
 from clover.engine.limits import EngineLimits
@@ -16,6 +15,7 @@ from clover.engine.sequences import RunningSequence
 from clover.engine.timing import PhaseClock
 from clover.engine.uncommitted import Uncommitted, joined
 from clover.sampling import Sampler
+from clover.target import TargetSession
 
 
 @dataclass
@@ -23,16 +23,16 @@ class Batch:
     """Sequences, in the same order everywhere; what a drafter reads of them (`clover.drafting.DraftInput`).
 
     Attributes:
-        cache: what the target has run.
-        session: what the draft has committed; None without a draft.
+        target: what the target remembers of them.
+        draft: what the draft has committed of them; None without a draft.
         sampler: how the sequences' tokens are chosen; of no use to a batch without sequences.
         root: Long [B], the last committed token of each sequence, which the target has not run.
         uncommitted: what the target has run and the draft has not committed, oldest first; empty without a draft.
     """
 
     sequences: list[RunningSequence]
-    cache: KVCache
-    session: DraftSession | None
+    target: TargetSession
+    draft: DraftSession | None
     sampler: Sampler
     root: Tensor
     uncommitted: list[Uncommitted]
@@ -49,14 +49,14 @@ class Batch:
 
     def commit_draft(self) -> tuple[DraftSession, Tensor]:
         """Let the draft commit all that the target has run; return its session, and its logits [B, V] for depth 1."""
-        assert self.session is not None, "only a draft can commit"
-        logits = [self.session.commit(*part) for part in self.take_uncommitted()]
-        return self.session, logits[-1]
+        assert self.draft is not None, "only a draft can commit"
+        logits = [self.draft.commit(*part) for part in self.take_uncommitted()]
+        return self.draft, logits[-1]
 
     def take_uncommitted(self, last: int | None = None) -> list[Uncommitted]:
         """Remove what is uncommitted and return it in chunks, the last one of at most `last` positions."""
         parts, self.uncommitted = self.uncommitted, []
-        chunk = self.limits.chunk(len(self.sequences), self.cache.length)
+        chunk = self.limits.chunk(len(self.sequences), max(self.target.lengths))
         return list(joined(parts).split(chunk, min(last or chunk, chunk)))
 
     @property
@@ -72,9 +72,9 @@ class Batch:
         for row in sorted(dropped, reverse=True):
             kept[row] = kept[-1]
             kept.pop()
-            self.cache.drop(row)
-            if self.session is not None:
-                self.session.drop(row)
+            self.target.drop(row)
+            if self.draft is not None:
+                self.draft.drop(row)
         self.sequences = [self.sequences[row] for row in kept]
         if kept:
             self.sampler.select(kept)
@@ -89,9 +89,9 @@ class Batch:
             self.sampler = other.sampler
         else:
             self.sampler.insert(other.sampler)
-        self.cache.insert(other.cache)
-        if self.session is not None and other.session is not None:
-            self.session.insert(other.session)
+        self.target.insert(other.target)
+        if self.draft is not None and other.draft is not None:
+            self.draft.insert(other.draft)
             (*earlier, last), (*others, others_last) = _compact(self.uncommitted), _compact(other.uncommitted)
             assert not others, (
                 "the draft has committed what a joining prompt has run but for its last position"

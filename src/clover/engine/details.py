@@ -22,6 +22,7 @@ def events_of(sequences: Sequence[RunningSequence], result: StepResult, copied: 
         path, request = result.paths[row], one.request
         event = one.accept(result.tokens[row], path, result.depths[row])
         if request.logprobs is not None:
+            assert result.output.logits is not None
             logits = result.output.logits[row, path[: len(event.tokens)]]
             event = replace(event, logprobs=_logprobs(logits, event.tokens, request.logprobs))
         if request.show_trees:

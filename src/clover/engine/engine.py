@@ -13,7 +13,7 @@ from clover.engine.scheduler import Scheduler
 from clover.engine.sequences import check_request
 from clover.engine.timing import PhaseClock
 from clover.errors import UserError
-from clover.target import TargetModel
+from clover.target import Target
 from clover.tree import Tree
 
 
@@ -35,7 +35,7 @@ class Engine:
 
     def __init__(
         self,
-        target: TargetModel,
+        target: Target,
         draft: DraftModel | None = None,
         tree: Tree | None = None,
         policy: Policy | None = None,

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import torch
 
 from clover.engine.batch import Batch
-from clover.engine.runner import Runner
 
 
 def padded_size(left: Sequence[int], most: int, padding: int) -> int:
@@ -37,11 +36,11 @@ class Prefill:
 
     Args:
         batch: sequences that have not run yet; those with most of their prompt left come first.
-        runner: has the target that the prompts run through.
+        hidden_state: kind of the hidden states that the draft reads.
     """
 
-    def __init__(self, batch: Batch, runner: Runner):
-        self.batch, self._runner = batch, runner
+    def __init__(self, batch: Batch, hidden_state: str):
+        self.batch, self._hidden_state = batch, hidden_state
 
     @property
     def finished(self) -> bool:
@@ -64,14 +63,16 @@ class Prefill:
             one.request.prompt[one.prefilled : one.prefilled + size + 1] for one in batch.sequences[:rows]
         ]
         tokens = torch.tensor([[*text, *[0] * (size + 1 - len(text))] for text in texts], device=device)
-        hidden = self._runner.run_text(batch, tokens[:, :-1], [min(count, size) for count in left[:rows]])
+        with batch.target.first_rows(rows):
+            hidden = batch.target.run(tokens[:, :-1], self._hidden_state, logits=False).hidden
+            batch.target.commit([min(count, size) for count in left[:rows]])
         for one in batch.sequences:
             one.prefilled += size
-        if batch.session is not None:
+        if batch.draft is not None:
             (last,) = batch.uncommitted
             for row, count in enumerate(left):
                 if 0 < count <= size:
                     last.hidden[row, 0], last.counts[row] = hidden[row, count - 1], 1
-            with batch.session.first_rows(rows):
+            with batch.draft.first_rows(rows):
                 counts = [min(max(count - 1, 0), size) for count in left[:rows]]
-                batch.session.commit(hidden, tokens[:, 1:], counts)
+                batch.draft.commit(hidden, tokens[:, 1:], counts)

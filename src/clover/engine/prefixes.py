@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from clover.cache import KVCache
 from clover.drafts import DraftSession
 from clover.engine.batch import Batch
 from clover.engine.uncommitted import joined
+from clover.target import TargetSession
 
 _FEWEST = 16  # a shared beginning with fewer tokens is not worth a copy
 
@@ -21,8 +21,8 @@ class PrefixCache:
     """The committed tokens of a conversation, and what the target and the draft remember of them."""
 
     tokens: list[int] = field(default_factory=list)
-    cache: KVCache | None = None
-    session: DraftSession | None = None
+    target: TargetSession | None = None
+    draft: DraftSession | None = None
 
     def shared_length(self, prompt: Sequence[int]) -> int:
         """Return how many tokens at the start of `prompt` need no prefill.
@@ -35,20 +35,22 @@ class PrefixCache:
             if old != new:
                 break
             agreeing += 1
-        cached = [c.lengths[0] for c in (self.cache, self.session) if c is not None]
+        cached = [one.lengths[0] for one in (self.target, self.draft) if one is not None]
         return max(min([agreeing - 1, len(prompt) - 2, *cached]), 0)
 
     def take(self, prompt: Sequence[int]) -> PrefixCache:
-        """Return the caches, cut to what `prompt` shares; this object is empty until they are brought back.
+        """Return the sessions, cut to what `prompt` shares; this object is empty until they are brought back.
 
-        A turn that begins while another runs must not write into the caches of that one.
+        A turn that begins while another runs must not write into the sessions of that one.
         """
-        shared = self.shared_length(prompt)
-        taken = PrefixCache(self.tokens[:shared], self.cache, self.session)
-        self.tokens, self.cache, self.session = [], None, None
-        for cache in (taken.cache, taken.session):
-            if cache is not None:
-                cache.crop([shared])
+        shared, target, draft = self.shared_length(prompt), self.target, self.draft
+        if target is not None:
+            target.crop([shared])
+            shared = target.lengths[0]
+        if draft is not None:
+            draft.crop([shared])
+        taken = PrefixCache(self.tokens[:shared], target, draft)
+        self.tokens, self.target, self.draft = [], None, None
         return taken
 
 
@@ -58,12 +60,14 @@ class Prefix(NamedTuple):
     kept: PrefixCache
     length: int
 
-    def fill(self, batch: Batch, row: int) -> None:
-        """Copy them into an empty row of a batch."""
-        assert self.kept.cache is not None
-        batch.cache.fill_row(row, self.kept.cache, self.length)
-        if batch.session is not None and self.kept.session is not None:
-            batch.session.fill_row(row, self.kept.session, self.length)
+    def fill(self, batch: Batch, row: int) -> int:
+        """Copy them into an empty row of a batch; return how many tokens the target could use."""
+        assert self.kept.target is not None
+        batch.target.fill_row(row, self.kept.target, self.length)
+        length = batch.target.lengths[row]
+        if batch.draft is not None and self.kept.draft is not None:
+            batch.draft.fill_row(row, self.kept.draft, length)
+        return length
 
 
 class PrefixStore:
@@ -97,16 +101,16 @@ class PrefixStore:
         """
         sequence = batch.sequences[row]
         tokens = [*sequence.request.prompt, *sequence.tokens]
-        length = min(batch.cache.lengths[row], len(tokens))
-        if batch.cache.row_bytes(length) > self.most_bytes:  # a copy may be gigabytes
+        length = min(batch.target.lengths[row], len(tokens))
+        if batch.target.row_bytes(length) > self.most_bytes:  # a copy may be gigabytes
             return
-        cache, session = batch.cache.copy_row(row, length), None
-        if batch.session is not None:
-            session = batch.session.copy_row(row)
+        target, draft = batch.target.copy_row(row, length), None
+        if batch.draft is not None:
+            draft = batch.draft.copy_row(row)
             chunk = batch.limits.chunk(1, length)
             for part in joined(batch.uncommitted).rows([row]).split(chunk, chunk):
-                session.commit(*part)
-        kept = PrefixCache(tokens, cache, session)
+                draft.commit(*part)
+        kept = PrefixCache(tokens, target, draft)
         if _bytes(kept) > self.most_bytes:
             return
         for earlier in [one for one in self._kept if one.tokens == tokens[: len(one.tokens)]]:
@@ -122,8 +126,8 @@ class PrefixStore:
 
 
 def _bytes(kept: PrefixCache) -> int:
-    """Return the bytes of the tensors; drafts that remember something else remember little."""
-    tensors: list[Tensor] = []
-    for holder in (kept.cache, getattr(kept.session, "cache", None)):
-        tensors += holder.storage if holder is not None else ()
-    return sum(tensor.nbytes for tensor in tensors)
+    """Return the bytes of a text's tensors; what a draft remembers outside its cache is little."""
+    assert kept.target is not None
+    of_draft = getattr(kept.draft, "cache", None)
+    tensors: tuple[Tensor, ...] = () if of_draft is None else of_draft.storage
+    return kept.target.row_bytes(kept.target.lengths[0]) + sum(tensor.nbytes for tensor in tensors)

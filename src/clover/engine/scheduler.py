@@ -11,7 +11,6 @@ from collections import deque
 
 import torch
 
-from clover.cache import KVCache
 from clover.drafting import LookupDrafter, Policy, Running, StepOutcome
 from clover.drafts import DraftModel, DraftSession
 from clover.engine.batch import Batch
@@ -25,6 +24,7 @@ from clover.engine.sequences import RunningSequence, check_request
 from clover.engine.timing import PhaseClock
 from clover.engine.uncommitted import Uncommitted
 from clover.sampling import Sampler
+from clover.target import TargetSession
 
 
 class Scheduler:
@@ -108,14 +108,14 @@ class Scheduler:
         if self._prefix is not None and batch is not None and batch.sequences:
             sequence = batch.sequences[0]
             self._prefix.tokens = [*sequence.request.prompt, *sequence.tokens]
-            self._prefix.cache, self._prefix.session = batch.cache, batch.session
+            self._prefix.target, self._prefix.draft = batch.target, batch.draft
 
     # -- one decoding step -----------------------------------------------------------------------------------------
 
     def _decode(self, batch: Batch) -> list[StepEvent]:
         started, backlog = time.perf_counter(), batch.backlog
         self.clock.steps += 1
-        room = self._target.longest_run - batch.cache.length
+        room = self._target.longest_run - max(batch.target.lengths)
         drafter = self._policy.choose(Running(len(batch.sequences), room, batch.drafted_texts))
         result = self._runner.step(batch, drafter)
         emitted = [len(tokens) for tokens in result.tokens]
@@ -169,19 +169,21 @@ class Scheduler:
         """Begin with all that wait, since nobody is delayed, in the caches that the batch will run in."""
         sequences = [self._waiting.popleft() for _ in range(min(self.max_sequences, len(self._waiting)))]
         prefix = self._prefix and self._prefix.take(sequences[0].request.prompt)
-        if prefix is not None and prefix.cache is not None:
+        if prefix is not None and prefix.target is not None:
             sequences[0].cached_tokens = sequences[0].prefilled = len(prefix.tokens)
-            return Prefill(self._make_batch(sequences, prefix.cache, prefix.session), self._runner)
+            return self._prefill(self._make_batch(sequences, prefix.target, prefix.draft))
         every = [one.request for one in (*sequences, *self._waiting)]
-        room = self._limits.new_tokens
-        rows, slots = self._runner.cache_sizes(
+        rows, room = self._runner.sizes(
             len(sequences),
             self.max_sequences,
             prompt=max(len(one.request.prompt) for one in sequences),
-            text=max(len(request.prompt) + min(request.max_new_tokens, room) for request in every),
+            text=max(
+                len(request.prompt) + min(request.max_new_tokens, self._limits.new_tokens)
+                for request in every
+            ),
             nodes=self._policy.max_nodes,
         )
-        return self._begin(sequences, rows, slots)
+        return self._begin(sequences, rows, room)
 
     def _next_prefill(self) -> Prefill:
         """Begin with the next prompts, in caches of their own; several if all of them together are one chunk."""
@@ -193,27 +195,30 @@ class Scheduler:
             sequences.append(self._waiting.popleft())
         return self._begin(sequences, len(sequences), max(len(one.request.prompt) for one in sequences))
 
-    def _begin(self, sequences: list[RunningSequence], rows: int, slots: int) -> Prefill:
+    def _begin(self, sequences: list[RunningSequence], rows: int, room: int) -> Prefill:
         """Begin the prefill of sequences, in new caches, after what the store has of their prompts."""
         store = self._store
         found = [(one, None if store is None else store.find(one.request.prompt)) for one in sequences]
         for one, prefix in found:
             one.cached_tokens = one.prefilled = 0 if prefix is None else prefix.length
         found.sort(key=lambda pair: pair[0].cached_tokens - len(pair[0].request.prompt))
-        cache = self._target.new_cache(rows, slots)
-        session = None if self._draft is None else self._draft.new_session(rows, slots)
+        target = self._target.open(rows, room)
+        draft = None if self._draft is None else self._draft.new_session(rows, room)
         for row in range(rows - 1, len(sequences) - 1, -1):
-            cache.drop(row)
-            if session is not None:
-                session.drop(row)
-        batch = self._make_batch([one for one, _ in found], cache, session)
-        for row, (_, prefix) in enumerate(found):
+            target.drop(row)
+            if draft is not None:
+                draft.drop(row)
+        batch = self._make_batch([one for one, _ in found], target, draft)
+        for row, (one, prefix) in enumerate(found):
             if prefix is not None:
-                prefix.fill(batch, row)
-        return Prefill(batch, self._runner)
+                one.cached_tokens = one.prefilled = prefix.fill(batch, row)
+        return self._prefill(batch)
+
+    def _prefill(self, batch: Batch) -> Prefill:
+        return Prefill(batch, self._runner.hidden_state)
 
     def _make_batch(
-        self, sequences: list[RunningSequence], cache: KVCache, session: DraftSession | None
+        self, sequences: list[RunningSequence], session: TargetSession, draft: DraftSession | None
     ) -> Batch:
         for one in sequences:
             one.start()
@@ -226,11 +231,11 @@ class Scheduler:
         uncommitted = [Uncommitted(hidden, root.unsqueeze(1), [0] * len(root))]
         return Batch(
             sequences,
-            cache,
             session,
+            draft,
             sampler,
             root,
-            [] if session is None else uncommitted,
+            [] if draft is None else uncommitted,
             self._limits,
             self.clock,
         )

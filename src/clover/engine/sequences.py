@@ -8,13 +8,13 @@ from clover.engine.requests import FinishReason, Generation, Request, StepEvent
 from clover.engine.text import Detokenizer
 from clover.errors import UserError
 from clover.metrics import Acceptance
-from clover.target import TargetModel
+from clover.target import Target
 
 
 class RunningSequence:
     """The host's side of one sequence of the batch; `index` is the request's number in the order of their coming."""
 
-    def __init__(self, index: int, request: Request, target: TargetModel):
+    def __init__(self, index: int, request: Request, target: Target):
         self.index, self.request = index, request
         self.limit = target.longest_run - len(request.prompt)  # tokens that the prompt leaves room for
         self.eos = target.eos_token_ids if request.eos is None else request.eos
@@ -86,7 +86,7 @@ class RunningSequence:
         )
 
 
-def check_request(request: Request, target: TargetModel) -> None:
+def check_request(request: Request, target: Target) -> None:
     """Raise UserError if the prompt leaves no room for a new token, or the target lacks what the request needs."""
     length, most = len(request.prompt), target.longest_run
     if length >= most:

@@ -30,7 +30,7 @@ from clover.engine import Engine, Request, Scheduler
 from clover.errors import UserError
 from clover.integrations.transformers_options import Ends, check_options, read_ends, read_prompts, row_options
 from clover.sampling import SamplingParams
-from clover.target import TargetModel, TargetWeights
+from clover.target import Target, TargetModel, TargetWeights
 from clover.tree import Tree
 
 _KEPT = 2  # engines per model
@@ -123,7 +123,7 @@ def _stop_criteria(stop_strings: str | list[str] | None, tokenizer: Any) -> list
 
 
 def _requests(
-    target: TargetWeights,
+    target: Target,
     prompts: Sequence[tuple[int, ...]],
     ends: Ends,
     options: Sequence[dict[str, Any]],

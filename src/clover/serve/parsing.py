@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from clover.api import Clover
 from clover.engine import Request
@@ -46,8 +47,9 @@ class RequestParser:
     def __init__(self, model: Clover, name: str, most_tokens: int | None, most_texts: int):
         self._name, self._most_tokens, self._most_texts = name, most_tokens, most_texts
         self._engine, self._model = model.engine, copy.copy(model)
-        self._model.target = copy.copy(model.target)
-        self._model.target.tokenizer = copy.deepcopy(model.target.tokenizer)
+        target: Any = copy.copy(model.target)
+        target.tokenizer = copy.deepcopy(model.target.tokenizer)
+        self._model.target = target
         longest = max(map(len, self._model.target.require_tokenizer().get_vocab()))
         self._most_characters = model.target.longest_run * longest
         self.executor = ThreadPoolExecutor(1, "clover-tokenizer")

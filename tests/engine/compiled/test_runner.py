@@ -242,5 +242,5 @@ def test_the_automatic_policy_has_room_for_all_its_trees(target: TargetModel) ->
     draft = make_draft("clover2", target)
     engine = Engine(target, draft, policy=make_policy(draft, compiled=True), compile=BACKEND)
     nodes = engine.policy.max_nodes
-    assert engine.runner.cache_sizes(1, 3, prompt=10, text=10, nodes=nodes) == (4, 256)
-    assert engine.runner.cache_sizes(1, 1, prompt=256, text=256, nodes=nodes) == (1, 512)
+    assert engine.runner.sizes(1, 3, prompt=10, text=10, nodes=nodes) == (4, 256)
+    assert engine.runner.sizes(1, 1, prompt=256, text=256, nodes=nodes) == (1, 512)

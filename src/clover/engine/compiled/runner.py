@@ -22,15 +22,16 @@ from clover.cache import KVCache
 from clover.drafting import BudgetDrafter, CommittedInput, Drafter, RerankDrafter, StaticDrafter
 from clover.drafts.session import FrontierSession
 from clover.engine.batch import Batch
-from clover.engine.runner import Runner, StepResult, TreeOutput
+from clover.engine.runner import Runner, StepResult
 from clover.engine.timing import timed
 from clover.errors import UserError
 from clover.fixed_cache import FixedCache
 from clover.sampling import GumbelNoise
 from clover.sampling.numbers import most_probable
 from clover.storage import fixed_capacity, on_device, power_of_two
-from clover.target import TargetModel
+from clover.target import Target, TargetModel, TargetOutput
 from clover.target.decoder import DecoderStack
+from clover.target.session import CachedSession
 from clover.target.support import check_fixed_shapes
 from clover.tree import TokenTree
 from clover.tree.tokens import filled
@@ -53,7 +54,7 @@ class _DraftInput(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _GraphOutput(TreeOutput):
+class _GraphOutput(TargetOutput):
     """What the target's graph gave; it has verified the trees or given the logits, and the other one is None."""
 
     verified: Verified | None = None
@@ -69,13 +70,16 @@ class CompiledRunner(Runner):
     """
 
     def __init__(
-        self, target: TargetModel, hidden_state: str, draft: object, max_depth: int, backend: str
+        self, target: Target, hidden_state: str, draft: object, max_depth: int, backend: str
     ) -> None:
         known = torch._dynamo.list_backends(exclude_tags=())
         if backend not in known:
             raise UserError(f"torch.compile has no backend {backend!r}; it has {', '.join(known)}")
+        if not isinstance(target, TargetModel):
+            raise UserError(f"{target.name} is no model of transformers, which alone can be compiled")
         check_fixed_shapes(target.config)
         super().__init__(target, hidden_state)
+        self._model = target
         self._taps, self._width = target.taps(hidden_state), node_size(max_depth + 1)
         self._replays = backend == "inductor" and target.device.type == "cuda"
         if isinstance(draft, nn.Module):
@@ -85,7 +89,7 @@ class CompiledRunner(Runner):
         self._run_target = self._compiled(self._forward, backend)
         self._run_draft = self._compiled(self._commit_and_grow, backend)
 
-    def cache_sizes(self, sequences: int, most: int, prompt: int, text: int, nodes: int) -> tuple[int, int]:
+    def sizes(self, sequences: int, most: int, prompt: int, text: int, nodes: int) -> tuple[int, int]:
         return power_of_two(most), fixed_capacity(prompt + self._width + nodes)
 
     def step(self, batch: Batch, drafter: Drafter) -> StepResult:
@@ -98,7 +102,7 @@ class CompiledRunner(Runner):
 
         Of more positions than a graph commits, those before the last run as they would without.
         """
-        session = batch.session
+        session = batch.draft
         # Rows of other trees depend on each other, or on random numbers that are not handed over.
         if not isinstance(session, FrontierSession) or type(drafter) not in (
             StaticDrafter,
@@ -133,9 +137,9 @@ class CompiledRunner(Runner):
         return TokenTree(*real, max_depth=drafter.max_depth)
 
     @timed("verify")
-    def run(self, batch: Batch, tree: TokenTree) -> TreeOutput:
+    def run(self, batch: Batch, tree: TokenTree) -> TargetOutput:
         """Run the nodes of the trees, and verify them where all sequences choose the most probable tokens."""
-        cache, (rows, nodes) = batch.cache, tree.tokens.shape
+        cache, (rows, nodes) = _cache(batch), tree.tokens.shape
         sizes = row_size(batch), node_size(nodes)
         cache.begin_fixed(sizes[1], sizes[1])
         reads_logits = any(one.request.logprobs is not None for one in batch.sequences)
@@ -143,16 +147,19 @@ class CompiledRunner(Runner):
         padded, lengths = tree.padded(*sizes), cache.row_lengths(sizes[0])
         with self._taps.active():
             hidden, *found = self._run_target(padded, lengths, _storage(cache), verifies)
-        hidden, none = hidden[:rows, :nodes], hidden.new_empty(0)
+        hidden = hidden[:rows, :nodes]
         if not verifies:
             return _GraphOutput(hidden, found[0][:rows, :nodes])
         # Copies: the memory of a graph's outputs is written again in the next step.
-        return _GraphOutput(hidden, none, Verified(*(values[:rows].clone() for values in found)))
+        return _GraphOutput(hidden, None, Verified(*(values[:rows].clone() for values in found)))
 
     @timed("accept")
-    def verify(self, batch: Batch, tree: TokenTree, output: TreeOutput) -> Verified:
-        verified = output.verified if isinstance(output, _GraphOutput) else None
-        return verified or self._verifier(batch.sampler, tree, output.logits)
+    def verify(self, batch: Batch, tree: TokenTree, output: TargetOutput) -> Verified:
+        assert isinstance(output, _GraphOutput)
+        if output.verified is not None:
+            return output.verified
+        assert output.logits is not None
+        return self._verifier(batch.sampler, tree, output.logits)
 
     # -- what is traced --------------------------------------------------------------------------------------------
 
@@ -161,8 +168,8 @@ class CompiledRunner(Runner):
     ) -> tuple[Tensor, ...]:
         """Return hidden states, and logits or, if it verifies, the tensors of `Verified`."""
         cache = FixedCache(*storage, lengths, self.target.longest_run)
-        output = self.target.forward_fixed(tree.tokens, tree.depths, tree.ancestor_mask, cache, self._taps)
-        logits = self.target.logits(output.hidden)
+        output = self._model.forward_fixed(tree.tokens, tree.depths, tree.ancestor_mask, cache, self._taps)
+        logits = self._model.logits(output.hidden)
         if not verifies:
             return output.read, logits
         verified = verify(tree, most_probable(logits))
@@ -189,7 +196,7 @@ class CompiledRunner(Runner):
 
 def row_size(batch: Batch) -> int:
     """Return the rows that a batch is filled up to: a power of two, unless the caches have room for fewer."""
-    return min(power_of_two(len(batch.sequences)), batch.cache.storage[0].shape[1])
+    return min(power_of_two(len(batch.sequences)), _cache(batch).storage[0].shape[1])
 
 
 def node_size(nodes: int) -> int:
@@ -200,6 +207,12 @@ def node_size(nodes: int) -> int:
     """
     power = power_of_two(nodes)
     return 3 * power // 4 if power > 3 and 3 * power // 4 >= nodes else power
+
+
+def _cache(batch: Batch) -> KVCache:
+    """Return the cache of a batch's target, which graphs write into."""
+    assert isinstance(batch.target, CachedSession)
+    return batch.target.cache
 
 
 def _storage(cache: KVCache) -> _Storage:
