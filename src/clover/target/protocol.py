@@ -5,7 +5,7 @@ in whatever way suits the model: transformers' models keep keys and values, a re
 engine passes tokens and their parents in a tree, never masks, positions or cache tensors. Drafts and training know
 `TargetWeights`: the parts of a target that drafts share.
 
-A new kind of target subclasses `Target` and `TargetSession` (docs/extending.md shows one of thirty lines).
+A new kind of target subclasses `Target` and `TargetSession` (docs/development/extending.md shows one).
 
 Shapes: B rows (texts of the batch), T tokens of plain text, N nodes of a tree or tokens of plain text, A nodes of an
 accepted path, H hidden size, W width of the hidden states that a draft reads, V vocabulary.
