@@ -31,6 +31,7 @@ from typing import Any
 from clover import assets
 from clover.api import Clover
 from clover.data.tasks import spaced
+from clover.drafting import parse_tree
 from clover.drafts import load_draft
 from clover.engine import Engine
 from clover.measure.acceptance import tau_pairs
@@ -38,7 +39,6 @@ from clover.measure.report.provenance import Provenance
 from clover.measure.report.statistics import ratio
 from clover.target import TargetModel
 from clover.train.record import read_record
-from clover.tree import parse_tree
 
 DEEP, SHALLOW = "clover2", "budget:25"  # trees of 25 nodes; the first is five deep
 PROMPT_TOKENS, NEW_TOKENS = 40, 64

@@ -14,6 +14,7 @@ from functools import partial
 from statistics import median
 
 from clover import assets
+from clover.drafting import parse_tree
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine
 from clover.measure.session import choose_prompts
@@ -28,7 +29,6 @@ from clover.measure.timing import (
     texts_of,
 )
 from clover.target import TargetModel
-from clover.tree import parse_tree
 
 PLAIN, EXACT, INT8 = "plain", "exact", "int8"
 

@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any
 
 from clover import assets
+from clover.drafting import parse_tree
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine
 from clover.measure.session import choose_prompts
@@ -25,7 +26,7 @@ from clover.measure.step_costs import measure_steps
 from clover.measure.step_timing import until
 from clover.measure.timing import acceptance_of, decode, interleave, make_batches, speedups
 from clover.target import TargetModel
-from clover.tree import TreeShape, parse_tree
+from clover.tree import TreeShape
 
 
 def main() -> None:

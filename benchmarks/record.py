@@ -22,17 +22,16 @@ from typing import Any
 import torch
 
 from clover import assets
-from clover.drafting import PLAIN_DRAFTER, StaticDrafter
-from clover.drafting.tuning import PLAIN
+from clover.drafting import PLAIN_DRAFTER, StaticDrafter, StaticTree
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Request
 from clover.measure.ranks import MAX_DEPTH, RankPath, rank_texts
-from clover.measure.session import choose_prompts
+from clover.measure.session import PLAIN, choose_prompts
 from clover.measure.step_timing import time_in_turn, until
 from clover.measure.timing import WRITTEN_TOGETHER, decode, make_batches
 from clover.measure.trees import accepted
 from clover.target import TargetModel
-from clover.tree import TreeShape, static_spec
+from clover.tree import TreeShape
 
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 NEW_TOKENS, PROMPTS, TEMPERATURES, DEPTHS = 64, 8, (0.0, 0.8), (1, 3, 6)
@@ -60,7 +59,7 @@ def main() -> None:
     else:
         costs = {size: step_costs(target, draft, requests, size, tree, deepest) for size in options.sizes}
     found = {"pair": options.name, "date": date.today().isoformat(), "system": draft.config.model_type}
-    found |= {"dtype": str(target.dtype), "deepest": deepest, "tree": static_spec(tree), "costs": costs}
+    found |= {"dtype": str(target.dtype), "deepest": deepest, "tree": StaticTree(tree).name, "costs": costs}
     path = options.output / f"paths-{options.name}.json"
     path.write_text(json.dumps(found | {"texts": texts}, separators=(",", ":")) + "\n")
     print(f"{path}: {len(texts)} texts")

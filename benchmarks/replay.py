@@ -29,17 +29,17 @@ import torch
 
 from clover.drafting import (
     PLAIN_DRAFTER,
+    AutoTree,
     Drafter,
     FixedPolicy,
     LookupDrafter,
     Policy,
     Running,
     StepOutcome,
-    make_policy,
+    parse_tree,
 )
-from clover.drafting.tuning import PLAIN, Choice, Tuning, VerifyCost, on_line
+from clover.drafting.tuning import Choice, Tuning, VerifyCost, interpolate
 from clover.drafts.ngrams import RepeatingText
-from clover.tree import parse_tree
 
 PATHS = Path(__file__).parents[1] / "docs" / "results" / "replay"
 SIZES, CHAINS, LOOKUPS = (1, 4, 16), (1, 3, 8), (7, 15, 31)
@@ -92,7 +92,7 @@ class Pair:
         return on_line(points, batch)
 
     def _step(self, costs: dict[str, Any], drafter: Drafter) -> float:
-        plain, nodes = costs[PLAIN], drafter.max_nodes
+        plain, nodes = costs["plain"], drafter.max_nodes
         if nodes == 1:
             return plain
         if isinstance(drafter, LookupDrafter):
@@ -107,6 +107,15 @@ class Pair:
             passes = sorted((int(n), s) for n, s in costs["verify"].items())
             seconds += on_line(passes, nodes) - on_line(passes, drafter.max_depth + 1)
         return max(seconds, plain)
+
+
+def on_line(points: Sequence[tuple[float, float]], x: float) -> float:
+    """Interpolate; beyond the ends on the line of the last two points there, which never falls."""
+    if len(points) < 2 or points[0][0] <= x <= points[-1][0]:
+        return interpolate(points, x)
+    (x0, y0), (x1, y1) = points[:2] if x < points[0][0] else points[-2:]
+    slope = max((y1 - y0) / (x1 - x0), 0.0)
+    return y1 + slope * (x - x1) if x > x1 else max(y0 + slope * (x - x0), 0.0)
 
 
 def is_chain(drafter: Drafter) -> bool:
@@ -153,21 +162,23 @@ def accepted(text: Text, at: int, drafter: Drafter, read: RepeatingText) -> int:
 
 def auto(pair: Pair, tuned: bool) -> Policy:
     """What `clover.load` would make of the pair."""
-    draft: Any = SimpleNamespace(max_depth=12, config=SimpleNamespace(tree_shape=pair.tree))
+    draft: Any = SimpleNamespace(max_depth=12, config=SimpleNamespace(tree_shape=pair.tree.shape))
     draft.d2t = draft.session_tokens = None
     draft.target = SimpleNamespace(device=torch.device("cpu"), vocab_size=1 << 16)
     if not tuned:
-        return make_policy(draft)
+        return AutoTree().policy(draft)
     choices, verify = [], []
     for size in pair.sizes:
-        trees = [(PLAIN, PLAIN_DRAFTER, 1.0)]
+        trees = [("plain", PLAIN_DRAFTER, 1.0)]
         trees += [(f"chain:{d}", fixed(d), tau(pair, d)) for d in TUNED_CHAINS]
         for name, drafter, yields in trees:
             seconds = pair.seconds(size, drafter)
             choices.append(Choice(size, name, yields, seconds, yields * size / seconds))
         lookups = [(1, PLAIN_DRAFTER), *((1 + n, LookupDrafter(n)) for n in LOOKUPS)]
         verify += [VerifyCost(size, nodes, pair.seconds(size, one)) for nodes, one in lookups]
-    return make_policy(draft, Tuning("cpu", "float32", "", 1, "", {}, "", tuple(verify), tuple(choices)))
+    return AutoTree().policy(
+        draft, Tuning("cpu", "float32", "", 1, "", {}, "", tuple(verify), tuple(choices))
+    )
 
 
 def tau(pair: Pair, depth: int) -> float:

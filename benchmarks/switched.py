@@ -1,4 +1,4 @@
-"""What `--method auto` loses when the text changes in mid-run to one that the draft does not know.
+"""What `--tree auto` loses when the text changes in mid-run to one that the draft does not know.
 
     python benchmarks/switched.py [--target DIR --draft DIR] [--rounds 5] [--json FILE]
 
@@ -33,8 +33,8 @@ Seconds = dict[str, dict[str, list[float]]]  # of each half, of each method, of 
 
 def main() -> None:
     options = _options()
-    plain = load(options.target, method="plain", dtype=options.dtype)
-    models = {"plain": plain, "draft": load(plain.target, options.draft, method="draft")}
+    plain = load(options.target, tree="plain", dtype=options.dtype)
+    models = {"plain": plain, "draft": load(plain.target, options.draft, tree="own")}
     halves = {"known": _known(plain, options), "unknown": _unknown(plain, options)}
     seconds: Seconds = {half: {name: [] for name in METHODS} for half in HALVES}
     tokens = dict.fromkeys(HALVES, 0)

@@ -33,6 +33,7 @@ from vllm import LLM, SamplingParams
 
 from clover import assets
 from clover.api import Clover
+from clover.drafting import parse_tree
 from clover.drafts import RecallDraft, load_draft
 from clover.engine import Engine
 from clover.integrations.export import export
@@ -40,7 +41,6 @@ from clover.measure.report.provenance import machine, revision, versions
 from clover.measure.session import choose_prompts
 from clover.metrics import Acceptance
 from clover.target import TargetModel
-from clover.tree import parse_tree
 
 PLAIN = "plain"
 

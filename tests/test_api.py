@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import clover
-from clover.api import Clover, find_tuning, what_drafts
+from clover.api import Clover, find_tuning
 from clover.drafting import AutoPolicy, Running
 from clover.drafting.tuning import Choice, Tuning, architecture_name, write_entry
 from clover.engine.compiled import CompiledRunner
@@ -37,7 +37,7 @@ def test_one_prompt_gives_one_result_and_many_a_list(model: Clover) -> None:
 
 
 def test_compiled_steps_write_the_same(pair: tuple[Path, Path], model: Clover) -> None:
-    for options in ({"plain": True}, {"tree": "chain:2"}):
+    for options in ({"tree": "plain"}, {"tree": "chain:2"}):
         compiled = clover.load(*pair, compile="eager", **options)  # type: ignore[arg-type]
         assert isinstance(compiled.engine.runner, CompiledRunner)
         assert (
@@ -95,26 +95,27 @@ def test_seeds_reproduce_and_differ_between_prompts(model: Clover) -> None:
 
 def test_plain_decoding_and_trees_give_the_same_text(model: Clover, pair: tuple[Path, Path]) -> None:
     expected = model.generate("the cat sat", max_new_tokens=20).tokens
-    assert clover.load(pair[0], plain=True).generate("the cat sat", max_new_tokens=20).tokens == expected
+    assert clover.load(pair[0], tree="plain").generate("the cat sat", max_new_tokens=20).tokens == expected
     assert clover.load(*pair, tree="chain:3").generate("the cat sat", max_new_tokens=20).tokens == expected
 
 
-def test_methods_differ_in_who_drafts(pair: tuple[Path, Path]) -> None:
-    policies = {
-        method: clover.load(*pair, method=method).engine.policy for method in ("auto", "draft", "plain")
-    }
+def test_trees_differ_in_what_drafts(pair: tuple[Path, Path]) -> None:
+    policies = {tree: clover.load(*pair, tree=tree).engine.policy for tree in ("auto", "own", "plain")}
     assert isinstance(policies["auto"], AutoPolicy)
-    assert policies["draft"].max_nodes > policies["plain"].max_nodes == 1
+    assert policies["own"].max_nodes > policies["plain"].max_nodes == 1
     assert clover.load(*pair, tree="chain:3").engine.policy.max_nodes == 4
-    assert clover.load(*pair, plain=True).engine.draft is None
+    assert clover.load(*pair, tree="plain").engine.draft is None
+    assert clover.load(*pair, tree="lookup").engine.draft is None
     with pytest.raises(UserError, match="'fast'"):
-        clover.load(*pair, method="fast")
+        clover.load(*pair, tree="fast")
 
 
-@pytest.mark.parametrize("tree", ["auto", "plain"])
-def test_a_method_that_always_drafts_takes_no_tree_that_may_not(tree: str) -> None:
-    with pytest.raises(UserError, match=f"method draft always grows a tree, and {tree} is none"):
-        what_drafts("draft", tree)
+@pytest.mark.parametrize(
+    ("argument", "line"), [("method", 'give tree="own"'), ("plain", 'give tree="plain"')]
+)
+def test_removed_arguments_are_answered_by_what_replaces_them(argument: str, line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        clover.load(**{argument: "draft"})
 
 
 def test_a_tuning_beside_the_draft_is_used_where_it_fits(pair: tuple[Path, Path], tmp_path: Path) -> None:
@@ -224,22 +225,19 @@ def test_a_target_alone_is_refused(pair: tuple[Path, Path]) -> None:
 @pytest.mark.parametrize("option", [{"dtype": "bfloat16"}, {"device": "cpu"}])
 def test_a_loaded_target_is_not_moved_without_a_word(model: Clover, option: dict[str, str]) -> None:
     with pytest.raises(UserError, match="keeps its dtype and device"):
-        clover.load(model.target, plain=True, **option)  # type: ignore[arg-type]
+        clover.load(model.target, tree="plain", **option)  # type: ignore[arg-type]
 
 
 def test_a_draft_alone_is_for_the_embedded_target() -> None:
     model = clover.load(draft="clover2", tree="chain:2")
     prompt = "def area(self):"
-    plain = clover.load(plain=True).generate(prompt, max_new_tokens=8)
+    plain = clover.load(tree="plain").generate(prompt, max_new_tokens=8)
     assert model.generate(prompt, max_new_tokens=8).tokens == plain.tokens
 
 
-def test_a_draft_that_the_tree_does_not_ask_is_refused(pair: tuple[Path, Path]) -> None:
-    for draft in (pair[1], "lookup"):
-        with pytest.raises(
-            UserError, match="the tree lookup .* asks no draft; leave the draft or the tree out"
-        ):
-            clover.load(pair[0], draft, tree="lookup")
+@pytest.mark.parametrize("tree", ["plain", "lookup"])
+def test_a_draft_that_the_tree_does_not_need_is_not_loaded(pair: tuple[Path, Path], tree: str) -> None:
+    assert clover.load(pair[0], "nowhere", tree=tree).engine.draft is None
 
 
 @pytest.mark.parametrize("prompt", ["a \udcff", [{"role": "user", "content": "a \udcff"}]])

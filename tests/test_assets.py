@@ -49,7 +49,7 @@ def test_the_questions_say_where_they_come_from() -> None:
 
 def test_a_draft_is_found_by_its_target(chat_model: Path) -> None:
     for dtype in ("float32", "float16", "bfloat16"):
-        model = load(chat_model, dtype=dtype, method="draft")
+        model = load(chat_model, dtype=dtype, tree="own")
         assert model.engine.draft is not None and model.engine.draft.config.model_type == "recall"
     assert assets.draft_place("smollm2/recall") == str(assets.SMOLLM2_DRAFTS["smollm2/recall"])
     prompts, _ = choose_prompts((), model.target, max_new_tokens=1, limit=24)
@@ -62,11 +62,11 @@ def test_another_target_has_no_draft(
     monkeypatch.setattr(assets, "_SMOLLM2_SIGNS", "other")
     with pytest.raises(UserError, match="a target was given but no draft"):
         load(chat_model)
-    assert load(chat_model, plain=True).engine.draft is None
+    assert load(chat_model, tree="plain").engine.draft is None
     for command, has_plain in (("generate", True), ("serve", True), ("evaluate", False), ("bench", False)):
         words = ("def",) if command == "generate" else ("--port", 0) if command == "serve" else ()
         done = run_clover(command, *words, "--target", chat_model)
-        assert (done.code, done.err.count("\n"), "--plain" in done.err) == (2, 1, has_plain), done.err
+        assert (done.code, done.err.count("\n"), "--tree plain" in done.err) == (2, 1, has_plain), done.err
 
 
 def test_the_demo_of_a_chat_model(chat_model: Path, tmp_path: Path) -> None:

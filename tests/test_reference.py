@@ -8,7 +8,6 @@ from clover.engine import Engine, Request
 from clover.reference import decode
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
-from clover.tree import TreeShape
 from tests.families import tiny_model
 
 PROMPT, NEW, DEPTH = (3, 14, 15, 9, 2, 6), 24, 3
@@ -22,7 +21,7 @@ def test_the_engine_takes_the_same_steps(system: type, params: SamplingParams) -
     draft = system.from_target(target).eval()
     request = Request(PROMPT, NEW, params, eos=())
     expected = list(decode(target, draft, PROMPT, NEW, DEPTH, params))
-    steps = [list(event.tokens) for event in Engine(target, draft, TreeShape.chain(DEPTH)).run([request])]
+    steps = [list(event.tokens) for event in Engine(target, draft, f"chain:{DEPTH}").run([request])]
     assert steps == expected
     plain = [token for event in Engine(target).run([request]) for token in event.tokens]
     assert [token for step in expected for token in step] == plain
@@ -34,6 +33,6 @@ def test_a_draft_of_a_part_of_the_vocabulary_proposes_the_targets_tokens() -> No
     draft.reduce_vocabulary(torch.arange(0, target.vocab_size, 2))
     steps = [
         list(event.tokens)
-        for event in Engine(target, draft, TreeShape.chain(DEPTH)).run([Request(PROMPT, NEW, eos=())])
+        for event in Engine(target, draft, f"chain:{DEPTH}").run([Request(PROMPT, NEW, eos=())])
     ]
     assert list(decode(target, draft, PROMPT, NEW, DEPTH)) == steps

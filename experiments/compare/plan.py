@@ -6,12 +6,12 @@ A cell's key stands for everything that decides its result, so that a suite that
 import hashlib
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from clover.drafting import parse_tree
 from clover.drafts import LossConfig
 from clover.drafts.config import all_options
 from clover.drafts.loading import SYSTEMS
@@ -136,7 +136,7 @@ class Plan:
         self, drafts: tuple[Draft, ...], task: SuiteTask, size: int, temperature: float
     ) -> Cell:
         if temperature == 0:  # a draft that is drawn from needs a temperature
-            trees = [tuple(tree for tree in one.trees if not tree.startswith("drawn:")) for one in drafts]
+            trees = [tuple(tree for tree in one.trees if parse_tree(tree).exact) for one in drafts]
             drafts = tuple(replace(one, trees=some) for one, some in zip(drafts, trees, strict=True))
         how = {"batch_size": size, "temperature": temperature, "rounds": self.suite.measuring.rounds}
         grown = [tuple(map(_tree_content, draft.trees)) for draft in drafts]
@@ -171,11 +171,8 @@ def digest(value: Any) -> str:
 
 
 def _tree_content(tree: str) -> str:
-    """What stands for a tree: its name, and for a file what it holds, too."""
-    file = Path(tree.removeprefix("drawn:"))
-    with suppress(OSError):  # a list of many paths is too long for the name of a file
-        return f"{tree} {checksum(file)}" if file.is_file() else tree
-    return tree
+    """What stands for a tree: its name, in which a file's paths stand in place of the file."""
+    return parse_tree(tree).name
 
 
 def _drafts(suite: Suite, system: System) -> list[Draft]:

@@ -41,7 +41,6 @@ from clover.sampling import SamplingParams
 from clover.target import TargetModel, weights_fingerprint
 from clover.train import TrainConfig
 from clover.train.record import RECORD_FILE, RecordedResult, read_record
-from clover.tree import parse_tree
 from experiments.command import command_line
 from experiments.compare.findings import Findings
 from experiments.compare.options import CompareOptions
@@ -364,7 +363,7 @@ def make_engines(target: TargetModel, drafts: Sequence[tuple[Draft, DraftModel]]
     for draft, model in drafts:
         for method in draft.methods:
             try:
-                engines[method] = Engine(target, model, parse_tree(str(method.tree)))
+                engines[method] = Engine(target, model, method.tree)
             except UserError as error:
                 raise UserError(f"system {method.system!r}: {error}") from error
     return engines
@@ -380,10 +379,7 @@ def measure(
 
     `progress` is called with the share that is done, 0 … 1.
     """
-    ways = {
-        method: TimedMethod.of_engine(method.system, engine, method.tree)
-        for method, engine in engines.items()
-    }
+    ways = {method: TimedMethod.of_engine(method.system, engine) for method, engine in engines.items()}
     runs = interleave({method: way.decode for method, way in ways.items()}, batches, rounds, progress)
     found = {method: Measured.of(way, runs[method], batches[0]) for method, way in ways.items()}
     return tuple(

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
+from clover.drafting import parse_tree
 from clover.measure.report.table import Table
 from clover.measure.report.words import duration
 from experiments.compare.findings import HEAD_COUNTS, Findings, Row
@@ -58,7 +59,7 @@ def _speed(findings: Findings) -> Table:
 
 def _of_some(rows: Sequence[Row]) -> str:
     """What is to be said where there are drawn trees, or several seeds."""
-    drawn = any((row.series.method.tree or "").startswith("drawn:") for row in rows)
+    drawn = any(row.series.method.tree and not parse_tree(row.series.method.tree).exact for row in rows)
     seeds = any(len({seed for _, seed in row.runs}) > 1 for row in rows)
     words = (
         "Trees named drawn are verified by recursive rejection sampling, all others by token matching. "

@@ -34,7 +34,7 @@ def write_card(
     """Try the finished models on development prompts and write `README.md` and `facts.json` into `output`."""
     tau, new = {}, {}
     for draft in drafts:
-        model = load(output / "target", output / draft.system, method="draft", dtype="float32", device=device)
+        model = load(output / "target", output / draft.system, tree="own", dtype="float32", device=device)
         texts = {
             f"{t:g}": model.generate(prompts, max_new_tokens=_EVALUATION_TOKENS, temperature=t)
             for t in _TEMPERATURES
@@ -52,7 +52,7 @@ def write_card(
         "sources": [asdict(source) for source in sources],
     }
     write_json(output / "facts.json", facts)
-    plain = load(output / "target", method="plain", dtype="float32", device=device)
+    plain = load(output / "target", tree="plain", dtype="float32", device=device)
     samples = [
         (
             "\n".join(prompt.rstrip().splitlines()[-6:]),

@@ -124,7 +124,7 @@ def keep_draft(trained: Path, output: Path, target: Path, prompts: Sequence[str]
     """Copy a trained draft and name the best tree of a few nodes for these prompts, greedy and sampled, in it."""
     with raise_on_write_error(output):
         shutil.copytree(trained, output, ignore=shutil.ignore_patterns("training_*"))
-    model = load(target, output, method="draft", dtype="float32", device=device)
+    model = load(target, output, tree="own", dtype="float32", device=device)
     requests = [model.request(p, max_new_tokens=128, temperature=t) for p in prompts for t in (0.0, 0.8)]
     tree = likely_paths(model.engine, requests)[:_TREE_NODES]
     write_json(output / "config.json", read_json(output / "config.json") | {"tree": tree})

@@ -16,115 +16,87 @@ from typing import Any, overload
 import torch
 
 from clover import assets
-from clover.drafting import FixedPolicy, LookupDrafter, make_drafter, make_policy
-from clover.drafting.prompt_lookup import LOOKUP, LOOKUP_LENGTH
-from clover.drafting.tuning import FILE_NAME, PLAIN, Tuning, architecture_name, read_tuning
+from clover.drafting import AutoTree, Tree, parse_tree
+from clover.drafting.tuning import FILE_NAME, Tuning, architecture_name, read_tuning
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Generation, PrefixCache, Request
-from clover.errors import UserError, one_line
+from clover.errors import UserError, one_line, removed_arguments
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
-from clover.tree import CHOICES, Tree, parse_tree
 
 Message = Mapping[str, str]
 Prompt = str | Sequence[int] | Sequence[Message]
-METHODS = ("auto", "draft", "plain")
 
 
+@removed_arguments(
+    method='method= was removed; give tree="own" for method="draft", tree="plain" or tree="auto"',
+    plain='plain= was removed; give tree="plain"',
+)
 def load(
     target: str | os.PathLike[str] | TargetModel | None = None,
     draft: str | os.PathLike[str] | None = None,
     *,
-    method: str = "auto",
-    tree: str | Tree | None = None,
-    plain: bool = False,
+    tree: str | Tree = "auto",
     dtype: str | torch.dtype | None = None,
     device: str | torch.device | None = None,
     trust_remote_code: bool = False,
     compile: bool | str = False,
 ) -> Clover:
-    """Load a target and its draft; UserError, which says what, if something cannot be loaded or does not fit together.
+    """Load a target and its draft.
 
     Args:
         target: directory, hub name, or a loaded TargetModel; the embedded one when left out.
-        draft: directory or hub name; when left out, the embedded target's, or the
-            one that the package has for this target.
-        method: "auto" chooses between trees, and none, while it runs; "draft" always grows the same tree, "plain"
-            decodes without a draft. The text is the same.
-        tree: "auto", "plain", "lookup" (no draft needed), or always this one: a name that
-            `clover.tree.parse_tree` reads ("clover2", "chain:5", …) or an object of `clover.tree`. When left out
-            `method` decides; "draft" takes the draft's own tree.
-        plain: short for method="plain".
+        draft: directory or hub name; when left out, the embedded target's, or the one that the package has for this
+            target. It is not loaded for a tree that needs none.
+        tree: what drafts, by a name that `clover.drafting.parse_tree` reads, or as an object of `clover.drafting`.
+            "auto" chooses between trees, and none, while it runs; "plain" decodes with the target alone, "lookup"
+            copies from the text without a draft, "own" is the draft's own tree; "clover2", "chain:5", … are always
+            grown. In float32 the text is the same.
         dtype: "float32", "bfloat16", …; float32 on a CPU and bfloat16 on a GPU when left out. A loaded target keeps its
             own, and its device.
         device: "cpu", "cuda", …; a GPU when there is one.
-        compile: let `torch.compile` have the decoding steps, or name another of its backends. The first steps
+        trust_remote_code: run model code that the hub delivers.
+        compile: let `torch.compile` compile the decoding steps, or name another of its backends. The first steps
             then take a minute or more.
+
+    Raises:
+        UserError: if something cannot be loaded, or does not fit together.
     """
-    if plain and method not in (PLAIN, "auto"):
-        raise UserError(f"plain decoding has no method {method}; leave one of the two out")
-    wanted = what_drafts(PLAIN if plain else method, tree)
-    if wanted == LOOKUP and draft is not None:
-        raise UserError(
-            "the tree lookup copies from the text and asks no draft; leave the draft or the tree out"
-        )
-    embedded = target is None
+    tree, embedded = parse_tree(tree), target is None
     if not isinstance(target, TargetModel):
         name = os.fspath(target or assets.TARGET)
         target = TargetModel.load(name, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     elif dtype is not None or device is not None:
         raise UserError("the target is loaded, and keeps its dtype and device; leave dtype and device out")
-    if draft is None and not embedded and wanted not in (PLAIN, LOOKUP):
-        draft = assets.draft_place(None, target)
-    return Clover(make_engine(target, draft, wanted, compile))
-
-
-def what_drafts(method: str, tree: str | Tree | None) -> str | Tree:
-    """What is asked for: one of METHODS, "lookup", or the tree that is always grown; UserError if there is none."""
-    if method not in METHODS:
-        raise UserError(f"there is no method {method!r}; give {', '.join(METHODS)}")
-    if isinstance(tree, str) and tree not in CHOICES:
-        try:
-            tree = parse_tree(tree)
-        except UserError as error:
-            raise UserError(f"{one_line(error)}; or {', '.join(CHOICES)}") from error
-    if not isinstance(tree, str | Tree | None):
-        raise UserError(f"a tree is {tree!r}; give a name, such as clover2, or an object of clover.tree")
-    if method == PLAIN and tree not in (None, PLAIN):
-        raise UserError("plain decoding grows no tree; leave one of the two out")
-    if method == "draft" and tree in ("auto", PLAIN):
-        raise UserError(f"method draft always grows a tree, and {tree} is none; leave one of the two out")
-    return method if tree is None else tree
+    if tree.needs_draft:
+        draft = assets.draft_place(draft, None if embedded else target)
+    return Clover(make_engine(target, draft, tree, compile))
 
 
 def make_engine(
     target: TargetModel,
     draft: str | os.PathLike[str] | DraftModel | None,
-    wanted: str | Tree,
+    tree: Tree | str,
     compile: bool | str = False,
 ) -> Engine:
-    """Make an engine for `wanted`, from `what_drafts`.
+    """Make an engine; the draft is a directory or hub name, or bound to the target. None for a tree that needs none.
 
-    The draft is a place, None for the embedded one, or bound to the target. UserError if it cannot be loaded, its
-    tuning is damaged, or the tree is deeper than it goes.
+    Raises UserError if the draft cannot be loaded, its tuning is damaged, or the tree is deeper than it goes.
     """
-    if wanted == PLAIN:
-        return Engine(target, compile=compile)
-    if wanted == LOOKUP:
-        return Engine(target, policy=FixedPolicy(LookupDrafter(LOOKUP_LENGTH)), compile=compile)
-    tuning = None
-    if not isinstance(draft, DraftModel):
-        place = assets.draft_place(draft)
-        draft = load_draft(place, target)
-        tuning = find_tuning(place, target) if wanted == "auto" else None
-    if wanted == "auto":
-        return Engine(target, draft, policy=make_policy(draft, tuning, bool(compile)), compile=compile)
-    drafter = make_drafter(draft, None if wanted == "draft" else wanted)
-    return Engine(target, draft, policy=FixedPolicy(drafter), compile=compile)
+    tree, tuning = parse_tree(tree), None
+    if tree.needs_draft and draft is not None and not isinstance(draft, DraftModel):
+        tuning = find_tuning(draft, target) if isinstance(tree, AutoTree) else None
+        draft = load_draft(draft, target)
+    return Engine(
+        target, draft if isinstance(draft, DraftModel) else None, tree, compile=compile, tuning=tuning
+    )
 
 
 def find_tuning(draft: str | os.PathLike[str], target: TargetModel) -> Tuning | None:
-    """What `clover tune` saved with a draft for this target, device and dtype, if anything; UserError if damaged."""
+    """Return what `clover tune` saved with a draft for this target, device and dtype; None if nothing.
+
+    Raises UserError if the file is damaged.
+    """
     file = Path(draft) / FILE_NAME
     if not file.is_file():
         return None

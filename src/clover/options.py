@@ -8,7 +8,7 @@ from dataclasses import MISSING, Field, dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
@@ -72,20 +72,13 @@ TrustRemoteCode = Annotated[bool, _models("Run model code that the hub delivers.
 Tree = Annotated[
     str | None,
     _decoding(
-        "Token tree to verify: clover2 (25 nodes), medusa (63), chain:5, chain:12:0.06 (ends where the "
-        "draft is unsure), a JSON file with a list of rank paths, budget:4 (Clover-1), eagle2:60 (re-ranked), "
-        "or drawn:clover2 (drawn from the draft). Left out: what --method says.",
+        "What drafts. auto: chooses while it runs, by what pays (see clover tune); plain: nothing, the target alone; "
+        "lookup: copies from the text, no draft needed; own: the draft's own tree; or always one tree: clover2 (25 "
+        "nodes), medusa (63), chain:5, chain:12:0.06 (ends where the draft is unsure), budget:4 (Clover-1), eagle2:60 "
+        "(re-ranked), drawn:clover2 (drawn from the draft), or a JSON file with a list of rank paths.",
         metavar="TREE",
     ),
 ]
-Method = Annotated[
-    Literal["auto", "draft", "plain"],
-    _decoding(
-        "auto chooses between trees, and none, while it runs, by what pays (see clover tune); draft always grows "
-        "the same tree, which --tree also asks for; plain decodes with the target alone."
-    ),
-]
-Plain = Annotated[bool, _decoding("Short for --method plain, the baseline.")]
 Compile = Annotated[
     bool,
     _decoding(

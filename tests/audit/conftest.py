@@ -11,9 +11,9 @@ import torch
 
 from clover.audit.local import PLAIN, LocalAudit, make_modes
 from clover.audit.trace import TracedTarget
+from clover.drafting import parse_tree
 from clover.engine import Engine
 from clover.target import TargetModel
-from clover.tree import parse_tree
 from tests.engine.test_drawn import TableDraft
 from tests.families import tiny_model
 

@@ -28,7 +28,7 @@ def embedded_audit(dtype: torch.dtype, number: int) -> LocalAudit:
     target = TracedTarget(TargetModel.load(assets.TARGET, dtype))
     tasks = Random(number).sample(read_tasks([assets.HELD_OUT_PROMPTS]), 4)
     chosen = [encode_task(task, target.require_tokenizer()).tokens[-24:] for task in tasks]
-    engines = {name: api.make_engine(target, None, name) for name in (PLAIN, "auto", "draft")}
+    engines = {name: api.make_engine(target, None, name) for name in (PLAIN, "auto", "own")}
     return LocalAudit(engines, make_modes(chosen, NEW_TOKENS, 0.8, target.vocab_size, 3), (3,))
 
 

@@ -18,10 +18,11 @@ import clover.verify as verify_module
 from clover.audit.local import PLAIN, LocalAudit, make_modes
 from clover.audit.results import AuditResult
 from clover.audit.trace import TracedTarget
+from clover.drafting import parse_tree
 from clover.engine import Engine
 from clover.engine.verifiers import Verifier
 from clover.sampling import Sampler, SamplingParams
-from clover.tree import TokenTree, parse_tree
+from clover.tree import TokenTree
 from clover.verify import draw_rule, verify_drawn
 from tests.audit.conftest import NEW_TOKENS, LastTokenDraft, prompts_of
 

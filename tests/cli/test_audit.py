@@ -116,7 +116,7 @@ def test_only_trees_of_a_draft_need_one(
     done = run_clover(*arguments[:at], *arguments[at + 2 :])
     assert done.code == 2 and "a target was given but no draft" in done.err and done.err.count("\n") == 1
     with_lookup = [*arguments[: arguments.index("--tree")], "--tree", "lookup"]
-    assert facts(with_lookup, run_clover, tmp_path)[1]["draft"] == "lookup"
+    assert facts(with_lookup, run_clover, tmp_path)[1]["draft"] == "none"
 
 
 def test_where_no_tree_is_named_all_kinds_are_audited(
@@ -128,7 +128,7 @@ def test_where_no_tree_is_named_all_kinds_are_audited(
     found = json.loads(data.read_text())
     assert found["draft"] == str(flags[flags.index("--draft") + 1])
     ways = {method["name"].split(",")[0] for method in found["methods"]}
-    assert ways == {"plain", "auto", "chain:4", "draft", "lookup"}  # chain:4 is one that auto may choose
+    assert ways == {"plain", "auto", "chain:4", "own", "lookup"}  # chain:4 is one that auto may choose
 
 
 @pytest.mark.parametrize(

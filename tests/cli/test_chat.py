@@ -15,13 +15,13 @@ def chat(run_clover: Callable, tiny_target: Path, monkeypatch: pytest.MonkeyPatc
     def call(*lines: str, target: Path = tiny_target, new_tokens: int = 8) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.stdin", io.StringIO("".join(line + "\n" for line in lines)))
         flags = ["--max-new-tokens", new_tokens, "--temperature", 0]
-        return run_clover("chat", "--plain", "--target", target, *flags)
+        return run_clover("chat", "--tree", "plain", "--target", target, *flags)
 
     return call
 
 
 def say(target: Path, *turns: str) -> list[str]:
-    conversation = clover.load(str(target), plain=True).chat(max_new_tokens=8)
+    conversation = clover.load(str(target), tree="plain").chat(max_new_tokens=8)
     return ["".join(conversation.say(turn)) for turn in turns]
 
 
@@ -80,7 +80,7 @@ def test_chat_without_any_answer_fails(chat: Callable) -> None:
 
 
 def test_wrong_option_is_an_error_before_the_first_question(run_clover: Callable, tiny_target: Path) -> None:
-    code, out, err = run_clover("chat", "--plain", "--target", tiny_target, "--top-p", 2)
+    code, out, err = run_clover("chat", "--tree", "plain", "--target", tiny_target, "--top-p", 2)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "top_p" in err
 
@@ -91,7 +91,7 @@ def test_method_plain_is_what_plain_is_short_for(
     expected = chat("hello").out
     monkeypatch.setattr("sys.stdin", io.StringIO("hello\n"))
     flags = ["--max-new-tokens", 8, "--temperature", 0]
-    assert run_clover("chat", "--method", "plain", "--target", tiny_target, *flags).out == expected
+    assert run_clover("chat", "--tree", "plain", "--target", tiny_target, *flags).out == expected
 
 
 def test_target_that_cannot_chat_is_an_error(chat: Callable, tiny_target_without_template: Path) -> None:

@@ -29,7 +29,15 @@ def test_a_draft_learns_how_much_to_copy_and_the_text_stays_the_same(
     written = [
         json.loads(
             run_clover(
-                "generate", text, "--target", tiny_target, "--plain", "--json", "--max-new-tokens", 120
+                "generate",
+                text,
+                "--target",
+                tiny_target,
+                "--tree",
+                "plain",
+                "--json",
+                "--max-new-tokens",
+                120,
             ).out
         )["tokens"]
         for text in (TEXT, "class Area:", "import os")

@@ -16,13 +16,13 @@ from tests.tiny import save_tiny_pair
 @pytest.fixture
 def generate(run_clover: Callable, tiny_target: Path) -> Callable:
     """Return a function that runs ``clover generate`` on the tiny target, without a draft."""
-    return lambda *arguments: run_clover("generate", "--plain", "--target", tiny_target, *arguments)
+    return lambda *arguments: run_clover("generate", "--tree", "plain", "--target", tiny_target, *arguments)
 
 
 @pytest.fixture
 def expected(tiny_target: Path) -> Callable:
     """Return a function that says what the Python interface writes after a prompt."""
-    model = clover.load(str(tiny_target), plain=True)
+    model = clover.load(str(tiny_target), tree="plain")
     return lambda prompt, **options: model.generate(prompt, max_new_tokens=8, **options).text
 
 
@@ -129,8 +129,8 @@ def test_file_that_is_not_text_is_named(generate: Callable, tmp_path: Path) -> N
         (["x", "--device", "abacus"], "abacus"),
         (["x", "--batch-size", "0"], "batch-size"),
         (["x", "--tree", "oak"], "oak"),
-        (["x", "--method", "fast"], "fast"),
-        (["x", "--plain", "--method", "draft"], "plain decoding has no method draft"),
+        (["x", "--method", "fast"], "--method was removed"),
+        (["x", "--tree", "oak"], "no tree 'oak'"),
         (["x", "--target", "missing/model"], "missing/model"),
     ],
 )
@@ -141,10 +141,10 @@ def test_bad_input_is_one_line(generate: Callable, arguments: list[str], message
     assert message in err
 
 
-@pytest.mark.parametrize("method", ["auto", "draft", "plain"])
+@pytest.mark.parametrize("method", ["auto", "own", "plain"])
 def test_every_method_writes_the_same(run_clover: Callable, tmp_path: Path, method: str) -> None:
     target, draft = save_tiny_pair(tmp_path)
-    expected = clover.load(str(target), plain=True).generate("the cat", max_new_tokens=40, ignore_eos=False)
+    expected = clover.load(str(target), tree="plain").generate("the cat", max_new_tokens=40, ignore_eos=False)
     arguments = (
         "generate",
         "the cat",
@@ -156,7 +156,7 @@ def test_every_method_writes_the_same(run_clover: Callable, tmp_path: Path, meth
         40,
         "--json",
     )
-    code, out, _ = run_clover(*arguments, "--method", method)
+    code, out, _ = run_clover(*arguments, "--tree", method)
     found = json.loads(out)
     assert (code, tuple(found["tokens"])) == (0, expected.tokens)
     assert (found["drafted"] == 0) == (method == "plain")
@@ -165,4 +165,4 @@ def test_every_method_writes_the_same(run_clover: Callable, tmp_path: Path, meth
 def test_target_without_draft_says_what_to_give(run_clover: Callable, tiny_target: Path) -> None:
     code, _, err = run_clover("generate", "x", "--target", tiny_target)
     assert code == 2
-    assert "--plain" in err
+    assert "--tree plain" in err

@@ -101,7 +101,7 @@ def test_files(run_clover: Callable, quick_target: Path, tmp_path: Path, command
 def test_models(run_clover: Callable, quick_target: Path, tmp_path: Path, option: str, kind: str) -> None:
     (tmp_path / "model").mkdir()
     make(tmp_path / "model", "config.json", kind)
-    others = ["--plain"] if option == "--target" else ["--target", quick_target]
+    others = ["--tree", "plain"] if option == "--target" else ["--target", quick_target]
     finished = run_clover("generate", "x", option, tmp_path / "model", *others)
     assert_refused(finished)
     assert "model" in finished.err
@@ -119,7 +119,7 @@ def test_models(run_clover: Callable, quick_target: Path, tmp_path: Path, option
 )
 def test_targets_of_absurd_size(run_clover: Callable, tmp_path: Path, field: str, value: int) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", field: value}))
-    finished = run_clover("generate", "x", "--plain", "--target", tmp_path)
+    finished = run_clover("generate", "x", "--tree", "plain", "--target", tmp_path)
     assert_refused(finished)
     assert field in finished.err
 

@@ -46,15 +46,14 @@ def test_there_is_nothing_to_show_without_a_draft(
 
 
 @pytest.mark.parametrize("word", ["auto", "plain", "lookup"])
-@pytest.mark.parametrize("command", ["cost", "evaluate"])
-def test_a_word_that_is_no_tree_is_called_so(run_clover: Callable, command: str, word: str) -> None:
-    done = run_clover(command, "--tree", word)
+def test_the_cost_is_that_of_a_static_tree(run_clover: Callable, word: str) -> None:
+    done = run_clover("cost", "--tree", word)
     assert done.code == 2
-    assert f"{word} chooses what drafts, but here a tree is needed; give clover2, " in done.err
-    assert "no such file" not in done.err
+    assert f"{word} is no static tree; give one, such as chain:4" in done.err
 
 
 def test_where_the_words_may_be_given_an_unknown_tree_names_them(run_clover: Callable) -> None:
     done = run_clover("generate", "a", "--tree", "chian:5")
     assert done.code == 2
-    assert "give clover2, " in done.err and "; or auto, plain, lookup" in done.err
+    assert "there is no tree 'chian:5'; give " in done.err
+    assert all(word in done.err for word in ("auto", "plain", "lookup", "own", "clover2"))

@@ -77,7 +77,7 @@ def test_trained_draft_decodes_like_the_target_alone(
     generate = ["generate", "def area", "--target", tiny_target, "--max-new-tokens", 16]
     drafted = run_clover(*generate, "--draft", tmp_path / "draft")
     assert drafted.code == 0
-    assert drafted.out == run_clover(*generate, "--plain").out
+    assert drafted.out == run_clover(*generate, "--tree", "plain").out
     assert "τ" in drafted.err
 
 

@@ -49,7 +49,7 @@ def test_a_draft_gets_a_vocabulary(
         assert torch.equal(loaded.state_dict()[name], value), name
     texts = [
         run_clover("generate", TEXT, "--target", tiny_target, *how, "--json", "--max-new-tokens", 12).out
-        for how in (["--plain"], ["--draft", small])
+        for how in (["--tree", "plain"], ["--draft", small])
     ]
     assert json.loads(texts[0])["tokens"] == json.loads(texts[1])["tokens"]
 

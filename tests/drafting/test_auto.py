@@ -8,13 +8,14 @@ import pytest
 import torch
 from replay import PATHS, Pair, kinds, replay
 
-from clover.drafting import LookupDrafter, PlainDrafter, Running, StepOutcome, make_policy
+from clover.drafting import AutoTree, LookupDrafter, PlainDrafter, Running, StepOutcome
 from clover.drafting.auto import RunningAcceptance
-from clover.drafting.tuning import PLAIN, Choice, Tuning
+from clover.drafting.tuning import Choice, Tuning
 from clover.drafts.ngrams import RepeatingText
 from clover.errors import UserError
 from clover.tree import TreeShape
 
+PLAIN = "plain"
 PAIRS = {pair.name: pair for pair in map(Pair, PATHS.glob("paths-*.json"))}
 
 
@@ -75,7 +76,7 @@ def test_what_was_not_seen_for_long_is_not_expected_to_fail() -> None:
 
 
 def test_the_fastest_of_the_tuning_leads_per_batch_size() -> None:
-    policy = make_policy(
+    policy = AutoTree().policy(
         draft(),
         tuning(
             Choice(1, "chain:4", 3.0, 0.015, 200.0),
@@ -90,19 +91,19 @@ def test_the_fastest_of_the_tuning_leads_per_batch_size() -> None:
 
 
 def test_compiled_steps_have_fewer_shapes() -> None:
-    depths = [make_policy(draft(), compiled=compiled).max_depth for compiled in (False, True)]
+    depths = [AutoTree().policy(draft(), compiled=compiled).max_depth for compiled in (False, True)]
     assert depths == [31, 15]
 
 
 def test_a_tuned_tree_that_is_too_deep_is_an_error() -> None:
     with pytest.raises(UserError, match="deep"):
-        make_policy(draft(3), tuning(Choice(1, "chain:4", 3.0, 0.015, 200.0)))
+        AutoTree().policy(draft(3), tuning(Choice(1, "chain:4", 3.0, 0.015, 200.0)))
 
 
 @pytest.mark.parametrize("first", [1.2, 600.0], ids=["as the others", "compiling"])
 def test_a_text_that_goes_in_circles_is_looked_up(first: float) -> None:
     text = RepeatingText([1, 2, 3, 4] * 12)
-    policy, asked = make_policy(draft()), 0
+    policy, asked = AutoTree().policy(draft()), 0
     for _ in range(30):
         running = Running(1, texts=lambda: [text])
         drafter = policy.choose(running)
@@ -118,7 +119,7 @@ def test_a_text_that_goes_in_circles_is_looked_up(first: float) -> None:
 
 
 def test_a_probe_is_paid_for_when_the_batch_changes_before_its_end() -> None:
-    policy, probes = make_policy(draft()), 0
+    policy, probes = AutoTree().policy(draft()), 0
     for step in range(400):
         rows = 11 + step // 2 % 2
         plain = isinstance(drafter := policy.choose(Running(rows)), PlainDrafter)
@@ -128,7 +129,7 @@ def test_a_probe_is_paid_for_when_the_batch_changes_before_its_end() -> None:
 
 
 def test_the_best_tree_leads_again_after_a_text_that_suits_no_draft() -> None:
-    policy, rng, led = make_policy(draft()), Random(0), list[str]()
+    policy, rng, led = AutoTree().policy(draft()), Random(0), list[str]()
     for step in range(3000):
         drafter = policy.choose(Running(1))
         led.append(policy.leader)

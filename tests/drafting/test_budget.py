@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from clover.drafting import BudgetDrafter
-from clover.tree import BudgetTree
+from clover.drafting import BudgetDrafter, BudgetTree
 from tests.drafting.scripted import (
     SAMPLED,
     ScriptedDraft,

@@ -8,8 +8,8 @@ from statistics import fmean
 import pytest
 import torch
 
-from clover.drafting import ConfidentDrafter
-from clover.tree import ConfidentChain, TokenTree
+from clover.drafting import ConfidentChain, ConfidentDrafter
+from clover.tree import TokenTree
 from tests.drafting.scripted import (
     SAMPLED,
     ScriptedDraft,

@@ -9,9 +9,9 @@ import pytest
 import torch
 from scipy.stats import chi2
 
-from clover.drafting import DrawnDrafter, StaticDrafter
+from clover.drafting import DrawnDrafter, DrawnTree, StaticDrafter
 from clover.sampling import Sampler, SamplingParams
-from clover.tree import CLOVER2_TREE, DrawnTree, TokenTree, TreeShape
+from clover.tree import CLOVER2_TREE, TokenTree, TreeShape
 from tests.drafting.scripted import (
     ScriptedDraft,
     ScriptedSession,

@@ -5,13 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from clover.api import make_engine, what_drafts
-from clover.drafting import make_drafter
+from clover.api import make_engine
+from clover.drafting import parse_tree
 from clover.drafts import Clover2Draft
 from clover.engine import Engine, Request
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
-from clover.tree import parse_tree
 from tests.drafting.scripted import ScriptedDraft, Text
 from tests.engine.test_lossless import run, tokens_of
 from tests.families import VOCAB, tiny_model
@@ -33,9 +32,9 @@ def test_the_text_is_that_of_plain_decoding(tree: str, kind: str, temperature: f
     draft = ScriptedDraft(target, opinion)
     params = SamplingParams(temperature=temperature, seed=1)
     requests = [Request((3, 4, 5), 8, params, eos=()), Request((6, 7), 8, params, eos=())]
-    assert make_drafter(draft, tree).max_nodes > 1  # type: ignore[arg-type]
+    assert parse_tree(tree).drafter(draft).max_nodes > 1  # type: ignore[arg-type]
     found = run(Engine(target, draft, parse_tree(tree)), requests)  # type: ignore[arg-type]
-    if temperature and tree.startswith("drawn:"):
+    if temperature and not parse_tree(tree).exact:
         return  # recursive rejection sampling: the same distribution, other tokens
     assert tokens_of(found) == tokens_of(run(Engine(target), requests))
 
@@ -60,20 +59,20 @@ def drafts(target: TargetModel, tmp_path_factory: pytest.TempPathFactory) -> dic
     return places
 
 
-@pytest.mark.parametrize("tree", [*TREES, "auto", "plain", "lookup", None])
+@pytest.mark.parametrize("tree", [*TREES, "auto", "plain", "lookup", "own"])
 @pytest.mark.parametrize("kind", ["random", "nan"])
 def test_a_draft_of_any_weights_decodes_losslessly(
     target: TargetModel,
     drafts: dict[str, Path],
-    tree: str | None,
+    tree: str,
     kind: str,
     recwarn: pytest.WarningsRecorder,
 ) -> None:
-    engine = make_engine(target, drafts[kind], what_drafts("auto" if tree else "draft", tree))
+    engine = make_engine(target, drafts[kind], tree)
     asked = tree not in ("plain", "lookup")
     assert any("no finite numbers" in str(one.message) for one in recwarn) == (asked and kind == "nan")
     assert (engine.draft is None) == (not asked or kind == "nan")
-    sampled = [] if (tree or "").startswith("drawn:") else [SamplingParams(temperature=0.8, seed=1)]
+    sampled = [] if not parse_tree(tree).exact else [SamplingParams(temperature=0.8, seed=1)]
     params = [SamplingParams(), *sampled]
     requests = [Request((3, 4, 5 + i), 16, params[i % len(params)], eos=()) for i in range(4)]
     assert tokens_of(run(engine, requests)) == tokens_of(run(Engine(target), requests))

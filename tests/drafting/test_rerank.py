@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from clover.drafting import RerankDrafter
-from clover.tree import RerankTree
+from clover.drafting import RerankDrafter, RerankTree
 from tests.drafting.scripted import (
     SAMPLED,
     ScriptedDraft,
@@ -44,7 +43,8 @@ def slow_tree(
 
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize(("vocab", "tree"), [
-    (50, RerankTree()), (50, RerankTree(8, 3, 4)), (4, RerankTree(30)), (50, RerankTree(500, 4, 3)), (9, RerankTree(1)),
+    (50, RerankTree(60)),
+    (50, RerankTree(8, 3, 4)), (4, RerankTree(30)), (50, RerankTree(500, 4, 3)), (9, RerankTree(1)),
     (50, RerankTree(5, 1, 6)),
 ])  # fmt: skip
 def test_trees_are_those_of_the_rules(vocab: int, tree: RerankTree, ties: bool) -> None:

@@ -11,7 +11,7 @@ from clover.drafting.tuning import (
     TuningFile,
     VerifyCost,
     architecture_name,
-    on_line,
+    interpolate,
     read_tuning,
     write_entry,
 )
@@ -75,16 +75,12 @@ def test_a_target_is_told_by_its_sizes():
 # -- between measured costs --------------------------------------------------------------------------------------------
 
 
-def test_lines_go_through_their_points_and_never_fall_beyond_them():
+def test_lines_go_through_their_points_and_are_level_beyond_them():
     points = [(1.0, 4.0), (2.0, 2.0), (6.0, 6.0)]
-    assert [on_line(points, x) for x, _ in points] == [4.0, 2.0, 6.0]
-    assert on_line(points, 4) == 4.0 and on_line(points, 1.5) == 3.0
-    assert on_line(points, 8) == 8.0
-    assert on_line(points, 0) == 4.0  # where the first two fall, it is level
-    assert on_line([(1.0, 3.0), (2.0, 1.0)], 9) == 1.0
-    assert on_line([(3.0, 7.0)], 100) == 7.0
-    assert on_line([(1.0, 3.0), (1.0, 2.0)], 1) == on_line([(1.0, 3.0), (1.0, 2.0)], 5) == 3.0
-    assert on_line([(2.0, 1.0), (3.0, 3.0)], 0) == 0.0
+    assert [interpolate(points, x) for x, _ in points] == [4.0, 2.0, 6.0]
+    assert interpolate(points, 4) == 4.0 and interpolate(points, 1.5) == 3.0
+    assert interpolate(points, 8) == 6.0 and interpolate(points, 0) == 4.0
+    assert interpolate([(3.0, 7.0)], 100) == 7.0
 
 
 def test_verify_costs_are_those_of_the_nearest_batch_size():

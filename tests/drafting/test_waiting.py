@@ -9,9 +9,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 import clover.sampling.gumbel_cache
 import clover.tree.tokens
-from clover.drafting import make_drafter
+from clover.drafting import parse_tree
 from clover.sampling import Sampler, SamplingParams
-from clover.tree import parse_tree
 from clover.verify import verify, verify_drawn
 from tests.drafting.scripted import ScriptedDraft, draft_input, fake_target
 
@@ -36,7 +35,7 @@ def test_trees_grow_and_are_verified_without_a_question(text: str, monkeypatch: 
     params = [SamplingParams(), SamplingParams(temperature=0.8, repetition_penalty=1.2)]
     with FakeTensorMode():
         sampler = Sampler(params, [[1]] * ROWS, VOCAB, "cpu")
-        drafter = make_drafter(draft, parse_tree(text))  # type: ignore[arg-type]
+        drafter = parse_tree(text).drafter(draft)  # type: ignore[arg-type]
         monkeypatch.setattr(drafter, "_on_cpu", False, raising=False)  # there it may ask
         root = torch.zeros(ROWS, dtype=torch.long)
         tree = drafter.grow(draft_input(Session(), torch.randn(ROWS, VOCAB), root, sampler))  # type: ignore[arg-type]

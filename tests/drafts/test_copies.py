@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from clover.drafting import parse_tree
 from clover.drafts import RecallDraft, load_draft
 from clover.drafts.copies import (
     LONGEST,
@@ -29,7 +30,6 @@ from clover.engine import Engine
 from clover.errors import UserError
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
-from clover.tree import parse_tree
 from tests.drafts import test_recall
 from tests.drafts.checks import check_drop, make
 from tests.drafts.tree_walk import walk_everywhere

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from clover.drafting import make_drafter, make_policy, own_tree
+from clover.drafting import StaticTree, own_shape, parse_tree
 from clover.drafts import load_draft
 from clover.drafts.loading import SYSTEMS
 from clover.drafts.vocabulary import check_map, frequent_tokens
@@ -20,7 +20,7 @@ from clover.engine import Engine, Request
 from clover.errors import UserError
 from clover.sampling import Sampler, SamplingParams
 from clover.target import TargetModel
-from clover.tree import CLOVER2_TREE, TokenTree, TreeShape, parse_tree
+from clover.tree import CLOVER2_TREE, TokenTree, TreeShape
 from tests.drafting.scripted import draft_input
 from tests.drafts.checks import check_gradients, check_round_trip, make, texts
 from tests.engine.test_lossless import requests_of, run
@@ -78,7 +78,7 @@ def grown(target: TargetModel, draft: Any, tree: str, settings: list[SamplingPar
     session = draft.new_session(len(settings), 9)
     logits = session.commit(hidden, tokens.roll(-1, 1), [len(row) - 1 for row in tokens])
     sampler = Sampler(settings, tokens.tolist(), target.vocab_size, "cpu")
-    return make_drafter(draft, parse_tree(tree)).grow(draft_input(session, logits, tokens[:, -1], sampler))
+    return parse_tree(tree).drafter(draft).grow(draft_input(session, logits, tokens[:, -1], sampler))
 
 
 @pytest.mark.parametrize(
@@ -219,18 +219,19 @@ def test_maps_and_sizes_that_do_not_agree_are_refused(tmp_path: Path) -> None:
             load_draft(tmp_path, target)
 
 
-@pytest.mark.parametrize("make_one", [make_drafter, make_policy])
-def test_the_draft_s_own_tree_has_no_more_children_than_it_knows_tokens(make_one: Any) -> None:
+def test_the_draft_s_own_tree_has_no_more_children_than_it_knows_tokens() -> None:
     _, draft = make(SYSTEMS["recall"], draft_vocab_size=2)
-    make_one(draft)
-    assert own_tree(draft) == parse_tree("paths:0,1,00,01,10,11,000,001,010,011,100,0000,0001,00000,00001")
+    parse_tree("auto").policy(draft)
+    assert StaticTree(own_shape(draft)) == parse_tree(
+        "paths:0,1,00,01,10,11,000,001,010,011,100,0000,0001,00000,00001"
+    )
     with pytest.raises(UserError, match="looks at the 4 best tokens of a node but the draft proposes from 2"):
-        make_drafter(draft, "clover2")
+        parse_tree("clover2").drafter(draft)
     draft.reduce_vocabulary(torch.tensor([9]))
-    assert own_tree(draft) == TreeShape.chain(5)
+    assert own_shape(draft) == TreeShape.chain(5)
     draft.config.copy_shares = [0.5] * 4
-    assert own_tree(draft) == CLOVER2_TREE, "it proposes every token that stands in the text"
-    make_drafter(draft, "clover2")
+    assert own_shape(draft) == CLOVER2_TREE, "it proposes every token that stands in the text"
+    parse_tree("clover2").drafter(draft)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -245,6 +246,6 @@ def test_a_draft_of_few_tokens_gives_the_tokens_of_plain_decoding(size: int, sha
 
 def test_a_tree_that_is_wider_than_the_vocabulary_is_refused() -> None:
     _, draft = make(SYSTEMS["clover2"], draft_vocab_size=2)
-    make_drafter(draft, TreeShape.from_paths([[0], [1]]))
+    StaticTree(TreeShape.from_paths([[0], [1]])).drafter(draft)
     with pytest.raises(UserError, match="looks at the 3 best tokens of a node but the draft proposes from 2"):
-        make_drafter(draft, TreeShape.from_paths([[0], [1], [2]]))
+        StaticTree(TreeShape.from_paths([[0], [1], [2]])).drafter(draft)

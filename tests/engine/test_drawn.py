@@ -15,13 +15,13 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from clover.drafting import FixedPolicy
+from clover.drafting import DrawnTree, FixedPolicy, StaticTree, Tree, parse_tree
 from clover.drafts import RecallDraft
 from clover.engine import Engine, Request
 from clover.engine.verifiers import Verifier
 from clover.sampling import Sampler, SamplingParams
 from clover.target import TargetModel
-from clover.tree import CLOVER2_TREE, DrawnTree, TokenTree, Tree, TreeShape, parse_tree
+from clover.tree import CLOVER2_TREE, TokenTree, TreeShape
 from tests.drafting.scripted import ScriptedDraft, paths_of, random_opinion
 from tests.engine.test_lossless import run, tokens_of
 from tests.families import tiny_config, tiny_model
@@ -114,7 +114,9 @@ def p_value(engine: Engine, params: SamplingParams, rows: int, length: int) -> f
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("tree", [DrawnTree(SMALL), SMALL], ids=["recursive rejection", "token matching"])
+@pytest.mark.parametrize(
+    "tree", [DrawnTree(SMALL), StaticTree(SMALL)], ids=["recursive rejection", "token matching"]
+)
 @pytest.mark.parametrize("factor", [-1.0, 1.0], ids=["bad draft", "draft equal to the target"])
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.5])
 def test_sampled_texts_have_the_target_distribution(

@@ -112,10 +112,9 @@ def test_what_would_fail_inside_a_step_is_refused_before(wrong: dict[str, Any], 
 
 
 def test_a_tree_deeper_than_the_draft_is_refused(target: TargetModel, draft: RecallDraft) -> None:
-    from clover.tree import TreeShape
 
     with pytest.raises(UserError, match="17 deep"):
-        Engine(target, draft, TreeShape.chain(17))
+        Engine(target, draft, "chain:17")
 
 
 @pytest.mark.parametrize("with_draft", [False, True])

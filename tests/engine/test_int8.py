@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from clover.cpu.linear import Int8Linear, can_have_int8
+from clover.drafting import parse_tree
 from clover.drafts import DraftModel, RecallDraft
 from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine
 from clover.target import TargetModel
-from clover.tree import parse_tree
 from tests.engine.compiled.test_runner import make_draft
 from tests.engine.test_lossless import SETTINGS, requests_of, run, tokens_of
 from tests.engine.test_policy import WITHOUT_DRAFT, ScriptedPolicy, random_choices

@@ -17,6 +17,7 @@ import torch
 import transformers as hf
 
 from clover import verify_host
+from clover.drafting import StaticTree
 from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, EngineLimits, Generation, Request
 from clover.errors import UserError
@@ -101,7 +102,9 @@ def test_every_tree_gives_the_tokens_of_plain_decoding(target: TargetModel, batc
     turn = FAMILIES.index(target.name) + BATCHES.index(batch)
     for number, (name, room) in [*enumerate(product(SHAPES, (4096, 1)))][turn % 3 :: 3]:
         draft = OracleDraft(target, texts, spread=number % 3)
-        engine = Engine(target, draft, SHAPES[name], limits=EngineLimits(prefill_chunk=4, new_tokens=room))  # type: ignore[arg-type]
+        engine = Engine(
+            target, draft, StaticTree(SHAPES[name]), limits=EngineLimits(prefill_chunk=4, new_tokens=room)
+        )  # type: ignore[arg-type]
         found = run(engine, requests)
         assert tokens_of(found) == tokens_of(plain), (name, room)
         assert [g.finish_reason for g in found] == [g.finish_reason for g in plain]
@@ -128,7 +131,7 @@ def test_float32_gives_the_tokens_of_plain_decoding() -> None:
     plain = run(Engine(target), requests)
     texts = texts_of_rows((r.prompt for r in requests), tokens_of(plain))
     for shape in SHAPES.values():
-        found = run(Engine(target, OracleDraft(target, texts), shape), requests)  # type: ignore[arg-type]
+        found = run(Engine(target, OracleDraft(target, texts), StaticTree(shape)), requests)  # type: ignore[arg-type]
         assert tokens_of(found) == tokens_of(plain)
 
 
@@ -144,7 +147,7 @@ def test_the_right_draft_is_accepted_whole() -> None:
     request = Request((5, 6, 7), 40, eos=())
     (plain,) = run(Engine(target), [request])
     draft = OracleDraft(target, [[*request.prompt, *plain.tokens]], spread=0)
-    (found,) = run(Engine(target, draft, TreeShape.chain(4)), [request])  # type: ignore[arg-type]
+    (found,) = run(Engine(target, draft, "chain:4"), [request])  # type: ignore[arg-type]
     assert found.acceptance.steps == 8
     assert found.acceptance.tau == 5.0
 

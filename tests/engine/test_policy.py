@@ -13,6 +13,7 @@ from torch import Tensor
 
 from clover.drafting import (
     PLAIN_DRAFTER,
+    AutoTree,
     Drafter,
     FixedPolicy,
     LookupDrafter,
@@ -20,14 +21,12 @@ from clover.drafting import (
     Policy,
     Running,
     StepOutcome,
-    make_drafter,
-    make_policy,
+    parse_tree,
 )
 from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, EngineLimits, PrefixCache, Request
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
-from clover.tree import parse_tree
 from tests.engine.test_lossless import SETTINGS, requests_of, run, tokens_of
 from tests.families import tiny_model
 
@@ -61,7 +60,7 @@ def random_choices(
 ) -> list[Drafter]:
     """Runs of one to six steps of the same kind; every other run is one of the others, plain steps if none is named."""
     rng = random.Random(seed)
-    drafters = [make_drafter(draft, tree) for tree in trees]
+    drafters = [parse_tree(tree).drafter(draft) for tree in trees]
     runs = [[rng.choice(others if i % 2 else drafters)] * rng.randrange(1, 7) for i in range(8)]
     return [choice for part in runs for choice in part]
 
@@ -148,7 +147,7 @@ def test_the_draft_takes_in_every_position_once_and_in_order(
 
 def test_outcomes_say_what_happened(target: TargetModel) -> None:
     draft = SYSTEMS["clover2"].from_target(target).to(target.dtype).eval()
-    tree = make_drafter(draft, parse_tree("chain:3"))
+    tree = parse_tree("chain:3").drafter(draft)
     policy = ScriptedPolicy([tree, PLAIN_DRAFTER, PLAIN_DRAFTER, tree])
     requests = [Request((3, 4, 5), 20, eos=()), Request((6,), 9, eos=())]
     generations = run(Engine(target, draft, policy=policy), requests)
@@ -180,7 +179,7 @@ class MovedClock(Policy):
     """An automatic policy that is told other times than the true ones: drafting is cheap and dear in turn."""
 
     def __init__(self, draft: Any, compiled: bool = False):
-        self.inner = make_policy(draft, compiled=compiled)
+        self.inner = AutoTree().policy(draft, compiled=compiled)
         self.max_nodes, self.max_depth = self.inner.max_nodes, self.inner.max_depth
         self.drafters: list[Drafter] = []
 
@@ -236,7 +235,7 @@ def test_some_requests_of_a_batch_are_decoded_plainly(target: TargetModel, tree:
     """Their texts are the same, they have no trees, and policies learn nothing from them."""
     torch.manual_seed(1)
     draft = SYSTEMS["clover2"].from_target(target, num_heads=5).to(target.dtype).eval()
-    drafter = LookupDrafter(3) if tree == "lookup" else make_drafter(draft, parse_tree(tree))
+    drafter = LookupDrafter(3) if tree == "lookup" else parse_tree(tree).drafter(draft)
     policy = ScriptedPolicy([drafter])
     engine = Engine(target, draft, policy=policy, limits=EngineLimits(prefill_chunk=4))
     prompts = [(5, 6, 7, 8, 5, 6, 7, 8, 5, 6), (3, 4, 3, 4, 3, 4, 3, 4), (9,)]

@@ -9,10 +9,9 @@ import pytest
 from transformers import LlamaConfig
 
 from clover.cache import KVCache
-from clover.drafting import PLAIN_DRAFTER, FixedPolicy
+from clover.drafting import PLAIN_DRAFTER, FixedPolicy, parse_tree
 from clover.engine import Engine, EngineLimits, PrefixStore, Request, Scheduler
 from clover.target import TargetModel
-from clover.tree import parse_tree
 from tests.engine.test_lossless import SETTINGS, run
 from tests.engine.test_scheduler import CASES, Watched, drain, engine_of
 from tests.families import VOCAB, tiny_config, tiny_model

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from clover.cache import KVCache
+from clover.drafting import parse_tree
 from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, EngineLimits, Request, Scheduler, StepEvent
 from clover.errors import UserError
 from clover.sampling import SamplingParams
 from clover.target import HiddenStates, TargetModel
-from clover.tree import parse_tree
 from tests.engine.test_lossless import SETTINGS, run, tokens_of
 from tests.families import CONTEXT, VOCAB, tiny_model
 

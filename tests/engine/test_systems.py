@@ -15,13 +15,13 @@ import torch
 from rich.console import Console
 
 from clover.data import Sample
+from clover.drafting import Tree, parse_tree
 from clover.drafts import load_draft
 from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, EngineLimits, Generation, Request
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
 from clover.train import TrainConfig, prepare, train
-from clover.tree import Tree, parse_tree
 from tests.engine.test_lossless import requests_of, run, tokens_of
 from tests.families import VOCAB, tiny_model
 from tests.oracle import OracleDraft, texts_of_rows

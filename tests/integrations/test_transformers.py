@@ -18,9 +18,9 @@ from transformers import (
 )
 
 import clover
+from clover.drafting import parse_tree
 from clover.drafts.loading import SYSTEMS
 from clover.target import TargetModel
-from clover.tree import TreeShape
 from tests.families import VOCAB, tiny_config, tiny_model
 from tests.integrations.small import PAD, PROMPTS, Columns, Spread, batch, draft_for, tokenizer
 
@@ -184,7 +184,7 @@ def test_rows_that_end_early_are_padded(llama, fast):
     assert llama.generate(**batch(), **options, custom_generate=fast).equal(plain)
 
 
-@pytest.mark.parametrize("tree", ["auto", "plain", "lookup", "drawn:chain:2", TreeShape.chain(2)])
+@pytest.mark.parametrize("tree", ["auto", "plain", "lookup", "drawn:chain:2", parse_tree("chain:2")])
 def test_it_takes_every_tree_that_load_takes(llama, tree):
     expected = llama.generate(**batch(), max_new_tokens=12)
     fast = clover.speculative(draft_for(llama), tree=tree)
@@ -233,7 +233,7 @@ def test_criteria_stop_where_they_do_in_generate(llama, general, eos, options):
     plain, ours = Columns(), Columns()
     expected = llama.generate(**batch(), **options, streamer=plain)
     assert expected.shape[1] < 37
-    fast = clover.speculative(general.draft, tree=general.wanted, tokenizer=tokenizer(), streamer=ours)
+    fast = clover.speculative(general.draft, tree=general.tree, tokenizer=tokenizer(), streamer=ours)
     options.pop("tokenizer", None)
     assert llama.generate(**batch(), **options, custom_generate=fast).equal(expected)
     assert ours.put_values == plain.put_values and ours.ended

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from clover.drafting import parse_tree
 from clover.engine import PhaseClock
 from clover.measure.ceilings import Limits
 from clover.measure.speed import Measured, Method, Metrics
@@ -23,7 +24,7 @@ def method(name: str, nodes: int = 1, drafts: bool = False) -> Method:
     """A method of ours that is never run; with drafts None one of transformers."""
     engine: Any = SimpleNamespace(draft=object() if drafts else None, policy=SimpleNamespace(max_nodes=nodes))
     theirs = name in ("transformers", "prompt lookup")
-    tree = name if ":" in name else None
+    tree = None if theirs else parse_tree(name if ":" in name or name in ("plain", "auto") else "own")
     return Method(name, system_name(name), lambda batch: run(1.0, (), [1]), None if theirs else engine, tree)
 
 
@@ -43,7 +44,7 @@ def plain() -> Measured:
     return Measured(method("plain"), rounds, PLAIN_STEP)
 
 
-def drafted(name: str = "own tree", **changes: Any) -> Measured:
+def drafted(name: str = "own", **changes: Any) -> Measured:
     """Six tokens, one of them another, in 0.5, 0.5 and 2 s."""
     rounds = [[run(seconds, ((1, 2, 3), (4, 5, 7)), [0, 0, 2])] for seconds in (0.5, 0.5, 2.0)]
     return Measured(**({"method": method(name, 8, True), "rounds": rounds, "steps": DRAFT_STEP} | changes))

@@ -15,7 +15,6 @@ from rich.console import Console
 from clover.engine.compiled import CompiledRunner
 from clover.errors import UserError
 from clover.measure.bench import (
-    OWN_TREE,
     TRANSFORMERS,
     TRANSFORMERS_LOOKUP,
     load_assistant,
@@ -42,7 +41,7 @@ def test_all_methods_write_the_same(session: Session) -> None:
 
 
 def test_what_is_comparable_and_what_decodes_batches(session: Session) -> None:
-    own, drawn, theirs = (make_method(name, session) for name in (OWN_TREE, "drawn:chain:2", TRANSFORMERS))
+    own, drawn, theirs = (make_method(name, session) for name in ("own", "drawn:chain:2", TRANSFORMERS))
     assert own.comparable(0.0) and own.comparable(1.0)
     assert drawn.comparable(0.0) and not drawn.comparable(1.0)
     assert theirs.comparable(0.0) and not theirs.comparable(0.5)
@@ -52,7 +51,7 @@ def test_what_is_comparable_and_what_decodes_batches(session: Session) -> None:
 
 
 def test_steps_are_compiled_on_demand(session: Session) -> None:
-    for name in (PLAIN, OWN_TREE, AUTO, "chain:2"):
+    for name in (PLAIN, "own", AUTO, "chain:2"):
         compiled = make_method(name, session, compile="eager").engine
         assert compiled is not None and isinstance(compiled.runner, CompiledRunner)
         ordinary = make_method(name, session).engine
@@ -104,7 +103,7 @@ def test_every_method_at_every_setting(tiny: Path, tmp_path: Path) -> None:
         assistant=str(tiny / "target"), picture=picture,
     )  # fmt: skip
     found, out, _ = ran(chosen)
-    ours = ["plain", "auto", "own tree", "lookup", "chain:2", "drawn:chain:2", "transformers"]
+    ours = ["plain", "auto", "own", "lookup", "chain:2", "drawn:chain:2", "transformers"]
     assert [one["method"] for one in found] == [*ours, "prompt lookup", "assisted"] * 2 + ours * 2
     assert [(one["batch_size"], one["temperature"]) for one in found[::9]][:2] == [(1, 0.0), (1, 1.0)]
     for one in found:

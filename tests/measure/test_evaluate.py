@@ -134,4 +134,4 @@ def test_what_cannot_work_is_said(
 def test_the_own_tree_is_named(tiny_pair: tuple[Path, Path], questions: Path) -> None:
     report = evaluate(tiny_pair, files=(str(questions),), temperatures=(0.0,), max_new_tokens=4)
     assert report.tables[0].title == "Acceptance" and report.tables[0].rows[0][0] == "own tree, clover2"
-    assert data(report)["settings"][0]["tree"] == "own tree"
+    assert data(report)["settings"][0]["tree"] == "own"

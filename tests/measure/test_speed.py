@@ -29,10 +29,10 @@ def test_errors_are_those_over_batches() -> None:
             method(name), [[run(s, ((1, 2),), [2], prefill=s / 2) for s in seconds]], {**DRAFT_STEP}
         )
 
-    base, fast = measured("plain", (1.0, 2.0, 3.0)), measured("own tree", (0.5, 1.0, 1.5))
+    base, fast = measured("plain", (1.0, 2.0, 3.0)), measured("own", (0.5, 1.0, 1.5))
     assert fast.metrics(base, 1, 0.0).speedup == 2.0
     assert fast.metrics(base, 1, 0.0).speedup_error == pytest.approx(0.0)
-    uneven = measured("own tree", (0.5, 1.0, 3.0)).metrics(base, 1, 0.0)
+    uneven = measured("own", (0.5, 1.0, 3.0)).metrics(base, 1, 0.0)
     assert uneven.speedup == pytest.approx(6 / 4.5) and uneven.speedup_error
 
 
@@ -42,7 +42,7 @@ def test_a_prompt_that_fills_batches_is_one_prompt() -> None:
 
     def tau(times: int) -> Estimate:
         one = replace(run(1.0, (), [4, 4]), acceptances=tuple(parts * times))
-        return Measured(method("own tree"), [[one]], prompts=2).tau
+        return Measured(method("own"), [[one]], prompts=2).tau
 
     assert tau(8) == tau(1) and tau(1).error
 

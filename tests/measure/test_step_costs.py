@@ -5,13 +5,13 @@ from statistics import fmean
 
 import pytest
 
-from clover.drafting import FixedPolicy, StaticDrafter
+from clover.drafting import FixedPolicy, StaticDrafter, parse_tree
 from clover.drafts.medusa import MedusaDraft
 from clover.engine import Engine, Request
 from clover.measure.step_costs import ForcedDrafter, PlainCost, TreeCost, fitted_line, measure_steps
 from clover.measure.timing import Run, decode
 from clover.target import TargetModel
-from clover.tree import TreeShape, parse_tree
+from clover.tree import TreeShape
 from tests.families import tiny_model
 
 

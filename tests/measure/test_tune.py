@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from clover.drafting import make_drafter
-from clover.drafting.tuning import PLAIN, Tuning, architecture_name, read_tuning
+from clover.drafting import parse_tree
+from clover.drafting.tuning import Tuning, architecture_name, read_tuning
 from clover.drafts import load_draft
 from clover.errors import UserError
 from clover.measure.options import TuneOptions
+from clover.measure.session import PLAIN
 from clover.measure.tune import run_tune
 from clover.target import TargetModel
-from clover.tree import parse_tree
 from tests.tiny import save_tiny_pair
 
 
@@ -78,7 +78,7 @@ def test_a_tuning_from_prompts_to_file(tuned: Tuned) -> None:
         for choice in choices:
             assert choice.tokens_per_second == pytest.approx(choice.tau * size / choice.step_seconds)
             if choice.tree != PLAIN:
-                make_drafter(draft, parse_tree(choice.tree))
+                parse_tree(choice.tree).drafter(draft)
         assert {1, 2, 17, 33} <= {cost.nodes for cost in entry.verify if cost.batch_size == size}
     assert "plain decoding" in tuned.out
 

@@ -138,7 +138,7 @@ class LocalAudit:
         name, rows = f"{tree}, batch {size}, {mode.name}", list(zip(mode.requests, reference, strict=True))
         known = [(text, self.judge.probe(request, text)) for request, text in rows]
         traced = trace(self.engines[tree], mode.requests, size, known, lambda tokens: report(tokens, name))
-        same = [request.params.greedy or not tree.startswith("drawn:") for request in mode.requests]
+        same = [request.params.greedy or self.engines[tree].tree.exact for request in mode.requests]
         self.result.methods.append(compare(self.judge, name, mode.requests, reference, traced, same))
 
     def _probs(self, mode: Mode, texts: Sequence[tuple[int, ...]]) -> list[tuple[float, float]]:

@@ -22,8 +22,8 @@ class AuditOptions(options.ModelOptions):
         tuple[str, ...],
         typer.Option(
             metavar="TREE",
-            help="auto, draft (its own tree), lookup, or a tree as `clover generate --help` names them; may be given "
-            "several times. Left out: auto, draft, a chain and lookup.",
+            help="Tree, as `clover generate --help` names them; may be given several times. Left out: auto, own, a "
+            "chain and lookup.",
         ),
     ] = ()
     batch_sizes: options.BatchSizes = (1, 4)

@@ -17,7 +17,7 @@ from clover.audit.results import ENDED
 from clover.audit.rounding import MARGIN
 from clover.audit.trace import TracedTarget
 from clover.data.tasks import read_tasks, spread
-from clover.drafting.prompt_lookup import LOOKUP
+from clover.drafting import parse_tree
 from clover.drafts import load_usable
 from clover.engine import Engine
 from clover.engine.text import token_name
@@ -64,9 +64,7 @@ def _check(options: AuditOptions) -> None:
     elif named := _named(options, _LOCAL):
         raise UserError(f"--server is audited as it runs; leave out {named}")
     for tree in options.trees:
-        api.what_drafts(*_how(tree))
-    if options.draft is not None and LOOKUP in options.trees and not _needs_draft(options):
-        raise UserError("the tree lookup needs no draft; leave --draft out, or name another --tree")
+        parse_tree(tree)
     if set(options.trees) == {local.PLAIN} and set(options.batch_sizes) == {1}:
         raise UserError("nothing is compared: name a tree that drafts, or a --batch-size above 1")
     if options.prompts is not None:
@@ -124,8 +122,8 @@ def _audit_target(options: AuditOptions, progress: Progress) -> Report:
     progress.begin(audit.work)
     result = audit.run(_reporting(progress))
     hot = SamplingParams(temperature=temperature or 1.0)
-    for tree in audit.engines:
-        if temperature and tree.startswith("drawn:"):
+    for tree, engine in audit.engines.items():
+        if temperature and not engine.tree.exact:
             audit.test_draws(
                 tree, [hot, replace(hot, top_p=0.9, repetition_penalty=1.2)], _DRAWS, _reporting(progress)
             )
@@ -135,17 +133,12 @@ def _audit_target(options: AuditOptions, progress: Progress) -> Report:
     return make_report(result, origin, facts, lambda token: _token_text(target, token))
 
 
-def _how(tree: str) -> tuple[str, str | None]:
-    """Return the arguments of `api.what_drafts`."""
-    return ("draft", None) if tree == "draft" else ("auto", tree)
-
-
 def _trees(options: AuditOptions) -> tuple[str, ...]:
-    return options.trees or ("auto", "draft", LOOKUP)
+    return options.trees or ("auto", "own", "lookup")
 
 
 def _needs_draft(options: AuditOptions) -> bool:
-    return not {local.PLAIN, LOOKUP}.issuperset(_trees(options))
+    return any(parse_tree(tree).needs_draft for tree in _trees(options))
 
 
 def _draft(options: AuditOptions, target: TargetModel) -> str | None:
@@ -159,16 +152,16 @@ def _draft(options: AuditOptions, target: TargetModel) -> str | None:
 
 def _draft_name(options: AuditOptions, place: str | None) -> str:
     if place is None:
-        return LOOKUP if LOOKUP in _trees(options) else "none"
+        return "none"
     return assets.draft_name(options.draft, place)
 
 
 def _engines(options: AuditOptions, target: TracedTarget, place: str | None) -> dict[str, Engine]:
     def make(tree: str) -> Engine:
-        return api.make_engine(target, place, api.what_drafts(*_how(tree)), options.compile)
+        return api.make_engine(target, place, tree, options.compile)
 
     engines = {name: make(name) for name in dict.fromkeys((local.PLAIN, *_trees(options)))}
-    draft = engines["draft"].draft if "draft" in engines else None
+    draft = engines["own"].draft if "own" in engines else None
     if not options.trees and draft is not None:
         name = f"chain:{min(_CHAIN, draft.max_depth)}"
         engines[name] = make(name)

@@ -24,9 +24,7 @@ class DraftingOptions(options.ModelOptions):
     """The target, and what drafts for it."""
 
     draft: options.Draft = None
-    method: options.Method = "auto"
-    tree: options.Tree = None
-    plain: options.Plain = False
+    tree: options.Tree = "auto"
     compile: options.Compile = False
 
     def load(self) -> Clover:
@@ -34,11 +32,12 @@ class DraftingOptions(options.ModelOptions):
         from clover import api
         from clover.assets import NoDraftError
 
-        how = {name: getattr(self, name) for name in ("method", "tree", "plain", "compile")}
         try:
-            return api.load(self.target, self.draft, **how, **self.loading)
+            return api.load(
+                self.target, self.draft, tree=self.tree or "auto", compile=self.compile, **self.loading
+            )
         except NoDraftError as error:
-            raise UserError(f"{error}; --plain decodes without one") from error
+            raise UserError(f"{error}; --tree plain decodes without one") from error
 
 
 @dataclass(frozen=True)

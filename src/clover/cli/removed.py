@@ -9,6 +9,8 @@ from clover.errors import UserError
 # By the words of the command line: "compare", "recipe smollm2", "--plain" (of any command), "audit --server" (of one).
 # The line goes after "clover: error: ".
 REMOVED: dict[str, str] = {
+    "--method": "--method was removed; give --tree auto, --tree plain, or --tree own for the draft's own tree",
+    "--plain": "--plain was removed; give --tree plain",
     "compare": "clover compare is gone; run python -m experiments.compare in a clone of the repository",
     "recipe": "clover recipe is gone; use clover write and clover train, or in a clone python -m experiments.recipes",
     "audit --against": "--against is gone; every token is compared with the model as transformers runs it",

@@ -30,13 +30,13 @@ def serve(options: ServeOptions) -> None:
     except ModuleNotFoundError as error:
         needed = "clover serve needs more packages: pip install fastapi prometheus_client uvicorn"
         raise UserError(f"{needed} ({error.name} is missing)") from error
-    from clover.drafting.prompt_lookup import LOOKUP
-
     taken = listen(options.host, options.port, options.read_seconds)
     model = options.load()
-    drafts, draft = model.engine.draft, LOOKUP if options.tree == LOOKUP else None
-    if drafts is not None:
-        draft = _last_name(options.draft or drafts.config.model_type)
+    engine, draft = model.engine, None
+    if engine.draft is not None:
+        draft = _last_name(options.draft or engine.draft.config.model_type)
+    elif engine.policy.max_depth:
+        draft = engine.tree.name
     name = options.name or _last_name(options.target or "clover-embedded")
     if options.api_key is None and options.host not in _LOCAL:
         print("clover serve: no API key: whoever reaches this address can use it", file=sys.stderr)

@@ -3,17 +3,42 @@
 Shapes: B batch, P frontier nodes, C candidates of a level, V the draft's vocabulary.
 """
 
+from typing import Annotated
+
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from clover.drafting.base import DraftInput
-from clover.drafting.top_k import best, compact, likeliest
+from clover.drafting.top_k import MOST_SORTED, best, compact, likeliest
+from clover.drafting.tree import Tree
 from clover.drafts import DraftModel
 from clover.drafts.vocabulary import target_tokens
-from clover.tree import BudgetTree, TokenTree
+from clover.tree import TokenTree
+from clover.validation import checked
 
 _LEAST_SHARE = 0.25  # of the most probable child's probability
 _ROUNDING = 1e-6  # of a sum of probabilities
+
+
+@checked
+class BudgetTree(Tree):
+    """Clover-1's dynamic tree: few nodes, those with the highest joint probability.
+
+    Attributes:
+        budget: draft tokens per step at most, root excluded; at most 512.
+        mass: of each node's children those are candidates whose probabilities, the highest first, sum to at most
+            this; the first always is. In (0, 1].
+    """
+
+    budget: Annotated[int, Field(ge=1, le=MOST_SORTED)]
+    mass: Annotated[float, Field(gt=0, le=1)] = 0.8
+
+    word = "budget"
+    example = "budget:4"
+
+    def drafter(self, draft: DraftModel) -> "BudgetDrafter":
+        return BudgetDrafter(draft, self)
 
 
 class BudgetDrafter:

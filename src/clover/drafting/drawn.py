@@ -4,16 +4,58 @@ Shapes: B batch, N nodes (root included), P nodes with children, K children at m
 """
 
 import dataclasses
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from clover.drafting.base import DraftInput
-from clover.drafting.static import StaticDrafter
+from clover.drafting.static import StaticDrafter, StaticTree
+from clover.drafting.tree import Tree, parse_tree
 from clover.drafts import DraftModel
 from clover.drafts.vocabulary import over_all_tokens, target_tokens
+from clover.errors import UserError
 from clover.sampling import Sampler
-from clover.tree import DrawnTree, Draws, TokenTree
+from clover.tree import Draws, TokenTree, TreeShape
+
+
+@dataclass(frozen=True)
+class DrawnTree(Tree):
+    """A static shape whose children are drawn from the draft without replacement (EAGLE, arXiv 2401.15077).
+
+    A child's rank says which draw it is. Draws are verified in their order, so none may be left out.
+    """
+
+    shape: TreeShape
+
+    word = "drawn"
+    example = "drawn:clover2"
+    exact = False
+    tunable = False
+
+    def __post_init__(self) -> None:
+        if self.shape.budget < 1:
+            raise UserError("a drawn tree has no nodes; give one with a child at least")
+        children = set(zip(self.shape.parents, self.shape.ranks, strict=True))
+        if any(rank and (parent, rank - 1) not in children for parent, rank in children):
+            raise UserError("in a drawn tree the children of a node have the ranks 0, 1, 2 …, no gaps")
+
+    @classmethod
+    def parse(cls, text: str) -> "DrawnTree | None":
+        word, _, rest = text.partition(":")
+        if word != cls.word:
+            return None
+        tree = None if rest.startswith(cls.word) else parse_tree(rest)
+        if not isinstance(tree, StaticTree):
+            raise UserError("only a static tree can be drawn, such as drawn:clover2 or drawn:chain:5")
+        return cls(tree.shape)
+
+    @property
+    def name(self) -> str:
+        return f"{self.word}:{StaticTree(self.shape).name}"
+
+    def drafter(self, draft: DraftModel) -> "DrawnDrafter":
+        return DrawnDrafter(draft, self)
 
 
 class DrawnDrafter(StaticDrafter):

@@ -3,16 +3,36 @@
 A looked-up token costs its place in the target's pass and nothing else (LLMA, 2304.04487).
 """
 
+from typing import Annotated, Any
+
 import torch
+from pydantic import Field
 
 from clover.drafting.base import DraftInput
+from clover.drafting.tree import Tree
 from clover.drafts.ngrams import RepeatingText
 from clover.tree import TokenTree, TreeShape
+from clover.tree.shape import MOST
+from clover.validation import checked
 
-LOOKUP = "lookup"  # its name among trees
-LOOKUP_LENGTH = 10  # tokens, where nobody chooses
 _RATES = (0.6, 0.7, 0.8, 0.9, 0.95, 0.95)  # assumed where 3, 4, 8, 16, 32 and 64 tokens match
 _MEMORY, _WEIGHT = 256.0, 8.0  # tokens that rates are averaged over, and that the assumed ones count for
+
+
+@checked
+class LookupTree(Tree):
+    """A chain of up to `length` tokens copied from the text; no draft is needed."""
+
+    length: Annotated[int, Field(ge=1, le=MOST)] = 10
+
+    word = "lookup"
+    example = "lookup"
+    needs_draft = False
+    fixed_size = False
+    tunable = False
+
+    def drafter(self, draft: Any = None) -> "LookupDrafter":
+        return LookupDrafter(self.length)
 
 
 class LookupDrafter:

@@ -3,14 +3,43 @@
 Shapes: B batch, K beam and children per node, C candidates, V the draft's vocabulary.
 """
 
+from typing import Annotated
+
 import torch
+from pydantic import Field
 
 from clover.drafting.base import DraftInput
 from clover.drafting.static import known_tokens
-from clover.drafting.top_k import best, compact, likeliest
+from clover.drafting.top_k import MOST_SORTED, best, compact, likeliest
+from clover.drafting.tree import Tree
 from clover.drafts import DraftModel
 from clover.drafts.vocabulary import target_tokens
-from clover.tree import RerankTree, TokenTree
+from clover.tree import TokenTree
+from clover.tree.shape import MOST
+from clover.validation import checked
+
+_Few = Annotated[int, Field(ge=1, le=MOST_SORTED)]
+
+
+@checked
+class RerankTree(Tree):
+    """EAGLE-2's dynamic tree: expand a beam, then keep the best of all candidates.
+
+    Attributes:
+        budget: draft tokens that are kept per step, root excluded; at most 512.
+        beam: nodes that are expanded per depth, and children of each; at most 512.
+        depth: depths that the beam goes down, at most as many as the draft has.
+    """
+
+    budget: _Few
+    beam: _Few = 10
+    depth: Annotated[int, Field(ge=1, le=MOST)] = 6
+
+    word = "eagle2"
+    example = "eagle2:60"
+
+    def drafter(self, draft: DraftModel) -> "RerankDrafter":
+        return RerankDrafter(draft, self)
 
 
 class RerankDrafter:

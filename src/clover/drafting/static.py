@@ -1,20 +1,91 @@
-"""Static trees, the same shape at every step, and chains that end early.
+"""Static trees: the same shape at every step.
 
 Shapes: B batch, N nodes (root included), P frontier nodes, V the draft's vocabulary.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from clover.drafting.base import DraftInput
-from clover.drafting.top_k import likeliest
+from clover.drafting.base import Drafter, DraftInput
+from clover.drafting.tree import Tree
 from clover.drafts import DraftModel, DraftSession
 from clover.drafts.vocabulary import target_tokens
 from clover.errors import UserError
-from clover.tree import ConfidentChain, TokenTree, TreeShape
+from clover.tree import CLOVER2_TREE, MEDUSA_TREE, TokenTree, TreeShape
+from clover.tree.shape import MOST
+from clover.validation import read_model
+
+_MOST_BYTES = 2**20  # of a file with a tree
+_PUBLISHED = {"clover2": CLOVER2_TREE, "medusa": MEDUSA_TREE}
+RankPaths = tuple[tuple[Annotated[int, Field(ge=0, le=MOST)], ...], ...]
+
+
+@dataclass(frozen=True)
+class StaticTree(Tree):
+    """A tree of one shape, filled anew at every step.
+
+    Its names are "clover2", "medusa", "chain:K" for K draft tokens one after another, "paths:" and the paths of ranks
+    that lead to its nodes, or a file NAME.json with a list of such paths. In "paths:0,1,00" each digit is a rank; dots
+    stand between the ranks of a path where one is above 9, as in "0.12", and behind a single one, as in "12.".
+
+    >>> StaticTree.parse("paths:0,1,00,0.12").shape.ranks
+    (0, 0, 1, 0, 12)
+    >>> StaticTree(CLOVER2_TREE).name, StaticTree(TreeShape.from_paths([[0], [12], [0, 0]])).name
+    ('clover2', 'paths:0,12.,00')
+    """
+
+    shape: TreeShape
+
+    example = "clover2, medusa, chain:5"
+
+    @classmethod
+    def parse(cls, text: str) -> StaticTree | None:
+        word, colon, rest = text.partition(":")
+        if text in _PUBLISHED:
+            return cls(_PUBLISHED[text])
+        if colon and word == "chain" and ":" not in rest:
+            return cls(TreeShape.chain(int(rest)))
+        if colon and word == "paths":
+            return cls(TreeShape.from_paths(map(_ranks, rest.split(","))))
+        if text.endswith(".json") and word not in [rule.word for rule in Tree.rules]:
+            return cls(TreeShape.from_paths(read_model(Path(text), RankPaths, _MOST_BYTES)))
+        return None
+
+    @property
+    def name(self) -> str:
+        for name, shape in _PUBLISHED.items():
+            if self.shape == shape:
+                return name
+        if self.is_chain:
+            return f"chain:{self.shape.budget}"
+        return "paths:" + ",".join(map(_path_text, self.shape.paths[1:]))
+
+    @property
+    def is_chain(self) -> bool:
+        return self.shape == TreeShape.chain(self.shape.budget)
+
+    def drafter(self, draft: DraftModel) -> StaticDrafter:
+        return StaticDrafter(draft, self.shape)
+
+
+@dataclass(frozen=True)
+class OwnTree(Tree):
+    """The static tree that the draft's configuration names, as far as the draft can fill it (`own_shape`)."""
+
+    word = "own"
+    example = "own"
+    tunable = False
+
+    def drafter(self, draft: DraftModel) -> Drafter:
+        return StaticDrafter(draft, own_shape(draft))
 
 
 @dataclass(frozen=True)
@@ -91,36 +162,8 @@ class StaticDrafter:
         return torch.cat(tokens, dim=1)
 
 
-class ConfidentDrafter:
-    """Drafts one token after another until their joint probability, as the mean over sequences, is below the least.
-
-    The threshold is that of transformers' `assistant_confidence_threshold` and of SpecDec++ (2405.19715), here on the
-    probability of the whole path: in sampled sequences after Gumbel coupling (`Sampler.gumbel_scores`). All sequences
-    get as many tokens. The host waits for the device once per depth.
-    """
-
-    def __init__(self, draft: DraftModel, tree: ConfidentChain):
-        self.least, self.d2t = tree.least, draft.session_tokens
-        self.max_depth = min(draft.max_depth, tree.depth)
-        self.max_nodes = 1 + self.max_depth
-        self._shapes = [TreeShape.chain(depth) for depth in range(1, self.max_depth + 1)]
-
-    def grow(self, given: DraftInput) -> TokenTree:
-        session, logits = given.commit_draft()
-        tokens, output = [given.root.unsqueeze(1)], logits.unsqueeze(1)
-        slots, joint = torch.zeros_like(tokens[0]), torch.ones_like(given.root, dtype=torch.float64)
-        for depth in range(1, self.max_depth + 1):
-            found, indices = likeliest(given.sampler.gumbel_scores(output, depth - 1, self.d2t)[:, 0], 1)
-            tokens.append(target_tokens(self.d2t, indices))
-            joint = joint * found[:, 0].exp()
-            if depth == self.max_depth or float(joint.mean()) < self.least:
-                break
-            output = session.advance(slots, tokens[-1])
-        return TokenTree.from_shape(self._shapes[len(tokens) - 2], torch.cat(tokens, dim=1))
-
-
-def own_tree(draft: DraftModel) -> TreeShape:
-    """The draft's tree where the user names none: as deep as it goes, and no wider than the tokens that it knows."""
+def own_shape(draft: DraftModel) -> TreeShape:
+    """Return the tree of the draft's configuration, as deep as the draft goes, no wider than the tokens it knows."""
     return draft.config.tree_shape.cut(draft.max_depth).narrow(known_tokens(draft))
 
 
@@ -146,3 +189,16 @@ def levels_of(shape: TreeShape, device: torch.device) -> list[Level]:
         above = [above[place] for place in places]
         levels.append(Level(max(ranks) + 1, *map(index, (expanded, slots, ranks, places, above))))
     return levels
+
+
+def _path_text(path: tuple[int, ...]) -> str:
+    if max(path) <= 9:
+        return "".join(map(str, path))
+    return ".".join(map(str, path)) + ("." if len(path) == 1 else "")
+
+
+def _ranks(path: str) -> list[int]:
+    ranks = path.removesuffix(".").split(".") if "." in path else list(path)
+    if not ranks or not all(rank.isascii() and rank.isdigit() and len(rank) < 5 for rank in ranks):
+        raise UserError(f"{path[:20]!r} is no path of ranks such as 00 or 0.12")
+    return [int(rank) for rank in ranks]

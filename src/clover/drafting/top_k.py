@@ -8,6 +8,9 @@ from torch import Tensor
 
 from clover.tree import TokenTree
 
+# Nodes, or children of a node, at most, where as many candidates as its square are sorted at every step.
+MOST_SORTED = 512
+
 
 def best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The highest `count` of values [..., C], falling, and where they are; the first of equals is higher.

@@ -5,24 +5,21 @@ A file holds one entry per device and dtype. Seconds are wall-clock seconds, all
 
 import math
 import os
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+import numpy as np
 from pydantic import AfterValidator, Field
 
+from clover.drafting.tree import parse_tree
 from clover.errors import UserError
 from clover.files import write_json
-from clover.tree import parse_tree
 from clover.validation import read_json, validated
 
 FILE_NAME = "tuning.json"
-PLAIN = "plain"  # the tree of plain decoding
 _FORMAT = "clover-tuning-2"
-_RULES = ("chain:", "budget:", "eagle2:", "paths:")
-_NAMES = (PLAIN, "clover2", "medusa")
 _LONGEST_TREE = 16_384  # characters: some two thousand nodes, more than a draft is made for
 
 
@@ -33,11 +30,9 @@ def _printable(text: str) -> str:
 
 
 def _tunable(tree: str) -> str:
-    # parse_tree takes any other word as the name of a file, which nothing but the user may name.
-    if len(tree) > _LONGEST_TREE or not (tree in _NAMES or tree.startswith(_RULES)):
+    # Nobody but the user may name a file that is read.
+    if len(tree) > _LONGEST_TREE or tree.endswith(".json") or not parse_tree(tree).tunable:
         raise ValueError(f"{tree[:60]!r} is no tree that can be tuned")
-    if tree != PLAIN:
-        parse_tree(tree)
     return tree
 
 
@@ -58,7 +53,7 @@ class VerifyCost:
 
 @dataclass(frozen=True)
 class Choice:
-    """One tree (see `parse_tree`, or "plain") at one batch size: its τ, seconds of a step, speed of the whole batch."""
+    """One tree, by its name, at one batch size: its τ, seconds of a step, speed of the whole batch."""
 
     batch_size: Count
     tree: TreeName
@@ -97,7 +92,7 @@ class Tuning:
         return _of_nearest(self.choices, batch_size)
 
     def verify_line(self, batch_size: int) -> list[tuple[float, float]]:
-        """Nodes and seconds of the target's passes at the nearest measured batch size, for `on_line`."""
+        """Nodes and seconds of the target's passes at the nearest measured batch size."""
         return sorted((cost.nodes, cost.seconds) for cost in _of_nearest(self.verify, batch_size))
 
 
@@ -143,25 +138,13 @@ def write_entry(path: str | os.PathLike[str], tuning: Tuning) -> None:
     write_json(path, {"format": _FORMAT, "entries": [asdict(one) for one in (*others, tuning)]})
 
 
-def on_line(points: Sequence[tuple[float, float]], x: float) -> float:
-    """Piecewise linear through points with rising x; beyond the ends on the line of the last two, never falling there.
+def interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
+    """Return y at x, piecewise linear through points with rising x; beyond the ends the y of the nearest one.
 
-    Of two points with equal x the higher one counts.
-
-    >>> on_line([(1, 1.0), (3, 2.0), (4, 2.0)], 2), on_line([(1, 1.0), (3, 2.0)], 5)
-    (1.5, 3.0)
+    >>> interpolate([(1, 1.0), (3, 2.0)], 2), interpolate([(1, 1.0), (3, 2.0)], 5)
+    (1.5, 2.0)
     """
-    if len(points) == 1:
-        return points[0][1]
-    right = min(max(bisect_right([at for at, _ in points], x), 1), len(points) - 1)
-    (x0, y0), (x1, y1) = points[right - 1], points[right]
-    if x0 == x1:
-        return max(y0, y1)
-    slope = (y1 - y0) / (x1 - x0)
-    if not x0 <= x <= x1:
-        slope = max(slope, 0.0)
-        return y1 + slope * (x - x1) if x > x1 else max(y0 + slope * (x - x0), 0.0)
-    return y0 + slope * (x - x0)
+    return float(np.interp(x, [at for at, _ in points], [y for _, y in points]))
 
 
 def _of_nearest(measured: tuple[_Entry, ...], batch_size: int) -> tuple[_Entry, ...]:

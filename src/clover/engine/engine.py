@@ -2,7 +2,8 @@
 
 from collections.abc import Generator, Sequence
 
-from clover.drafting import PLAIN_DRAFTER, Drafter, DrawnDrafter, FixedPolicy, Policy, make_drafter
+from clover.drafting import PLAIN, Drafter, FixedPolicy, Policy, Tree, parse_tree
+from clover.drafting.tuning import Tuning
 from clover.drafts import DraftModel
 from clover.engine.compiled import CompiledRunner
 from clover.engine.limits import EngineLimits
@@ -14,7 +15,6 @@ from clover.engine.sequences import check_request
 from clover.engine.timing import PhaseClock
 from clover.errors import UserError
 from clover.target import Target
-from clover.tree import Tree
 
 
 class Engine:
@@ -22,7 +22,8 @@ class Engine:
 
     Args:
         draft: proposes tokens; None, or one that is not `usable`, for plain decoding.
-        tree: what the draft grows, a static tree or a rule; when left out the tree that its configuration names.
+        tree: what drafts, or its name (`parse_tree`); when left out the draft's own tree, or plain decoding.
+        tuning: what was measured of the draft on this machine, for the tree "auto".
         policy: decides before each step what drafts, in the place of `tree`.
         compile: let `torch.compile`, or another of its backends, compile the steps, in fixed shapes
             (docs/development/compile.md).
@@ -30,6 +31,7 @@ class Engine:
 
     Attributes:
         hidden_state: kind of the hidden states that the draft reads.
+        tree: what drafts; its policy decides step by step.
         runner: runs the steps; a `CompiledRunner` with `compile`.
     """
 
@@ -37,21 +39,25 @@ class Engine:
         self,
         target: Target,
         draft: DraftModel | None = None,
-        tree: Tree | None = None,
+        tree: Tree | str | None = None,
         policy: Policy | None = None,
         compile: bool | str = False,
         limits: EngineLimits = EngineLimits(),  # noqa: B008  # frozen
+        tuning: Tuning | None = None,
     ):
         if draft is not None and not draft.usable:
-            draft, policy = None, FixedPolicy(PLAIN_DRAFTER)
-        self.target, self.draft, self.limits = target, draft, limits
-        self.policy: Policy = policy or FixedPolicy(
-            PLAIN_DRAFTER if draft is None else make_drafter(draft, tree)
-        )
+            draft, tree, policy = None, PLAIN, None
+        tree = parse_tree(tree or ("plain" if draft is None else "own"))
+        if tree.needs_draft and draft is None and policy is None:
+            raise UserError(f"the tree {tree.name} needs a draft; give one, or the tree lookup")
+        if not tree.needs_draft:
+            draft = None
+        self.target, self.draft, self.tree, self.limits = target, draft, tree, limits
+        self.policy: Policy = policy or tree.policy(draft, tuning, bool(compile))
         self.hidden_state = "post_norm" if draft is None else draft.config.hidden_state
         if draft is not None:
             # The text of drawn trees depends on the draft's probabilities, and is to be the same in every batch.
-            self.draft = draft.for_inference(exact=bool(compile) or isinstance(self.drafter, DrawnDrafter))
+            self.draft = draft.for_inference(exact=bool(compile) or not tree.exact)
         self.runner = Runner(target, self.hidden_state)
         if compile:
             backend = compile if isinstance(compile, str) else "inductor"

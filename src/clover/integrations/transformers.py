@@ -23,23 +23,24 @@ from torch import Tensor
 from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation.streamers import BaseStreamer
 
-from clover.api import make_engine, what_drafts
+from clover import assets
+from clover.api import make_engine
 from clover.cpu import versions
+from clover.drafting import Tree, parse_tree
 from clover.drafts import DraftModel
 from clover.engine import Engine, Request, Scheduler
 from clover.errors import UserError
 from clover.integrations.transformers_options import Ends, check_options, read_ends, read_prompts, row_options
 from clover.sampling import SamplingParams
 from clover.target import Target, TargetModel, TargetWeights
-from clover.tree import Tree
 
 _KEPT = 2  # engines per model
 
 
 def speculative(
-    draft: str | os.PathLike[str] | DraftModel,
+    draft: str | os.PathLike[str] | DraftModel | None = None,
     *,
-    tree: str | Tree | None = None,
+    tree: str | Tree = "auto",
     tokenizer: Any | None = None,
     streamer: BaseStreamer | None = None,
     processors: Iterable[type] = (),
@@ -54,23 +55,24 @@ def speculative(
     returned scores.
 
     Args:
-        draft: directory, hub name, or a draft already in the model's dtype and on its device.
-        tree: as in `clover.load`, "auto" by default, or an object of `clover.tree`.
+        draft: directory, hub name, or a draft already in the model's dtype and on its device. Left out where the tree
+            needs none, or where the package has one for the model.
+        tree: what drafts, as in `clover.load`: tree="lookup" copies from the text and needs no draft.
         tokenizer: the model's, needed for `stop_strings` only.
         streamer: gets the prompts, then the new tokens. These two are arguments of `generate` that transformers does
             not pass on to a `custom_generate` function; `assistant_model` and `synced_gpus` are others, and do nothing.
         processors: classes of logits processors of one's own that look at a text and its scores alone, and keep
             nothing from call to call: they are also given texts that end in drafted tokens.
     """
-    return Speculative(draft, what_drafts("auto", tree), tokenizer, streamer, tuple(processors))
+    return Speculative(draft, parse_tree(tree), tokenizer, streamer, tuple(processors))
 
 
 @dataclass(frozen=True, eq=False)
 class Speculative:
     """A decoding loop for `generate`; made by `speculative`."""
 
-    draft: str | os.PathLike[str] | DraftModel
-    wanted: str | Tree
+    draft: str | os.PathLike[str] | DraftModel | None
+    tree: Tree
     tokenizer: Any | None
     streamer: BaseStreamer | None
     processors: tuple[type, ...]
@@ -169,16 +171,16 @@ def _engine(model: hf.PreTrainedModel, asked: Speculative) -> Engine:
     state = (head, place, model.config._attn_implementation, *_contents(model))
     if kept.target is None or kept.state != state:
         kept.target, kept.state, kept.engines = _wrapped(model), state, {}
-    draft = asked.draft
+    draft = asked.draft if asked.tree.needs_draft else None
     if isinstance(draft, DraftModel):
         _bind(draft, kept.target)
-    else:
-        draft = os.fspath(draft)
-    key, engines = (draft, asked.wanted), kept.engines
+    elif asked.tree.needs_draft:
+        draft = assets.draft_place(draft, kept.target)
+    key, engines = (draft, asked.tree), kept.engines
     found = engines.pop(key, None)
     while len(engines) >= _KEPT:
         del engines[next(iter(engines))]
-    engines[key] = found or make_engine(kept.target, draft, asked.wanted)
+    engines[key] = found or make_engine(kept.target, draft, asked.tree)
     return engines[key]
 
 

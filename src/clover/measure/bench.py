@@ -24,7 +24,6 @@ from clover.metrics import Acceptance
 from clover.target import TargetModel
 from clover.target.loading import FAILURES
 
-OWN_TREE = "own tree"
 TRANSFORMERS, TRANSFORMERS_LOOKUP, ASSISTED = "transformers", "prompt lookup", "assisted"
 _LABELS = {TRANSFORMERS_LOOKUP: "transformers' prompt lookup", ASSISTED: "transformers' assisted"}
 _LOOKUP_TOKENS = 10  # the number in transformers' own documentation
@@ -57,10 +56,10 @@ def method_names(trees: Sequence[str], reference: bool, assisted: bool) -> list[
     """Return the names of all methods, plain decoding first.
 
     >>> method_names(["chain:3"], reference=True, assisted=False)
-    ['plain', 'auto', 'own tree', 'lookup', 'chain:3', 'transformers', 'prompt lookup']
+    ['plain', 'auto', 'own', 'lookup', 'chain:3', 'transformers', 'prompt lookup']
     """
     theirs = [TRANSFORMERS, TRANSFORMERS_LOOKUP] if reference else []
-    names = [PLAIN, AUTO, OWN_TREE, LOOKUP, *trees, *theirs, *([ASSISTED] if assisted else [])]
+    names = [PLAIN, AUTO, OWN, LOOKUP, *trees, *theirs, *([ASSISTED] if assisted else [])]
     return list(dict.fromkeys(names))
 
 
@@ -74,9 +73,7 @@ def make_method(name: str, session: Session, assistant: Any = None, compile: boo
         lookup = _LOOKUP_TOKENS if name == TRANSFORMERS_LOOKUP else None
         decode = TransformersGenerate(session.target, lookup, assistant if name == ASSISTED else None)
         return Method(name, _LABELS.get(name, system_name(name)), decode)
-    tree = OWN if name == OWN_TREE else name
-    engine = session.engine(tree, compile=compile)
-    return Method.of_engine(name, engine, None if name in (PLAIN, AUTO, OWN_TREE) else tree)
+    return Method.of_engine(name, session.engine(name, compile=compile))
 
 
 def load_assistant(name: str, target: TargetModel, trust_remote_code: bool) -> Any:

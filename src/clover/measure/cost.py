@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from clover import assets
-from clover.drafting import own_tree
+from clover.drafting import StaticTree, own_shape, parse_tree
 from clover.drafts import DraftModel
 from clover.drafts.loading import find_system
 from clover.drafts.vocabulary import default_size
@@ -32,7 +32,7 @@ from clover.measure.systems import draft_kind
 from clover.measure.trees import tree_label
 from clover.target import TargetWeights
 from clover.train.record import RECORD_FILE, read_record
-from clover.tree import TreeShape, parse_tree
+from clover.tree import TreeShape
 
 SPEEDUPS = (1.0, 1.5, 2.0)
 _STEPS, _FEWEST = 80, 12  # steps of each tree that are timed, and how many at least, however late it is
@@ -128,10 +128,10 @@ def _check(options: CostOptions) -> list[TreeShape]:
     check_outputs(json=options.json)
     shapes = []
     for name in options.trees:
-        shape = parse_tree(name)
-        if not isinstance(shape, TreeShape):
-            raise UserError(f"{name} has another shape at every step; give static trees, such as chain:4")
-        shapes.append(shape)
+        tree = parse_tree(name)
+        if not isinstance(tree, StaticTree):
+            raise UserError(f"{name} is no static tree; give one, such as chain:4")
+        shapes.append(tree.shape)
     return shapes
 
 
@@ -160,7 +160,7 @@ def _measure(
     options: CostOptions, session: Session, draft: DraftModel, shapes: list[TreeShape], progress: Progress
 ) -> list[TreeCost]:
     """Return the costs of each tree at each batch size; those of the draft's own tree come last."""
-    own = own_tree(draft)
+    own = own_shape(draft)
     chains = [TreeShape.chain(depth) for depth in _CHAINS if depth <= draft.max_depth]
     shapes = shapes or [*(shape for shape in chains if shape != own), own]
     progress.begin(len(options.batch_sizes))

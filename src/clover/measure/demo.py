@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from clover.drafting import parse_tree
 from clover.errors import UserError
 from clover.measure.bench import TRANSFORMERS, make_method
 from clover.measure.live import Panels, describe
@@ -17,7 +18,7 @@ from clover.measure.report.output import Report, check_outputs, publish, standar
 from clover.measure.report.progress import Progress
 from clover.measure.report.words import number_of
 from clover.measure.rounds import Round, Show, TextDifference, decode_round, find_differences
-from clover.measure.session import HELD_OUT, LOOKUP, OWN, PLAIN, LoadedDraft, Session
+from clover.measure.session import HELD_OUT, OWN, PLAIN, LoadedDraft, Session
 from clover.measure.speed import Method, measure_runs
 from clover.measure.speed_report import make_report
 from clover.measure.timing import warm_up
@@ -67,12 +68,13 @@ def run_demo(
 
 def _check(options: DemoOptions) -> None:
     """Raise a UserError, before any time is spent, for what would fail at the end."""
-    if options.temperature and (options.tree or "").startswith("drawn:"):
+    tree = None if options.tree is None else parse_tree(options.tree)
+    if options.temperature and tree and not tree.exact:
         raise UserError(
             "sampled text from a drawn tree has the distribution of plain decoding, not its tokens, and the demo "
             "compares tokens; give another tree or --temperature 0"
         )
-    if options.tree in (PLAIN, LOOKUP):
+    if tree and not tree.needs_draft:
         raise UserError(f"--tree {options.tree} shows no draft; leave it out, plain decoding is always shown")
     check_outputs(options.json, options.picture)
 
@@ -154,13 +156,13 @@ def drafted_methods(session: Session, options: DemoOptions) -> Iterator[Method]:
     names = method_names(drafts) if options.drafts else [one.name.rpartition("/")[2] for one in drafts]
     for name, draft in zip(names, drafts, strict=True):
         tree = options.tree or _usual_tree(draft)
-        yield Method.of_engine(name, session.engine(tree or OWN, draft), tree)
+        yield Method.of_engine(name, session.engine(tree, draft))
 
 
-def _usual_tree(draft: LoadedDraft) -> str | None:
-    """Return a chain where the draft names no tree and runs on a CPU, where each row takes time; None otherwise."""
+def _usual_tree(draft: LoadedDraft) -> str:
+    """Return a chain where the draft names no tree and runs on a CPU, where each row takes time; else its own tree."""
     if draft.model.config.tree is not None or draft.model.target.device.type != "cpu":
-        return None
+        return OWN
     return f"chain:{min(_CPU_DEPTH, draft.model.max_depth)}"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from clover.drafting import own_tree
+from clover.drafting import StaticTree, own_shape, parse_tree
 from clover.errors import UserError
 from clover.measure.acceptance import Group, Setting, count_groups, count_kinds
 from clover.measure.accuracy import TOP, HeadAccuracy, TopCounts, as_sample, measure_heads, text_batches
@@ -21,9 +21,7 @@ from clover.measure.session import OWN, Session
 from clover.measure.systems import draft_kind
 from clover.measure.timing import decode
 from clover.measure.trees import tree_label
-from clover.tree import parse_tree, static_spec
 
-_OWN_TREE = "own tree"
 _FEWEST_NEW_TOKENS = 2
 _SIDE_BY_SIDE = 3  # settings in one table of kinds
 _IN_A_LINE = 4  # depths of a tree
@@ -52,7 +50,7 @@ def _measure(
     session: Session, options: EvaluateOptions, progress: Progress
 ) -> tuple[list[Setting], HeadAccuracy]:
     """Return the acceptance of each tree at each temperature, and the accuracy of the heads on greedy text."""
-    engines = {tree: session.engine(tree) for tree in options.trees} or {_OWN_TREE: session.engine(OWN)}
+    engines = {tree: session.engine(tree) for tree in options.trees} or {OWN: session.engine(OWN)}
     settings = list(product(engines, options.temperatures))
     greedy = (settings[0][0], 0.0)  # its texts are what the heads are measured on
     needed = dict.fromkeys([*settings, greedy])
@@ -89,7 +87,7 @@ def _report(
         "heads measured on": "what the target writes at temperature 0",
     }
     data = {"heads": heads.to_dict(), "settings": [setting.to_dict() for setting in settings]}
-    names = {_OWN_TREE: f"{_OWN_TREE}, {tree_label(static_spec(own_tree(draft.model)))}"}
+    names = {OWN: f"own tree, {tree_label(StaticTree(own_shape(draft.model)).name)}"}
     return Report(
         "How good the draft is",
         session.provenance("evaluate", options, "files"),

@@ -14,9 +14,9 @@ from typing import Any
 from typing_extensions import Self
 
 from clover import assets
-from clover.api import find_tuning, make_engine, what_drafts
+from clover.api import find_tuning
 from clover.data.tasks import Chosen, Task, TaskPrompt, choose_fitting, read_tasks
-from clover.drafting import make_policy
+from clover.drafting import AutoTree, Tree, parse_tree
 from clover.drafts import DraftModel, load_usable
 from clover.engine import Engine, Request
 from clover.measure.report.provenance import Provenance
@@ -93,20 +93,19 @@ class Session:
         """Return the first draft."""
         return self.drafts[0]
 
-    def engine(self, tree: str, draft: LoadedDraft | None = None, compile: bool | str = False) -> Engine:
+    def engine(
+        self, tree: str | Tree, draft: LoadedDraft | None = None, compile: bool | str = False
+    ) -> Engine:
         """Return an engine that grows `tree` with the draft, or with the first one of the session.
 
-        The tree is PLAIN, AUTO (with the draft's tuning), OWN (the draft's own tree), LOOKUP, or a name that
-        `clover.tree.parse_tree` reads. UserError if it is unknown or deeper than the draft.
+        UserError if `parse_tree` knows no such tree, or it is deeper than the draft.
         """
-        if tree in (PLAIN, LOOKUP):
-            return make_engine(self.target, None, tree, compile)
+        tree = parse_tree(tree)
+        if not tree.needs_draft:
+            return Engine(self.target, tree=tree, compile=compile)
         draft = draft or self.draft
-        if tree == AUTO:
-            policy = make_policy(draft.model, find_tuning(draft.place, self.target), bool(compile))
-            return Engine(self.target, draft.model, policy=policy, compile=compile)
-        what = what_drafts("draft", None if tree == OWN else tree)
-        return make_engine(self.target, draft.model, what, compile)
+        tuning = find_tuning(draft.place, self.target) if isinstance(tree, AutoTree) else None
+        return Engine(self.target, draft.model, tree, compile=compile, tuning=tuning)
 
     def requests(self, temperature: float = 0.0, seed: int = 0) -> list[Request]:
         """Return a request for each prompt; number i is sampled with `seed + i`."""

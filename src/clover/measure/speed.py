@@ -13,11 +13,12 @@ from statistics import median
 
 import torch
 
+from clover.drafting import Tree
 from clover.engine import STEP_PHASES, Engine, Request
 from clover.integrations.generate import TransformersGenerate
 from clover.measure.ceilings import Limits
 from clover.measure.report.statistics import Estimate, ratio
-from clover.measure.session import AUTO, LOOKUP
+from clover.measure.session import LOOKUP, OWN
 from clover.measure.systems import system_name
 from clover.measure.timing import Decode, Run, acceptance_of, decode, speedups, texts_of
 from clover.metrics import Acceptance
@@ -31,20 +32,20 @@ class Method:
         name, label: its name in results, and in reports.
         decode: decodes a batch.
         engine: the engine it runs on; None for transformers' own ways.
-        tree: the name of the tree that its engine grows; None where the draft or a policy chooses.
+        tree: what drafts in its engine; None for transformers' own ways.
     """
 
     name: str
     label: str
     decode: Decode
     engine: Engine | None = None
-    tree: str | None = None
+    tree: Tree | None = None
 
     @classmethod
-    def of_engine(cls, name: str, engine: Engine, tree: str | None = None) -> Method:
+    def of_engine(cls, name: str, engine: Engine) -> Method:
         """Return a method that decodes on an engine."""
-        label = "prompt lookup (ours)" if tree == LOOKUP else system_name(name)
-        return cls(name, label, partial(decode, engine), engine, tree)
+        label = {LOOKUP: "prompt lookup (ours)", OWN: "own tree"}.get(name) or system_name(name)
+        return cls(name, label, partial(decode, engine), engine, engine.tree)
 
     @property
     def drafts(self) -> bool:
@@ -54,11 +55,9 @@ class Method:
     @property
     def nodes(self) -> int | None:
         """Return the tokens that every step verifies per text, the root included; None where steps differ."""
-        tree = self.tree or ""
-        varies = (
-            AUTO in (self.name, tree) or tree == LOOKUP or (tree.startswith("chain:") and tree.count(":") > 1)
-        )
-        return None if self.engine is None or varies else self.engine.policy.max_nodes
+        if self.engine is None or self.tree is None or not self.tree.fixed_size:
+            return None
+        return self.engine.policy.max_nodes
 
     def refusal(self, batch_size: int) -> str | None:
         """Return why it cannot decode batches of this size; None if it can."""
@@ -68,7 +67,7 @@ class Method:
 
     def comparable(self, temperature: float) -> bool:
         """Return whether its texts must be those of plain decoding, token by token."""
-        return temperature == 0 or (self.engine is not None and not (self.tree or "").startswith("drawn:"))
+        return temperature == 0 or (self.tree is not None and self.tree.exact)
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,14 @@ from statistics import fmean, median
 
 import numpy as np
 
-from clover.drafting import PLAIN_DRAFTER, CommittedInput, DraftInput, StaticDrafter
+from clover.drafting import PLAIN_DRAFTER, CommittedInput, DraftInput, StaticDrafter, StaticTree
 from clover.drafts import DraftModel
 from clover.engine import Engine, Request
 from clover.measure.session import PLAIN
 from clover.measure.step_timing import Step, time_in_turn
 from clover.measure.timing import decode
 from clover.target import TargetWeights
-from clover.tree import TokenTree, TreeShape, static_spec
+from clover.tree import TokenTree, TreeShape
 
 _STARTS = 5  # times that the prompts alone are run
 _LEAST, _MOST = 0.1, 0.95  # chance that a token on the forced path is right, drawn anew for each step
@@ -96,7 +96,7 @@ def measure_steps(
     batch = [replace(one, eos=()) for one in sorted(batch, key=lambda one: -len(one.prompt))]
     written = decode(Engine(target), batch).texts
     texts = [[*one.prompt, *new] for one, new in zip(batch, written, strict=True)]
-    trees = {static_spec(shape): StaticDrafter(draft, shape) for shape in shapes}
+    trees = {StaticTree(shape).name: StaticDrafter(draft, shape) for shape in shapes}
     forced = {name: ForcedDrafter(drafter, texts, seed) for name, drafter in trees.items()}
     steps = time_in_turn(target, draft, {PLAIN: PLAIN_DRAFTER, **forced}, [batch], enough, seed)
     prefills = [_prefill(Engine(target), batch), _prefill(Engine(target, draft), batch)]

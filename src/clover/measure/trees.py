@@ -5,9 +5,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, product
 
+from clover.drafting import StaticTree, parse_tree
 from clover.measure.ranks import RankPath
 from clover.measure.session import PLAIN
-from clover.tree import CLOVER2_TREE, MEDUSA_TREE, TreeShape, parse_tree, static_spec
+from clover.tree import TreeShape
 
 _REFINEMENTS = 2  # times that a tree is chosen anew by the steps that it leads to
 _CHAINS = (1, 2, 3, 4, 6, 8, 10, 12)  # depths
@@ -26,7 +27,7 @@ class Candidate:
     @property
     def spec(self) -> str:
         """Return its name, as `parse_tree` reads it."""
-        return static_spec(self.shape)
+        return StaticTree(self.shape).name
 
 
 def count_starts(paths: Iterable[RankPath]) -> Counter[RankPath]:
@@ -125,11 +126,7 @@ def tree_label(tree: str) -> str:
     >>> tree_label("plain"), tree_label("chain:3"), tree_label("paths:0,1,00,01,000")
     ('plain decoding', 'chain:3', 'static 2+2+1')
     """
-    if not tree.startswith("paths:"):
-        return "plain decoding" if tree == PLAIN else tree
-    shape = parse_tree(tree)
-    assert isinstance(shape, TreeShape)
-    named = {CLOVER2_TREE: "clover2", MEDUSA_TREE: "medusa"}
-    return named.get(shape) or "static " + "+".join(
-        str(n) for depth, n in Counter(shape.depths).items() if depth
-    )
+    found = parse_tree(tree)
+    if not isinstance(found, StaticTree) or not found.name.startswith("paths:"):
+        return "plain decoding" if tree == PLAIN else found.name
+    return "static " + "+".join(str(n) for depth, n in Counter(found.shape.depths).items() if depth)

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from clover import assets
-from clover.drafting import PLAIN_DRAFTER, StaticDrafter, known_tokens, own_tree
+from clover.drafting import PLAIN_DRAFTER, StaticDrafter, known_tokens, own_shape
 from clover.drafting.tuning import (
     FILE_NAME,
     Choice,
@@ -133,7 +133,7 @@ def _measure(
     draft, sizes = session.draft.model, list[list[TimedTree]]()
     depth = min(draft.max_depth, MAX_DEPTH)
     paths = rank_paths(session, options, progress, depth)
-    own = own_tree(draft).cut(depth)
+    own = own_shape(draft).cut(depth)
     progress.begin(len(options.batch_sizes))
     minutes = (deadline - time.monotonic()) / 60
     for size, enough in share_time(options.batch_sizes, minutes, _STEPS, _FEWEST, progress):

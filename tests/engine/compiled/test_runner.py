@@ -15,14 +15,13 @@ from torch._dynamo.utils import counters
 
 from clover.cpu import linear
 from clover.cpu.linear import FastLinear
-from clover.drafting import PLAIN_DRAFTER, make_drafter, make_policy
+from clover.drafting import PLAIN_DRAFTER, AutoTree, parse_tree
 from clover.drafts import DraftModel
 from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, EngineLimits, PrefixCache, Request
 from clover.errors import UserError
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
-from clover.tree import parse_tree
 from tests.engine.test_lossless import SETTINGS, requests_of, run, tokens_of
 from tests.engine.test_policy import MovedClock, ScriptedPolicy
 from tests.families import VOCAB, tiny_config, tiny_model
@@ -179,7 +178,7 @@ def test_the_automatic_choice_with_refilled_rows_and_a_reduced_vocabulary(target
 
 def test_long_catching_up_runs_as_it_is(target: TargetModel) -> None:
     draft = make_draft("eagle", target, num_heads=3)
-    chain = make_drafter(draft, parse_tree("chain:3"))
+    chain = parse_tree("chain:3").drafter(draft)
     requests = one_request(SETTINGS[1], 2 * NEW)
     policy = ScriptedPolicy([*[chain] * 3, *[PLAIN_DRAFTER] * 9])
     engine = Engine(target, draft, limits=EngineLimits(prefill_chunk=3), policy=policy, compile=BACKEND)
@@ -240,7 +239,7 @@ def test_an_unknown_backend_is_refused(target: TargetModel) -> None:
 
 def test_the_automatic_policy_has_room_for_all_its_trees(target: TargetModel) -> None:
     draft = make_draft("clover2", target)
-    engine = Engine(target, draft, policy=make_policy(draft, compiled=True), compile=BACKEND)
+    engine = Engine(target, draft, policy=AutoTree().policy(draft, compiled=True), compile=BACKEND)
     nodes = engine.policy.max_nodes
     assert engine.runner.sizes(1, 3, prompt=10, text=10, nodes=nodes) == (4, 256)
     assert engine.runner.sizes(1, 1, prompt=256, text=256, nodes=nodes) == (1, 512)

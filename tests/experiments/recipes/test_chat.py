@@ -110,7 +110,7 @@ def test_a_run_that_is_stopped_at_every_stage_goes_on(
         assert abs(one["seen"] - 300) < 100, one["name"]
         assert one["recipe"] in (output / one["name"] / "README.md").read_text()
     assert (output / "README.md").read_text().count("| Clover-1") == 2
-    model = load(files / "target", output / "recall", method="draft")
+    model = load(files / "target", output / "recall", tree="own")
     assert model.generate([{"role": "user", "content": "hello"}], max_new_tokens=8).acceptance.drafted
     (output / "recall" / "tuning.json").write_text("mine")
     monkeypatch.setattr(Objective, "loss", lambda *_: pytest.fail("a finished draft was trained again"))

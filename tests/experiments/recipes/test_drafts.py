@@ -20,7 +20,7 @@ def test_the_most_accepted_nodes_come_first_and_form_trees() -> None:
     for spread, first in ((0, [(0,), (0, 0), (0, 0, 0)]), (1, None)):
         draft = OracleDraft(target, texts, spread=spread)
         draft.max_depth = 3
-        found = likely_paths(Engine(target, draft, TreeShape.chain(1)), requests)  # type: ignore[arg-type]
+        found = likely_paths(Engine(target, draft, "chain:1"), requests)  # type: ignore[arg-type]
         assert first is None or found[:3] == first
         for size in range(1, len(found) + 1):
             assert TreeShape.from_paths(found[:size]).budget == size

@@ -2,18 +2,21 @@ import json
 
 import pytest
 
-from clover.errors import UserError
-from clover.tree import (
-    CLOVER2_TREE,
-    MEDUSA_TREE,
+from clover.drafting import (
+    PLAIN,
+    AutoTree,
     BudgetTree,
     ConfidentChain,
     DrawnTree,
+    LookupTree,
+    OwnTree,
     RerankTree,
-    TreeShape,
+    StaticTree,
+    Tree,
     parse_tree,
-    static_spec,
 )
+from clover.errors import UserError
+from clover.tree import CLOVER2_TREE, MEDUSA_TREE, TreeShape
 
 
 def test_medusa_tree_is_the_published_one():
@@ -24,11 +27,12 @@ def test_medusa_tree_is_the_published_one():
 def test_parse_tree_reads_names_and_files(tmp_path):
     file = tmp_path / "tree.json"
     file.write_text(json.dumps([[0], [1], [0, 0]]))
-    assert parse_tree("clover2") == CLOVER2_TREE
-    assert parse_tree("medusa") == MEDUSA_TREE
-    assert parse_tree("chain:4") == TreeShape.chain(4)
-    assert parse_tree(str(file)).parents == (-1, 0, 0, 1)
-    assert parse_tree(f"drawn:{file}") == DrawnTree(parse_tree(str(file)))
+    assert parse_tree("clover2") == StaticTree(CLOVER2_TREE)
+    assert parse_tree("medusa") == StaticTree(MEDUSA_TREE)
+    assert parse_tree("chain:4") == StaticTree(TreeShape.chain(4))
+    assert parse_tree(str(file)) == StaticTree(TreeShape.from_paths([[0], [1], [0, 0]]))
+    assert parse_tree(f"drawn:{file}") == DrawnTree(TreeShape.from_paths([[0], [1], [0, 0]]))
+    assert parse_tree(str(file)).name == "paths:0,1,00", "a name that does not need the file"
 
 
 def test_parse_tree_reads_rules():
@@ -38,6 +42,11 @@ def test_parse_tree_reads_rules():
     assert parse_tree("eagle2:60:4") == RerankTree(60, 4, 6)
     assert parse_tree("eagle2:9:3:2") == RerankTree(9, 3, 2)
     assert parse_tree("chain:10:0.25") == ConfidentChain(10, 0.25)
+    assert parse_tree("plain") == PLAIN
+    assert parse_tree("auto") == AutoTree()
+    assert parse_tree("own") == OwnTree()
+    assert parse_tree("lookup") == LookupTree(10)
+    assert parse_tree("lookup:4") == LookupTree(4)
     assert parse_tree("drawn:clover2") == DrawnTree(CLOVER2_TREE)
     assert parse_tree("drawn:chain:4") == DrawnTree(TreeShape.chain(4))
 
@@ -115,14 +124,73 @@ def test_a_drawn_tree_has_nodes() -> None:
     ],
 )
 def test_static_trees_are_written_as_they_are_read(shape):
-    assert parse_tree(static_spec(shape)) == shape
+    assert parse_tree(StaticTree(shape).name) == StaticTree(shape)
 
 
 def test_paths_take_a_digit_per_rank_or_dots_between_them():
-    assert static_spec(TreeShape.from_paths([[0], [1], [10], [0, 0], [10, 2]])) == "paths:0,1,10.,00,10.2"
-    assert parse_tree("paths:1,12,0") == TreeShape.from_paths([[0], [1], [1, 2]])
-    assert parse_tree("paths:12.") == TreeShape.from_paths([[12]])
+    shape = TreeShape.from_paths([[0], [1], [10], [0, 0], [10, 2]])
+    assert StaticTree(shape).name == "paths:0,1,10.,00,10.2"
+    assert parse_tree("paths:1,12,0") == StaticTree(TreeShape.from_paths([[0], [1], [1, 2]]))
+    assert parse_tree("paths:12.") == StaticTree(TreeShape.from_paths([[12]]))
 
 
 def test_trees_are_values():
     assert len({parse_tree(text) for text in ("budget:4", "budget:4:0.8", "drawn:chain:2", "eagle2:60")}) == 3
+
+
+NAMES = (
+    *(
+        "plain",
+        "auto",
+        "own",
+        "lookup",
+        "lookup:4",
+        "clover2",
+        "medusa",
+        "chain:5",
+        "chain:10:0.06",
+        "paths:0,1,00",
+    ),
+    *(
+        "budget:4",
+        "budget:6:0.9",
+        "eagle2:60",
+        "eagle2:60:4",
+        "eagle2:9:10:2",
+        "drawn:clover2",
+        "drawn:chain:3",
+    ),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_parse_back(name: str) -> None:
+    assert parse_tree(name).name == name
+    assert parse_tree(parse_tree(name)) is not None
+
+
+def test_parameters_at_their_defaults_are_left_out_of_names() -> None:
+    assert parse_tree("budget:4:0.8").name == "budget:4"
+    assert parse_tree("eagle2:60:10:6").name == "eagle2:60"
+    assert parse_tree("lookup:10").name == "lookup"
+    assert parse_tree("paths:0,00,000").name == "chain:3"
+
+
+def test_trees_say_what_they_need() -> None:
+    trees = [parse_tree(name) for name in NAMES]
+    assert {tree.name for tree in trees if not tree.needs_draft} == {"plain", "lookup", "lookup:4"}
+    assert {tree.name for tree in trees if not tree.exact} == {"drawn:clover2", "drawn:chain:3"}
+    assert {tree.name for tree in trees if tree.is_chain} == {"chain:5"}
+
+
+@pytest.mark.parametrize("value", [None, 3, TreeShape.chain(2)])
+def test_other_values_are_no_trees(value: object) -> None:
+    with pytest.raises(UserError, match="a tree is "):
+        parse_tree(value)  # type: ignore[arg-type]
+
+
+def test_every_example_of_an_error_is_a_tree() -> None:
+    with pytest.raises(UserError) as error:
+        parse_tree("oak")
+    words = str(error.value).partition("; give ")[2].partition(", or a file")[0].split(", ")
+    assert len(words) > 8 and all(isinstance(parse_tree(word), Tree) for word in words)
