@@ -1,85 +1,79 @@
-"""The whole of speculative decoding for one sequence, without anything that makes it fast. Read this first.
+"""The whole of speculative decoding for one text, without anything that makes it fast. Read this first.
 
-The engine emits the same tokens at every step (tests/test_reference.py). It adds trees, batches, a choice of what
-drafts, and compiled steps.
+A target model writes one token per forward pass. A draft model guesses the next few tokens cheaply. The target then
+runs all of them in one pass, which tells what it would have written after each; guesses that agree are accepted, so
+one pass writes several tokens, and the text is the one that the target would have written alone.
 
-Shapes: A positions that the target has run in one step, D drafted tokens, V vocabulary, W width of the hidden states.
+The engine writes the same tokens at every step (tests/test_reference.py). It adds caches, trees instead of chains,
+batches, a choice of what drafts, and compiled steps.
+
+Shapes: T tokens of a text, D drafted tokens, V vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from clover.drafts import DraftModel, DraftSession
-from clover.drafts.vocabulary import target_tokens
-from clover.sampling import Sampler, SamplingParams
-from clover.target import TargetModel
-from clover.tree import TokenTree, TreeShape
+from clover.sampling.gumbel_cache import CHOICE
+from clover.sampling.numbers import gumbels
+
+Target = Callable[[list[int]], Tensor]  # T tokens to logits [T, V]; row t predicts the token after token t
+Draft = Callable[[list[int]], list[int]]  # T tokens to D guesses of what follows
 
 
-@torch.inference_mode()
-def decode(
-    target: TargetModel,
-    draft: DraftModel,
+def decode(target: Target, draft: Draft, prompt: Sequence[int], max_new_tokens: int) -> Iterator[list[int]]:
+    """Continue a prompt greedily; yield the tokens that each step emits.
+
+    Below, the target counts upwards, and the draft guesses right twice, then wrong.
+
+    >>> def target(tokens: list[int]) -> Tensor:
+    ...     return torch.nn.functional.one_hot(torch.tensor(tokens) + 1, 20).float()
+    >>> list(decode(target, lambda text: [text[-1] + 1, text[-1] + 2, 0], prompt=[5], max_new_tokens=7))
+    [[6, 7, 8], [9, 10, 11], [12]]
+    """
+    text = list(prompt)
+    end = len(text) + max_new_tokens
+    while len(text) < end:
+        # The draft guesses, and the target runs all guesses in one pass.
+        guesses = draft(text)
+        logits = target([*text, *guesses])[len(text) - 1 :]
+        choices = logits.argmax(-1).tolist()  # what the target writes after the text, and after each guess
+        # Guesses that the target would have written are accepted; then one more token is its own.
+        accepted = 0
+        while accepted < len(guesses) and guesses[accepted] == choices[accepted]:
+            accepted += 1
+        emitted = choices[: accepted + 1][: end - len(text)]
+        text += emitted
+        yield emitted
+
+
+def sample(
+    target: Target,
+    draft: Draft,
     prompt: Sequence[int],
     max_new_tokens: int,
-    depth: int = 4,
-    params: SamplingParams | None = None,
+    temperature: float,
+    seed: int,
 ) -> Iterator[list[int]]:
-    """Continue a prompt; yields the tokens that each step emits, the last step's cut to `max_new_tokens`.
+    """Continue a prompt by sampling; yield the tokens that each step emits. Only the line with `choices` differs.
 
-    Args:
-        prompt: two tokens at least.
-        depth: D, tokens drafted per step, a chain; no more than the draft's `max_depth`.
-        params: how the target chooses its tokens; greedily when left out.
+    A draw from softmax(logits / temperature) is the index at which logits / temperature plus independent standard
+    Gumbel numbers is highest (the Gumbel-max trick). The numbers of the t-th new token are hashed from the seed and t.
+    So the target's choice at each place does not depend on what was guessed, and a guess is right if it equals this
+    choice: the text is the one that sampling without a draft writes with this seed.
     """
-    room, device = len(prompt) + max_new_tokens + depth, target.device
-    cache, session = target.new_cache(1, room), draft.new_session(1, room)
-    sampler = Sampler([params or SamplingParams()], [prompt], target.vocab_size, device)
-
-    def run(tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Hidden states [1, A, W] for the draft, and logits [1, A, V]; the caller commits what is to stay cached."""
-        positions = cache.positions(len(tokens))
-        cache.begin(len(tokens))
-        output = target.forward(
-            torch.tensor([tokens], device=device), positions, cache, None, draft.config.hidden_state
-        )
-        return output.read, target.logits(output.hidden)
-
-    hidden, _ = run(prompt[:-1])
-    cache.commit([len(prompt) - 1])
-    following = list(prompt[1:])  # the token after each position of `hidden`
-    written = 0
-    while written < max_new_tokens:
-        # The draft takes in what the target has run, and proposes the likeliest chain.
-        logits = session.commit(hidden, torch.tensor([following], device=device), [len(following)])[:, None]
-        chain = [following[-1], *_likeliest(draft, session, sampler, logits, depth)]
-        # The target runs the chain in one pass, and says what follows each of its tokens.
-        hidden, logits = run(chain)
-        tree = TokenTree.from_shape(TreeShape.chain(depth), torch.tensor([chain], device=device))
-        choices = sampler.choose(logits, tree)[0].tolist()
-        # Drafted tokens that the target would have written anyway are accepted; then one more is its own.
+    text = list(prompt)
+    end = len(text) + max_new_tokens
+    while len(text) < end:
+        guesses = draft(text)
+        logits = target([*text, *guesses])[len(text) - 1 :]
+        places = len(text) - len(prompt) + torch.arange(len(logits))
+        numbers = gumbels(torch.tensor(seed), CHOICE, places[:, None], torch.arange(logits.shape[1]))
+        choices = (logits / temperature + numbers).argmax(-1).tolist()
         accepted = 0
-        while accepted < depth and chain[accepted + 1] == choices[accepted]:
+        while accepted < len(guesses) and guesses[accepted] == choices[accepted]:
             accepted += 1
-        following = choices[: accepted + 1]
-        hidden = hidden[:, : accepted + 1]
-        cache.commit([accepted + 1])
-        sampler.commit(torch.tensor([following], device=device), torch.tensor([accepted + 1], device=device))
-        yield following[: max_new_tokens - written]
-        written += accepted + 1
-
-
-def _likeliest(
-    draft: DraftModel, session: DraftSession, sampler: Sampler, logits: Tensor, depth: int
-) -> list[int]:
-    """The likeliest chain of D tokens; `logits` [1, 1, V] are those of the first."""
-    chain = []
-    for at in range(depth):
-        scores = sampler.gumbel_scores(logits, at, draft.session_tokens)
-        token = target_tokens(draft.session_tokens, scores.argmax(-1))
-        chain.append(int(token))
-        if at + 1 < depth:
-            logits = session.advance(torch.zeros_like(token), token)
-    return chain
+        emitted = choices[: accepted + 1][: end - len(text)]
+        text += emitted
+        yield emitted
