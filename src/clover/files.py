@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -288,20 +287,3 @@ def _replace_directory(new: Path, final: Path) -> None:
         if old.exists() and not final.exists():
             old.rename(final)
         shutil.rmtree(old, ignore_errors=True)
-
-
-def __getattr__(name: str) -> Any:
-    """Resolve what had another name or place, until no branch uses it any more."""
-    renamed = {
-        "written": "raise_on_write_error",
-        "opened": "open_to_read",
-        "beside": "append_to_name",
-        "alone_in": "locked_directory",
-        "work_directory": "locked_directory",
-        "alone_with": "locked_file",
-    }
-    if name in renamed:
-        return globals()[renamed[name]]
-    if name in {"read_json", "read_model", "parse_json", "validated", "validated_json", "checked"}:
-        return getattr(import_module("clover.validation"), name)
-    raise AttributeError(name)

@@ -1,4 +1,8 @@
-"""Options of the commands: those that several share, and commands whose options are the fields of a dataclass."""
+"""Options of the commands: those that several share, and how a dataclass of options becomes a command.
+
+Each command has one frozen dataclass; a field is `Annotated[type, option(…)]`, or `argument(…)`, and its default. It
+stands where the command's work is done: in `options.py` of a package, else in the command's own file in `cli/`.
+"""
 
 import shlex
 import sys
@@ -8,7 +12,7 @@ from dataclasses import MISSING, Field, dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -19,8 +23,16 @@ _SHORT = {int: "N", Path: "FILE"}  # what values are called in the help
 API_KEY = "CLOVER_API_KEY"  # the environment variable of servers, and of who asks them
 
 
+def argument(help_text: str, **settings: Any) -> Any:
+    """Return the description of an argument: its help text, and settings of `typer.Argument`."""
+    return typer.Argument(help=help_text, **settings)
+
+
 def panel(name: str | None = None) -> Callable[..., Any]:
-    """Return what makes options of a panel of the help: of the help text, names where they differ, and the rest."""
+    """Return a function that describes an option of a panel of the help.
+
+    It takes the help text, the flags where they are not the field's name, and settings of `typer.Option`.
+    """
 
     def make(help_text: str, *names: str, **settings: Any) -> Any:
         return typer.Option(*names, help=help_text, rich_help_panel=name, **settings)
@@ -29,7 +41,7 @@ def panel(name: str | None = None) -> Callable[..., Any]:
 
 
 def _check_temperatures(given: Any) -> Any:
-    """Return one temperature, a list, or None; UserError, before any work, for what no token can be sampled at."""
+    """Return one temperature, a list, or None; UserError, before any work, if no token can be sampled at it."""
     from clover.sampling import SamplingParams
 
     for temperature in given if isinstance(given, list) else [given]:
@@ -112,9 +124,9 @@ Seed = Annotated[int, _sampling("The same seed draws the same text.", min=0, max
 
 Files = Annotated[
     tuple[str, ...],
-    typer.Argument(
+    argument(
+        "Prompts, in the files that `clover evaluate` takes. Left out: code, for smollm2 MT-bench.",
         metavar="FILE",
-        help="Prompts, in the files that `clover evaluate` takes. Left out: code, for smollm2 MT-bench.",
     ),
 ]
 Prompts = Annotated[
@@ -129,7 +141,7 @@ Output = Annotated[
     Path, option("Directory to write; it appears, whole, when the work is done.", metavar="DIR")
 ]
 TrainedDraft = Annotated[
-    str | None, typer.Argument(metavar="DRAFT", help="Trained draft: a directory or a name on the hub.")
+    str | None, argument("Trained draft: a directory or a name on the hub.", metavar="DRAFT")
 ]
 Json = Annotated[Path | None, option("Write the metrics as JSON; - writes them to standard output.")]
 Picture = Annotated[Path | None, option("Draw what was measured: .png, .pdf or .svg.")]
@@ -152,63 +164,75 @@ class ModelOptions:
 
 
 def takes_options(function: Callable[[Any], None]) -> Callable[..., None]:
-    """Make a command of a function that takes a dataclass: each field is declared once, and is an option.
+    """Make a command of a function of one dataclass, whose fields become the command's options and arguments.
 
-    A field's type is `Annotated[type, option(…)]`. A field whose default is a tuple may be given several times, by its
-    name without the final "s"; what is given twice counts once. Numbers are called N in the help and paths FILE where
-    the field does not say otherwise.
+    A field whose type is `tuple[T, ...]` may be given several times, by its name without the final "s"; what is given
+    twice counts once. In the help numbers are called N and paths FILE where the field does not say otherwise.
     """
     (kind,) = (hint for name, hint in get_type_hints(function).items() if name != "return")
     hints = get_type_hints(kind, include_extras=True)
+    parameters = {field.name: _parameter(field, hints[field.name]) for field in fields(kind)}
 
     @wraps(function)
     def command(**given: Any) -> None:
         hide_loading_bars()
-        values = {field.name: given[_name(field)] for field in fields(kind)}
-        several = {field.name for field in fields(kind) if isinstance(field.default, tuple)}
-        function(kind(**{n: tuple(dict.fromkeys(v or ())) if n in several else v for n, v in values.items()}))
+        values = {name: given[parameter.name] for name, parameter in parameters.items()}
+        several = {name: tuple(dict.fromkeys(values[name] or ())) for name in values if _several(hints[name])}
+        function(kind(**values | several))
 
-    parameters = [_parameter(field, hints[field.name]) for field in fields(kind)]
-    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    command.__signature__ = Signature(list(parameters.values()))  # type: ignore[attr-defined]
     command.__annotations__ = {}
     return command
 
 
 def command_line(name: str, options: Any, files: str = "") -> str:
-    """The command line that chooses the same options, of which those at their defaults are left out.
+    """Return the command line that chooses the same options, without those at their defaults.
 
-    The command's name is one word or two. `options` is a dataclass whose fields are named as `takes_options` says,
-    `files` the one that holds the command's arguments, if it takes any.
+    The command's name is one word or two. `options` is a dataclass as `takes_options` reads it, `files` names the field
+    of the command's arguments, if it has any.
     """
-    given = getattr(options, files) if files else None
-    words = ["clover", *name.split(), *(given if isinstance(given, tuple) else [given] if given else [])]
+    arguments = getattr(options, files) if files else ()
+    words = [
+        "clover",
+        *name.split(),
+        *(arguments if isinstance(arguments, tuple) else filter(None, [arguments])),
+    ]
     for field in fields(options):
         value = getattr(options, field.name)
         if field.name == files or value == field.default:
             continue
-        flag = "--" + _name(field).strip("_").replace("_", "-")
+        flag = _flag(field.name, isinstance(value, tuple))
         for one in value if isinstance(value, tuple) else (value,):
             words += [flag] if one is True else [flag, str(one)]
     return shlex.join(map(str, words))
 
 
-def _name(field: Field[Any]) -> str:
-    return field.name.removesuffix("s") if isinstance(field.default, tuple) else field.name
+def _several(hint: Any) -> bool:
+    """Return whether an annotated field is a tuple of any length."""
+    return get_origin(get_args(hint)[0]) is tuple
+
+
+def _flag(name: str, several: bool) -> str:
+    return "--" + (name.removesuffix("s") if several else name).strip("_").replace("_", "-")
 
 
 def _parameter(field: Field[Any], hint: Any) -> Parameter:
-    """The parameter from which typer makes the option; it knows lists, not tuples of any length."""
-    name, default = _name(field), Parameter.empty if field.default is MISSING else field.default
-    kind, said = get_args(hint)
-    kinds, said = {kind, *get_args(kind)}, copy(said)
-    if isinstance(default, tuple):
-        kind, default = list[get_args(kind)[0]], list(default) or None
-    if said.metavar is None:
-        said.metavar = next((short for one, short in _SHORT.items() if one in kinds), None)
+    """Return the parameter from which typer makes the option; it knows lists, not tuples of any length."""
+    kind, info = get_args(hint)
+    kinds, info = {kind, *get_args(kind)}, copy(info)
+    default = Parameter.empty if field.default is MISSING else field.default
+    if _several(hint):
+        kind, default = (
+            list[get_args(kind)[0]],
+            default if default is Parameter.empty else list(default) or None,
+        )
+    if info.metavar is None:
+        info.metavar = next((short for one, short in _SHORT.items() if one in kinds), None)
     # Named here: typer adds --no-NAME to switches, and 0.27 takes a metavar that equals the name in capitals for it.
-    if isinstance(said, typer.models.OptionInfo) and said.default is ...:
-        said.param_decls = (f"--{name.replace('_', '-')}",)
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, said])
+    if isinstance(info, typer.models.OptionInfo) and info.default is ...:
+        info.param_decls = (_flag(field.name, _several(hint)),)
+    name = field.name.removesuffix("s") if _several(hint) else field.name
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
 
 
 def hide_loading_bars() -> None:
@@ -219,6 +243,6 @@ def hide_loading_bars() -> None:
 
 
 def tell_left_out(problems: Collection[str]) -> None:
-    """Say how many texts could not be used, and why the first could not."""
+    """Print how many texts could not be used, and why the first could not."""
     if problems:
         print(f"left out {len(problems)} texts; the first: {next(iter(problems))}", file=sys.stderr)

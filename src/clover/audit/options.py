@@ -4,10 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from clover import options
-from clover.options import API_KEY, panel
+from clover.options import API_KEY, option, panel
 
 _server = panel("Server")
 
@@ -20,10 +18,10 @@ class AuditOptions(options.ModelOptions):
     prompts: options.Prompts = None
     trees: Annotated[
         tuple[str, ...],
-        typer.Option(
-            metavar="TREE",
-            help="Tree, as `clover generate --help` names them; may be given several times. Left out: auto, own, a "
+        option(
+            "Tree, as `clover generate --help` names them; may be given several times. Left out: auto, own, a "
             "chain and lookup.",
+            metavar="TREE",
         ),
     ] = ()
     batch_sizes: options.BatchSizes = (1, 4)
@@ -52,6 +50,4 @@ class AuditOptions(options.ModelOptions):
         _server(f"Key for the servers; better given as {API_KEY}.", metavar="KEY", envvar=API_KEY),
     ] = None
     json: options.Json = None
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as one HTML page.")] = (
-        None
-    )
+    html: Annotated[Path | None, option("Write the report as one HTML page.")] = None

@@ -1,33 +1,32 @@
 """``clover copies``: let a trained draft copy from the text as much as does it good."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from clover import options
-from clover.cli.trained import load_trained, save_copy, tell_problems, texts_of
+from clover.cli.trained import CopyOptions, load_trained, save_copy, tell_problems, texts_of
 from clover.errors import UserError
 from clover.files import check_output_directory
+from clover.options import option, takes_options
 
 
-def copies(
+@dataclass(frozen=True, kw_only=True)
+class CopiesOptions(CopyOptions):
+    """The options of `clover copies`."""
+
     data: Annotated[
-        list[str],
-        typer.Option(
+        tuple[str, ...],
+        option(
+            "Texts that the draft has not learnt: .txt, .jsonl, .json or .parquet; may be given several times. Best is "
+            "what the target wrote.",
             metavar="FILE",
-            help="Texts that the draft has not learnt: .txt, .jsonl, .json or .parquet; may be given several times. "
-            "Best is what the target wrote.",
         ),
-    ],
-    output: options.Output,
-    draft: options.TrainedDraft = None,
-    target: options.Target = None,
-    tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Tokens of the texts to look at.")] = 32768,
-    overwrite: options.Overwrite = False,
-    device: options.Device = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-) -> None:
+    ]
+    tokens: Annotated[int, option("Tokens of the texts to look at.", min=1)] = 32768
+
+
+@takes_options
+def copies(options: CopiesOptions) -> None:
     """Make a copy of a Recall draft that copies from the text as much as fits some texts.
 
     A training does that by itself at its end, on texts that it held out.
@@ -38,22 +37,22 @@ def copies(
     from clover.measure.report.progress import Progress
     from clover.train import measure_guesses, some_batches
 
-    check_output_directory(output, overwrite)
-    name, trained = load_trained(draft, target, device, trust_remote_code)
+    check_output_directory(options.output, options.overwrite)
+    name, trained = load_trained(options)
     if not isinstance(trained, RecallDraft):
         raise UserError(f"{name} is a {trained.config.model_type} draft, which copies nothing; recall does")
-    texts = texts_of(trained.target, data)
-    batches = some_batches(texts, trained.target, tokens)
+    texts = texts_of(trained.target, options.data)
+    batches = some_batches(texts, trained.target, options.tokens)
     tell_problems(texts)
     with Progress(Console(stderr=True)) as progress:
         progress.say("reading the texts")
         guesses = measure_guesses(trained, progress.each(batches))
     shares = trained.choose_copies(guesses)
-    save_copy(trained, name, output, overwrite)
-    print(_told(output, shares))
+    save_copy(trained, name, options)
+    print(_summary(options.output, shares))
 
 
-def _told(output: Path, shares: list[float] | None) -> str:
+def _summary(output: Path, shares: list[float] | None) -> str:
     if shares is None:
         return f"{output}: copies nothing, because it would be right at less than 1 % of the positions more"
     values = ", ".join(f"{share:.2f}" for share in shares)

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from clover.cli.generation import GenerationOptions, describe
 from clover.errors import UserError
-from clover.options import option, takes_options
+from clover.options import argument, option, takes_options
 
 if TYPE_CHECKING:
     from clover.api import Clover
@@ -23,7 +21,7 @@ class GenerateOptions(GenerationOptions):
     """The options of `clover generate`."""
 
     prompts: Annotated[
-        list[str] | None, typer.Argument(metavar="PROMPT", help="Texts to continue; standard input if none.")
+        list[str] | None, argument("Texts to continue; standard input if none.", metavar="PROMPT")
     ] = None
     prompt_file: Annotated[Path | None, option("One more prompt: the text of this file.")] = None
     as_json: Annotated[bool, option("Print one JSON object per prompt.", "--json")] = False

@@ -9,12 +9,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from clover import options
 from clover.errors import UserError
 from clover.files import append_to_name, locked_file
-from clover.options import panel
+from clover.options import argument, panel
 
 if TYPE_CHECKING:
     from clover.data import FileTexts, SampleTexts
@@ -35,7 +33,7 @@ class TextOptions(options.ModelOptions):
         tuple[str, ...],
         _given("Training texts: .txt, .jsonl, .json or .parquet; several may follow.", metavar="FILE..."),
     ] = ()
-    more_data: Annotated[tuple[str, ...], typer.Argument(metavar="FILE", help="More files of --data.")] = ()
+    more_data: Annotated[tuple[str, ...], argument("More files of --data.", metavar="FILE")] = ()
     regenerate: Annotated[
         bool, _given("First let the target write the answers itself, in place of the data's.")
     ] = False

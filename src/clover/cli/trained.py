@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,32 +17,40 @@ if TYPE_CHECKING:
     from clover.target import TargetWeights
 
 
-def load_trained(
-    draft: str | None, target: str | None, device: str | None, trust_remote_code: bool
-) -> tuple[str, "DraftModel"]:
-    """The draft's place, and the draft in the dtype that it is stored in, bound to its target."""
+@dataclass(frozen=True, kw_only=True)
+class CopyOptions:
+    """The options of commands that make a changed copy of a draft."""
+
+    output: options.Output
+    draft: options.TrainedDraft = None
+    target: options.Target = None
+    overwrite: options.Overwrite = False
+    device: options.Device = None
+    trust_remote_code: options.TrustRemoteCode = False
+
+
+def load_trained(given: CopyOptions) -> tuple[str, "DraftModel"]:
+    """Return the draft's place, and the draft in the dtype that it is stored in, bound to its target."""
     from clover.assets import TARGET, draft_place
     from clover.drafts import load_usable
     from clover.measure.report.progress import Progress
     from clover.target import TargetModel
 
-    if draft is None and target is not None:
+    if given.draft is None and given.target is not None:
         raise UserError("a target was given but no draft; give the draft that was trained for it")
-    options.hide_loading_bars()
-    name = draft_place(draft)
+    name = draft_place(given.draft)
     with Progress() as progress:
         progress.say("loading target and draft")
-        model = TargetModel.load(
-            target or str(TARGET), dtype=_dtype(name), device=device, trust_remote_code=trust_remote_code
-        )
+        target, dtype = given.target or str(TARGET), _dtype(name)
+        model = TargetModel.load(target, dtype, given.device, given.trust_remote_code)
         return name, load_usable(name, model)
 
 
-def save_copy(draft: "DraftModel", name: str, output: Path, overwrite: bool) -> None:
+def save_copy(draft: "DraftModel", name: str, given: CopyOptions) -> None:
     """Write the draft, which came from `name`, and what is known of its training."""
     from clover.train.record import LOG_FILE, RECORD_FILE
 
-    with output_directory(output, overwrite) as folder:
+    with output_directory(given.output, given.overwrite) as folder:
         draft.save_pretrained(folder)
         for record in (RECORD_FILE, LOG_FILE):
             if (Path(name) / record).is_file():
@@ -73,7 +82,7 @@ def tell_problems(parts: "Sequence[Texts]") -> None:
 
 
 def _dtype(draft: str) -> str | None:
-    """The dtype that the draft's weights are stored in, so that the copy keeps it; None if it does not say."""
+    """Return the dtype that the draft's weights are stored in, so that the copy keeps it; None if it does not say."""
     from transformers import PretrainedConfig
 
     try:

@@ -2,48 +2,47 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from clover import options
-from clover.cli.trained import load_trained, save_copy, tell_problems, texts_of
+from clover.cli.trained import CopyOptions, load_trained, save_copy, tell_problems, texts_of
 from clover.errors import UserError
 from clover.files import check_output_directory
+from clover.options import option, takes_options
 
 if TYPE_CHECKING:
     from clover.data import Sample, Texts
     from clover.measure.report.progress import Progress
 
 
-def vocabulary(
+@dataclass(frozen=True, kw_only=True)
+class VocabularyOptions(CopyOptions):
+    """The options of `clover vocabulary`."""
+
     data: Annotated[
-        list[str],
-        typer.Option(
+        tuple[str, ...],
+        option(
+            "Texts whose tokens are counted: .txt, .jsonl, .json or .parquet; may be given several times. Best is "
+            "what the target wrote for the training (OUTPUT.….written.jsonl).",
             metavar="FILE",
-            help="Texts whose tokens are counted: .txt, .jsonl, .json or .parquet; may be given several times. Best "
-            "is what the target wrote for the training (OUTPUT.….written.jsonl).",
         ),
-    ],
-    size: Annotated[int, typer.Option(metavar="N", min=1, help="Tokens that the draft shall propose from.")],
-    output: options.Output,
-    draft: options.TrainedDraft = None,
-    target: options.Target = None,
-    overwrite: options.Overwrite = False,
-    device: options.Device = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-) -> None:
+    ]
+    size: Annotated[int, option("Tokens that the draft shall propose from.", min=1)]
+
+
+@takes_options
+def vocabulary(options: VocabularyOptions) -> None:
     """Make a copy of a draft that proposes from the most frequent tokens of some texts: faster, as lossless."""
     from clover.data import token_counts
     from clover.drafts.vocabulary import check_size, frequent_tokens
     from clover.measure.report.progress import Progress
 
-    check_output_directory(output, overwrite)
-    name, whole = load_trained(draft, target, device, trust_remote_code)
-    model = whole.target
+    check_output_directory(options.output, options.overwrite)
+    name, whole = load_trained(options)
+    model, size = whole.target, options.size
     check_size(size, model.vocab_size)
-    parts = texts_of(model, data)
+    parts = texts_of(model, options.data)
     with Progress() as progress:
         progress.say("reading the texts")
         counts = token_counts(_known(parts, model.vocab_size, progress), model.vocab_size)
@@ -54,10 +53,10 @@ def vocabulary(
         print(f"{name} proposes from {len(whole.d2t):,} tokens now; more take longer", file=sys.stderr)
     tokens = frequent_tokens(counts, size)
     whole.reduce_vocabulary(tokens)
-    save_copy(whole, name, output, overwrite)
+    save_copy(whole, name, options)
     share = float(counts[tokens].sum() / counts.sum())
     print(
-        f"{output}: proposes from {size:,} of {model.vocab_size:,} tokens, {share:.1%} of those in the texts"
+        f"{options.output}: proposes from {size:,} of {model.vocab_size:,} tokens, {share:.1%} of those in the texts"
     )
 
 

@@ -4,10 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
 from clover import options
-from clover.options import option
+from clover.options import argument, option
 
 _money = options.panel("Training and money")
 
@@ -16,7 +14,7 @@ _money = options.panel("Training and money")
 class BenchOptions(options.ModelOptions):
     """The options of `clover bench`; every method runs at each pair of batch size and temperature."""
 
-    model: Annotated[str | None, typer.Argument(metavar="TARGET", help="The same as --target.")] = None
+    model: Annotated[str | None, argument("The same as --target.", metavar="TARGET")] = None
     draft: options.Draft = None
     prompts: options.Prompts = None
     batch_sizes: options.BatchSizes = (1,)
@@ -63,10 +61,10 @@ class EvaluateOptions(options.ModelOptions):
 
     files: Annotated[
         tuple[str, ...],
-        typer.Argument(
-            metavar="FILE",
-            help="Prompts: Spec-Bench, MT-bench, HumanEval, GSM8K, other .json and .jsonl, .txt with one per line; "
+        argument(
+            "Prompts: Spec-Bench, MT-bench, HumanEval, GSM8K, other .json and .jsonl, .txt with one per line; "
             ".py and other texts are cut into prompts. Left out: code, for smollm2 questions of MT-bench.",
+            metavar="FILE",
         ),
     ] = ()
     draft: options.Draft = None

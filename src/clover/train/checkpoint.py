@@ -17,9 +17,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from clover.data.tensors import open_tensors
 from clover.errors import UserError, one_line
 from clover.files import output_file
-from clover.tensors import open_tensors
 from clover.validation import parse_json, validated
 
 _FORMAT = "clover-checkpoint-2"

@@ -20,11 +20,11 @@ from torch import Tensor
 from clover.data import Batch, Sample, Texts
 from clover.data.features.compute import Features
 from clover.data.features.index import REMEDY, Index, Shard, read_index
+from clover.data.tensors import open_tensors
 from clover.drafts import DraftModel
 from clover.errors import UserError
 from clover.files import checksum
 from clover.target import TargetWeights, weights_fingerprint
-from clover.tensors import open_tensors
 
 
 @dataclass(frozen=True, eq=False)
