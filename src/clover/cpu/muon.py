@@ -17,12 +17,12 @@ _RMS = 0.2  # of AdamW's updates, which these are scaled to (Moonshot AI, 2502.1
 
 
 class Muon(Optimizer):
-    """Makes the momentum of each matrix nearly orthogonal before it is added.
+    """An optimizer that makes the momentum of each matrix nearly orthogonal before it is added.
 
     Args:
         params: matrices [O, I].
         lr: learning rate, of the same size as AdamW's.
-        momentum: share of the momentum that is kept; Nesterov's look ahead is taken.
+        momentum: share of the momentum that is kept; with Nesterov's look-ahead.
         weight_decay: decoupled, as in AdamW.
     """
 
@@ -51,7 +51,7 @@ class Muon(Optimizer):
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """A matrix [O, I] with the same singular vectors and singular values near 1, by five Newton-Schulz iterations."""
+    """Return a matrix [O, I] with the same singular vectors and singular values near 1 (five Newton-Schulz steps)."""
     wide = matrix.to(_product_dtype(matrix))
     tall = len(wide) > wide.shape[1]
     wide = wide.T if tall else wide
@@ -70,7 +70,7 @@ def _iterate(wide: Tensor) -> Tensor:
 
 
 def _iterate_on_gram(wide: Tensor) -> Tensor:
-    """The same by products of the Gram matrix X Xᵀ, which is smaller than X [O, I] if O < I.
+    """Return the same by products of the Gram matrix X Xᵀ, which is smaller than X [O, I] if O < I.
 
     Each iteration multiplies X from the left by a polynomial in the Gram matrix; all of them commute. The Gram matrix
     squares the condition number, so rounding errors are larger than in X: below 1e-3 in float32, too large in bfloat16.
@@ -88,7 +88,7 @@ def _iterate_on_gram(wide: Tensor) -> Tensor:
 
 
 def _product_dtype(matrix: Tensor) -> torch.dtype:
-    """What the processor says, not the clock: a training that is resumed must compute as it began."""
+    """Return the dtype by the processor's abilities, not by timing: a resumed training must compute as it began."""
     if matrix.device.type == "cpu" and not torch.cpu._is_avx512_bf16_supported():
         return torch.float32
     return torch.bfloat16

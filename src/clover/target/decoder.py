@@ -57,18 +57,18 @@ class DecoderStack(nn.Module):
 
     @property
     def layers(self) -> nn.ModuleList:
-        """The decoder layers."""
+        """Return the decoder layers."""
         return find_layers(self.stack, self.num_layers, type(self.stack).__name__)
 
     @property
     def final_norm(self) -> nn.Module:
-        """The norm after the last layer: the one norm beside the list of layers."""
+        """Return the norm after the last layer, the only norm next to the list of layers."""
         owner, name = place_of_final_norm(self.stack, self.layers, type(self.stack).__name__)
         return getattr(owner, name)
 
     @property
     def input_scale(self) -> float:
-        """Factor the base model applies to its inputs, found by feeding it zeros and ones; 1 for most."""
+        """Return the factor by which the base model scales its inputs, measured with zeros and ones; 1 for most."""
         if self._input_scale is None:
             taps = Taps(self.layers[:1])
             with taps.active():
@@ -107,27 +107,27 @@ class DecoderStack(nn.Module):
         return output.last_hidden_state
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
-        """An empty cache for the layers' keys and values: B rows with room for ``capacity`` tokens each."""
+        """Return an empty cache for the layers' keys and values: B rows with room for ``capacity`` tokens each."""
         if self._kv_shape is None:
             self._kv_shape = kv_shape(cache_of(self._probe(0.0, use_cache=True)), self.stack.config)
         return KVCache.new(self._kv_shape, batch_size, capacity, next(self.layers.parameters()))
 
     def take_final_norm(self) -> nn.Module:
-        """Take the final norm out: from then on the decoder ends with its last layer's output."""
+        """Remove and return the final norm: from then on the output is that of the last layer."""
         owner, name = place_of_final_norm(self.stack, self.layers, type(self.stack).__name__)
         norm = getattr(owner, name)
         setattr(owner, name, nn.Identity())
         return norm
 
     def remove_outer_norms(self) -> None:
-        """Take out the first layer's input norm, if it has one, and the final norm."""
+        """Remove the first layer's input norm, if it has one, and the final norm."""
         first = self.layers[0]
         self.take_final_norm()
         if name := input_norm(first):
             setattr(first, name, nn.Identity())
 
     def copy_last_layer(self, target: TargetWeights) -> None:
-        """Set what there is of every layer to the target's last layer; UserError if built for another model."""
+        """Copy the target's last layer to every layer; UserError if the layers are built for another model."""
         last = target.last_layer.state_dict()
         try:
             for layer in self.layers:
@@ -136,7 +136,7 @@ class DecoderStack(nn.Module):
             raise UserError(f"the draft's layers are not {target.name}'s: {one_line(error)}") from error
 
     def keep_half(self, half: str) -> None:
-        """Leave the "attention" or the "mlp" of every layer with the norm before it; UserError unless as LLaMA's."""
+        """Keep only the "attention" or the "mlp" of every layer and its norm; UserError unless built as LLaMA's."""
         for layer in self.layers:
             norms = {name for name, part in layer.named_children() if is_norm(part)}
             attention = "self_attn" if hasattr(layer, "self_attn") else "attention"
@@ -154,7 +154,7 @@ class DecoderStack(nn.Module):
 
     @torch.no_grad()
     def _probe(self, value: float, **options: Any) -> Any:
-        """What the stack gives for one token whose every input is ``value``."""
+        """Return the output of the stack for one token whose every input is ``value``."""
         weight = next(self.layers.parameters())
         inputs = torch.full(
             (1, 1, self.stack.config.hidden_size), value, dtype=weight.dtype, device=weight.device
@@ -169,11 +169,11 @@ class DecoderStack(nn.Module):
 
 
 class _Nothing(nn.Module):
-    """Stands where one half of a layer was, and adds nothing to the residual stream."""
+    """A replacement for one half of a layer that adds nothing to the residual stream."""
 
     def __init__(self, *others: None):
         super().__init__()
-        self.others = others  # what attention layers of transformers return beside their output
+        self.others = others  # further values that attention layers of transformers return
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         zeros = torch.zeros_like(hidden_states)
@@ -181,7 +181,7 @@ class _Nothing(nn.Module):
 
 
 def input_norm(layer: nn.Module) -> str | None:
-    """Name of the norm that a decoder layer puts before its attention and before nothing else.
+    """Return the name of the norm that a decoder layer puts before its attention and before nothing else.
 
     None for layers that norm the outputs of their parts (OLMo-2), or read one norm in both (Phi, Cohere).
     """
@@ -190,7 +190,7 @@ def input_norm(layer: nn.Module) -> str | None:
 
 
 def short_config(target_config: PretrainedConfig | Mapping[str, Any], num_layers: int) -> PretrainedConfig:
-    """The target's configuration with ``num_layers`` layers, all like the last one, and next to no vocabulary."""
+    """Return the target's configuration with ``num_layers`` layers like its last one and a vocabulary of one token."""
     config: Any = deepcopy(target_config)
     if isinstance(config, Mapping):
         config = AutoConfig.for_model(**config)
@@ -201,6 +201,6 @@ def short_config(target_config: PretrainedConfig | Mapping[str, Any], num_layers
             setattr(config, field, 0.0)  # a draft imitates a target that runs without dropout
     config.num_hidden_layers = num_layers
     config.vocab_size = 1
-    config.dtype = None  # the draft's dtype is not for the target's configuration to say
+    config.dtype = None  # a draft may have another dtype
     config.pad_token_id = None
     return config

@@ -1,4 +1,4 @@
-"""Tell one target from another by its weights, so that what was made with one is not used with another."""
+"""Fingerprints of a target's weights, so that files made with one target are not used with another."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor
 
 from clover.target.protocol import TargetWeights
 
-_LOOKED_AT = 4096  # weights of each tensor
+_SAMPLED = 4096  # weights of each tensor, at most twice as many
 
 
 def weights_fingerprint(target: TargetWeights) -> str:
-    """A hash (32 hexadecimal digits) of the configuration and an even share of the weights as bfloat16.
+    """Return a hash (32 hexadecimal digits) of the configuration and of evenly spaced weights as bfloat16.
 
-    The same in every dtype but float16, which rounds, too: what has been rounded twice may end elsewhere.
+    It is the same in every dtype but float16, since weights that were rounded twice may differ.
     """
     content = hashlib.blake2b(digest_size=16)
     left_out = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
@@ -28,9 +28,9 @@ def weights_fingerprint(target: TargetWeights) -> str:
 
 
 def tensors_fingerprint(target: TargetWeights) -> str | None:
-    """The same of the weights alone: other versions of transformers may describe them in another way.
+    """Return a hash of the weights alone, since versions of transformers may describe a model differently.
 
-    None for a float16 target, whose weights may be those of any other dtype or not.
+    None for a float16 target, whose weights cannot be compared with those of another dtype.
     """
     if target.dtype == torch.float16:
         return None
@@ -40,7 +40,7 @@ def tensors_fingerprint(target: TargetWeights) -> str | None:
 
 
 def signs_fingerprint(target: TargetWeights) -> str:
-    """A hash of the signs of these weights, which no rounding changes: the same in every dtype."""
+    """Return a hash of the signs of these weights, which is the same in every dtype."""
     content = hashlib.blake2b(digest_size=16)
     _add_weights(content, target, torch.signbit)
     return content.hexdigest()
@@ -51,8 +51,8 @@ def _as_bfloat16(weights: Tensor) -> Tensor:
 
 
 def _add_weights(content: hashlib.blake2b, target: TargetWeights, view: Callable[[Tensor], Tensor]) -> None:
-    """Add names, shapes and what `view` makes of some weights of each tensor."""
+    """Add names, shapes and some weights of each tensor, as `view` converts them."""
     for name, tensor in target.state_dict().items():
-        some = view(tensor.flatten()[:: max(1, tensor.numel() // _LOOKED_AT)].cpu())
+        some = view(tensor.flatten()[:: max(1, tensor.numel() // _SAMPLED)].cpu())
         content.update(f"{name} {tuple(tensor.shape)}".encode())
         content.update(some.contiguous().view(torch.uint8).numpy().tobytes())

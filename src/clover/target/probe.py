@@ -63,7 +63,7 @@ def run_plainly(target: CachedModel) -> PlainRun:
 
 
 def check_tree(target: CachedModel, plain: PlainRun) -> None:
-    """UserError unless ``target`` gives the model's own logits, on plain text and at the nodes of a tree."""
+    """Raise UserError unless ``target`` gives the model's own logits for plain text and for the nodes of a tree."""
     name = f"{target.name} ({type(target.model).__name__})"
     if not _close(target.logits(plain.hidden), plain.logits, target):
         raise UserError(f"{name}: its logits are not the lm_head of its last hidden state")
@@ -80,7 +80,7 @@ def check_tree(target: CachedModel, plain: PlainRun) -> None:
 
 
 def windows_hold(target: CachedModel, plain: PlainRun) -> bool:
-    """Whether the layers have windows, and the model keeps to them in a tree as it does in plain text.
+    """Return True if the layers have windows that the model respects in a tree as it does in plain text.
 
     The eight tokens are shorter than any window, so both run with windows of three tokens. Where the model does not
     read its windows in every forward, or takes masks in another way, the answer is no: texts must then stay inside.
@@ -102,7 +102,7 @@ def windows_hold(target: CachedModel, plain: PlainRun) -> bool:
 
 @contextmanager
 def _short_windows(config: Any, size: int) -> Iterator[None]:
-    """Give all windows of a configuration this size inside the block."""
+    """Set all windows of a configuration to this size inside a ``with`` block."""
     before = set_windows(config, size)
     try:
         yield

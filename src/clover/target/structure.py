@@ -1,4 +1,4 @@
-"""What an unpatched model is made of, found by running it on a few tokens instead of by lists of names.
+"""How an unpatched model is built, found by running it on a few tokens instead of by lists of names.
 
 Shape legend: B batch, T text, N nodes, H hidden, W width of the hidden states that are read, V vocabulary.
 """
@@ -20,7 +20,7 @@ from clover.target.support import model_type
 class LogitsHead:
     """From hidden states after the final norm to logits: ``softcap * tanh(scale * (W h + b) / softcap)``.
 
-    Scale (else 1) and softcap (else None) are what the configuration says, and the probe checks.
+    Scale (1 by default) and softcap (None by default) come from the configuration; the probe checks them.
     """
 
     def __init__(self, linear: Any, config: PretrainedConfig):
@@ -30,11 +30,11 @@ class LogitsHead:
         self.softcap: float | None = getattr(config, "final_logit_softcapping", None) or None
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """Logits [..., V] of hidden states [..., H], in the model's dtype."""
+        """Return logits [..., V] for hidden states [..., H], in the model's dtype."""
         return self.scaled(self.linear(hidden))
 
     def scaled(self, logits: Tensor) -> Tensor:
-        """Logits of any shape as the model scales and caps what its lm_head gives."""
+        """Return outputs of the lm_head, of any shape, scaled and capped as the model does."""
         if self.scale != 1.0:
             logits = logits * self.scale
         if self.softcap is not None:
@@ -43,12 +43,12 @@ class LogitsHead:
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Told by the name of its class."""
+    """Return True for a module whose class is called a norm."""
     return "norm" in type(module).__name__.lower()
 
 
 def find_layers(base: nn.Module, num_layers: int, name: str) -> nn.ModuleList:
-    """The list of decoder layers: the largest ``ModuleList`` of that length."""
+    """Return the list of decoder layers, the largest ``ModuleList`` of that length; UserError if there is none."""
     lists = [m for m in base.modules() if isinstance(m, nn.ModuleList) and len(m) == num_layers]
     if not lists:
         raise UserError(f"{name}: no list of {num_layers} decoder layers found")
@@ -56,7 +56,10 @@ def find_layers(base: nn.Module, num_layers: int, name: str) -> nn.ModuleList:
 
 
 def place_of_final_norm(base: nn.Module, layers: nn.ModuleList, name: str) -> tuple[nn.Module, str]:
-    """The norm after the last layer, the one norm beside the list of layers: the module that has it, and as what."""
+    """Return the module that has the norm after the last layer, and the norm's name there.
+
+    It is the only norm next to the list of layers; UserError if there is not exactly one.
+    """
     for owner in base.modules():
         if any(child is layers for child in owner.children()):
             names = [name for name, child in owner.named_children() if is_norm(child)]
@@ -81,11 +84,10 @@ def kv_shape(cache: object, config: PretrainedConfig) -> KVShape:
 
 
 class Taps:
-    """What goes into some modules, as a compiled forward can be asked, too.
+    """Capture the inputs of chosen modules; works inside `torch.compile`.
 
-    A compiler can neither trace a hook for one call nor find it again. A tap takes the place of the module's
-    `forward` in a `with` block, and is the same one every time. Modules may come several times; none for nothing to
-    read.
+    A compiler can neither trace a hook for one call nor find it again. A tap replaces the module's `forward` inside a
+    ``with`` block, by the same function every time. A module may be listed several times.
     """
 
     def __init__(self, modules: Iterable[nn.Module]):
@@ -95,8 +97,8 @@ class Taps:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Tap the modules inside the block, which leaves no trace on them."""
-        own = [names.get("forward") for names, _ in self._forwards]  # that somebody has put there
+        """Record the modules' inputs inside a ``with`` block, which leaves no trace on them."""
+        own = [names.get("forward") for names, _ in self._forwards]  # replaced by somebody else before
         for names, tapped in self._forwards:
             names["forward"] = tapped
         try:
@@ -109,7 +111,7 @@ class Taps:
                     names["forward"] = forward
 
     def take(self, otherwise: Tensor) -> Tensor:
-        """The inputs of the last run side by side, [B, N, W]; `otherwise` where there is nothing to read."""
+        """Return the inputs of the last run, joined to [B, N, W], and forget them; `otherwise` if no module is read."""
         read = [self._inputs[module] for module in self._modules]
         self._inputs.clear()
         if not read:
@@ -127,7 +129,7 @@ class Taps:
 
 
 def sdpa_mask(mask: Tensor | None, num_tokens: int, cache: KVCache, dtype: torch.dtype) -> Tensor | None:
-    """What SDPA is to add to its scores in every layer: 0 or -inf [B, 1, N, S'], made once for all layers.
+    """Return what SDPA adds to its scores in every layer, 0 or -inf [B, 1, N, S'], made once for all layers.
 
     None where it needs no mask: a lone token that sees all slots, and plain text on an empty cache. The mask is Bool
     [B, 1, N, S'], or None for plain text; the cache has had its ``begin(N)``.
@@ -141,10 +143,10 @@ def sdpa_mask(mask: Tensor | None, num_tokens: int, cache: KVCache, dtype: torch
 
 
 def cache_argument(base: nn.Module) -> str:
-    """What a model's forward calls its cache: `cache` since transformers 5.24, `past_key_values` before."""
+    """Return the name of a model's cache argument: `cache` since transformers 5.24, `past_key_values` before."""
     return "cache" if "cache" in inspect.signature(base.forward).parameters else "past_key_values"
 
 
 def cache_of(output: Any) -> Any:
-    """The cache in a model's output, under either name; None where it has none."""
+    """Return the cache in a model's output, under either name; None if there is none."""
     return next((output[name] for name in ("cache", "past_key_values") if name in output), None)

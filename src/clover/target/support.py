@@ -41,10 +41,10 @@ class _Fields:
 
 
 def check_config(config: PretrainedConfig) -> None:
-    """UserError for what no token tree can be run on; names the type and, if one is to blame, the layer or the field.
+    """Raise UserError for a model that cannot run token trees; it names the type, and the layer or the field.
 
-    Encoder-decoder models are refused, and those with recurrent or otherwise special layers. Of models that also read
-    images the text decoder must do.
+    Encoder-decoder models and models with recurrent or otherwise special layers are refused. For models that also
+    read images, the text decoder is checked.
     """
     name = model_type(config)
     if getattr(config, "is_encoder_decoder", False):
@@ -60,7 +60,7 @@ def check_config(config: PretrainedConfig) -> None:
 
 
 def text_config(config: PretrainedConfig) -> PretrainedConfig:
-    """That of the text decoder, for models that read more than text; else the configuration itself."""
+    """Return the configuration of the text decoder for models that read more than text, else the one passed."""
     try:
         return config.get_text_config()
     except ValueError as error:
@@ -68,33 +68,33 @@ def text_config(config: PretrainedConfig) -> PretrainedConfig:
 
 
 def auto_class(config: PretrainedConfig) -> Any:
-    """What loads a model: for text, or for images and text where the type is known for these alone."""
+    """Return the class that loads a model: for text, or for images and text if the type is known for these alone."""
     known = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
     images = not known and type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     return AutoModelForImageTextToText if images else AutoModelForCausalLM
 
 
 def check_fields(config: Any, name: str) -> None:
-    """UserError if a field that is read here has another type; of a model's configuration or that of generation."""
+    """Raise UserError if a field that is read here has another type, in a model's or a generation configuration."""
     values = {field.name: getattr(config, field.name, None) for field in fields(_Fields)}
     values |= {"rope_parameters": _rotary_entries(config), "eos_token_id": eos_tokens(config)}
     validated(_Fields, values, name)
 
 
 def attention_of(config: PretrainedConfig) -> str:
-    """The attention of transformers that runs a model: "sdpa", or "eager" where its class has no other."""
+    """Return the attention that runs a model in transformers: "sdpa", or "eager" if its class has no other."""
     model_class: Any = auto_class(config)._model_mapping.get(type(config), None)
     return "sdpa" if getattr(model_class, "_supports_sdpa", True) else "eager"
 
 
 def eos_tokens(config: Any) -> list[int]:
-    """Tokens that end a text, as this configuration says; may be empty."""
+    """Return the tokens that end a text according to this configuration; may be empty."""
     eos = getattr(config, "eos_token_id", None)
     return list(eos) if isinstance(eos, (list, tuple)) else [] if eos is None else [eos]
 
 
 def longest_run(config: PretrainedConfig, inside_windows: bool) -> tuple[int, str]:
-    """Most tokens of a run, new ones included, and what sets this limit.
+    """Return the largest number of tokens of a text, new ones included, and what sets this limit.
 
     That is the context, the window of a layer where texts must stay `inside_windows`, or the point at which rotary
     frequencies switch, because keys before and after it do not fit together.
@@ -107,7 +107,7 @@ def longest_run(config: PretrainedConfig, inside_windows: bool) -> tuple[int, st
 
 
 def check_fixed_shapes(config: PretrainedConfig) -> None:
-    """UserError if the model asks in mid-forward how long the text is, which no compiled step can answer."""
+    """Raise UserError if a forward pass depends on the length of the text, which compiled steps do not know."""
     for kind, _ in _rotary_switches(config):
         raise UserError(
             f"{model_type(config)} cannot be compiled: its rotary frequencies ({kind}) depend on the length of the "
@@ -116,25 +116,27 @@ def check_fixed_shapes(config: PretrainedConfig) -> None:
 
 
 def position_limit(config: PretrainedConfig) -> int:
-    """Draft layers must not be run at positions from this one on: past the context, or past a point at which rotary
-    frequencies switch for everything in the same forward. Texts may be longer than their windows.
+    """Return the first position at which draft layers must not run.
+
+    It is the end of the context, or where rotary frequencies switch for everything in the same forward pass. Texts may
+    be longer than their windows.
     """
     return min([context_length(config), *(switch for _, switch in _rotary_switches(config))])
 
 
 def model_type(config: PretrainedConfig) -> str:
-    """How messages name the model, such as ``llama``."""
+    """Return the name of a model's type for messages, such as ``llama``."""
     return getattr(config, "model_type", "") or type(config).__name__
 
 
 def context_length(config: PretrainedConfig) -> int:
-    """Positions that the model has; UNLIMITED for configurations without a limit."""
+    """Return the number of positions of a model; UNLIMITED for configurations without a limit."""
     length = getattr(config, "max_position_embeddings", None)
     return length if isinstance(length, int) and length > 0 else UNLIMITED
 
 
 def layer_kinds(config: PretrainedConfig) -> list[str]:
-    """The attention type of each layer, in transformers' words (``full_attention``, ``sliding_attention``, ...)."""
+    """Return each layer's attention type in transformers' words (``full_attention``, ``sliding_attention``, ...)."""
     kinds = getattr(config, "layer_types", None)
     if kinds is not None:
         return list(kinds)
@@ -145,14 +147,14 @@ def layer_kinds(config: PretrainedConfig) -> list[str]:
 
 
 def windows(config: PretrainedConfig) -> Iterator[tuple[str, int]]:
-    """For each layer its attention type and the number of tokens it sees."""
+    """Yield for each layer its attention type and the number of tokens it sees."""
     for kind in layer_kinds(config):
         window = getattr(config, _WINDOW_FIELDS.get(kind, ""), None)
         yield kind, window or UNLIMITED
 
 
 def set_windows(config: PretrainedConfig, size: int) -> dict[str, int]:
-    """Give all windows that a configuration has this size; returns the fields as they were."""
+    """Set all windows of a configuration to this size; return the fields as they were."""
     before = {field: value for field in _WINDOW_FIELDS.values() if (value := getattr(config, field, None))}
     for field in before:
         setattr(config, field, size)
@@ -160,7 +162,7 @@ def set_windows(config: PretrainedConfig, size: int) -> dict[str, int]:
 
 
 def _rotary_entries(config: Any) -> list[dict[str, Any]]:
-    """The rotary parameters of all layers, or those of each attention type."""
+    """Return the rotary parameters of all layers, or one entry per attention type."""
     parameters: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
     return [value for value in parameters.values() if isinstance(value, dict)] or [parameters]
 

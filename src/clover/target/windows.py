@@ -23,7 +23,7 @@ Masks = Tensor | dict[str, Tensor] | None
 class Windows:
     """The windows of a model's layers: `sizes` in tokens per attention type.
 
-    `by_type` says that the model takes one mask per type; otherwise all of its layers have the same window.
+    With `by_type` the model takes one mask per type; otherwise all of its layers have the same window.
     """
 
     def __init__(self, sizes: Mapping[str, int] | None = None, by_type: bool = False) -> None:
@@ -32,12 +32,12 @@ class Windows:
 
     @classmethod
     def of(cls, config: PretrainedConfig) -> "Windows":
-        """Those that a configuration names."""
+        """Return the windows that a configuration names."""
         sizes = {kind: size for kind, size in windows(config) if size < UNLIMITED}
         return cls(sizes, by_type=getattr(config, "layer_types", None) is not None)
 
     def masks(self, mask: Tensor | None, positions: Tensor, cache: KVCache, dtype: torch.dtype) -> Masks:
-        """What a forward takes as its attention mask: `sdpa_mask`, and per attention type where windows cut it.
+        """Return the attention mask of a forward pass: `sdpa_mask`, one per attention type if windows cut it.
 
         `mask` is Bool [B, 1, N, S'] or None for plain text, `positions` Long [B, N]. The cache has had its ``begin``.
         """
@@ -48,7 +48,7 @@ class Windows:
         return self.cut(added, positions, cache.slot_positions(positions))
 
     def cut(self, added: Tensor, positions: Tensor, slots: Tensor) -> Masks:
-        """What is added to the scores, [B, 1, N, S'], cut for each attention type.
+        """Return what is added to the scores, [B, 1, N, S'], cut for each attention type.
 
         `positions` Long [B, N] are those of the new tokens, `slots` Long [B, S'] those of all.
         """
@@ -63,7 +63,7 @@ class Windows:
 
 
 def _sees(kind: str, queries: Tensor, keys: Tensor, size: int) -> Any:
-    """Whether positions of queries see those of keys, as transformers' `masking_utils` has it."""
+    """Return True where positions of queries see those of keys, as in transformers' `masking_utils`."""
     if kind == CHUNKED_ATTENTION:
         return queries // size == keys // size
     return queries - keys < size
