@@ -22,7 +22,7 @@ from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Generation, PrefixCache, Request
 from clover.errors import UserError, one_line, removed_arguments
 from clover.sampling import SamplingParams
-from clover.target import TargetModel
+from clover.target import TargetModel, TargetWeights
 
 Message = Mapping[str, str]
 Prompt = str | Sequence[int] | Sequence[Message]
@@ -33,7 +33,7 @@ Prompt = str | Sequence[int] | Sequence[Message]
     plain='plain= was removed; give tree="plain"',
 )
 def load(
-    target: str | os.PathLike[str] | TargetModel | None = None,
+    target: str | os.PathLike[str] | TargetWeights | None = None,
     draft: str | os.PathLike[str] | None = None,
     *,
     tree: str | Tree = "auto",
@@ -45,7 +45,7 @@ def load(
     """Load a target and its draft.
 
     Args:
-        target: directory, hub name, or a loaded TargetModel; the embedded one when left out.
+        target: directory, hub name, or a loaded target; the embedded one when left out.
         draft: directory or hub name; when left out, the embedded target's, or the one that the package has for this
             target. It is not loaded for a tree that needs none.
         tree: what drafts, by a name that `clover.drafting.parse_tree` reads, or as an object of `clover.drafting`.
@@ -63,7 +63,7 @@ def load(
         UserError: if something cannot be loaded, or does not fit together.
     """
     tree, embedded = parse_tree(tree), target is None
-    if not isinstance(target, TargetModel):
+    if target is None or isinstance(target, (str, os.PathLike)):
         name = os.fspath(target or assets.TARGET)
         target = TargetModel.load(name, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     elif dtype is not None or device is not None:
@@ -74,7 +74,7 @@ def load(
 
 
 def make_engine(
-    target: TargetModel,
+    target: TargetWeights,
     draft: str | os.PathLike[str] | DraftModel | None,
     tree: Tree | str,
     compile: bool | str = False,
@@ -92,7 +92,7 @@ def make_engine(
     )
 
 
-def find_tuning(draft: str | os.PathLike[str], target: TargetModel) -> Tuning | None:
+def find_tuning(draft: str | os.PathLike[str], target: TargetWeights) -> Tuning | None:
     """Return what `clover tune` saved with a draft for this target, device and dtype; None if nothing.
 
     Raises UserError if the file is damaged.
