@@ -1,13 +1,26 @@
 import pytest
 import torch
 
-from clover.data import Batches, Position, Sample, SampleTexts, batching, fingerprint, held_out, held_out_of
+from clover.data import Batches, HeldOut, Position, Sample, SampleTexts, batching, fingerprint
+from clover.data.batching import first_batches
 from clover.errors import UserError
 
 
 def sample(length: int, start: int = 0, learnt_from: int = 0) -> Sample:
     tokens = torch.arange(start, start + length, dtype=torch.int32)
     return Sample(tokens, torch.arange(length) >= learnt_from)
+
+
+class Counting(SampleTexts):
+    """Texts that record which of their rows are read."""
+
+    def __init__(self, samples: list[Sample]):
+        super().__init__(samples)
+        self.rows: list[int] = []
+
+    def __getitem__(self, row: int) -> Sample:
+        self.rows.append(row)
+        return super().__getitem__(row)
 
 
 @pytest.fixture
@@ -74,29 +87,32 @@ def test_epochs_follow_one_another_and_are_counted(
 
 
 def test_texts_are_loaded_block_by_block(samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = []
-    load = SampleTexts.load
-    monkeypatch.setattr(SampleTexts, "load", lambda self, row: (loaded.append(row), load(self, row))[1])
+    texts = Counting(samples)
     monkeypatch.setattr(batching, "_BLOCK_TEXTS", 10)
-    next(Batches(samples, 40, 200, seed=1))
-    assert len(loaded) <= 20
+    next(Batches(texts, 40, 200, seed=1))
+    assert len(texts.rows) <= 20
 
 
-def test_what_an_epoch_has_read_first_is_not_read_again(
+def test_no_more_texts_are_read_than_a_small_block_takes(samples: list[Sample]) -> None:
+    texts = Counting(samples)
+    some = list(first_batches(Batches(texts, 40, 200, seed=0, block_size=300).epoch(), 300))
+    assert sum(batch.tokens.numel() for batch in some) >= 300 and len(texts.rows) < len(samples) / 5
+
+
+def test_going_back_within_a_block_reads_nothing_again(
     samples: list[Sample], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded = []
-    load = SampleTexts.load
-    monkeypatch.setattr(SampleTexts, "load", lambda self, row: (loaded.append(row), load(self, row))[1])
     monkeypatch.setattr(batching, "_BLOCK_TEXTS", 10)
-    batches = Batches(samples, 40, 200, seed=1)
-    first = next(batches.epoch())
+    texts = Counting(samples)
+    batches = Batches(texts, 40, 200, seed=1)
+    first = next(batches)
+    batches.position = Position()
     assert next(batches).tokens.tolist() == first.tokens.tolist()
-    assert loaded.count(loaded[0]) == 1
+    assert texts.rows.count(texts.rows[0]) == 1
 
 
 def test_a_side_takes_its_texts_alone(samples: list[Sample]) -> None:
-    held = held_out(0.2)
+    held = HeldOut(0.2)
     batches = Batches(samples, 100, 200, seed=0, side=held).epoch()
     starts = {int(row[0]) // 100 for batch in batches for row in batch.tokens}
     assert starts == {i for i, s in enumerate(samples) if held(s)}
@@ -122,72 +138,6 @@ def test_texts_that_are_too_short_are_refused() -> None:
         next(Batches([sample(2), sample(9, learnt_from=9)], 10, 10, seed=0))
     with pytest.raises(UserError, match="no text is long enough"):
         next(Batches([], 10, 10, seed=0))
-
-
-def test_what_is_held_out_is_chosen_by_content(samples: list[Sample]) -> None:
-    chosen = [held_out(0.2)(s) for s in samples]
-    assert 20 < sum(chosen) < 60
-    assert [held_out(0.2)(Sample(s.tokens.clone(), s.loss_mask.clone())) for s in samples] == chosen
-    assert not any(map(held_out(0.0), samples)) and all(map(held_out(1.0), samples))
-
-
-def test_of_few_texts_the_one_of_the_lowest_hash_is_held_out(samples: list[Sample]) -> None:
-    few = [one for one in samples if not held_out(0.02)(one)][:5]
-    held = held_out_of(SampleTexts(few), 0.02, 40)
-    assert held is not None
-    (found,) = filter(held, few)
-    assert found.digest() == min(one.digest() for one in few)
-    again = held_out_of(SampleTexts(few[::-1]), 0.02, 40)
-    assert again is not None and again(found) and sum(map(again, few)) == 1
-
-
-def test_where_the_share_holds_a_text_no_other_is_held_out(samples: list[Sample]) -> None:
-    held = held_out_of(SampleTexts(samples), 0.2, 40)
-    assert held is not None
-    assert list(map(held, samples)) == list(map(held_out(0.2), samples))
-
-
-def test_something_is_left_to_learn(samples: list[Sample]) -> None:
-    one = samples[0]
-    assert held_out_of(SampleTexts([one]), 0.02, 40) is None
-    assert held_out_of(SampleTexts([one, one]), 0.02, 40) is None
-    assert held_out_of(SampleTexts([]), 0.02, 40) is None
-    assert held_out_of(SampleTexts(samples), 0.0, 40) is None
-
-
-def test_a_text_from_which_nothing_is_learnt_is_neither_held_out_nor_left_alone() -> None:
-    short = [Sample(torch.tensor([token]), torch.ones(1, dtype=torch.bool)) for token in range(30)]
-    short = [one for one in short if not held_out(0.02)(one)]
-    useful = [one for one in (sample(9), sample(12), sample(15)) if not held_out(0.02)(one)]
-    assert held_out_of(SampleTexts([*short, useful[0]]), 0.02, 40) is None
-    held = held_out_of(SampleTexts([*short, *useful]), 0.02, 40)
-    assert held is not None and sum(map(held, useful)) == 1 and not any(map(held, short))
-
-
-def test_a_share_that_cannot_be_measured_is_not_held_out_alone(samples: list[Sample]) -> None:
-    learnt = [one for one in samples if not held_out(0.02)(one)]
-    short = [Sample(torch.tensor([token, token]), torch.ones(2, dtype=torch.bool)) for token in range(300)]
-    short = [one for one in short if held_out(0.02)(one)]
-    assert short
-    held = held_out_of(SampleTexts([*short, *learnt]), 0.02, 40)
-    assert held is not None and sum(map(held, learnt)) == 1 and not any(map(held, short))
-
-
-def test_a_share_that_holds_all_that_can_be_learnt_is_not_held_out(samples: list[Sample]) -> None:
-    useful = [one for one in samples if held_out(0.02)(one)]
-    assert useful
-    assert held_out_of(SampleTexts([*useful, sample(2)]), 0.02, 40) is None
-
-
-def test_where_nothing_can_be_learnt_a_thousand_texts_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batching, "_BLOCK_TEXTS", 10)
-    short = SampleTexts(
-        [Sample(torch.tensor([token]), torch.ones(1, dtype=torch.bool)) for token in range(200)]
-    )
-    tried: list[object] = []
-    monkeypatch.setattr(short, "encode", lambda texts: tried.extend(texts) or list(texts))
-    held_out_of(short, 0.5, 40)
-    assert len(tried) == 20
 
 
 def test_the_fingerprint_sees_tokens_and_masks(samples: list[Sample]) -> None:

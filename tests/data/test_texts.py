@@ -28,7 +28,7 @@ def test_texts_of_all_files_have_numbers_and_come_in_order(files: list[Path]) ->
     tokenizer = make_tokenizer(CHATML)
     found = FileTexts(files, tokenizer)
     assert len(found) == 50
-    record = found.load(30)
+    record = found[30]
     assert record == Record(f"{files[1]}, line 1", completion="hello world 0")
     samples = list(found)
     assert tokenizer.decode(samples[30].tokens) == "<s>hello world 0</s>"
@@ -96,7 +96,7 @@ def test_what_is_left_out_is_told_with_its_share(files: list[Path], monkeypatch:
     found = FileTexts(files[1:], make_tokenizer())
     assert found.left_out == ""
     for row in (0, 1, 1, 2):
-        found.load(row)
+        found[row]
     assert found.left_out.startswith("left out 1 of the first 3 texts; the first: ")
     assert "line 2 is not valid JSON" in found.left_out
 
@@ -129,14 +129,15 @@ def test_texts_of_another_tokenizer_are_left_out_and_refused_where_there_are_no_
 def test_a_block_is_bounded_by_texts_and_by_characters(files: list[Path]) -> None:
     found = FileTexts(files, make_tokenizer(CHATML))
     every = range(len(found))
-    block, read = found.read_block(every, 7, 10**6)
+    block, read = next(found.blocks(every, 7, 10**6))
     assert (len(block), read) == (7, 7)
     size = len("hello world 0")
-    block, read = found.read_block(every[30:], 7, 2 * size + 1)
+    block, read = next(found.blocks(every[30:], 7, 2 * size + 1))
     assert (len(block), read) == (3, 3)  # the one that reaches the bound is in it
-    block, read = found.read_block(every, 2, 10**6, lambda text: not text.messages)
+    block, read = next(found.blocks(every, 2, 10**6, lambda text: not text.messages))
     assert [text.completion for text in block] == ["hello world 0", "hello world 1"] and read == 32
-    assert found.read_block([], 7, 7) == ([], 0)
+    assert list(found.blocks([], 7, 7)) == []
+    assert [read for _, read in found.blocks(every, 20, 10**6)] == [20, 20, 10]
 
 
 def test_long_texts_are_read_a_few_at_a_time(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from clover.data import Batches, Sample, SampleTexts, Texts, held_out
+from clover.data import Batches, HeldOut, Sample, SampleTexts, Texts
 from clover.drafts import Clover2Draft, DraftModel, LossConfig, RecallDraft, load_draft
 from clover.drafts.eagle import EagleDraft
 from clover.errors import UserError
@@ -175,10 +175,10 @@ class Failing(SampleTexts):
 
     broken = False
 
-    def load(self, row: int) -> Sample:
+    def __getitem__(self, row: int) -> Sample:
         if self.broken:
             raise UserError("cannot read the texts: input/output error")
-        return super().load(row)
+        return super().__getitem__(row)
 
 
 def test_where_the_texts_fail_what_was_learnt_is_kept(config, target, samples, monkeypatch, tmp_path) -> None:
@@ -201,7 +201,7 @@ def test_where_the_texts_fail_what_was_learnt_is_kept(config, target, samples, m
 
 
 def test_of_few_texts_one_is_held_out(config, target, samples) -> None:
-    few = [one for one in samples if not held_out(0.02)(one)][:5]
+    few = [one for one in samples if not HeldOut(0.02)(one)][:5]
     result = run(replace(config, validation_share=0.02), target, few)
     assert result.validation is not None
     assert run(replace(config, validation_share=0.0), target, few, overwrite=True).validation is None

@@ -31,7 +31,11 @@ class TextOptions(options.ModelOptions):
     output: options.Output
     data: Annotated[
         tuple[str, ...],
-        _given("Training texts: .txt, .jsonl, .json or .parquet; several may follow.", metavar="FILE..."),
+        _given(
+            "Training texts: .txt, .jsonl, .json or .parquet files, or OWNER/NAME of a data set of the Hugging Face "
+            "Hub; several may follow.",
+            metavar="FILE...",
+        ),
     ] = ()
     more_data: Annotated[tuple[str, ...], argument("More files of --data.", metavar="FILE")] = ()
     regenerate: Annotated[

@@ -3,11 +3,11 @@
 from clover.data.batching import Batch as Batch
 from clover.data.batching import Batches as Batches
 from clover.data.batching import Position as Position
-from clover.data.batching import held_out as held_out
-from clover.data.batching import held_out_of as held_out_of
 from clover.data.chat import Sample as Sample
 from clover.data.chat import encode_records as encode_records
 from clover.data.formats import Record as Record
+from clover.data.held_out import HeldOut as HeldOut
+from clover.data.held_out import choose_held_out as choose_held_out
 from clover.data.texts import FileTexts as FileTexts
 from clover.data.texts import SampleTexts as SampleTexts
 from clover.data.texts import Texts as Texts

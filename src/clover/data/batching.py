@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import islice
+from dataclasses import dataclass, replace
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -68,17 +67,31 @@ class Position:
 
 @dataclass(frozen=True)
 class _Block:
+    """The batches of some texts that were sorted together; its place in the order, and that of the next block."""
+
+    place: Position
     batches: list[Batch]
-    following: int  # text of the epoch at which the next block starts
+    rows: int
+    following: Position
 
 
 class Batches:
     """The endless sequence of training batches: `next(batches)`.
 
-    UserError if no window holds a token to learn, or one holds a token that is not below `vocab_size`, if given.
-    Windows are `max_length` tokens at most, at least 3; B · T is at most `batch_tokens` where a batch has more than
-    one. The seed decides the order. `side` says which of the texts are taken; `block_size` is how many characters
-    (tokens of samples) are read and sorted together.
+    Args:
+        texts: the texts, or samples in memory.
+        max_length: tokens of a window at most, at least 3.
+        batch_tokens: most of B · T, where a batch has more than one window.
+        seed: decides the order.
+        side: only texts for which it returns True are used.
+        vocab_size: a token must be below it; None to check nothing.
+        block_size: characters (tokens of samples) that are read and sorted together.
+
+    Attributes:
+        position: of the next batch; it can be set.
+
+    Raises:
+        UserError: from `next`, if no window holds a token to learn, or one holds a token that the target does not know.
     """
 
     def __init__(
@@ -96,110 +109,99 @@ class Batches:
         self.texts = texts if isinstance(texts, Texts) else SampleTexts(texts)
         self.max_length, self.batch_tokens, self.seed, self.side = max_length, batch_tokens, seed, side
         self.vocab_size, self.block_size = vocab_size, block_size
-        self.position = Position()
-        self._order = lru_cache(maxsize=2)(
-            lambda epoch: torch.randperm(len(self.texts), generator=self._generator(epoch, -1))
-        )
-        self._pool = ThreadPoolExecutor(1, "tokenize")
-        self._begun = lru_cache(maxsize=2)(lambda *place: self._pool.submit(self._read, *place))
+        self._position, self._reading = Position(), iter(())
+        self._block: _Block | None = None  # the one at the position, once it is read
+
+    @property
+    def position(self) -> Position:
+        """The place of the next batch."""
+        return self._position
+
+    @position.setter
+    def position(self, place: Position) -> None:
+        if self._block is not None and self._block.place != replace(place, batch=0):
+            self._block = None  # read anew from there
+        self._position = place
 
     def __iter__(self) -> Iterator[Batch]:
         return self
 
     def __next__(self) -> Batch:
-        block, tried = self._block(), self.position.epoch
-        while self.position.batch >= len(block.batches):
-            if self.position.epoch > tried + 1:
+        block = self._current()
+        last = block.place.epoch + 1
+        while self._position.batch >= len(block.batches):
+            if block.following.epoch > last + 1:
                 raise UserError(NOTHING_TO_LEARN)
-            self.position = self._after(block)
-            block = self._block()
-        place = self.position
-        self.position = Position(place.epoch, place.text, place.batch + 1)
-        return block.batches[place.batch]
+            self._block, self._position = next(self._reading), block.following
+            block = self._block
+        batch = block.batches[self._position.batch]
+        self._position = replace(self._position, batch=self._position.batch + 1)
+        return batch
 
     @property
     def epochs(self) -> float:
         """Passes over the texts so far."""
-        place, block = self.position, self._block()
-        share = place.batch / max(1, len(block.batches)) * (block.following - place.text)
-        return place.epoch + (place.text + share) / max(1, len(self.texts))
+        place, block = self._position, self._current()
+        rows = place.batch / max(1, len(block.batches)) * block.rows
+        return place.epoch + (place.text + rows) / len(self.texts)
 
     def epoch(self, number: int = 0) -> Iterator[Batch]:
-        """All batches of one epoch: every window once."""
-        text, found = 0, False
-        while text < len(self.texts):
-            block = self._begun(number, text).result()
+        """Yield all batches of one epoch: every window once."""
+        found = False
+        for block in self._read_epoch(number):
             yield from block.batches
-            text, found = block.following, found or bool(block.batches)
+            found = found or bool(block.batches)
         if not found:
             raise UserError(NOTHING_TO_LEARN)
 
-    def _block(self) -> _Block:
-        """The block at the position; the one after it is begun."""
-        block = self._begun(self.position.epoch, self.position.text).result()
-        after = self._after(block)
-        self._begun(after.epoch, after.text)
-        return block
+    def _current(self) -> _Block:
+        """Return the block at the position; from there on, the next one is always read ahead."""
+        if self._block is None:
+            if not len(self.texts):
+                raise UserError(NOTHING_TO_LEARN)
+            self._reading = _ahead(self._read_from(self._position))
+            self._block = next(self._reading)
+        return self._block
 
-    def _after(self, block: _Block) -> Position:
-        if block.following < len(self.texts):
-            return Position(self.position.epoch, block.following)
-        return Position(self.position.epoch + 1)
+    def _read_from(self, place: Position) -> Iterator[_Block]:
+        """Yield all blocks from the one that starts at `place`, endlessly."""
+        yield from self._read_epoch(place.epoch, place.text)
+        for epoch in count(place.epoch + 1):
+            yield from self._read_epoch(epoch)
+
+    def _read_epoch(self, epoch: int, start: int = 0) -> Iterator[_Block]:
+        """Yield the blocks of an epoch, from the text number `start` of its order on."""
+        order = torch.randperm(len(self.texts), generator=self._generator(epoch, -1)).tolist()
+        for texts, rows in self.texts.blocks(order[start:], _BLOCK_TEXTS, self.block_size, self.side):
+            end = start + rows
+            following = Position(epoch, end) if end < len(order) else Position(epoch + 1)
+            yield _Block(Position(epoch, start), self._batches_of(texts, epoch, start), rows, following)
+            start = end
+
+    def _batches_of(self, texts: Sequence[Record | Sample], epoch: int, start: int) -> list[Batch]:
+        cut = [window for sample in self.texts.encode(texts) for window in windows(sample, self.max_length)]
+        if self.vocab_size is not None:
+            check_tokens(cut, self.vocab_size)
+        groups = grouped(sorted(cut, key=lambda window: window.size), self.batch_tokens)
+        shuffled = torch.randperm(len(groups), generator=self._generator(epoch, start)).tolist()
+        return [collate(groups[i]) for i in shuffled]
 
     def _generator(self, epoch: int, text: int) -> torch.Generator:
         seed = hash((self.seed, epoch, text)) % 2**63  # of integers: always the same
         return torch.Generator().manual_seed(seed)
 
-    def _read(self, epoch: int, start: int) -> _Block:
-        rows = self._order(epoch)[start:]
-        found, read = self.texts.read_block(rows, _BLOCK_TEXTS, self.block_size, self.side)
-        cut = [window for sample in self.texts.encode(found) for window in windows(sample, self.max_length)]
-        if self.vocab_size is not None:
-            check_tokens(cut, self.vocab_size)
-        groups = grouped(sorted(cut, key=lambda window: window.size), self.batch_tokens)
-        shuffled = torch.randperm(len(groups), generator=self._generator(epoch, start)).tolist()
-        return _Block([collate(groups[i]) for i in shuffled], start + read)
 
-
-def held_out(share: float) -> Side:
-    """Whether a text is in the share (0 … 1) that is held out, by a hash of it: equal texts are on the same side."""
-    return lambda text: int.from_bytes(text.digest()[:8], "big") / 2**64 < share
-
-
-def held_out_of(texts: Texts, share: float, max_length: int) -> Side | None:
-    """Which of the texts are held out: a share of them, or one where the share holds none that can be measured.
-
-    That one has the lowest hash of those that give a window of `max_length` tokens at most. None where nothing is to
-    be held out, or nothing would be left to learn. Of a side that gives nothing, a thousand texts are tried: learning
-    then says what is wrong with them.
-    """
-
-    def loaded(side: Side) -> Iterator[Record | Sample]:
-        return (text for text in map(texts.load, range(len(texts))) if text is not None and side(text))
-
-    def useful(text: Record | Sample | None) -> bool:
-        return text is not None and _gives_windows(texts, text, max_length)
-
-    if not share:
-        return None
-    held = held_out(share)
-    for tried, text in enumerate(loaded(held)):
-        if tried == _BLOCK_TEXTS or useful(text):
-            others = islice(loaded(lambda text: not held(text)), _BLOCK_TEXTS)
-            return held if any(map(useful, others)) else None
-    rows = {text.digest(): row for row in range(len(texts)) if (text := texts.load(row)) is not None}
-    found = (digest for digest in sorted(rows) if useful(texts.load(rows[digest])))
-    lowest, another = next(found, None), next(found, None)
-    return None if another is None else lambda text: text.digest() == lowest
-
-
-def _gives_windows(texts: Texts, text: Record | Sample, max_length: int) -> bool:
-    """Whether something can be learnt of a text."""
+def _ahead(blocks: Iterator[_Block]) -> Iterator[_Block]:
+    """Yield endless blocks; a thread reads the next one while the last is used."""
+    reader = ThreadPoolExecutor(1, "reader")
+    following = reader.submit(next, blocks)
     try:
-        samples = texts.encode([text])
-    except UserError:  # it cannot be used; if that is true of all, learning them says so
-        return False
-    return any(True for sample in samples for _ in windows(sample, max_length))
+        while True:
+            block = following.result()
+            following = reader.submit(next, blocks)
+            yield block
+    finally:
+        reader.shutdown(wait=False, cancel_futures=True)
 
 
 def windows(sample: Sample, max_length: int) -> Iterator[Sample]:

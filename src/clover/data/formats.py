@@ -1,8 +1,8 @@
 """Records of training files, each read when it is asked for, with errors that say where something is wrong.
 
 A .txt file is one text, a long one read in pieces of some 64 KiB, each cut after a whole line; .jsonl has one JSON
-object per line, .json an array of objects or one object; .parquet one row per record (extra `train`). The latter two
-are read into memory whole.
+object per line, .json an array of objects or one object, which is read into memory whole; .parquet one row per
+record. OWNER/NAME, or OWNER/NAME:SPLIT, is a data set of the Hugging Face Hub (these two: extra `train`).
 
 A record is recognised by its fields, each record by itself; other fields are ignored:
 
@@ -21,23 +21,24 @@ by a target with the same tokenizer.
 
 import hashlib
 import json
+from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import Field
 
-from clover.errors import UserError, one_line
+from clover.data.hub import is_hub_name, open_hub, open_parquet, probe_records, read_record
+from clover.errors import UserError
 from clover.files import decode_utf8, explain, open_to_read
 from clover.validation import parse_json, validated
 
 _MAX_RECORD_BYTES = 4 * 2**20  # a longer one would keep the tokenizer busy for seconds on end
 _MAX_JSON_BYTES = 2 * 2**30
-_BLANK_BYTES = 64  # of a line that is passed over because it holds spaces alone
 _PIECE_BYTES = 2**16
-_READ_BYTES = 2**20
+_PROBES, _PROBE_BYTES = 64, 2**16  # parts of a file that tell it from others
 _SHOWN = 40  # characters of a name in a message
 _SHAREGPT_ROLES = {
     **dict.fromkeys(("human", "user"), "user"),
@@ -48,6 +49,7 @@ _SHAREGPT_ROLES = {
 _FIELDS = (("messages",), ("conversations",), ("turns",), ("prompt",), ("question", "answer"), ("text",))
 # What may go with them.
 _BESIDE = {"completion", "prompts", "development", "category", "licence", "license", "source"}
+_COLUMNS = sorted(_BESIDE.union(*_FIELDS))
 
 Message = dict[str, Any]
 
@@ -110,28 +112,41 @@ class Record:
 
 @dataclass(frozen=True)
 class Rows:
-    """The records of a file: `read(i)` gives what was decoded of record i < `count`, and where it stands."""
+    """The records of a file or data set.
+
+    Args:
+        count: how many there are.
+        read: returns what was decoded of record i < count, and where it stands.
+        probe: returns a hash that tells the content from others.
+    """
 
     count: int
     read: Callable[[int], tuple[Any, str]]
+    probe: Callable[[], bytes]
 
     def __iter__(self) -> Iterator[tuple[Any, str]]:
         return map(self.read, range(self.count))
 
 
-def open_rows(path: Path) -> Rows:
-    """Find the records of one file.
+def open_rows(name: str | Path) -> Rows:
+    """Find the records of one file, or of a data set of the Hub.
 
     UserError, which names the file and the line, if it is missing, unreadable, empty or of an unknown kind, or a line
     is too long; from `read`, where a record cannot be decoded.
     """
+    path = Path(name)
     opener = _OPENERS.get(path.suffix.lower())
-    if opener is None:
-        raise UserError(f"{path}: unknown kind of file; accepted: {', '.join(_OPENERS)}")
-    with open_to_read(path):
-        rows = opener(path)
+    if opener is None and is_hub_name(str(name)) and not path.exists():
+        rows = _data_set_rows(open_hub(str(name), _COLUMNS), str(name))
+    elif opener is None:
+        raise UserError(
+            f"{path}: unknown kind of file; accepted: {', '.join(_OPENERS)}, and OWNER/NAME of a data set of the Hub"
+        )
+    else:
+        with open_to_read(path):
+            rows = opener(path)
     if not rows.count:
-        raise UserError(f"{path} holds no records")
+        raise UserError(f"{name} holds no records")
     return rows
 
 
@@ -164,45 +179,38 @@ def plain_text(content: str, where: str) -> str:
 
 
 def _open_lines(path: Path) -> Rows:
-    ends = _line_ends(path)
-    if not len(ends):
-        return Rows(0, lambda _: (None, str(path)))
-    starts = np.concatenate([[0], ends[:-1]])
-    sizes = ends - starts
-    if (longest := int(sizes.max())) > _MAX_RECORD_BYTES:
-        line, limit = int(sizes.argmax()) + 1, _MAX_RECORD_BYTES >> 20
-        raise UserError(f"{path}, line {line}: longer than {limit} MiB ({longest >> 20} MiB); cut it")
-    content = np.memmap(path, np.uint8, "r")
-    short = np.flatnonzero(sizes <= _BLANK_BYTES)
-    first = content[starts[short]]
-    empty = short[(sizes[short] <= 2) & np.isin(first, list(b"\r\n"))]
-    indented = short[np.isin(first, list(b" \t"))]
-    blank = [line for line in indented if not content[starts[line] : ends[line]].tobytes().strip()]
-    full = np.delete(np.arange(len(ends)), np.append(empty, blank).astype(np.int64))
+    """Find the lines that are not blank: where they start, and their numbers."""
+    starts, numbers = array("q"), array("q")
+    for number, start, line in _lines(path, "cut it"):
+        if line.strip():
+            starts.append(start)
+            numbers.append(number)
 
     def read(index: int) -> tuple[Any, str]:
-        line = int(full[index])
-        where = f"{path}, line {line + 1}"
-        return parse_json(_text_between(path, starts[line], ends[line], where), where), where
+        where = f"{path}, line {numbers[index]}"
+        return parse_json(_text_between(path, starts[index], None, where), where), where
 
-    return Rows(len(full), read)
+    return Rows(len(starts), read, lambda: _probe(path))
 
 
 def _open_text(path: Path) -> Rows:
-    ends = _line_ends(path)
-    marks = np.arange(_PIECE_BYTES, ends[-1], _PIECE_BYTES) if len(ends) else []
-    cuts = np.unique([0, *ends[np.searchsorted(ends, marks)], *ends[-1:]])
-    if len(cuts) > 1 and np.diff(cuts).max() > _MAX_RECORD_BYTES:
-        raise UserError(f"{path} holds a line longer than {_MAX_RECORD_BYTES >> 20} MiB; break it")
+    """Find the pieces of a text: each ends with the line that reaches the next multiple of 64 KiB."""
+    cuts, lines, end = array("q", [0]), array("q", [1]), 0
+    for number, start, line in _lines(path, "break it"):
+        end = start + len(line)
+        if end // _PIECE_BYTES > start // _PIECE_BYTES:
+            cuts.append(end)
+            lines.append(number + 1)
+    if cuts[-1] != end:
+        cuts.append(end)
     whole = len(cuts) == 2
 
     def read(index: int) -> tuple[Any, str]:
-        start, end = map(int, cuts[index : index + 2])
-        where = str(path) if whole else f"{path}, from line {int(np.searchsorted(ends, start, 'right')) + 1}"
-        return {"text": plain_text(_text_between(path, start, end, where), where)}, where
+        where = str(path) if whole else f"{path}, from line {lines[index]}"
+        return {"text": plain_text(_text_between(path, cuts[index], cuts[index + 1], where), where)}, where
 
     empty = whole and not read(0)[0]["text"].strip()
-    return Rows(0 if empty else len(cuts) - 1, read)
+    return Rows(0 if empty else len(cuts) - 1, read, lambda: _probe(path))
 
 
 def _open_json(path: Path) -> Rows:
@@ -210,48 +218,53 @@ def _open_json(path: Path) -> Rows:
         raise UserError(f"{path} is over {_MAX_JSON_BYTES >> 30} GiB; write it as .jsonl")
     content = parse_json(decode_utf8(path.read_bytes(), str(path)), str(path))
     records = content if isinstance(content, list) else [content]
-    return Rows(len(records), lambda index: (records[index], f"{path}, record {index + 1}"))
+    return Rows(len(records), lambda i: (records[i], f"{path}, record {i + 1}"), lambda: _probe(path))
 
 
 def _open_parquet(path: Path) -> Rows:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise UserError(f"reading {path} needs pyarrow: pip install pyarrow") from error
-    accepted = _BESIDE.union(*_FIELDS)
-    try:
-        names = parquet.read_schema(path).names
-        table = parquet.read_table(path, columns=[name for name in names if name in accepted] or names)
-    except pyarrow.ArrowException as error:
-        raise UserError(f"{path} is not a readable parquet file: {one_line(error)}") from error
+    return replace(_data_set_rows(open_parquet(str(path), _COLUMNS), str(path)), probe=lambda: _probe(path))
 
+
+def _data_set_rows(dataset: Any, name: str) -> Rows:
     def read(index: int) -> tuple[Any, str]:
-        where = f"{path}, record {index + 1}"
-        try:
-            return table.slice(index, 1).to_pylist()[0], where
-        except (ValueError, OverflowError, pyarrow.ArrowException) as error:  # a date past year 9999, say
-            raise UserError(f"{where} cannot be read: {one_line(error)}") from error
+        where = f"{name}, record {index + 1}"
+        return read_record(dataset, index, where), where
 
-    return Rows(len(table), read)
+    return Rows(len(dataset), read, lambda: probe_records(dataset, name))
 
 
-def _line_ends(path: Path) -> np.ndarray:
-    """Where each line of a file ends, its line break included."""
-    ends, size = [], 0
+def _lines(path: Path, remedy: str) -> Iterator[tuple[int, int, bytes]]:
+    """Yield number, from 1, start and bytes of each line; UserError where one is too long."""
     with path.open("rb") as file:
-        while chunk := file.read(_READ_BYTES):
-            ends.append(np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n")) + (size + 1))
-            size += len(chunk)
-    found = np.concatenate([*ends, []]).astype(np.int64)
-    return found if not size or (len(found) and found[-1] == size) else np.append(found, size)
+        start = 0
+        for number in count(1):
+            line = file.readline(_MAX_RECORD_BYTES + 1)
+            if not line:
+                return
+            if len(line) > _MAX_RECORD_BYTES:
+                limit = _MAX_RECORD_BYTES >> 20
+                raise UserError(f"{path}, line {number}: longer than {limit} MiB; {remedy}")
+            yield number, start, line
+            start += len(line)
 
 
-def _text_between(path: Path, start: int, end: int, where: str) -> str:
+def _probe(path: Path) -> bytes:
+    """Return a hash of a file's size and of parts all over it."""
+    size = path.stat().st_size
+    parts = [str(size).encode()]
+    with path.open("rb") as file:
+        for part in range(_PROBES):
+            file.seek(part * size // _PROBES)
+            parts.append(file.read(_PROBE_BYTES))
+    return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
+
+
+def _text_between(path: Path, start: int, end: int | None, where: str) -> str:
+    """Return the text between two bytes of a file, or from `start` to the end of its line."""
     try:
         with path.open("rb") as file:
             file.seek(start)
-            return decode_utf8(file.read(end - start), where)
+            return decode_utf8(file.readline() if end is None else file.read(end - start), where)
     except OSError as error:
         raise UserError(f"cannot read {path}: {explain(error.errno)}") from error
 

@@ -7,10 +7,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate
-from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedTokenizerBase
 
 from clover.data.chat import Sample, check_learnt, encode_records
@@ -19,63 +20,71 @@ from clover.errors import UserError
 
 _CHECKED = 1000  # records of each file that are looked at before anything else is done
 _TOGETHER, _SIZE_TOGETHER = 256, 2**20  # texts and characters (tokens of samples) that are read at a time
-_PROBES, _PROBE_BYTES = 64, 2**16  # parts of a file that tell it from others
 
 
-class Texts(ABC):
-    """Numbered training texts; `fingerprint` tells whether a resumed training sees the same data."""
+class Texts(Dataset["Record | Sample | None"], ABC):
+    """Numbered training texts, as a PyTorch dataset of records that are tokenized only when they are needed.
+
+    `fingerprint` is a hash that shows whether a resumed training sees the same data.
+    """
 
     fingerprint: str
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many there are, with those that cannot be used."""
+        """Return how many there are, with those that cannot be used."""
 
     @abstractmethod
-    def load(self, row: int) -> Record | Sample | None:
-        """The text of a row; None where it cannot be used."""
+    def __getitem__(self, row: int) -> Record | Sample | None:
+        """Return the text of a row; None where it cannot be used."""
 
     def encode(self, texts: Sequence[Record | Sample]) -> list[Sample]:
-        """Tokenize some of them, in order; samples are taken as they are."""
+        """Tokenize some of them, in order; samples stay as they are."""
         return [text for text in texts if isinstance(text, Sample)]
 
     @property
     def left_out(self) -> str:
-        """How many of those that were looked at cannot be used, and why the first cannot; empty where all can."""
+        """How many of those that were read cannot be used, and why the first cannot; empty where all can."""
         return ""
 
-    def read_block(
+    def read(self, rows: Sequence[int]) -> Iterator[Record | Sample | None]:
+        """Yield the texts of these rows, in order."""
+        # The loader draws a seed for workers, which must not come from the random numbers of the training.
+        yield from DataLoader(
+            self, batch_size=None, sampler=rows, collate_fn=_unchanged, generator=torch.Generator()
+        )
+
+    def blocks(
         self,
-        rows: Sequence[int] | Tensor,
+        rows: Sequence[int],
         max_texts: int,
         max_size: int,
-        wanted: Callable[[Record | Sample], bool] = lambda _: True,
-    ) -> tuple[list[Record | Sample], int]:
-        """Load texts until there are so many, or they have so many characters (tokens of samples) together.
+        side: Callable[[Record | Sample], bool] = lambda _: True,
+    ) -> Iterator[tuple[list[Record | Sample], int]]:
+        """Yield the texts of these rows a block at a time, each with the number of rows that were read for it.
 
-        Returns those that can be used and are wanted, at least one where there is one, and how many rows were read.
+        Args:
+            rows: in the order in which they are read.
+            max_texts: texts of a block.
+            max_size: characters (tokens of samples) from which on a block is full.
+            side: only texts for which it returns True are in the blocks.
         """
-        found, size, read = list[Record | Sample](), 0, 0
-        while read < len(rows) and len(found) < max_texts and size < max_size:
-            text = self.load(int(rows[read]))
+        block, size, read = list[Record | Sample](), 0, 0
+        for text in self.read(rows):
             read += 1
-            if text is not None and wanted(text):
-                found.append(text)
+            if text is not None and side(text):
+                block.append(text)
                 size += text.size
-        return found, read
+            if len(block) == max_texts or size >= max_size:
+                yield block, read
+                block, size, read = [], 0, 0
+        if read:
+            yield block, read
 
     def __iter__(self) -> Iterator[Sample]:
-        """All that can be used, in order, tokenized as they are asked for."""
-        for block in self._blocks():
+        """Yield all that can be used, in order, tokenized as they are needed."""
+        for block, _ in self.blocks(range(len(self)), _TOGETHER, _SIZE_TOGETHER):
             yield from self.encode(block)
-
-    def _blocks(self) -> Iterator[list[Record | Sample]]:
-        """All that can be used, some hundred at a time."""
-        start = 0
-        while start < len(self):
-            block, read = self.read_block(range(start, len(self)), _TOGETHER, _SIZE_TOGETHER)
-            start += read
-            yield block
 
 
 class SampleTexts(Texts):
@@ -87,7 +96,7 @@ class SampleTexts(Texts):
     def __len__(self) -> int:
         return len(self._samples)
 
-    def load(self, row: int) -> Sample:
+    def __getitem__(self, row: int) -> Sample:
         return self._samples[row]
 
 
@@ -114,11 +123,10 @@ class FileTexts(Texts):
         self.vocab_size = vocab_size
         self.problems: dict[str, str] = {}
         self._checked = False
-        if not (names := list(map(Path, paths))):
+        if not (names := list(map(str, paths))):
             raise UserError("there are no texts; name at least one file")
-        self._files = []
-        for name in names:
-            self._files.append(rows := open_rows(name))
+        self._files = [open_rows(name) for name in names]
+        for rows in self._files:
             for row in range(min(rows.count, _CHECKED)):
                 with suppress(RecordRefused):
                     parse_record(*rows.read(row))
@@ -126,7 +134,7 @@ class FileTexts(Texts):
         self._read = bytearray(len(self))  # 1 for each row that was looked at
         # The first was an option once; checkpoints hold the hash.
         options = (False, self.eos_token_ids, str(tokenizer.chat_template), len(tokenizer))
-        self.fingerprint = _hash(repr(options).encode(), *map(_probe, names)).hex()
+        self.fingerprint = _hash(repr(options).encode(), *(rows.probe() for rows in self._files)).hex()
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -137,7 +145,7 @@ class FileTexts(Texts):
         UserError after the last one if none has a token to be learnt.
         """
         last: list[Sample] = []
-        for block in self._blocks():
+        for block, _ in self.blocks(range(len(self)), _TOGETHER, _SIZE_TOGETHER):
             samples = self._encode(block)
             self._checked = self._checked or any(bool(sample.loss_mask.any()) for sample in samples)
             last = samples or last
@@ -158,7 +166,7 @@ class FileTexts(Texts):
             f"left out {len(self.problems):,} of the first {self._read.count(1):,} texts; the first: {first}"
         )
 
-    def load(self, row: int) -> Record | None:
+    def __getitem__(self, row: int) -> Record | None:
         self._read[row] = 1
         file = bisect_right(self._ends, row)
         try:
@@ -203,15 +211,8 @@ def token_counts(samples: Iterable[Sample], vocab_size: int) -> Tensor:
     return counts
 
 
-def _probe(path: Path) -> bytes:
-    """A hash of a file's size and of parts all over it."""
-    size = path.stat().st_size
-    parts = [str(size).encode()]
-    with path.open("rb") as file:
-        for part in range(_PROBES):
-            file.seek(part * size // _PROBES)
-            parts.append(file.read(_PROBE_BYTES))
-    return _hash(*parts)
+def _unchanged(text: Any) -> Any:
+    return text
 
 
 def _hash(*parts: bytes) -> bytes:

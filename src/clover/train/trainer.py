@@ -19,7 +19,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from clover.data import Batch, Batches, Position, Sample, SampleTexts, Texts, held_out_of, token_counts
+from clover.data import Batch, Batches, Position, Sample, SampleTexts, Texts, choose_held_out, token_counts
 from clover.data.batching import first_batches
 from clover.data.features import FeatureStore, check_store, hidden_scale
 from clover.drafts import DraftModel
@@ -128,7 +128,7 @@ class Trainer:
     ):
         self.config, self.target, self.draft, self.progress = config, target, draft.bind(target), progress
         self.texts = texts if isinstance(texts, Texts) else SampleTexts(texts)
-        self.held_out = held_out_of(self.texts, config.validation_share, self._max_length)
+        self.held_out = choose_held_out(self.texts, config.validation_share, self._max_length)
         self.batches = self._make_batches(seed=config.seed, side=self._is_learnt)
         self.counts = self._choose_vocabulary()
         self.objective = Objective(config, draft, self._stored_features())

@@ -33,7 +33,7 @@ def test_states_are_those_of_the_target(target: TargetModel, tmp_path: Path, kin
     texts = samples(7)
     write_features(target, texts, config(target, texts, kind), tmp_path / "s")
     read = FeatureStore(tmp_path / "s")
-    assert read.tokens == sum(read.load(row).size for row in range(len(read)))
+    assert read.tokens == sum(read[row].size for row in range(len(read)))
     batch = next(Batches(read, 12, 60, seed=1))
     found, expected = read.features(batch, kind), compute_features(target, batch.tokens, kind)
     real = torch.arange(batch.tokens.shape[1]) < batch.lengths[:, None]
@@ -49,7 +49,7 @@ def test_windows_of_windows_find_their_states(target: TargetModel, tmp_path: Pat
     texts = samples(7)
     write_features(target, texts, config(target, texts), tmp_path / "s")
     read = FeatureStore(tmp_path / "s")
-    whole = read.load(0)
+    whole = read[0]
     part = whole.part(3, 9).part(1, 4)
     assert part.tokens.tolist() == whole.tokens[4:7].tolist()
     assert torch.equal(

@@ -162,7 +162,7 @@ def test_windows_are_no_longer_than_the_target_runs(target: TargetModel, tmp_pat
     texts = SampleTexts([Sample(tokens, torch.ones(600, dtype=torch.bool))])
     write_features(target, texts, replace(config(target, texts), max_length=2048), tmp_path / "s")
     read = FeatureStore(tmp_path / "s")
-    assert [read.load(row).size for row in range(len(read))] == [CONTEXT, CONTEXT, 600 - 2 * CONTEXT]
+    assert [read[row].size for row in range(len(read))] == [CONTEXT, CONTEXT, 600 - 2 * CONTEXT]
 
 
 def test_one_process_at_a_time_writes_a_store(target: TargetModel, tmp_path: Path) -> None:

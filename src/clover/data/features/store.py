@@ -70,7 +70,7 @@ class FeatureStore(Texts):
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
-    def load(self, row: int) -> StoredSample:
+    def __getitem__(self, row: int) -> StoredSample:
         """The window number `row`."""
         number = bisect_right(self._ends, row)
         return self._shards[number].sample(row - (self._ends[number - 1] if number else 0))

@@ -36,8 +36,8 @@ def store_bytes(target: TargetWeights, texts: Texts, config: StoreConfig) -> int
     Characters are counted in all of these, tokens in as many as are tokenized in a moment.
     """
     rows = torch.randperm(len(texts), generator=torch.Generator().manual_seed(0))[:_COUNTED]
-    size = sum(text.size for text in map(texts.load, rows.tolist()) if text is not None)
-    some, _ = texts.read_block(rows, _COUNTED, _SIZE_COUNTED)
+    size = sum(text.size for text in texts.read(rows.tolist()) if text is not None)
+    some, _ = next(texts.blocks(rows.tolist(), _COUNTED, _SIZE_COUNTED), ([], 0))
     stored = sum(window.size for sample in texts.encode(some) for window in _windows(sample, target, config))
     tokens = stored / max(1, sum(text.size for text in some)) * size / max(1, len(rows)) * len(texts)
     kind = config.hidden_state
@@ -95,9 +95,8 @@ def _write(
     tokens, saved = sum(shard.tokens for shard in index.shards), time.monotonic()
     progress(done, tokens)
     pending: list[tuple[Sample, Features]] = []
-    while done < len(texts):
-        loaded, read = texts.read_block(range(done, len(texts)), _TOGETHER, _SIZE_TOGETHER)
-        done += read
+    for loaded, rows in texts.blocks(range(done, len(texts)), _TOGETHER, _SIZE_TOGETHER):
+        done += rows
         pending += _run(target, texts.encode(loaded), index.config)
         size = sum(_stored_bytes(features) for _, features in pending)
         due = size >= _SHARD_BYTES or time.monotonic() - saved >= _SHARD_SECONDS or done == len(texts)

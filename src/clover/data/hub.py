@@ -1,0 +1,77 @@
+"""Records of parquet files and of data sets on the Hugging Face Hub, by `datasets` (extra `train`).
+
+`datasets` keeps a copy of what it reads in its cache (`HF_HOME`), and maps it into memory. No code of a data set runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from clover.errors import UserError, one_line
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
+_PROBES = 64  # records that tell a data set from others
+
+
+def is_hub_name(name: str) -> bool:
+    """Return True for OWNER/NAME and OWNER/NAME:SPLIT.
+
+    >>> is_hub_name("openai/gsm8k"), is_hub_name("openai/gsm8k:test"), is_hub_name("texts.jsonl")
+    (True, True, False)
+    """
+    return _NAME.fullmatch(name) is not None
+
+
+def open_hub(name: str, columns: Sequence[str]) -> Dataset:
+    """Return a data set of the Hub, OWNER/NAME of the split "train", or OWNER/NAME:SPLIT.
+
+    UserError if it cannot be found or read.
+    """
+    place, _, split = name.partition(":")
+    return _load(
+        f"{name} is no file; as a data set of the Hub it", columns, path=place, split=split or "train"
+    )
+
+
+def open_parquet(path: str, columns: Sequence[str]) -> Dataset:
+    """Return the rows of a parquet file, and of its columns those among `columns`, or all if it has none of them."""
+    return _load(path, columns, path="parquet", data_files=path, split="train")
+
+
+def read_record(dataset: Dataset, index: int, where: str) -> dict[str, Any]:
+    """Return one record; UserError, which names it by `where`, if Python has no such value."""
+    try:
+        return dataset[index]
+    except (ValueError, OverflowError) as error:  # a date past year 9999, say
+        raise UserError(f"{where} cannot be read: {one_line(error)}") from error
+
+
+def probe_records(dataset: Dataset, name: str) -> bytes:
+    """Return a hash of the name, the size, and records all over the data set."""
+    size = len(dataset)
+    rows = [dataset[part * size // _PROBES] for part in range(_PROBES)]
+    return hashlib.blake2b(json.dumps([name, size, rows], default=str).encode(), digest_size=16).digest()
+
+
+def _load(what: str, columns: Sequence[str], **options: Any) -> Dataset:
+    """Return what `datasets` reads; `what` opens the sentence of a UserError."""
+    try:
+        import datasets
+        from datasets.exceptions import DatasetsError
+    except ImportError as error:
+        raise UserError(f"{what} is read by datasets: pip install datasets") from error
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+    try:
+        loaded: Any = datasets.load_dataset(**options)
+    except (DatasetsError, OSError, ValueError) as error:
+        raise UserError(f"{what} cannot be read: {one_line(error)}") from error
+    known = [column for column in loaded.column_names if column in columns]
+    return loaded.select_columns(known) if known else loaded
