@@ -140,7 +140,7 @@ class FileTexts(Texts):
         return self._ends[-1]
 
     def __iter__(self) -> Iterator[Sample]:
-        """All samples in the order of the files, tokenized as they are asked for.
+        """Yield all samples in the order of the files, tokenized as they are needed.
 
         UserError after the last one if none has a token to be learnt.
         """
@@ -153,9 +153,8 @@ class FileTexts(Texts):
         self._check(last)
 
     def records(self) -> Iterator[Record]:
-        """Yield all records that can be used, in the order of the files, some hundred of them read at a time."""
-        for block in self._blocks():
-            yield from (text for text in block if isinstance(text, Record))
+        """Yield all records that can be used, in the order of the files, each read when it is needed."""
+        return (text for text in self.read(range(len(self))) if isinstance(text, Record))
 
     @property
     def left_out(self) -> str:
@@ -182,7 +181,7 @@ class FileTexts(Texts):
         return samples
 
     def _check(self, samples: Sequence[Sample]) -> None:
-        """UserError if no token of these, or of any before, is to be learnt."""
+        """Raise UserError if no token of these, or of any before, is to be learnt."""
         if self._checked:
             return
         if not samples:
@@ -199,12 +198,12 @@ class FileTexts(Texts):
 
 
 def fingerprint(samples: Sequence[Sample]) -> str:
-    """A hash of all tokens and masks, to tell whether a resumed training sees the same data."""
+    """Return a hash of all tokens and masks, which shows whether a resumed training sees the same data."""
     return _hash(*(sample.digest() for sample in samples)).hex()
 
 
 def token_counts(samples: Iterable[Sample], vocab_size: int) -> Tensor:
-    """Occurrences of each token where it is learnt, Long [vocab_size]; what is not learnt the target never writes."""
+    """Return the occurrences of each token where it is learnt, Long [vocab_size]; the target writes no others."""
     counts = torch.zeros(vocab_size, dtype=torch.long)
     for sample in samples:
         counts += sample.tokens[sample.loss_mask].long().bincount(minlength=vocab_size)
