@@ -16,7 +16,6 @@ from clover.options import panel
 
 if TYPE_CHECKING:
     from clover.data import Texts
-    from clover.drafts import LossConfig
     from clover.train import TrainConfig, TrainResult
 
 # Options that the training's configuration has, too; those that are left out keep the default they have there.
@@ -153,35 +152,25 @@ def train(given: TrainOptions) -> None:
     result = run_training(config, model, learnt, draft, resume=resume, overwrite=given.overwrite)
     if isinstance(opened, FileTexts):
         options.tell_left_out(opened.problems.values())
-    _report(config, result)
-
-
-def _system(given: TrainOptions) -> str:
-    """The system that is named, or that of the draft to go on from."""
-    from clover.assets import draft_place
-    from clover.drafts.loading import system_of
-
-    if given.system is not None or given.start_from is None:
-        return given.system or "recall"
-    return system_of(draft_place(given.start_from))
+    _report(given, config, result)
 
 
 def _config(given: TrainOptions) -> "TrainConfig":
-    """The training that the options ask for; what a recipe has set is shown."""
-    from clover.train import TrainConfig, named_recipe
+    """Return the training that the options ask for; what a recipe sets is shown."""
+    from clover.train import configure, named_recipe
 
-    system = _system(given)
-    settings, fields = named_recipe(given.recipe, system)
-    config = TrainConfig(
-        output=str(given.output),
+    config = configure(
+        str(given.output),
+        given.system,
+        given.recipe,
+        given.loss,
+        _present(given, "regression_weight", "likely_tokens_only"),
+        _draft_options(given),
         target=given.target or "embedded",
         data=given.files or (str(given.features),),
-        system=system,
-        draft=fields | _draft_options(given),
-        loss=_loss(given, system),
-        **settings | _present(given, *_SAME),
+        **_present(given, *_SAME),
     )
-    if settings:
+    if settings := named_recipe(given.recipe, config.system)[0]:
         values = {field: getattr(config, field) for field in settings} | config.draft | asdict(config.loss)
         shown = ", ".join(f"{field} {value}" for field, value in values.items())
         print(f"recipe {given.recipe}: {shown}", file=sys.stderr)
@@ -189,7 +178,7 @@ def _config(given: TrainOptions) -> "TrainConfig":
 
 
 def _present(given: TrainOptions, *names: str) -> dict[str, Any]:
-    """Options that the user gave, or that have a default of their own."""
+    """Return the options that are set, by the user or by a default."""
     return {name: value for name in names if (value := getattr(given, name)) is not None}
 
 
@@ -204,18 +193,8 @@ def _draft_options(given: TrainOptions) -> dict[str, Any]:
     return fields | options
 
 
-def _loss(given: TrainOptions, system: str) -> "LossConfig":
-    from clover.drafts.loading import find_system
-
-    kind, name = find_system(system), given.loss or given.recipe
-    losses = kind.training_defaults.losses()
-    if name not in losses:
-        raise UserError(f"--loss is {name!r}; for {system} it must be one of {', '.join(losses)}")
-    return replace(losses[name], **_present(given, "regression_weight", "likely_tokens_only"))
-
-
 def _check_resume(config: "TrainConfig", given: TrainOptions) -> bool:
-    """Say whether a training is to be resumed: of a run that was interrupted while it wrote, none has begun."""
+    """Return whether a training is resumed: of a run that was interrupted while it wrote, none has begun."""
     from clover.train import check_unfinished, checkpoint_path
 
     unfinished = given.resume and given.regenerate and not checkpoint_path(config).exists()
@@ -225,7 +204,8 @@ def _check_resume(config: "TrainConfig", given: TrainOptions) -> bool:
     return given.resume
 
 
-def _report(config: "TrainConfig", result: "TrainResult") -> None:
+def _report(given: TrainOptions, config: "TrainConfig", result: "TrainResult") -> None:
+    """Print what was learnt, and the next command."""
     if not result.finished:
         print(f"stopped after step {result.steps}; --resume goes on from there", file=sys.stderr)
         raise typer.Exit(options.INTERRUPTED)
@@ -236,6 +216,8 @@ def _report(config: "TrainConfig", result: "TrainResult") -> None:
         f"{config.output}: trained {result.steps} steps on {result.tokens:,} tokens; accuracy of the heads {accuracy} "
         f"on {where}"
     )
+    if not (given.regenerate or given.features):
+        print("it learnt the answers of the data; the target's own teach more: --regenerate", file=sys.stderr)
     named = () if config.target == "embedded" else ("--target", config.target)
-    command = shlex.join(["clover", "cost", *named, "--draft", config.output])
-    print(f"what it took, and when it has paid for itself: {command}", file=sys.stderr)
+    command = shlex.join(["clover", "evaluate", *named, "--draft", config.output])
+    print(f"how many tokens of a step are accepted: {command}", file=sys.stderr)

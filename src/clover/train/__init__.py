@@ -2,7 +2,7 @@
 
 from clover.train.config import TrainConfig
 from clover.train.guesses import measure_guesses, some_batches
-from clover.train.recipes import draft_fields, named_recipe, prepare
+from clover.train.recipes import configure, draft_fields, named_recipe, prepare
 from clover.train.saving import check_unfinished, checkpoint_path
 from clover.train.trainer import TrainResult, train
 
@@ -11,6 +11,7 @@ __all__ = [
     "TrainResult",
     "check_unfinished",
     "checkpoint_path",
+    "configure",
     "draft_fields",
     "measure_guesses",
     "named_recipe",

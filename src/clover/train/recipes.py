@@ -1,7 +1,7 @@
-"""Named recipes: what a training sets that is published with a system, and fields of a draft given as text."""
+"""What a training's options are, from a system, a recipe and what a user sets; and the draft that it starts with."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -10,18 +10,19 @@ import torch
 from clover.assets import draft_place
 from clover.drafts import DraftModel, load_usable
 from clover.drafts.config import check_names, check_options
-from clover.drafts.loading import find_system
+from clover.drafts.loading import find_system, system_of
 from clover.drafts.vocabulary import check_size, default_size
 from clover.errors import UserError
 from clover.target import TargetWeights
 from clover.train.config import TrainConfig
 
 DEFAULT, PAPER = RECIPES = ("default", "paper")
+DEFAULT_SYSTEM = "recall"
 _MAY_DIFFER = ("draft_vocab_size", "copy_shares")  # from those of the draft that a training goes on from
 
 
 def named_recipe(name: str, system: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a recipe sets: of the training (`TrainConfig`), and of the draft's configuration.
+    """Return what a recipe sets: of the training (`TrainConfig`), and of the draft's configuration.
 
     Raises:
         UserError: there is no such recipe, or that of the system's paper is not known.
@@ -39,8 +40,47 @@ def named_recipe(name: str, system: str) -> tuple[dict[str, Any], dict[str, Any]
     return settings, {"draft_vocab_size": None, **own}
 
 
+def configure(
+    output: str,
+    system: str | None = None,
+    recipe: str = DEFAULT,
+    loss: str | None = None,
+    loss_terms: Mapping[str, Any] | None = None,
+    draft: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> TrainConfig:
+    """Return the options of a training; what is set here wins over the recipe, and the recipe over the defaults.
+
+    Args:
+        output: directory of the finished draft.
+        system: the draft system; None for that of the draft `start_from`, or recall.
+        recipe: "default" or "paper".
+        loss: "default", "distillation" or "paper"; None for the recipe's.
+        loss_terms: fields of `LossConfig`.
+        draft: fields of the system's configuration.
+        settings: fields of `TrainConfig`.
+
+    Raises:
+        UserError: one of them is unknown, or impossible.
+    """
+    start_from = settings.get("start_from")
+    if system is None:
+        system = DEFAULT_SYSTEM if start_from is None else system_of(draft_place(start_from))
+    preset, fields = named_recipe(recipe, system)
+    losses, name = find_system(system).training_defaults.losses(), loss or recipe
+    if name not in losses:
+        raise UserError(f"--loss is {name!r}; for {system} it must be one of {', '.join(losses)}")
+    return TrainConfig(
+        output=output,
+        system=system,
+        draft=fields | dict(draft or {}),
+        loss=replace(losses[name], **loss_terms or {}),
+        **preset | settings,
+    )
+
+
 def _with_vocabulary(config: TrainConfig, vocab_size: int) -> TrainConfig:
-    """The same training for a target of so many tokens.
+    """Return the same training for a target of so many tokens.
 
     Unless another size is named, the draft learns from a part of a large vocabulary, which is fitted at the end.
     """
@@ -51,10 +91,10 @@ def _with_vocabulary(config: TrainConfig, vocab_size: int) -> TrainConfig:
 
 
 def prepare(config: TrainConfig, target: TargetWeights) -> tuple[TrainConfig, DraftModel]:
-    """The training with the part of the vocabulary that a large one is learnt by, and a draft with starting values.
+    """Return the training with the part of a large vocabulary that is learnt, and a draft with starting values.
 
-    They are those of the trained draft `config.start_from`, or else the seed decides them. UserError if the draft's
-    options or the target do not fit the system, or there is no such trained draft.
+    The values are those of the trained draft `config.start_from`, or else the seed decides them. UserError if the
+    draft's options or the target do not fit the system, or there is no such trained draft.
     """
     config = _with_vocabulary(config, target.vocab_size)
     torch.manual_seed(config.seed)
@@ -64,7 +104,7 @@ def prepare(config: TrainConfig, target: TargetWeights) -> tuple[TrainConfig, Dr
 
 
 def _trained(config: TrainConfig, name: str, target: TargetWeights) -> DraftModel:
-    """A trained draft to go on from, in float32 or the target's wider dtype.
+    """Return a trained draft to go on from, in float32 or the target's wider dtype.
 
     It keeps every row of its lm_head: `draft_vocab_size` is how many tokens `train` leaves it, which the texts decide.
     """
@@ -88,7 +128,7 @@ def _trained(config: TrainConfig, name: str, target: TargetWeights) -> DraftMode
 
 
 def draft_fields(given: Iterable[str]) -> dict[str, Any]:
-    """Fields of a draft's configuration from FIELD=VALUE; values are JSON where they can be, else strings.
+    """Return fields of a draft's configuration from FIELD=VALUE; values are JSON where they can be, else strings.
 
     >>> draft_fields(["mlp_ratio=2.0", "start=fresh"])
     {'mlp_ratio': 2.0, 'start': 'fresh'}

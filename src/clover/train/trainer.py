@@ -234,8 +234,22 @@ class Trainer:
         self._saved = time.monotonic()
         self.progress.say("training")
         self.progress.begin(1.0, self.budget.spent)  # the first texts have been read by then
+        self.progress.log(self._describe())
         if self.texts.left_out:
             self.progress.log(self.texts.left_out)
+
+    def _describe(self) -> str:
+        """Return in one line what was chosen."""
+        device = self.target.device.type
+        where = f"{torch.get_num_threads()} threads" if device == "cpu" else device
+        dtype = "bfloat16" if self.objective.bf16 else "float32"
+        bounds = {"steps": self.config.max_steps, "minutes": self.config.max_minutes}
+        bound = " or ".join(f"{value:g} {unit}" for unit, value in bounds.items() if value is not None)
+        bound = bound or f"{self.config.epochs:g} epochs"
+        return (
+            f"{self.config.system} learns from {len(self.texts):,} texts for {bound} "
+            f"in {dtype} on {where}, {self._batch_tokens:,} tokens at a time"
+        )
 
     def _next_batches(self) -> list[Batch]:
         """Return those of the next step; where the texts fail, what has been learnt is saved first."""
