@@ -73,8 +73,7 @@ def test_trained_draft_decodes_like_the_target_alone(
     code, out, err = train()
     assert (code, out.count("\n")) == (0, 1)
     assert "draft: trained 2 steps" in out
-    assert "recall learns from 20 texts for 2 steps in " in err and "256 tokens at a time" in err
-    assert "the answers of the data" in err and "clover evaluate --target" in err
+    assert "recall learns from 20 texts for 2 steps in " in err and "clover evaluate --target" in err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["draft", "texts.jsonl"]
     generate = ["generate", "def area", "--target", tiny_target, "--max-new-tokens", 16]
     drafted = run_clover(*generate, "--draft", tmp_path / "draft")

@@ -61,7 +61,7 @@ def vocabulary(options: VocabularyOptions) -> None:
 
 
 def _known(parts: "Sequence[Texts]", vocab_size: int, progress: "Progress") -> "Iterator[Sample]":
-    """All samples, as they are counted; UserError at one with a token that the target does not know."""
+    """Yield all samples, and show how many; UserError at one with a token that the target does not know."""
     from clover.data.batching import check_tokens
 
     for number, sample in enumerate(chain.from_iterable(parts), start=1):

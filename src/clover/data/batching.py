@@ -47,12 +47,12 @@ class Batch:
     windows: tuple[Sample, ...] = ()
 
     def to(self, device: torch.device | str) -> Batch:
-        """The batch on another device."""
+        """Return the batch on another device."""
         moved = (part.to(device) for part in (self.tokens, self.predicted_mask, self.lengths))
         return Batch(*moved, windows=self.windows)
 
     def opening(self, length: int) -> Batch:
-        """The first text alone, `length` tokens of it at most."""
+        """Return the first text alone, at most `length` tokens of it."""
         return collate([self.windows[0].part(0, length)])
 
 
@@ -114,7 +114,7 @@ class Batches:
 
     @property
     def position(self) -> Position:
-        """The place of the next batch."""
+        """Return the place of the next batch."""
         return self._position
 
     @position.setter
@@ -140,7 +140,7 @@ class Batches:
 
     @property
     def epochs(self) -> float:
-        """Passes over the texts so far."""
+        """Return the number of passes over the texts so far."""
         place, block = self._position, self._current()
         rows = place.batch / max(1, len(block.batches)) * block.rows
         return place.epoch + (place.text + rows) / len(self.texts)
@@ -205,7 +205,7 @@ def _ahead(blocks: Iterator[_Block]) -> Iterator[_Block]:
 
 
 def windows(sample: Sample, max_length: int) -> Iterator[Sample]:
-    """Consecutive windows; those without a token that can be learnt are left out."""
+    """Yield consecutive windows of at most `max_length` tokens, without those in which nothing can be learnt."""
     for start in range(0, sample.size, max_length):
         window = sample.part(start, start + max_length)
         if bool(window.loss_mask[_FIRST_PREDICTED:].any()):
@@ -223,7 +223,7 @@ def grouped(windows: Sequence[Sample], tokens: int) -> list[list[Sample]]:
 
 
 def first_batches(batches: Iterator[Batch], tokens: int) -> Iterator[Batch]:
-    """The first batches, as many as hold so many tokens, padding counted."""
+    """Yield the first batches: as many as it takes to hold this number of tokens, padding counted."""
     for batch in batches:
         yield batch
         tokens -= batch.tokens.numel()
@@ -232,7 +232,7 @@ def first_batches(batches: Iterator[Batch], tokens: int) -> Iterator[Batch]:
 
 
 def collate(windows: Sequence[Sample]) -> Batch:
-    """One batch of windows, padded on the right to the longest."""
+    """Return one batch of windows, padded on the right to the longest."""
     lengths = torch.tensor([window.size for window in windows])
     tokens = pad_sequence([window.tokens.long() for window in windows], batch_first=True)
     mask = pad_sequence([window.loss_mask for window in windows], batch_first=True)

@@ -49,15 +49,15 @@ class Sample:
 
     @property
     def size(self) -> int:
-        """Tokens."""
+        """Return the number of tokens."""
         return len(self.tokens)
 
     def part(self, start: int, stop: int) -> Sample:
-        """Tokens `start` to `stop` alone."""
+        """Return tokens `start` to `stop` alone."""
         return Sample(self.tokens[start:stop], self.loss_mask[start:stop])
 
     def digest(self) -> bytes:
-        """A hash of tokens and mask."""
+        """Return a hash of tokens and mask."""
         content = self.tokens.to(torch.int32).numpy().tobytes() + self.loss_mask.numpy().tobytes()
         return hashlib.blake2b(content, digest_size=16).digest()
 
@@ -135,7 +135,7 @@ def _refuse(_record: Record, error: UserError) -> None:
 
 
 def check_tokens(samples: Iterable[Sample], vocab_size: int) -> None:
-    """UserError if they hold a token that the target does not know."""
+    """Raise UserError if samples hold a token that the target does not know."""
     for sample in samples:
         for token in map(int, sample.tokens.aminmax()) if sample.size else ():
             if not 0 <= token < vocab_size:
@@ -154,7 +154,7 @@ def check_learnt(samples: Sequence[Sample], tokenizer: PreTrainedTokenizerBase) 
 
 
 def encode_prompt(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Token ids of a conversation with the opening of the assistant's next answer: the prompt to decode from.
+    """Return token ids of a conversation with the opening of the next answer: the prompt to decode from.
 
     TemplateRefused if the chat template does not take the conversation.
     """
@@ -162,7 +162,7 @@ def encode_prompt(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBas
 
 
 def encode_user_opening(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Token ids of what stands before a user's first words; UserError if there is no chat template that says so."""
+    """Return token ids of what stands before a user's first words; UserError if no chat template says so."""
     if not tokenizer.chat_template:
         raise UserError(
             f"the tokenizer {tokenizer.name_or_path} has no chat template, so the target asks nothing"
@@ -221,14 +221,14 @@ def _written_sample(written: WrittenSample) -> Sample:
 
 
 def _answered(messages: Sequence[Message]) -> list[int]:
-    """Where the assistant answers."""
+    """Return the places of the assistant's answers."""
     return [k for k in range(1, len(messages)) if messages[k]["role"] == "assistant"]
 
 
 def _assistant_spans(
     tokenizer: PreTrainedTokenizerBase, messages: list[Message], answered: list[int], text: str
 ) -> list[Span] | None:
-    """Where the assistant speaks in `text`, or None if the template does not render turn by turn."""
+    """Return where the assistant speaks in `text`; None if the template does not render turn by turn."""
     spans = []
     for k in answered:
         before = _render(tokenizer, messages[:k], add_generation_prompt=True)
@@ -240,7 +240,7 @@ def _assistant_spans(
 
 
 def _render_turn(tokenizer: PreTrainedTokenizerBase, messages: list[Message], where: str) -> _Text:
-    """The last message alone is learnt; it starts where it parts from the opening that the template gives."""
+    """Render a conversation of which the last message is learnt: from where it differs from the opening on."""
     text = _render(tokenizer, messages)
     opening = _render(tokenizer, messages[:-1], add_generation_prompt=True)
     start = next((i for i, (a, b) in enumerate(zip(opening, text, strict=False)) if a != b), len(opening))
@@ -253,7 +253,7 @@ def _render_turn(tokenizer: PreTrainedTokenizerBase, messages: list[Message], wh
 
 
 def _parts(texts: Sequence[_Text]) -> Iterator[list[_Text]]:
-    """The texts in order, as many at a time as may be tokenized together."""
+    """Yield the texts in order, as many at a time as may be tokenized together."""
     part, size = list[_Text](), 0
     for text in texts:
         part.append(text)
@@ -310,7 +310,7 @@ def _template(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _describe_template(tokenizer: PreTrainedTokenizerBase) -> str:
-    """The tokenizer that a chat template belongs to, and its first 80 characters."""
+    """Return the name of the tokenizer that a chat template belongs to, and its first 80 characters."""
     start = " ".join(_template(tokenizer)[:80].split())
     kind = "" if tokenizer.chat_template else ", which has none, so the plain format is used"
     return f'of {tokenizer.name_or_path or type(tokenizer).__name__} ("{start}…"{kind})'

@@ -101,11 +101,11 @@ class Record:
 
     @property
     def size(self) -> int:
-        """Characters."""
+        """Return the number of characters."""
         return len(self.prompt) + len(self.completion) + sum(len(m["content"]) for m in self.messages)
 
     def digest(self) -> bytes:
-        """A hash of the text; the same text has the same wherever it stands."""
+        """Return a hash of the text, which does not depend on where it stands."""
         content = json.dumps([self.messages, self.prompt, self.completion], sort_keys=True, default=str)
         return hashlib.blake2b(content.encode(), digest_size=16).digest()
 
@@ -172,7 +172,7 @@ def parse_record(fields: Any, where: str) -> Record:
 
 
 def plain_text(content: str, where: str) -> str:
-    """What a text file holds, with the line breaks that models write; UserError if it is no text."""
+    """Return the content of a text file, with the line breaks that models write; UserError if it is no text."""
     if "\0" in content:
         raise UserError(f"{where} is not text: it holds zero bytes")
     return content.replace("\r\n", "\n").replace("\r", "\n")

@@ -67,7 +67,7 @@ _Grouped = TypeVar("_Grouped", Task, TaskPrompt)
 
 
 def read_tasks(paths: Iterable[str | os.PathLike[str]], prompt_tokens: int = PROMPT_TOKENS) -> list[Task]:
-    """What files hold, in order; UserError names the file, and the line or record where there is one."""
+    """Read what files hold, in order; UserError names the file, and the line or record where there is one."""
     found: list[Task] = []
     for path in map(Path, paths):
         tasks = list(_read_file(path, prompt_tokens))
@@ -80,7 +80,7 @@ def read_tasks(paths: Iterable[str | os.PathLike[str]], prompt_tokens: int = PRO
 
 
 def spread(tasks: Sequence[_Grouped], limit: int) -> list[_Grouped]:
-    """At most `limit` tasks, as many of each group as possible, spaced evenly over it; groups one after another.
+    """Choose at most `limit` tasks: as many of each group as possible, spaced evenly over it, group after group.
 
     >>> tasks = [Task(group, str(i)) for i, group in enumerate("aaaabb")]
     >>> [task.where for task in spread(tasks, 3)]
@@ -97,7 +97,7 @@ def spread(tasks: Sequence[_Grouped], limit: int) -> list[_Grouped]:
 
 
 def spaced(total: int, count: int) -> list[int]:
-    """The numbers below `total`: first `count` evenly spaced ones, then the others.
+    """Return the numbers below `total`: first `count` evenly spaced ones, then the others.
 
     Benchmarks list their categories one after another, so that the first ones of a file are of one kind.
 
@@ -117,7 +117,7 @@ def choose_fitting(
     max_new_tokens: int,
     limit: int,
 ) -> Chosen:
-    """Prompts that leave room for all new tokens, so that every way to decode writes as many; UserError if none does.
+    """Choose prompts that leave room for all new tokens, so that each method writes as many; UserError if none does.
 
     At most `limit`, spread over the groups. Others take the place of those that are too long; a file may hold many
     more, so no more are tokenized than that takes.
@@ -156,7 +156,7 @@ def encode_task(task: Task, tokenizer: PreTrainedTokenizerBase) -> TaskPrompt:
 
 
 def _encode_plain(text: str, window: Window, tokenizer: Any) -> list[int]:
-    """Tokens of the window, after what the tokenizer puts before every text."""
+    """Return the tokens of the window, after what the tokenizer puts before every text."""
     whole = list(tokenizer(text, verbose=False)["input_ids"])
     bare = list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
     places = (at for at in range(len(whole) - len(bare), 0, -1) if whole[at : at + len(bare)] == bare)
@@ -211,7 +211,7 @@ def _group(fields: dict[str, Any], where: str) -> str:
 
 
 def _first_turn(messages: Sequence[Message], where: str) -> tuple[Message, ...]:
-    """The conversation up to the first words of the user."""
+    """Return the conversation up to the first words of the user."""
     asked = [at for at, message in enumerate(messages) if message["role"] == "user"]
     if not asked or not messages[asked[0]]["content"].strip():
         raise UserError(f"{where}: the user says nothing that could be answered")

@@ -44,7 +44,7 @@ class Texts(Dataset["Record | Sample | None"], ABC):
 
     @property
     def left_out(self) -> str:
-        """How many of those that were read cannot be used, and why the first cannot; empty where all can."""
+        """Say how many of those that were read cannot be used, and why the first cannot; empty where all can."""
         return ""
 
     def read(self, rows: Sequence[int]) -> Iterator[Record | Sample | None]:

@@ -46,32 +46,32 @@ class Budget:
 
     @property
     def seconds(self) -> float:
-        """Seconds of the whole run, interrupted parts included."""
+        """Return the seconds of the whole run, interrupted parts included."""
         return self._before + self._clock() - self._started
 
     @property
     def spent(self) -> float:
-        """The share (0 … 1) that is spent."""
+        """Return the share (0 … 1) that is spent."""
         return schedule.spent(self._config, self.step, self.seconds, self._batches.epochs)
 
     @property
     def is_spent(self) -> bool:
-        """Whether the run ends here; the smallest budget is one step."""
+        """Return whether the run ends here; the smallest budget is one step."""
         return self.step > 0 and self.spent >= 1
 
     @property
     def rate(self) -> float:
-        """Factor on the peak learning rate."""
+        """Return the factor on the peak learning rate."""
         return schedule.rate(self._config, self.spent)
 
     @property
     def step_tokens(self) -> float:
-        """Tokens that the next step learns from at least."""
+        """Return the least number of tokens that the next step learns from."""
         return schedule.step_tokens(self._config, self.tokens)
 
     @property
     def held_out_tokens(self) -> int:
-        """Tokens of held-out text that are measured at the end: 1/16 of those learnt, from 2,048 to 32,768."""
+        """Return how many held-out tokens are measured at the end: 1/16 of those learnt, from 2,048 to 32,768."""
         least, most = _HELD_OUT_TOKENS
         return min(max(least, round(_HELD_OUT_SHARE * self.tokens)), most)
 

@@ -128,7 +128,7 @@ def _load_optimizer(
 def _check_optimizer(
     optimizer: Optimizer, state: Mapping[int, Mapping[str, Tensor]], groups: Sequence[Mapping[str, Any]]
 ) -> None:
-    """ValueError for what `load_state_dict` would take and the first step could not use."""
+    """Raise ValueError for what `load_state_dict` accepts and the first step could not use."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for index, entry in state.items():
         shape = parameters[index].shape if 0 <= index < len(parameters) else None
@@ -142,7 +142,7 @@ def _check_optimizer(
 
 
 def _alike(own: Any, saved: Any) -> bool:
-    """Whether numbers stand for numbers; what is none is not compared."""
+    """Return True if numbers are saved where there are numbers; other values are not compared."""
     if isinstance(own, tuple):
         return isinstance(saved, tuple) and len(own) == len(saved) and all(map(_alike, own, saved))
     return not _is_number(own) or (_is_number(saved) and abs(saved) <= sys.float_info.max)
@@ -153,7 +153,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _owned(tensor: Tensor) -> Tensor:
-    """On the CPU, contiguous, and the only tenant of its storage: what the file format asks for."""
+    """Return a tensor as the file format requires it: on the CPU, contiguous, with a storage of its own."""
     tensor = tensor.detach().cpu().contiguous()
     whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
     return tensor if whole else tensor.clone()

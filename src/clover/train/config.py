@@ -87,11 +87,11 @@ class TrainConfig:
 
     @property
     def work_directory(self) -> Path:
-        """Where the checkpoint and the log are until the draft is finished."""
+        """Return the directory of checkpoint and log until the draft is finished."""
         return append_to_name(Path(self.output), ".training")
 
     def to_dict(self) -> dict[str, Any]:
-        """The options as JSON holds them."""
+        """Return the options as JSON holds them."""
         return json.loads(json.dumps(asdict(self)))
 
     def check_resumable(self, saved: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ _WINDOW = 2048  # tokens of a text, and of a batch
 def guesses_of(
     draft: DraftModel, batch: Batch, features: Features, outputs: Tensor
 ) -> tuple[Guesses, Tensor]:
-    """The guesses of one batch, from the outputs [B, T, H] of head 1, and the hits.
+    """Return the guesses of one batch, from the outputs [B, T, H] of head 1, and the hits.
 
     Hits are how often each index of the draft's logits was its choice, and right: Long [V'], or empty for a draft of
     the whole vocabulary. Right is the target's most probable token.
@@ -51,7 +51,7 @@ def guesses_of(
 
 
 def some_batches(parts: Sequence[Texts], target: TargetWeights, tokens: int) -> list[Batch]:
-    """Batches of texts, drawn at random, as many tokens of each part, so many in all, padding counted."""
+    """Draw batches at random: `tokens` in all, padding counted, and as many from each part."""
     length, found = min(_WINDOW, target.longest_run), list[Batch]()
     for texts in parts:
         batches = Batches(texts, length, _WINDOW, 0, vocab_size=target.vocab_size)
@@ -61,7 +61,7 @@ def some_batches(parts: Sequence[Texts], target: TargetWeights, tokens: int) -> 
 
 @torch.no_grad()
 def measure_guesses(draft: DraftModel, batches: Iterable[Batch]) -> Guesses:
-    """The guesses of a trained draft in texts that its target runs."""
+    """Return the guesses of a trained draft in texts that its target runs."""
     parts = list[Guesses]()
     for batch in batches:
         batch = batch.to(draft.target.device)

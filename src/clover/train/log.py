@@ -50,7 +50,7 @@ class TrainingLog:
 
     @property
     def seconds_since(self) -> float:
-        """Seconds since the last line."""
+        """Return the seconds since the last line."""
         return self._budget.seconds - self._logged[1]
 
     def add(self, metrics: HeadMetrics) -> None:

@@ -28,7 +28,7 @@ class RecordedResult(BaseModel):
 
     @property
     def loss(self) -> float:
-        """On held-out texts; of the last batches where none were held out."""
+        """Return the loss on held-out texts; of the last batches where none were held out."""
         return (self.validation or self.training).loss
 
 

@@ -16,7 +16,7 @@ _START = 1e-3  # share at which the warm-up is taken to begin, so that the first
 
 
 def step_tokens(config: TrainConfig, tokens: int) -> float:
-    """Tokens that the next optimizer step learns from at least, when `tokens` have been learnt.
+    """Return the least tokens that the next optimizer step learns from, when `tokens` have been learnt.
 
     The batch size above which a gradient is hardly less noisy grows with the root of the tokens, whatever the size of
     the model (2410.21676, §4); so a short run takes many small steps, and a long one ends with large ones.
@@ -25,17 +25,17 @@ def step_tokens(config: TrainConfig, tokens: int) -> float:
 
 
 def pass_tokens(device: str) -> int:
-    """Tokens of a forward pass that keep a kind of device busy."""
+    """Return the tokens of a forward pass that keep a kind of device busy."""
     return _PASS_TOKENS.get(device, _GPU_PASS_TOKENS)
 
 
 def optimizer_name(config: TrainConfig, kind: type[DraftModel]) -> Literal["muon", "adamw"]:
-    """The optimizer: what is given, or the draft system's own."""
+    """Return the optimizer: the one that is set, or the draft system's default."""
     return config.optimizer or kind.training_defaults.optimizer
 
 
 def peak_rate(config: TrainConfig, kind: type[DraftModel], hidden_size: int) -> float:
-    """The peak learning rate: what is given, or one that falls with the root of the target's width.
+    """Return the peak learning rate: the one that is set, or one that falls with the root of the target's width.
 
     A step of Muon moves an output of a matrix by the rate times √width, relative to its input, because the update is
     an orthogonal matrix of AdamW's size (`Muon`); so the root keeps what one step changes.
@@ -44,7 +44,7 @@ def peak_rate(config: TrainConfig, kind: type[DraftModel], hidden_size: int) -> 
 
 
 def spent(config: TrainConfig, step: int, seconds: float, epochs: float) -> float:
-    """Share of the budget (0 … 1) that is used up: the larger of those of steps and time, or else that of epochs."""
+    """Return the share (0 … 1) of the budget that is spent: the larger of steps and time, or else that of epochs."""
     shares = []
     if config.max_steps is not None:
         shares.append(step / config.max_steps)
@@ -54,7 +54,7 @@ def spent(config: TrainConfig, step: int, seconds: float, epochs: float) -> floa
 
 
 def rate(config: TrainConfig, share: float) -> float:
-    """Factor on the peak learning rate when `share` (0 … 1) of the budget is spent."""
+    """Return the factor on the peak learning rate when `share` (0 … 1) of the budget is spent."""
     warm_up = min(1.0, (share + _START) / config.warm_up) if config.warm_up else 1.0
     if config.schedule == "cosine":
         return min(warm_up, 0.5 + 0.5 * math.cos(math.pi * share))

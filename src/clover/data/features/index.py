@@ -64,17 +64,17 @@ class Index:
 
 
 def has_begun(path: Path) -> bool:
-    """Whether the directory holds a store, finished or not."""
+    """Return True if the directory holds a store, finished or not."""
     return (path / INDEX).exists()
 
 
 def is_finished(path: Path) -> bool:
-    """Whether the directory holds a whole store; UserError if it holds none that can be read."""
+    """Return True if the directory holds a whole store; UserError if it holds none that can be read."""
     return read_index(path).finished
 
 
 def read_index(path: Path) -> Index:
-    """The index of a store; UserError if there is none, or it is not what `write_features` wrote."""
+    """Read the index of a store; UserError if there is none, or it is not what `write_features` wrote."""
     content, name = read_json(path / INDEX), str(path / INDEX)
     config = content.get("config")
     if isinstance(config, dict) and "dtype" not in config:  # of older stores

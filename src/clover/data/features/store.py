@@ -35,7 +35,7 @@ class StoredSample(Sample):
     start: int
 
     def part(self, start: int, stop: int) -> StoredSample:
-        """Tokens `start` to `stop` alone."""
+        """Return tokens `start` to `stop` alone."""
         return replace(
             self,
             tokens=self.tokens[start:stop],
@@ -71,7 +71,7 @@ class FeatureStore(Texts):
         return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, row: int) -> StoredSample:
-        """The window number `row`."""
+        """Return the window number `row`."""
         number = bisect_right(self._ends, row)
         return self._shards[number].sample(row - (self._ends[number - 1] if number else 0))
 
@@ -92,7 +92,7 @@ class FeatureStore(Texts):
         return Features(read, hidden)
 
     def check_widths(self, *widths: int) -> None:
-        """UserError unless the states after the final norm have the first width, and those beside them the second."""
+        """Raise UserError unless the states after the final norm have the first width, and the others the second."""
         for shard in self._shards:
             if shard.shapes != [(len(shard.tokens), width) for width in widths]:
                 raise shard.damaged()
@@ -122,7 +122,7 @@ class _OpenShard:
         self.starts = [0, *self._ends[:-1]]
 
     def _fits(self, lengths: Tensor) -> bool:
-        """Whether dtypes and shapes are those of a shard with windows of these lengths."""
+        """Return True if dtypes and shapes are those of a shard with windows of these lengths."""
         integers = lengths.dtype == torch.int64 and self.tokens.dtype in (torch.int32, torch.int64)
         count = self._expected.tokens
         flat = lengths.ndim == 1 and self.tokens.shape == self.loss_mask.shape == (count,)
@@ -140,18 +140,18 @@ class _OpenShard:
         return StoredSample(self.tokens[start:end], self.loss_mask[start:end], self, start)
 
     def states(self, window: StoredSample, hidden_state: str) -> tuple[Tensor, Tensor]:
-        """What a draft reads [T, W], and the states after the final norm [T, H]."""
+        """Return the states that a draft reads [T, W], and those after the final norm [T, H]."""
         part = slice(window.start, window.start + window.size)
         hidden = self._file.get_slice("hidden")[part]
         return hidden if hidden_state == "post_norm" else self._file.get_slice("read")[part], hidden
 
     def damaged(self) -> UserError:
-        """That the file is not what was written."""
+        """Return the error that the file is not what was written."""
         return UserError(f"{self.path} is damaged; {REMEDY}")
 
 
 def open_shards(path: Path, index: Index) -> list[_OpenShard]:
-    """All shards of a store; UserError if one is missing, or is not what the index says."""
+    """Open all shards of a store; UserError if one is missing, or is not what the index says."""
     names = ["hidden"] if index.config.hidden_state == "post_norm" else ["hidden", "read"]
     return [_OpenShard(path, shard, names) for shard in index.shards]
 

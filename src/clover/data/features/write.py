@@ -31,7 +31,7 @@ _MARGIN = 1.05  # of the free space that is asked for
 
 
 def store_bytes(target: TargetWeights, texts: Texts, config: StoreConfig) -> int:
-    """Bytes that the store of these texts will take, from some hundred of them that stand anywhere.
+    """Estimate the bytes of the store of these texts, from some hundred of them, drawn at random.
 
     Characters are counted in all of these, tokens in as many as are tokenized in a moment.
     """
@@ -88,7 +88,7 @@ def _check_room(need: int, path: Path, index: Index, tell_size: Callable[[int], 
 def _write(
     target: TargetWeights, texts: Texts, path: Path, index: Index, progress: Callable[[int, int], None]
 ) -> None:
-    """All texts from where the index ends; UserError, and no index, if none of them gives a window."""
+    """Write all texts from where the index ends; UserError, and no index, if none of them gives a window."""
     done = index.shards[-1].texts if index.shards else 0
     if done > len(texts):
         raise UserError(f"{path / INDEX} is damaged; {REMEDY}")
@@ -131,7 +131,7 @@ def _begin(path: Path, config: StoreConfig, resume: bool) -> Index:
 def _run(
     target: TargetWeights, samples: Sequence[Sample], config: StoreConfig
 ) -> Iterator[tuple[Sample, Features]]:
-    """Every window with its states [T, W] and [T, H], in the order of the texts."""
+    """Return every window with its states [T, W] and [T, H], in the order of the texts."""
     check_tokens(samples, target.vocab_size)
     found = [window for sample in samples for window in _windows(sample, target, config)]
     order = sorted(range(len(found)), key=lambda i: found[i].size)
