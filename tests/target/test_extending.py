@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from clover.drafting import FixedPolicy, LookupDrafter
+from clover.drafting import FixedPolicy, LookupDrafter, parse_tree
 from clover.engine import Engine, PrefixCache, PrefixStore, Request
 from clover.sampling import SamplingParams
-from clover.tree import TokenTree, parse_tree
+from clover.tree import TokenTree
 from tests.drafting.scripted import ScriptedDraft
 from tests.engine.test_lossless import SETTINGS, run, tokens_of
 
