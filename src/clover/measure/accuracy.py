@@ -2,7 +2,7 @@
 
 The draft runs through the session that the engine uses: at each position it commits the pair (h_t, x_{t+1}), and is
 then forced, depth after depth, with the text's own tokens. Head i (from 0) at position t predicts token t + 2 + i. A
-position counts for head i when all tokens from t + 2 to t + 2 + i are to be predicted, as when decoding asks.
+position counts for head i when all tokens from t + 2 to t + 2 + i are to be predicted, as in decoding.
 
 Shapes: N texts of all batches, B texts of a batch, T tokens, D heads, K sizes of the top, V vocabulary, H hidden.
 """

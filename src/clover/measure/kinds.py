@@ -38,7 +38,7 @@ def kind_of(before: str, after: str) -> str:
     """Return the kind of the token that makes the text `before` into `after`.
 
     The first character that is no space decides: a letter or "_" (a word goes on if such a character or a digit stands
-    right before), a digit, or else punctuation. A token that holds a part of a character is inside a word.
+    right before), a digit, or else punctuation. A token that is a part of a character is inside a word.
 
     >>> kind_of("def", "def area"), kind_of("def ar", "def area"), kind_of("x", "x[0")
     ('first of a word', 'inside a word', 'punctuation')

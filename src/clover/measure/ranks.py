@@ -21,7 +21,7 @@ from clover.measure.timing import WRITTEN_TOGETHER
 from clover.sampling import Sampler
 from clover.target import TargetWeights
 
-MAX_DEPTH = 12  # of a tree; each depth takes its share of the time in which ranks and costs are measured
+MAX_DEPTH = 12  # of a tree; with each depth more, ranks and costs are measured longer
 WIDTH = 10  # ranks that a node may have
 RankPath = tuple[int, ...]
 
@@ -72,7 +72,7 @@ def _ranks(
     lengths = torch.tensor(list(map(len, prompts)), device=target.device)
     positions = range(max(int(lengths.min()) - 2, 0), longest - 2)
     for position, depth, logits in forced_logits(draft, hidden, tokens, positions, depths):
-        if depth == 0:  # the sampler counts new tokens: those that the prompt does not hold
+        if depth == 0:  # the sampler counts new tokens: those after the prompt
             sampler.commit(tokens[:, position + 1 : position + 2], (position + 1 >= lengths).long())
         scores = sampler.gumbel_scores(logits.unsqueeze(1), depth)[:, 0]
         yield position, depth, rank_of(scores, tokens[:, position + depth + 2]).tolist()

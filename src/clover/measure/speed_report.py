@@ -34,14 +34,14 @@ def speed_table(found: Sequence[Metrics]) -> Table:
         "peak MiB": lambda one: f"{one.peak_memory_bytes / 2**20:,.0f}" if one.peak_memory_bytes else "–",
         "identical": _identical,
     }
-    told = {name: cell for name, cell in columns.items() if {*map(cell, found)} != {"–"}}
-    optional = [name for name in ("of ideal", "draft", "ideal", "peak MiB") if name in told]
+    kept = {name: cell for name, cell in columns.items() if {*map(cell, found)} != {"–"}}
+    optional = [name for name in ("of ideal", "draft", "ideal", "peak MiB") if name in kept]
     if len({one.batch_size for one in found}) == 1:  # the card says it
         optional.insert(0, "batch")
     return Table.of(
         "Speed",
         found,
-        told,
+        kept,
         "speed-up: against plain decoding of the same run, ± standard error over batches, at batch 1 over prompts; "
         "τ: tokens per step and text, ± over prompts",
         group=_setting,

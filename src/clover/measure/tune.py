@@ -85,7 +85,7 @@ def load_session(options: TuneOptions) -> Session:
 
 
 def _check(options: TuneOptions) -> Path | None:
-    """Return the file to write, None where only the target tells which draft it belongs to.
+    """Return the file to write, None where the choice of the draft depends on the target.
 
     Raises a UserError, before any time is spent, for what would fail at the end.
     """

@@ -1,1 +1,1 @@
-"""How a command tells what it does and what it found: each part is written once, here."""
+"""Report what a command does and what it found: progress, tables, figures, JSON, and where a result came from."""

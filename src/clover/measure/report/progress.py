@@ -109,7 +109,7 @@ class Progress:
         took, since = self._reached - self._began, time.monotonic() - self._reached
         left = took * (self.total - self.done) / (self.done - self._started_at)
         if left:
-            left = max(left - since, since)  # a piece that has taken so long may take as long again
+            left = max(left - since, since)  # a piece that has lasted so long may last as long again
         return f"{self._doing}, {duration(left)} left"
 
     def _print_lines(self, stop: threading.Event) -> None:

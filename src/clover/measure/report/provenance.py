@@ -66,7 +66,7 @@ def versions() -> dict[str, str]:
 
 def revision(package: Path = Path(__file__).parents[2]) -> str | None:
     """Return the git revision of the checkout of a package, "-dirty" where files differ; None without a checkout."""
-    # An environment may lie inside another project's checkout: only one that holds the package's own file counts.
+    # An environment may lie inside another project's checkout: only a checkout with the file of this package counts.
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     return _git(package, "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12")
