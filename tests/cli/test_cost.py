@@ -83,7 +83,7 @@ def test_a_trained_draft_tells_what_its_training_took(
     [
         (("--system", "lookup"), "lookup was removed"),
         (("--system", "nothing"), "no draft system 'nothing'"),
-        (("--tree", "budget:4"), "give static trees"),
+        (("--tree", "budget:4"), "is no static tree"),
         (("--tau", 0.5), "--tau"),
         (("--minutes", 0), "minutes is 0"),
         (("--max-minutes", -1), "--max-minutes"),

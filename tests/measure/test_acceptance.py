@@ -20,7 +20,6 @@ from clover.measure.report.statistics import Estimate
 from clover.measure.timing import Run, decode
 from clover.metrics import Acceptance
 from clover.target import TargetModel
-from clover.tree import TreeShape
 from tests.data.tokenizers import make_tokenizer
 from tests.families import tiny_model
 from tests.oracle import OracleDraft, texts_of_rows
@@ -47,7 +46,7 @@ def oracle_run(target: TargetModel, prompts: list[TaskPrompt], spread: int, dept
     plain = decode(Engine(target), requests(prompts))
     texts = texts_of_rows([prompt.tokens for prompt in prompts], plain.texts)
     draft = OracleDraft(target, texts, spread)
-    run = decode(Engine(target, draft, TreeShape.chain(depth)), requests(prompts))  # type: ignore[arg-type]
+    run = decode(Engine(target, draft, f"chain:{depth}"), requests(prompts))  # type: ignore[arg-type]
     assert run.texts == plain.texts
     return run
 

@@ -6,6 +6,7 @@ from operator import add
 import pytest
 import torch
 
+from clover.drafting import StaticTree
 from clover.drafts import RecallDraft
 from clover.drafts.medusa import MedusaDraft
 from clover.engine import Engine, Request
@@ -50,7 +51,7 @@ def test_tau_from_ranks_is_the_engines(target: TargetModel, temperature: float) 
         assert list(map(len, texts)) == [request.max_new_tokens for request in some]
         paths = rank_texts(target, draft, some, texts, 8)
         for shape in TREES:
-            expected = decoded(Engine(target, draft, shape), some)
+            expected = decoded(Engine(target, draft, StaticTree(shape)), some)
             assert exact_tau(paths, frozenset(shape.paths[1:])) == expected.tau
         assert any(any(path) for some in paths for path in some), "nothing was ever right"
 
@@ -88,7 +89,7 @@ def test_a_draft_of_a_part_of_the_vocabulary_ranks_in_the_targets_numbering(targ
     texts = decode(Engine(target), some).texts
     paths = rank_texts(target, draft, some, texts, 8)
     for shape in TREES:
-        expected = decoded(Engine(target, draft, shape), some)
+        expected = decoded(Engine(target, draft, StaticTree(shape)), some)
         assert exact_tau(paths, frozenset(shape.paths[1:])) == expected.tau
 
 

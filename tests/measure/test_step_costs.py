@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pytest
 
-from clover.drafting import FixedPolicy, StaticDrafter, parse_tree
+from clover.drafting import FixedPolicy, StaticDrafter, StaticTree, parse_tree
 from clover.drafts.medusa import MedusaDraft
 from clover.engine import Engine, Request
 from clover.measure.step_costs import ForcedDrafter, PlainCost, TreeCost, fitted_line, measure_steps
@@ -35,13 +35,13 @@ def test_a_forced_draft_is_right_now_and_then_and_the_text_stays(
     target: TargetModel, draft: MedusaDraft, name: str
 ) -> None:
     plain = decode(Engine(target), BATCH)
-    shape = parse_tree(name)
-    assert isinstance(shape, TreeShape)
+    tree = parse_tree(name)
+    assert isinstance(tree, StaticTree)
     texts = [[*one.prompt, *new] for one, new in zip(BATCH, plain.texts, strict=True)]
-    forced = ForcedDrafter(StaticDrafter(draft, shape), texts)
+    forced = ForcedDrafter(StaticDrafter(draft, tree.shape), texts)
     run = decode(Engine(target, draft, policy=FixedPolicy(forced)), BATCH)
     assert run.texts == plain.texts
-    untrained = decode(Engine(target, draft, shape), BATCH)
+    untrained = decode(Engine(target, draft, tree), BATCH)
     assert run.acceptance.tau > untrained.acceptance.tau + 0.3
     assert len(run.acceptance.histogram) == 4 and all(run.acceptance.histogram)  # none to three are accepted
 

@@ -31,7 +31,7 @@ PLAIN, AUTO, OWN, LOOKUP = (
     "auto",
     "own",
     "lookup",
-)  # trees that every draft has, or that need no draft
+)  # names of trees that fit every draft, or need none
 
 
 @dataclass(frozen=True, eq=False)
