@@ -7,7 +7,6 @@ from clover.drafts import Clover2Draft
 from clover.engine import Engine, Request
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
-from clover.tree import CLOVER2_TREE
 from tests.families import tiny_model
 
 
@@ -35,5 +34,5 @@ def test_the_text_is_that_of_plain_decoding() -> None:
         return {event.index: event.generation.tokens for event in events if event.generation}
 
     plain = texts(Engine(target), 1)
-    assert texts(Engine(target, draft, CLOVER2_TREE), 2) == plain
+    assert texts(Engine(target, draft, "clover2"), 2) == plain
     assert all(len({*plain[2][at : at + 4]}) == 4 for at in range(len(plain[2]) - 3))

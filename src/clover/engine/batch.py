@@ -61,7 +61,7 @@ class Batch:
 
     @property
     def backlog(self) -> int:
-        """Uncommitted positions before those of the last step, of the sequence that has most."""
+        """Return the number of uncommitted positions before those of the last step, of the sequence that has most."""
         return max(map(sum, zip(*(part.counts for part in self.uncommitted[:-1]), strict=True)), default=0)
 
     def drop(self, dropped: Sequence[int]) -> None:

@@ -67,7 +67,7 @@ class Engine:
 
     @property
     def drafter(self) -> Drafter | None:
-        """What always drafts; None where a policy decides."""
+        """Return the drafter of every step; None where a policy decides."""
         return self.policy.drafter if isinstance(self.policy, FixedPolicy) else None
 
     def open(

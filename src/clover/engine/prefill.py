@@ -44,12 +44,12 @@ class Prefill:
 
     @property
     def finished(self) -> bool:
-        """Whether the batch can decode."""
+        """Return True if the batch can decode."""
         return not any(self._left)
 
     @property
     def _left(self) -> list[int]:
-        """Tokens of each prompt that have not run."""
+        """Count the tokens of each prompt that have not run."""
         return [max(len(one.request.prompt) - 1 - one.prefilled, 0) for one in self.batch.sequences]
 
     def advance(self) -> None:

@@ -85,13 +85,13 @@ class Scheduler:
 
     @property
     def running(self) -> int:
-        """Requests that are being decoded."""
+        """Return the number of requests that are being decoded."""
         batch = self._batch  # read once: another thread may ask while the last sequence leaves
         return 0 if batch is None else len(batch.sequences)
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to do."""
+        """Return True if there is nothing to do."""
         return not (self._waiting or self._joining or self.running)
 
     def step(self) -> list[StepEvent]:

@@ -28,7 +28,7 @@ class RunningSequence:
 
     @property
     def repeating(self) -> RepeatingText:
-        """Its text so far, and where the end of it stood before."""
+        """Return the text so far, with the place where its end stood before."""
         text = self._repeating
         text.extend(self.tokens[len(text) - len(self.request.prompt) :])
         return text
@@ -64,7 +64,7 @@ class RunningSequence:
         return StepEvent(self.index, emitted, text, self._generation(), tuple(path))
 
     def _end_after(self, token: int) -> FinishReason | None:
-        """Why the text ends with the token that came last, stop strings aside; None if it goes on."""
+        """Return why the text ends with its last token, stop strings aside; None if it goes on."""
         if token in self.eos:
             return "stop"
         if len(self.tokens) < min(self.request.max_new_tokens, self.limit):

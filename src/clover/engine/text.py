@@ -32,7 +32,7 @@ class Detokenizer:
         self._released = 0  # characters handed out
 
     def push(self, token: int) -> str:
-        """Take a token in; returns the text that became certain."""
+        """Append a token; return the text that became certain."""
         if self.tokenizer is None:
             return ""
         self._tokens.append(token)
@@ -46,7 +46,7 @@ class Detokenizer:
         return self._release(len(self.text) if self.stopped else len(self.text) - self._held_back())
 
     def finish(self) -> str:
-        """The rest of the text, once no more tokens come."""
+        """Return the rest of the text, once no more tokens come."""
         if self.tokenizer is not None and not self.stopped:
             before = self._decode(self._window, self._known)
             self._append(self._decode(self._window, len(self._tokens))[len(before) :])
@@ -76,7 +76,7 @@ class Detokenizer:
             self.text, self.stopped = self.text[: min(found)], True
 
     def _held_back(self) -> int:
-        """Length of the longest end of the text that begins a stop string."""
+        """Return the length of the longest end of the text that begins a stop string."""
         longest = max((len(s) for s in self.stop), default=1) - 1
         for size in range(min(longest, len(self.text) - self._released), 0, -1):
             if any(s.startswith(self.text[-size:]) for s in self.stop):
@@ -90,7 +90,7 @@ class Detokenizer:
 
 
 def token_name(tokenizer: Any, token: int) -> str:
-    """The text of one token amid others, by a transformers tokenizer; half a character is "\ufffd".
+    """Return the text of one token amid others, by a transformers tokenizer; half a character is "\ufffd".
 
     Some tokenizers (Llama-2's, for one) leave out the space before a token that stands first.
     """

@@ -35,7 +35,7 @@ class PhaseClock:
 
     @property
     def decoding_seconds(self) -> float:
-        """Seconds of all phases but the prefill."""
+        """Return the seconds of all phases but the prefill."""
         return sum(value for name, value in self.seconds.items() if name != "prefill")
 
 

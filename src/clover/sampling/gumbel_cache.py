@@ -37,7 +37,7 @@ class GumbelCache:
         self._is_greedy = torch.tensor(greedy, device=seeds.device)[:, None, None]
 
     def advance(self) -> None:
-        """A step has ended: positions are others now."""
+        """Forget which depths are ready: a step has ended, and positions are others now."""
         self.ready = 0
 
     def prepare(self, positions: Tensor, depths: int) -> None:
@@ -76,14 +76,14 @@ class GumbelCache:
         self._together = first.pop() if len(first) == 1 else None
 
     def of_depth(self, depth: int) -> Tensor:
-        """Those that are prepared for the tokens after nodes at a depth, float32 [B, 1, V]."""
+        """Return the prepared numbers of the tokens after nodes at a depth, float32 [B, 1, V]."""
         if self._together is not None:
             slot = (self._together + depth) % self._numbers.shape[1]
             return self._numbers[:, slot : slot + 1]
         return self.of_nodes(torch.full_like(self._slots, depth).unsqueeze(1))
 
     def of_nodes(self, depths: Tensor, index: Tensor | None = None) -> Tensor:
-        """Those of nodes at depths Long [B, N] or [1, N]: float32 [B, N, V], or of tokens `index` [B, N, W]."""
+        """Return those of nodes at depths Long [B, N] or [1, N]: float32 [B, N, V], or of tokens `index` [B, N, W]."""
         rows = torch.arange(len(self._slots), device=depths.device).unsqueeze(1)
         slots = (self._slots.unsqueeze(1) + depths) % self._numbers.shape[1]
         if index is None:

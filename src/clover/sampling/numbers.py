@@ -49,7 +49,7 @@ def gumbels(seeds: Tensor, *counters: Tensor | int) -> Tensor:
 
 
 def _gumbel(state: Tensor) -> Tensor:
-    """Float64 numbers, from states before their last mixing, which changes them."""
+    """Return float64 numbers, from states before their last mixing, which changes them."""
     return _uniform(_mixed(state)).log_().neg_().log_().neg_()
 
 

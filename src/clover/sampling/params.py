@@ -63,11 +63,11 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Whether the most probable token is taken, with no chance involved."""
+        """Return True if the most probable token is chosen, with no chance involved."""
         return self.temperature == 0
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """UserError if a token is not in the vocabulary, or every one of it is banned."""
+        """Raise UserError if a token is not in the vocabulary, or every one of it is banned."""
         for name, tokens in (("logit_bias", self.logit_bias), ("banned_tokens", self.banned_tokens)):
             highest = max(tokens, default=0)
             if highest >= vocab_size:

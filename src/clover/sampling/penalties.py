@@ -55,11 +55,11 @@ class Penalties:
 
     @property
     def active(self) -> bool:
-        """Whether any sequence has one."""
+        """Return True if any sequence has a penalty."""
         return self._repetition is not None or self._counting
 
     def apply(self, scores: Tensor, tree: TokenTree) -> Tensor:
-        """Scores [B, N, V] with the penalties of each node."""
+        """Return scores [B, N, V] with the penalties of each node."""
         if self._repetition is not None:
             penalty = self._repetition.to(scores.dtype)
             # What is no ancestor is counted as the root's token, which is on every path.
@@ -78,7 +78,7 @@ class Penalties:
         return rows[:, None, : self._vocab_size].expand(scores.shape)
 
     def _counts_at(self, tree: TokenTree, scores: Tensor) -> Tensor:
-        """How often each token is among the new ones at each node, [B, N, V]; the root is committed already."""
+        """Count each token among the new ones at each node, [B, N, V]; the root is committed already."""
         counts = self._of_nodes(self._counts, scores)
         if tree.tokens.shape[1] == 1:
             return counts
@@ -97,18 +97,18 @@ class Penalties:
             self._counts = self._counts.scatter_add(1, tokens, torch.ones_like(tokens, dtype=torch.float32))
 
     def select(self, rows: Tensor, params: Sequence[SamplingParams]) -> None:
-        """Keep these sequences, Long [B], in this order; their parameters are given anew."""
+        """Keep these sequences, Long [B], in this order; `params` are those of the kept rows."""
         self._configure(params)
         self._seen, self._counts = self._seen[rows], self._counts[rows]
 
     def insert(self, other: Penalties, params: Sequence[SamplingParams]) -> None:
-        """Take in the sequences of another batch behind the own ones; the parameters are those of all."""
+        """Add the sequences of another batch after the present ones; `params` are those of all."""
         self._configure(params)
         self._seen = _joined(self._seen, other._seen)
         self._counts = _joined(self._counts, other._counts)
 
 
 def _joined(first: Tensor, second: Tensor) -> Tensor:
-    """Rows of both; those without columns, which have no such penalty, get columns of zeros."""
+    """Return the rows of both; those without columns, which have no such penalty, get columns of zeros."""
     width = max(first.shape[1], second.shape[1])
     return torch.cat([pad(rows, (0, width - rows.shape[1])) for rows in (first, second)])

@@ -31,7 +31,7 @@ class Processors:
         self.active = any(row.process is not None for row in params)
 
     def apply(self, scores: Tensor, tree: TokenTree) -> Tensor:
-        """Scores [B, N, V] as the functions leave them.
+        """Return scores [B, N, V] as the functions leave them.
 
         Nodes that cannot be accepted, and those below them, are passed over: functions may know no such texts.
         """
@@ -49,12 +49,12 @@ class Processors:
                 text += new[:count]
 
     def select(self, rows: Sequence[int], params: Sequence[SamplingParams]) -> None:
-        """Keep these sequences, in this order; their parameters are given anew."""
+        """Keep these sequences, in this order; `params` are those of the kept rows."""
         self._configure(params)
         self._texts = [self._texts[row] for row in rows]
 
     def insert(self, other: Processors, params: Sequence[SamplingParams]) -> None:
-        """Take in the sequences of another batch behind the own ones; the parameters are those of all."""
+        """Add the sequences of another batch after the present ones; `params` are those of all."""
         self._configure(params)
         self._texts += other._texts
 
@@ -75,7 +75,7 @@ def _process(
 
 
 def _possible(scores: Tensor, tokens: list[int]) -> list[bool]:
-    """Whether each of P tokens may be chosen by its row of scores [P, V]; where all are -inf one is chosen even so."""
+    """Return whether each of P tokens may be chosen by its row of scores [P, V]; where all are -inf, any may be."""
     own = scores.gather(1, torch.tensor(tokens, dtype=torch.long, device=scores.device).unsqueeze(1))
     excluded = own == -torch.inf
     return (~excluded | (scores == -torch.inf).all(1, keepdim=True)).squeeze(1).tolist()
