@@ -7,7 +7,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from clover.cache import KVCache
-from clover.fixed_cache import FixedCache
 from clover.target import TargetModel
 from tests.families import FAMILIES, PARENTS, VOCAB, ancestor_mask, prefill, run_tree, tiny_model
 
@@ -309,19 +308,3 @@ def test_after_keep_the_cache_is_that_of_a_fresh_prefill(family: str) -> None:
             torch.testing.assert_close(
                 kept[:, row, :, : len(text)], expected[:, 0, :, : len(text)], rtol=1e-6, atol=1e-9
             )
-
-
-@pytest.mark.parametrize("lengths", [[3, 3], [3, 1], [0, 2], [0, 0]])
-def test_last_positions_of_each_row_with_zeros_before_its_first(lengths: list[int]) -> None:
-    cache = KVCache.new((2, 1, 3, 1), 2, 4, torch.zeros((), dtype=torch.float64))
-    keys = torch.randn(2, 2, 1, 3, 3, dtype=torch.float64)
-    cache.begin(3)
-    for layer in range(2):
-        cache.update(keys[layer], keys[layer][..., :1], layer)
-    cache.commit(lengths)
-    fixed = FixedCache(*cache.storage, cache.row_lengths(2), 100)
-    for layer in range(2):
-        for row, length in enumerate(lengths):
-            text = torch.cat((torch.zeros(2, 3, dtype=torch.float64), keys[layer, row, 0, :length]))
-            assert torch.equal(cache.last(layer, 2)[row, 0], text[-2:])
-            assert torch.equal(fixed.last(layer, 2)[row, 0], text[-2:])

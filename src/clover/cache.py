@@ -114,7 +114,7 @@ class KVCache(Cache):
         if self.uniform:
             return pad(ancestor_mask, (self.length, 0), value=True).unsqueeze(1)
         device, length = ancestor_mask.device, self.length
-        cached = torch.arange(length, device=device) < self._lengths_on_device[:, None, None]
+        cached = torch.arange(length, device=device) < self.lengths_on_device[:, None, None]
         cached = cached.expand(-1, ancestor_mask.shape[1], -1)
         return torch.cat([cached, ancestor_mask], dim=-1).unsqueeze(1)
 
@@ -128,18 +128,8 @@ class KVCache(Cache):
         mask = None
         if not self.uniform:
             slots = torch.arange(length, device=self.keys.device)
-            mask = (slots < self._lengths_on_device[:, None])[:, None, None]
+            mask = (slots < self.lengths_on_device[:, None])[:, None, None]
         return self.keys[layer, :, :, :length], self.values[layer, :, :, :length], mask
-
-    def last(self, layer: int, count: int) -> Tensor:
-        """Keys [B, Hkv, count, Dk] of each row's last positions between forwards, zeros before its first one."""
-        keys = self.keys[layer]
-        if self.uniform:
-            start = self.length - count
-            return pad(keys[:, :, max(start, 0) : self.length], (0, 0, max(-start, 0), 0))
-        places = self._lengths_on_device[:, None] + torch.arange(-count, 0, device=keys.device)
-        index = places.clamp(min=0)[:, None, :, None].expand(-1, keys.shape[1], -1, keys.shape[3])
-        return keys.gather(2, index) * (places >= 0)[:, None, :, None]
 
     def causal_mask(self, num_tokens: int) -> Tensor:
         """``attention_mask`` for N tokens of plain text in every row: Bool [B, 1, N, S']."""
@@ -151,7 +141,7 @@ class KVCache(Cache):
         steps = torch.arange(num_tokens, device=self.keys.device)
         if self.uniform:
             return (steps + self.length).expand(self.batch_size, -1)
-        return self._lengths_on_device[:, None] + steps
+        return self.lengths_on_device[:, None] + steps
 
     def slot_positions(self, positions: Tensor) -> Tensor:
         """The place in its row's text of every slot that a forward reads: Long [B, max(lengths) + N].
@@ -272,6 +262,13 @@ class KVCache(Cache):
         """Whether all rows have the same length."""
         return self.lengths.count(self.lengths[0]) == len(self.lengths) if self.lengths else True
 
+    @property
+    def lengths_on_device(self) -> Tensor:
+        """Return `lengths` as Long [B]: one transfer per decoding step, for which the host need not wait."""
+        if self._device_lengths is None:
+            self._device_lengths = on_device(self.lengths, self.keys.device)
+        return self._device_lengths
+
     # -- what unpatched models of transformers ask ---------------------------------------------------------------
 
     def __len__(self) -> int:
@@ -305,13 +302,6 @@ class KVCache(Cache):
     is_linear = is_dummy = is_sliding  # pyright: ignore[reportIncompatibleMethodOverride]
 
     # -- inside --------------------------------------------------------------------------------------------------
-
-    @property
-    def _lengths_on_device(self) -> Tensor:
-        """`lengths` as Long [B]: one transfer per decoding step, for which the host need not wait."""
-        if self._device_lengths is None:
-            self._device_lengths = on_device(self.lengths, self.keys.device)
-        return self._device_lengths
 
     def _hold(self, lengths: list[int]) -> None:
         """Hold the first rows, with so much text in each."""
@@ -355,7 +345,7 @@ class KVCache(Cache):
             for storage in (self.keys, self.values):
                 storage.narrow(3, self.length + offset, width).copy_(gathered(storage, sources))
             return
-        sources = nodes + (self._lengths_on_device[:, None] if self._in_place else self._start)
+        sources = nodes + (self.lengths_on_device[:, None] if self._in_place else self._start)
         rows = torch.arange(self.batch_size, device=device)[:, None]
         targets = self.positions(offset + width)[:, offset:]
         for storage in (self.keys, self.values):

@@ -77,7 +77,7 @@ class FixedCache(KVCache):
         self._row_lengths = self._row_lengths + counts
 
     @property
-    def _lengths_on_device(self) -> Tensor:  # type: ignore[override]
+    def lengths_on_device(self) -> Tensor:  # type: ignore[override]
         return self._row_lengths
 
     @property
@@ -91,6 +91,11 @@ class FixedCache(KVCache):
     @property
     def capacity(self) -> int:
         return self._all_keys.shape[3]
+
+    @property
+    def length(self) -> int:
+        """Return S: no row's length is known on the host, so all slots are read."""
+        return self.capacity
 
     @property
     def uniform(self) -> bool:

@@ -14,17 +14,15 @@ from clover.drafts import RecallDraft, load_draft
 from clover.drafts.copies import (
     LONGEST,
     Copied,
+    CopyWeights,
     Guesses,
-    Shares,
     Text,
     copied,
     copied_in,
     extended,
     fit_shares,
-    from_digits,
     mixed,
     runs_at_end,
-    to_digits,
 )
 from clover.engine import Engine
 from clover.errors import UserError
@@ -94,17 +92,11 @@ def test_whole_texts_find_what_a_search_finds() -> None:
     assert found.matching.max() == LONGEST
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
-def test_no_dtype_rounds_a_token(dtype: torch.dtype) -> None:
-    tokens = torch.tensor([[0, 255, 256, 257], [49_151, 65_536, 262_143, 2**24 - 1]])
-    assert torch.equal(from_digits(to_digits(tokens, dtype)), tokens)
-
-
 def test_the_mixture_is_a_distribution_over_all_tokens() -> None:
     logits = torch.randn(1, 3, 4, dtype=torch.float64)
     known = torch.tensor([1, 2, 5, 6])
     of = Copied(torch.tensor([[5, 3, 0]]), torch.tensor([[1, 4, 0]]))
-    probs = mixed(logits, of, Shares.of(SHARES, logits.device), known, 8).exp()[0]
+    probs = mixed(logits, of, CopyWeights.of(SHARES, logits.device), known, 8).exp()[0]
     torch.testing.assert_close(probs.sum(-1), torch.ones(3, dtype=torch.float64))
     own = torch.zeros(3, 8, dtype=torch.float64).index_copy(1, known, logits[0].softmax(-1))
     torch.testing.assert_close(probs[0, 5], 0.9 * own[0, 5] + 0.1)

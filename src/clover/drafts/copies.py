@@ -25,8 +25,6 @@ from torch.nn import functional as F
 from clover.drafts.vocabulary import over_all_tokens
 
 LONGEST = 4  # tokens; more of them hardly change how often the copy is right
-DIGITS = 3  # of a token, see `to_digits`
-_BASE = 256  # whole numbers up to here are exact in every dtype
 _ROUNDS = 50  # of expectation maximisation
 _LEAST_GAIN = 0.01  # of the positions must be right more often, otherwise a draft copies nothing
 
@@ -61,14 +59,14 @@ class Copied(NamedTuple):
     matching: Tensor
 
 
-class Shares(NamedTuple):
+class CopyWeights(NamedTuple):
     """a_n, as log a_n and log (1 - a_n), each float64 [LONGEST + 1] from n = 0 on."""
 
     copied: Tensor
     own: Tensor
 
     @classmethod
-    def of(cls, shares: Sequence[float], device: torch.device) -> Shares:
+    def of(cls, shares: Sequence[float], device: torch.device) -> CopyWeights:
         """From the shares a_1, a_2 and so on."""
         every = torch.tensor([0.0, *shares], dtype=torch.float64, device=device)
         return cls(every.log(), (-every).log1p())
@@ -109,13 +107,13 @@ def copied_in(tokens: Tensor) -> Copied:
     return Copied(*(torch.cat(parts, dim=1) for parts in zip(*steps, strict=True)))
 
 
-def mixed(logits: Tensor, of: Copied, shares: Shares, d2t: Tensor | None, vocab_size: int) -> Tensor:
+def mixed(logits: Tensor, of: Copied, weights: CopyWeights, d2t: Tensor | None, vocab_size: int) -> Tensor:
     """Log-probabilities of the mixture over the target's whole vocabulary: [B, P, V'] to [B, P, V].
 
     `d2t` Long [V'] says which tokens the logits are of; None for all. Computed in float32, or float64.
     """
     own = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
-    from_text, from_draft = (part.to(own.dtype)[of.matching].unsqueeze(-1) for part in shares)
+    from_text, from_draft = (part.to(own.dtype)[of.matching].unsqueeze(-1) for part in weights)
     own = own.add_(from_draft)
     own = over_all_tokens(own, d2t, vocab_size, -torch.inf)
     place = of.tokens.unsqueeze(-1)
@@ -161,15 +159,3 @@ def _share(guesses: Guesses, at: Tensor) -> float:
         # one more than there are: below 1, as RecallConfig asks, and 0 where there are none
         share = float(by_copying.sum() / (len(right) + 1))
     return share
-
-
-def to_digits(tokens: Tensor, dtype: torch.dtype) -> Tensor:
-    """Tokens Long [...] as numbers [..., 3] that no dtype rounds."""
-    powers = _BASE ** torch.arange(DIGITS, device=tokens.device)
-    return (tokens.unsqueeze(-1) // powers % _BASE).to(dtype)
-
-
-def from_digits(digits: Tensor) -> Tensor:
-    """The tokens Long [...] of `to_digits`."""
-    powers = _BASE ** torch.arange(DIGITS, device=digits.device)
-    return (digits.long() * powers).sum(-1)

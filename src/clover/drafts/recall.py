@@ -38,9 +38,10 @@ from clover.cpu.linear import linear_of
 from clover.drafts import copies
 from clover.drafts.base import DraftModel
 from clover.drafts.config import DraftConfig, OneLayer, Scale
-from clover.drafts.copies import LONGEST, Guesses, Shares, Text, fit_shares
+from clover.drafts.copies import LONGEST, CopyWeights, Guesses, Text, fit_shares
 from clover.drafts.layers import TokenTable, attention_heads, has_room, identity_linear, unit_scale
 from clover.drafts.session import FrontierSession, shifted
+from clover.drafts.token_rows import TokenRows
 from clover.drafts.training import LossConfig, TrainingDefaults
 from clover.target import TargetWeights
 from clover.target.decoder import DecoderStack
@@ -184,9 +185,9 @@ class RecallDraft(DraftModel):
     def new_session(self, batch_size: int, capacity: int) -> RecallSession:
         weight, heads = self.projector.weight, self.layer.num_heads
         width = len(weight) // heads
-        cache = KVCache.new((2, heads, width, width), batch_size, capacity, weight)
-        shares = Shares.of(self.config.copy_shares or [], weight.device) if self.copies else None
-        return RecallSession(self, cache, shares)
+        cache = KVCache.new((1, heads, width, width), batch_size, capacity, weight)
+        copy_weights = CopyWeights.of(self.config.copy_shares or [], weight.device) if self.copies else None
+        return RecallSession(self, cache, copy_weights)
 
     def forward(self, hidden: Tensor, tokens: Tensor, depths: int | None = None) -> Tensor:
         following = self.embed(shifted(tokens, 1)).to(hidden.dtype)
@@ -226,59 +227,93 @@ class RecallDraft(DraftModel):
 class RecallSession(FrontierSession):
     """A Clover-Recall draft in one running batch.
 
-    Its cache holds what depends on committed positions alone: k and v; and as a second layer's keys the embeddings that
-    u looks back at, as its values the tokens themselves, in digits. That layer has the shape of the first, so it takes
-    2H of the 4H numbers per token, though of its keys only those of the two newest tokens are read, and of its values
-    three per token.
+    It remembers of each committed position k and v, in its cache, and the token after it, in `tokens`: the two newest
+    are read again for u, all of them where the draft copies from the text.
+
+    Attributes:
+        weights: copy weights; None to copy nothing.
+        text: the text that is copied from, since the last commit.
+        runs: Int [B, P, S], how many tokens before each slot are also the end of each frontier node's path.
     """
 
     text: Text
-    runs: Tensor  # Int [B, P, S]: how much of the text before each slot ends the frontier nodes' paths, too
+    runs: Tensor
 
-    def __init__(self, draft: RecallDraft, cache: KVCache, shares: Shares | None):
+    def __init__(self, draft: RecallDraft, cache: KVCache, weights: CopyWeights | None):
         super().__init__(draft, cache)
-        self.shares = shares  # None to copy nothing
+        self.tokens, self.weights = TokenRows.new(cache), weights
 
-    def on(self, cache: KVCache) -> Self:
-        session = super().on(cache)
-        session.shares = self.shares
-        return session
+    # -- commit and draft ------------------------------------------------------------------------------------------
+
+    def read(self, hidden: Tensor, next_tokens: Tensor) -> Tensor:
+        """Keep k, v and the tokens of the positions h [B, A, H]; return o_0 = h."""
+        draft = self.draft
+        self.tokens.fit(self.cache)  # which may have grown for these positions
+        newest = self.tokens.last(self.cache, WindowLinear.earlier)
+        earlier = draft.embed(newest.clamp(min=0)) * (newest >= 0).unsqueeze(-1)
+        window = draft.fold(hidden, draft.embed(next_tokens), earlier)
+        self.cache.update(*draft.layer.keys_values(window), layer_idx=0)
+        self.tokens.write(self.cache, next_tokens)
+        return hidden
+
+    def step(self, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return o_i [B, P, H], as the states that the next depth starts from and as what goes into the lm_head."""
+        states = self.draft.look_back(parents, tokens, *self.cache.text(0))
+        return states, states
 
     def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
-        if self.shares is not None:
+        if self.weights is not None:
             runs = self.runs.gather(1, slots.unsqueeze(-1).expand(-1, -1, self.runs.shape[-1]))
             self.runs = copies.extended(runs, self.text, tokens)
         return super().advance(slots, tokens)
 
-    def read(self, hidden: Tensor, next_tokens: Tensor) -> Tensor:
-        draft, layer = self.draft, self.draft.layer
-        following = draft.embed(next_tokens)
-        earlier = self.cache.last(1, WindowLinear.earlier).transpose(1, 2).flatten(2)
-        keys_values = layer.keys_values(draft.fold(hidden, following, earlier))
-        self.cache.update(*keys_values, layer_idx=0)
-        digits = copies.to_digits(next_tokens, following.dtype)
-        digits = F.pad(digits, (0, following.shape[-1] - digits.shape[-1]))
-        self.cache.update(layer.heads(following), layer.heads(digits), layer_idx=1)
-        return hidden
-
-    def step(self, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        states = self.draft.look_back(parents, tokens, *self.cache.text(0))
-        return states, states
-
     def _logits(self, parents: Tensor, tokens: Tensor) -> Tensor:
         logits, draft = super()._logits(parents, tokens), self.draft
-        if self.shares is None:
+        if self.weights is None:
             return logits
         if self.depth == 0:
-            self.text = self._text()
+            # one slot at least, even of a text without tokens
+            text = self.tokens.storage[: self.cache.batch_size, : max(self.cache.length, 1)]
+            self.text = Text.of(text, self.cache.positions(1))
             self.runs = copies.runs_at_end(self.text)
         found = copies.copied(self.runs, self.text)
-        return copies.mixed(logits, found, self.shares, draft.d2t, draft.target.vocab_size)
+        return copies.mixed(logits, found, self.weights, draft.d2t, draft.target.vocab_size)
 
-    def _text(self) -> Text:
-        _, values, _ = self.cache.text(1)
-        heads = -(-copies.DIGITS // values.shape[-1])
-        digits = values[:, :heads].transpose(1, 2).flatten(2)[..., : copies.DIGITS]
-        if not digits.shape[1]:
-            digits = F.pad(digits, (0, 0, 0, 1))  # a text without tokens has a slot, too
-        return Text.of(copies.from_digits(digits), self.cache.positions(1))
+    # -- the sequences of the batch --------------------------------------------------------------------------------
+
+    def drop(self, row: int) -> None:
+        self.tokens.copy(self.cache.batch_size - 1, row)
+        super().drop(row)
+        self.tokens.fit(self.cache)
+
+    def insert(self, other: RecallSession) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        first = self.cache.batch_size
+        super().insert(other)
+        self.tokens.fit(self.cache)
+        self.tokens.insert(other.tokens, other.cache.batch_size, first, other.cache.length)
+
+    def copy_row(self, row: int) -> Self:
+        copied = super().copy_row(row)
+        copied.tokens = TokenRows(self.tokens.storage[row : row + 1, : copied.cache.capacity].clone())
+        return copied
+
+    def fill_row(self, row: int, other: RecallSession, length: int) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().fill_row(row, other, length)
+        self.tokens.fit(self.cache)
+        self.tokens.insert(other.tokens, 1, row, length)
+
+    # -- forwards of fixed shape -----------------------------------------------------------------------------------
+
+    @property
+    def storage(self) -> tuple[Tensor, ...]:
+        return *super().storage, self.tokens.storage
+
+    def begin_fixed(self, num_tokens: int, room: int) -> None:
+        super().begin_fixed(num_tokens, room)
+        self.tokens.fit(self.cache)
+
+    def on(self, cache: KVCache, *others: Tensor) -> Self:
+        session = super().on(cache)
+        session.weights = self.weights
+        session.tokens = TokenRows(*others) if others else TokenRows.new(cache)
+        return session

@@ -84,16 +84,6 @@ class FrontierSession:
     def lengths(self) -> list[int]:
         return self.cache.lengths
 
-    def on(self, cache: KVCache) -> Self:
-        """The same session over another cache: of fixed shape (`clover.fixed_cache`), or of other sequences.
-
-        What a session holds beside this, and does not make anew at each commit, it hands over itself.
-        """
-        session = type(self).__new__(type(self))  # PyTorch 2.11 does not compile copy.copy
-        session.draft, session.cache = self.draft, cache
-        session.states, session.depth = self.states, self.depth
-        return session
-
     def commit(self, hidden: Tensor, next_tokens: Tensor, counts: list[int]) -> Tensor:
         self.cache.begin(hidden.shape[1])
         states = self.read(hidden, next_tokens)
@@ -132,6 +122,28 @@ class FrontierSession:
 
     def first_rows(self, rows: int) -> AbstractContextManager[None]:
         return self.cache.first_rows(rows)
+
+    @property
+    def storage(self) -> tuple[Tensor, ...]:
+        """Return the tensors of all rows that a forward of fixed shape reads and writes; `on` reads them again."""
+        return self.cache.storage
+
+    def begin_fixed(self, num_tokens: int, room: int) -> None:
+        """Make room in `storage` for a commit of N positions in fixed shape; see `KVCache.begin_fixed`."""
+        self.cache.begin_fixed(num_tokens, room)
+
+    def on(self, cache: KVCache, *others: Tensor) -> Self:
+        """Return this session over another cache: of fixed shape (`clover.fixed_cache`), or of other sequences.
+
+        What a session remembers that is neither in the cache nor made anew at each commit, its class copies itself.
+
+        Args:
+            others: what `storage` has after the keys and values; nothing if the cache has no text yet.
+        """
+        session = type(self).__new__(type(self))  # PyTorch 2.11 does not compile copy.copy
+        session.draft, session.cache = self.draft, cache
+        session.states, session.depth = self.states, self.depth
+        return session
 
     def _logits(self, parents: Tensor, tokens: Tensor) -> Tensor:
         """[B, P, V] after tokens Long [B, P]; of drafts that do not hear them, one row of logits serves all nodes."""

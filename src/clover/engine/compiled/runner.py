@@ -38,7 +38,7 @@ from clover.tree.tokens import filled
 from clover.verify import Verified, verify
 
 _GRAPHS = 256  # of one function; PyTorch's own limit of 8 is for shapes that nobody counts
-_Storage = tuple[Tensor, Tensor]  # keys and values
+_Storage = tuple[Tensor, ...]  # keys, values, and what a draft's session remembers beside them
 
 
 class _DraftInput(NamedTuple):
@@ -115,7 +115,7 @@ class CompiledRunner(Runner):
         for part in earlier:
             session.commit(*part)
         rows, size = len(counts), row_size(batch)
-        session.cache.begin_fixed(self._width, self._width + max(drafter.max_nodes, drafter.max_expanded))
+        session.begin_fixed(self._width, self._width + max(drafter.max_nodes, drafter.max_expanded))
         noise = batch.sampler.gumbel_noise(drafter.max_depth, drafter.d2t)
         draft_input = _DraftInput(
             hidden=filled(hidden, (size, self._width)),
@@ -127,7 +127,7 @@ class CompiledRunner(Runner):
                 None if noise.numbers is None else filled(noise.numbers, (size,)),
             ),
             lengths=session.cache.row_lengths(size),
-            storage=_storage(session.cache),
+            storage=_static(session.storage),
         )
         grown = self._run_draft(session, drafter, draft_input)
         session.cache.commit(counts)
@@ -146,7 +146,7 @@ class CompiledRunner(Runner):
         verifies = batch.sampler.takes_most_probable and tree.draws is None and not reads_logits
         padded, lengths = tree.padded(*sizes), cache.row_lengths(sizes[0])
         with self._taps.active():
-            hidden, *found = self._run_target(padded, lengths, _storage(cache), verifies)
+            hidden, *found = self._run_target(padded, lengths, _static(cache.storage), verifies)
         hidden = hidden[:rows, :nodes]
         if not verifies:
             return _GraphOutput(hidden, found[0][:rows, :nodes])
@@ -167,7 +167,8 @@ class CompiledRunner(Runner):
         self, tree: TokenTree, lengths: Tensor, storage: _Storage, verifies: bool
     ) -> tuple[Tensor, ...]:
         """Return hidden states, and logits or, if it verifies, the tensors of `Verified`."""
-        cache = FixedCache(*storage, lengths, self.target.longest_run)
+        keys, values = storage
+        cache = FixedCache(keys, values, lengths, self.target.longest_run)
         output = self._model.forward_fixed(tree.tokens, tree.depths, tree.ancestor_mask, cache, self._taps)
         logits = self._model.logits(output.hidden)
         if not verifies:
@@ -177,8 +178,9 @@ class CompiledRunner(Runner):
 
     def _commit_and_grow(self, session: Any, drafter: Any, draft_input: _DraftInput) -> tuple[Tensor, ...]:
         """Return the tensors of the trees, in the order of `TokenTree`; of static trees the tokens alone."""
-        cache = FixedCache(*draft_input.storage, draft_input.lengths, self.target.longest_run)
-        session = session.on(cache)
+        keys, values, *others = draft_input.storage
+        cache = FixedCache(keys, values, draft_input.lengths, self.target.longest_run)
+        session = session.on(cache, *others)
         logits = session.commit(draft_input.hidden, draft_input.next_tokens, draft_input.counts)
         committed = CommittedInput(draft_input.root, draft_input.noise, session, logits)
         if isinstance(drafter, StaticDrafter):
@@ -215,9 +217,8 @@ def _cache(batch: Batch) -> KVCache:
     return batch.target.cache
 
 
-def _storage(cache: KVCache) -> _Storage:
-    """Return a cache's keys and values, marked as staying where they are: graphs write into them, not into copies."""
-    keys, values = cache.storage
-    for tensor in (keys, values):
+def _static(storage: _Storage) -> _Storage:
+    """Return tensors of a cache, marked as staying where they are: graphs write into them, not into copies."""
+    for tensor in storage:
         torch._dynamo.mark_static_address(tensor, guard=False)
-    return keys, values
+    return storage
