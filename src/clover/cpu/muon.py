@@ -24,12 +24,19 @@ class Muon(Optimizer):
         lr: learning rate, of the same size as AdamW's.
         momentum: share of the momentum that is kept; with Nesterov's look-ahead.
         weight_decay: decoupled, as in AdamW.
+        dtype: see `orthogonal`.
     """
 
     def __init__(
-        self, params: Iterable[nn.Parameter], lr: float, momentum: float = 0.95, weight_decay: float = 0.0
+        self,
+        params: Iterable[nn.Parameter],
+        lr: float,
+        momentum: float = 0.95,
+        weight_decay: float = 0.0,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        self._dtype = dtype
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -45,14 +52,17 @@ class Muon(Optimizer):
                     state["momentum_buffer"] = torch.zeros_like(weight)
                 kept = state["momentum_buffer"]
                 kept.lerp_(weight.grad, 1 - momentum)
-                update = orthogonal(weight.grad.lerp(kept, momentum))
+                update = orthogonal(weight.grad.lerp(kept, momentum), self._dtype)
                 weight.mul_(1 - lr * group["weight_decay"])
                 weight.add_(update, alpha=-lr * _RMS * max(weight.shape) ** 0.5)
 
 
-def orthogonal(matrix: Tensor) -> Tensor:
-    """Return a matrix [O, I] with the same singular vectors and singular values near 1 (five Newton-Schulz steps)."""
-    wide = matrix.to(_product_dtype(matrix))
+def orthogonal(matrix: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return a matrix [O, I] with the same singular vectors and singular values near 1 (five Newton-Schulz steps).
+
+    `dtype` is that of the products; None for the one that the processor multiplies faster in.
+    """
+    wide = matrix.to(dtype or _product_dtype(matrix))
     tall = len(wide) > wide.shape[1]
     wide = wide.T if tall else wide
     wide = wide / wide.norm().clamp(min=_LEAST)

@@ -37,9 +37,20 @@ from clover.train.losses import (
     widened,
 )
 
-_KEPT_TOP_K = 8  # rows of the lm_head per position: the likeliest
-_DRAWN = 2048  # random rows among the others, for a chunk
-_LARGE = 8192  # rows from which on not all are used
+
+@dataclass(frozen=True)
+class RowSampling:
+    """Which rows of a large lm_head a chunk uses.
+
+    Args:
+        large: rows from which on not all are used.
+        likeliest: rows per position that always are.
+        drawn: random rows among the others, for the whole chunk.
+    """
+
+    large: int = 8192
+    likeliest: int = 8
+    drawn: int = 2048
 
 
 def chunked_head_loss(
@@ -50,8 +61,16 @@ def chunked_head_loss(
     config: LossConfig,
     scale: float = 1.0,
     counts: Tensor | None = None,
+    sampling: RowSampling = RowSampling(),
+    elements: int | None = None,
 ) -> tuple[Tensor, HeadMetrics]:
-    """Return what `head_loss` returns for the same arguments; `backward` may be called once."""
+    """Return what `head_loss` returns for the same arguments; `backward` may be called once.
+
+    Args:
+        draft, outputs, hidden_target, batch, config, scale, counts: see `head_loss`.
+        sampling: which rows of the lm_head are used while gradients are on.
+        elements: logits that exist at one time; None for a number that suits the device.
+    """
     depth, device = len(outputs), outputs.device
     likely = likely_tokens(draft, hidden_target, batch.tokens) if config.likely_tokens_only else None
     compared, read, counted = _find_positions(batch.predicted_mask, likely, depth)
@@ -67,8 +86,8 @@ def chunked_head_loss(
         count_positions(batch.predicted_mask, depth).to(device) if counts is None else counts.to(device),
         config,
         scale if config.relative else 1.0,
-        chunk_rows(size * depth, device),
-        sampled=torch.is_grad_enabled() and size >= _LARGE,
+        chunk_rows(size * depth, device, elements),
+        sampling if torch.is_grad_enabled() and size >= sampling.large else None,
     )
     loss, sums = ChunkedHeadLoss.apply(work, torch.is_grad_enabled(), outputs, *draft.head_parameters)
     return loss, HeadMetrics(sums)
@@ -136,7 +155,7 @@ class _Work:
         counts: [D] positions that each head's mean is over.
         unit: of the regression.
         rows: r.
-        sampled: whether a part of the lm_head's rows is used.
+        sampling: which rows of the lm_head are used; None for all.
     """
 
     draft: DraftModel
@@ -149,13 +168,16 @@ class _Work:
     config: LossConfig
     unit: float
     rows: int
-    sampled: bool
+    sampling: RowSampling | None
 
     def values(self, states: Tensor, part: Tensor) -> tuple[Tensor, ...]:
         """Return what `HeadMetrics` sums, five times [r, D], of states [r, D, H] at the positions Long [r]."""
         compared = self.compared[part]
         hidden, following = self.hidden[compared], self.tokens[compared + 1]
-        labels = (_sampled_labels if self.sampled else _all_labels)(self.draft, hidden, following)
+        if self.sampling is None:
+            labels = _all_labels(self.draft, hidden, following)
+        else:
+            labels = _sampled_labels(self.draft, hidden, following, self.sampling)
         logits = self.draft.train_logits(states, labels.rows)
         with torch.autocast(logits.device.type, enabled=False):
             logits = widened(logits)
@@ -198,7 +220,7 @@ def _all_labels(draft: DraftModel, hidden: Tensor, following: Tensor) -> _Labels
     return _Labels(logits[:, d2t].softmax(-1) * (best >= 0)[:, None], best, token)
 
 
-def _sampled_labels(draft: DraftModel, hidden: Tensor, following: Tensor) -> _Labels:
+def _sampled_labels(draft: DraftModel, hidden: Tensor, following: Tensor, sampling: RowSampling) -> _Labels:
     """Return labels over a part of the rows.
 
     The target's best token is the best that the draft knows: logits of the whole vocabulary cost more than they are
@@ -208,10 +230,10 @@ def _sampled_labels(draft: DraftModel, hidden: Tensor, following: Tensor) -> _La
     if (d2t := draft.d2t) is not None:
         token = draft_indices(d2t, int(max(d2t.max(), token.max())) + 1)[token]
     kept = torch.zeros(known.shape[-1], dtype=torch.bool, device=known.device)
-    kept[known.topk(_KEPT_TOP_K, dim=-1).indices.flatten()] = True
+    kept[known.topk(sampling.likeliest, dim=-1).indices.flatten()] = True
     kept[token[token >= 0]] = True
     others = (~kept).nonzero()[:, 0]
-    drawn = others[torch.randperm(len(others), device=others.device)[:_DRAWN]]
+    drawn = others[torch.randperm(len(others), device=others.device)[: sampling.drawn]]
     chosen = torch.cat((kept.nonzero()[:, 0], drawn))
     log_counts = torch.zeros(len(chosen), dtype=wide(known.dtype), device=known.device)
     log_counts[len(chosen) - len(drawn) :] = math.log(max(len(others), 1) / max(len(drawn), 1))

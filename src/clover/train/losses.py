@@ -172,9 +172,13 @@ def target_logits_of(draft: DraftModel, hidden: Tensor) -> Tensor:
     return widened(draft.target.logits(hidden.to(draft.target.dtype)))
 
 
-def chunk_rows(logits: int, device: torch.device) -> int:
-    """Return how many positions are processed together, if each has this number of logits."""
-    return max(1, _CHUNK_ELEMENTS.get(device.type, _CHUNK_ELEMENTS["cuda"]) // logits)
+def chunk_rows(logits: int, device: torch.device, elements: int | None = None) -> int:
+    """Return how many positions are processed together, if each has this number of logits.
+
+    `elements` is how many logits may exist at one time; None for a number that suits the device.
+    """
+    elements = elements or _CHUNK_ELEMENTS.get(device.type, _CHUNK_ELEMENTS["cuda"])
+    return max(1, elements // logits)
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
