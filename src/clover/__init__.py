@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from clover.api import load as load
     from clover.integrations.transformers import speculative as speculative
+    from clover.sampling import SamplingParams as SamplingParams
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "load", "speculative"]
+__all__ = ["__version__", "load", "speculative", "SamplingParams"]
 
-_HOMES = {"load": "clover.api", "speculative": "clover.integrations.transformers"}
+_HOMES = {
+    "load": "clover.api",
+    "speculative": "clover.integrations.transformers",
+    "SamplingParams": "clover.sampling",
+}
 
 
 def __getattr__(name: str) -> Any:

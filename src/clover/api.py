@@ -127,14 +127,23 @@ class Clover:
         batch_size: int = 8,
         **sampling: Any,
     ) -> Generation | list[Generation]:
-        """Continue one prompt, or a list of prompts; returns one Generation, or a list in the order of the prompts.
+        """Continue one prompt, or a list of prompts.
 
         Args:
             prompts: a string, a list of token ids or a conversation (a list of messages); or a list of these.
+            max_new_tokens: most tokens to generate per prompt.
             stop: one string before which a text ends, or several.
             ignore_eos: go on after end-of-sequence tokens.
             batch_size: prompts that run together; one that has finished makes room for the next.
-            sampling: fields of SamplingParams. Prompt number i is sampled with `seed + i`.
+            sampling: fields of `clover.SamplingParams`, where each is described: temperature (0, greedy, when left
+                out), top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, logit_bias,
+                banned_tokens, process and seed. Prompt number i is sampled with `seed + i`.
+
+        Returns:
+            One Generation for one prompt; for a list of prompts a list in their order.
+
+        Raises:
+            UserError: before anything is generated, if a prompt or an option cannot be used.
         """
         several = isinstance(prompts, Sequence) and not isinstance(prompts, str)
         single = not several or (len(prompts) > 0 and isinstance(prompts[0], int | Mapping))
@@ -150,15 +159,22 @@ class Clover:
         return results[0] if single else results
 
     def stream(self, prompt: Prompt, **options: Any) -> Iterator[str]:
-        """Continue one prompt, yielding text as it becomes certain. Options: those of `generate` but `batch_size`."""
+        """Continue one prompt and yield its text as it becomes certain.
+
+        Args:
+            prompt: a string, a list of token ids or a list of messages.
+            options: those of `generate` but `batch_size`: max_new_tokens, stop, ignore_eos, and sampling parameters.
+        """
         for event in self.engine.run([self.request(prompt, **options)]):
             if event.text:
                 yield event.text
 
     def chat(self, **options: Any) -> Conversation:
-        """A conversation that keeps its cache between turns. Options: those of `generate` but `batch_size`.
+        """Begin a conversation, which keeps its cache between turns.
 
-        Turn number i is sampled with `seed + i`.
+        Args:
+            options: those of `generate` but `batch_size`: max_new_tokens, stop, ignore_eos, and sampling parameters.
+                Turn number i is sampled with `seed + i`.
         """
         return Conversation(self, options)
 
@@ -172,7 +188,7 @@ class Clover:
         sequence: int = 0,
         **sampling: Any,
     ) -> Request:
-        """Make an engine request of a prompt; `sequence` is added to the seed."""
+        """Return an engine request for a prompt; options as for `generate`, `sequence` is added to the seed."""
         params = SamplingParams(**sampling)
         params = replace(params, seed=params.seed + sequence)
         eos = () if ignore_eos else None
@@ -180,7 +196,7 @@ class Clover:
         return Request(tuple(self.encode(prompt)), max_new_tokens, params, ends, eos)
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of a prompt: a string, token ids (returned as they are), or a list of messages."""
+        """Return the token ids of a prompt: a string, token ids (returned as they are), or a list of messages."""
         if not isinstance(prompt, str) and _is_list_of(int, prompt):
             return list(prompt)  # type: ignore[arg-type]
         if not isinstance(prompt, str) and not _is_list_of(Mapping, prompt):
@@ -203,7 +219,7 @@ def _is_list_of(kind: type, values: object) -> bool:
 
 
 def fill_chat_template(tokenizer: Any, messages: list[Message], **options: bool) -> Any:
-    """What `apply_chat_template` makes of messages and the opening of an answer; UserError if the template fails."""
+    """Return messages and the opening of an answer by `apply_chat_template`; UserError if the template fails."""
     try:
         return tokenizer.apply_chat_template(messages, add_generation_prompt=True, **options)
     except Exception as error:  # the template is a program of its own, which may raise anything

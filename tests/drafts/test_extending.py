@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 
 from clover.data import Sample
+from clover.drafting import parse_tree
 from clover.drafts import DraftModel, load_draft
 from clover.drafts.base import SYSTEMS
 from clover.drafts.loading import find_system
@@ -22,7 +23,6 @@ from clover.engine import Engine
 from clover.measure.systems import system_color, system_name
 from clover.target import TargetModel
 from clover.train import TrainConfig, prepare, train
-from clover.tree import parse_tree
 from tests.drafts.checks import check_drop, check_gradients, make
 from tests.engine.test_lossless import SETTINGS, requests_of, run, tokens_of
 from tests.families import VOCAB, tiny_model

@@ -7,13 +7,10 @@ the `Drafter` that grows its trees.
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
-from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
 from clover.drafting.base import Drafter, FixedPolicy, Policy
 from clover.errors import UserError, one_line
-
-if TYPE_CHECKING:
-    from clover.drafting.tuning import Tuning
 
 
 class Tree:
@@ -78,12 +75,12 @@ class Tree:
         """
         raise NotImplementedError
 
-    def policy(self, draft: Any, tuning: Tuning | None = None, compiled: bool = False) -> Policy:
+    def policy(self, draft: Any, tuning: Any = None, compiled: bool = False) -> Policy:
         """Return what decides before each step which drafter runs: always its own, unless a subclass chooses.
 
         Args:
             draft: as for `drafter`.
-            tuning: what was measured of this draft on this machine, if anything.
+            tuning: what was measured of this draft on this machine, a `Tuning`, if anything.
             compiled: whether steps are compiled, each shape of a tree by itself.
         """
         return FixedPolicy(self.drafter(draft))
