@@ -1,5 +1,6 @@
-"""The choice at run time, on recorded paths: what is accepted is what real drafts had right, not the policy's law."""
+"""The choice at run time against the best fixed tree, on recorded paths and in made-up worlds."""
 
+from collections.abc import Callable
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -8,14 +9,12 @@ import pytest
 import torch
 from replay import PATHS, Pair, kinds, replay
 
-from clover.drafting import AutoTree, LookupDrafter, PlainDrafter, Running, StepOutcome
-from clover.drafting.auto import RunningAcceptance
+from clover.drafting import AutoTree, LookupDrafter, PlainDrafter, Running, StepOutcome, parse_tree
 from clover.drafting.tuning import Choice, Tuning
 from clover.drafts.ngrams import RepeatingText
 from clover.errors import UserError
 from clover.tree import TreeShape
 
-PLAIN = "plain"
 PAIRS = {pair.name: pair for pair in map(Pair, PATHS.glob("paths-*.json"))}
 
 
@@ -35,41 +34,64 @@ def tuning(*choices: Choice) -> Tuning:
     return Tuning("cpu", "float32", "", 1, "", {}, "", (), choices)
 
 
-# -- on recorded paths -------------------------------------------------------------------------------------------------
+# -- regret against the best fixed tree ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tuned", [False, True], ids=["untuned", "tuned"])
 @pytest.mark.parametrize("size", [1, 4])
-@pytest.mark.parametrize("name", ["stories", "smollm"])
-def test_a_poor_draft_costs_next_to_nothing(name: str, size: int, tuned: bool) -> None:
+@pytest.mark.parametrize("name", sorted(PAIRS))
+def test_recorded_texts_take_hardly_longer_than_with_the_best_fixed_tree(
+    name: str, size: int, tuned: bool
+) -> None:
     found = replay(PAIRS[name], tuned, kinds(PAIRS[name])["sampled"], size)
-    assert found["plain"] / found["auto"] > 0.975
+    assert found["auto"] < 1.05 * found["best"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "size", "least"), [("greedy", 1, 4.0), ("changing", 1, 2.5), ("sampled", 16, 1.1)]
-)
-def test_a_good_draft_is_used_from_the_first_steps_on(kind: str, size: int, least: float) -> None:
-    found = replay(PAIRS["recall"], False, kinds(PAIRS["recall"])[kind], size)
-    assert found["plain"] / found["auto"] > least and found["auto"] < 1.12 * found["best"]
+def speed_of(policy: Any, tokens: Callable[[Any], int], seconds: Callable[[Any], float], steps: int) -> float:
+    """Tokens per second of a policy in a made-up world."""
+    written, passed = 0, 0.0
+    for _ in range(steps):
+        drafter = policy.choose(Running(1))
+        accepted, took = tokens(drafter), seconds(drafter)
+        policy.record(StepOutcome(drafter.max_nodes, (1 + accepted,), took, 0))
+        written, passed = written + 1 + accepted, passed + took
+    return written / passed
 
 
-# -- what is expected --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("seed", range(8))
+def test_regret_is_small_whatever_trees_accept_and_cost(seed: int) -> None:
+    """Costs differ by a factor of ten, rates between 0 and 1; each step's time has 6 % of noise."""
+    rng = Random(seed)
+    rate, tree_rate, per_depth, tree_cost = rng.random(), rng.random(), rng.random() / 3, 1 + rng.random()
+
+    def tokens(drafter: Any) -> int:
+        tree = drafter.max_nodes > drafter.max_depth + 1
+        chance = tree_rate if tree else rate
+        return next((n for n in range(drafter.max_depth) if rng.random() > chance), drafter.max_depth)
+
+    def seconds(drafter: Any) -> float:
+        tree = drafter.max_nodes > drafter.max_depth + 1
+        cost = (
+            tree_cost if tree else 1.0 + (0.2 + per_depth * drafter.max_depth if drafter.max_depth else 0.0)
+        )
+        return cost * rng.lognormvariate(0, 0.06)
+
+    names = ["plain", *(f"chain:{depth}" for depth in (1, 2, 4, 6, 8)), "own"]
+    best = max(speed_of(parse_tree(name).policy(draft()), tokens, seconds, 1500) for name in names)
+    assert speed_of(parse_tree("auto").policy(draft()), tokens, seconds, 10_000) > 0.93 * best
 
 
-def test_tokens_are_those_of_the_acceptance_rates() -> None:
-    chains = RunningAcceptance(4, rate=0.5, weight=1.0)
-    assert chains.tokens(2) == pytest.approx(1 + 0.5 + 0.25)
-    for _ in range(300):
-        chains.observe([3, 1], 4)  # rates 1, 1/2, 1, 0
-    assert [chains.tokens(depth) for depth in (1, 2, 4)] == pytest.approx([2.0, 2.5, 3.0], abs=0.05)
-
-
-def test_what_was_not_seen_for_long_is_not_expected_to_fail() -> None:
-    tree = RunningAcceptance(3, rate=0.5, weight=1.0)
-    for _ in range(50_000):  # plain steps, in which nothing is seen
-        tree.discount()
-    assert tree.tokens(2) == pytest.approx(1 + 0.5 + 0.25)
+def test_a_tree_leads_again_after_a_text_that_suits_no_draft() -> None:
+    policy, rng, led = AutoTree().policy(draft()), Random(0), list[str]()
+    for step in range(3000):
+        drafter = policy.choose(Running(1))
+        led.append(policy.leader)
+        tree, depth = drafter.max_nodes > drafter.max_depth + 1, drafter.max_depth
+        rate = 0.05 if 300 <= step < 600 else 0.9 if tree else 0.6
+        right = next((n for n in range(depth) if rng.random() > rate), depth)
+        seconds = 1.3 if tree else 1.2 + 0.1 * depth if depth else 1.0
+        policy.record(StepOutcome(drafter.max_nodes, (1 + right,), seconds, 0))
+    assert led[599] == "plain" != led[-1]
 
 
 # -- what is chosen between --------------------------------------------------------------------------------------------
@@ -80,12 +102,12 @@ def test_the_fastest_of_the_tuning_leads_per_batch_size() -> None:
         draft(),
         tuning(
             Choice(1, "chain:4", 3.0, 0.015, 200.0),
-            Choice(1, PLAIN, 1.0, 0.010, 100.0),
-            Choice(8, PLAIN, 1.0, 0.016, 500.0),
+            Choice(1, "plain", 1.0, 0.010, 100.0),
+            Choice(8, "plain", 1.0, 0.016, 500.0),
             Choice(8, "chain:2", 2.2, 0.064, 275.0),
         ),
     )
-    for rows, expected in ((1, "chain:4"), (8, PLAIN), (7, PLAIN), (64, PLAIN), (2, "chain:4")):
+    for rows, expected in ((1, "chain:4"), (8, "plain"), (7, "plain"), (64, "plain"), (2, "chain:4")):
         policy.choose(Running(rows))
         assert policy.leader == expected
 
@@ -126,16 +148,3 @@ def test_a_probe_is_paid_for_when_the_batch_changes_before_its_end() -> None:
         probes += not plain
         policy.record(StepOutcome(drafter.max_nodes, (1 if plain else 2,) * rows, 1.0 if plain else 4.0, 0))
     assert probes < 10
-
-
-def test_the_best_tree_leads_again_after_a_text_that_suits_no_draft() -> None:
-    policy, rng, led = AutoTree().policy(draft()), Random(0), list[str]()
-    for step in range(3000):
-        drafter = policy.choose(Running(1))
-        led.append(policy.leader)
-        tree, depth = drafter.max_nodes > drafter.max_depth + 1, drafter.max_depth
-        rate = 0.05 if 300 <= step < 600 else 0.9 if tree else 0.6
-        right = next((n for n in range(depth) if rng.random() > rate), depth)
-        seconds = 1.3 if tree else 1.2 + 0.1 * depth if depth else 1.0
-        policy.record(StepOutcome(drafter.max_nodes, (1 + right,), seconds, 0))
-    assert led[599] == PLAIN and led[299] == led[-1] == "paths:0,1,00"

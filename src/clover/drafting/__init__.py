@@ -3,8 +3,8 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
-from clover.drafting.auto import AutoPolicy as AutoPolicy
 from clover.drafting.auto import AutoTree as AutoTree
+from clover.drafting.bandit import AutoPolicy as AutoPolicy
 from clover.drafting.base import PLAIN_DRAFTER as PLAIN_DRAFTER
 from clover.drafting.base import CommittedInput as CommittedInput
 from clover.drafting.base import Drafter as Drafter

@@ -1,0 +1,89 @@
+"""Running estimates of what drafting gains and costs: tokens per step by depth, and seconds of a step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import exp, log
+from statistics import fmean, linear_regression
+
+_MEMORY = 32.0  # steps that acceptance is averaged over
+_FORGOTTEN = 1e-9  # observations: less must not sink further, to 0 of 0
+_SLOWEST, _DRIFT = 0.01, 0.1  # rates of learning: a candidate's seconds at least, and the machine's speed
+_OUTLIER = 0.4  # of a logarithm: a step that is further off counts as this
+
+
+class RunningAcceptance:
+    """Tokens per step at each depth, from a running mean of the acceptance rate there.
+
+    The rate at a depth counts the sequences that got there; the depth before speaks for one that was hardly seen. At
+    first `rate` is assumed, which counts for `weight` observations.
+    """
+
+    def __init__(self, depth: int, rate: float = 0.6, weight: float = 1.0):
+        self._right, self._tried = [0.0] * depth, [0.0] * depth
+        self._right[0], self._tried[0] = rate * weight, weight
+
+    def observe(self, accepted: Sequence[int], depth: int) -> None:
+        """Learn from a step: draft tokens accepted in each sequence, of chains or trees of a depth."""
+        self.discount()
+        for count in accepted:
+            for at in range(min(count + 1, depth)):
+                self._tried[at] += 1
+                self._right[at] += at < count
+
+    def discount(self) -> None:
+        """Let what was seen count a little less, also at steps in which nothing is seen; the rates stay."""
+        kept = 1 - 1 / _MEMORY if self._tried[0] > _FORGOTTEN else 1.0
+        self._right = [kept * value for value in self._right]
+        self._tried = [kept * value for value in self._tried]
+
+    def tokens(self, depth: int) -> float:
+        """Return the tokens expected per sequence and step, the bonus token included."""
+        rate, reached, total = self._right[0] / self._tried[0], 1.0, 1.0
+        for right, tried in zip(self._right[:depth], self._tried, strict=False):
+            rate = (right + rate) / (tried + 1)
+            reached *= rate
+            total += reached
+        return total
+
+
+@dataclass
+class StepSeconds:
+    """Seconds of a step of each candidate that was timed, in batches of about one size; only ratios count.
+
+    The machine's speed drifts, so what a step took is divided by how fast the machine was of late. `runs` counts the
+    steps of a candidate; its first one is not timed, because it may pack weights or compile.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    runs: dict[str, int] = field(default_factory=dict)
+    machine: float | None = None  # seconds at present per second of `seconds`
+
+    def observe(self, name: str, seconds: float) -> None:
+        """Learn from the seconds of a step."""
+        runs = self.runs[name] = self.runs.get(name, 0) + 1
+        if name not in self.seconds:
+            if runs > 1:
+                self.machine = self.machine or 1.0
+                self.seconds[name] = seconds / self.machine
+            return
+        if self.machine is None:
+            self.machine = seconds / self.seconds[name]
+        error = log(seconds / self.machine / self.seconds[name])
+        error = max(-_OUTLIER, min(error, _OUTLIER))  # other processes make single steps slow
+        self.seconds[name] *= exp(error * max(1 / runs, _SLOWEST))
+        self.machine *= exp(error * _DRIFT)
+
+
+def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return slope and intercept of the line through points; it never falls."""
+    slope, intercept = linear_regression(*zip(*points, strict=True))
+    return max(slope, 0.0), intercept if slope > 0 else fmean(y for _, y in points)
+
+
+def even_rate(tau: float, depth: int) -> float:
+    """Return the acceptance rate, the same at every depth, that gives so many tokens per step."""
+    low, high = 0.0, 1.0
+    for _ in range(30):
+        rate = (low + high) / 2
+        low, high = (low, rate) if sum(rate**d for d in range(depth + 1)) > tau else (rate, high)
+    return low
