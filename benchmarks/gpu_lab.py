@@ -15,11 +15,11 @@ WORK/results.
 
 A call of ten minutes, again and again until it ends with 0:
 
-    python benchmarks/gpu_lab.py all --work runs/gpu --minutes 9
+    PYTHONPATH=. python benchmarks/gpu_lab.py all --work runs/gpu --minutes 9
 
 On a CPU, all shrunk, in under two minutes:
 
-    python benchmarks/gpu_lab.py all --work runs/small --small
+    PYTHONPATH=. python benchmarks/gpu_lab.py all --work runs/small --small
 """
 
 from __future__ import annotations

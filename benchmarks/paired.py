@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clover.errors import UserError
-from clover.measure.report.statistics import Pair
+from clover.measure.report.statistics import difference
 from clover.validation import read_model
-from experiments.compare.ratios import Ratio
 
 
 @dataclass(frozen=True)
@@ -28,12 +27,6 @@ class Setting:
     temperature: float
     per_prompt: list[tuple[int, int]] | None = None
     prompt_hashes: list[str] | None = None
-
-    @property
-    def ratio(self) -> Ratio:
-        """τ; prompts have their numbers for names, which stand for the same prompts in both files."""
-        pairs: list[Pair] = [*(self.per_prompt or ())]
-        return Ratio.of({(None, number): pair for number, pair in enumerate(pairs)})
 
 
 @dataclass(frozen=True)
@@ -56,8 +49,8 @@ def main(first: str, second: str) -> None:
             file=sys.stderr,
         )
     for tree, temperature in common:
-        difference = ours[tree, temperature].ratio - theirs[tree, temperature].ratio
-        print(f"{tree}, T {temperature:g}: {difference.estimate.text()}")
+        pairs = (setting[tree, temperature].per_prompt or [] for setting in (ours, theirs))
+        print(f"{tree}, T {temperature:g}: {difference(*pairs).text()}")
 
 
 def _settings(file: str) -> dict[tuple[str, float], Setting]:

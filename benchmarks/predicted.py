@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 from clover import assets
-from clover.drafting import parse_tree
+from clover.drafting import StaticTree, parse_tree
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine
 from clover.measure.session import choose_prompts
@@ -42,9 +42,7 @@ def main() -> None:
         batch = make_batches(prompts, size, 0.0, options.max_new_tokens, target.longest_run)[0]
         enough = until(options.steps, 12, options.seconds)
         costs = measure_steps(target, _untrained(draft, target), shapes, batch, enough)
-        engines = {"plain": Engine(target)} | {
-            cost.tree: Engine(target, draft, shape) for cost, shape in zip(costs, shapes, strict=True)
-        }
+        engines = {"plain": Engine(target)} | {cost.tree: Engine(target, draft, cost.tree) for cost in costs}
         runs = interleave(
             {name: partial(decode, engine) for name, engine in engines.items()}, [batch], options.rounds
         )
@@ -66,9 +64,9 @@ def _untrained(draft: DraftModel, target: TargetModel) -> DraftModel:
 
 
 def _static(name: str) -> TreeShape:
-    shape = parse_tree(name)
-    assert isinstance(shape, TreeShape), f"{name} has another shape at every step"
-    return shape
+    tree = parse_tree(name)
+    assert isinstance(tree, StaticTree), f"{name} is no static tree"
+    return tree.shape
 
 
 def _options() -> argparse.Namespace:
