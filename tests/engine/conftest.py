@@ -6,4 +6,4 @@ import pytest
 @pytest.fixture
 def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Caches shrink when long texts have left; with `EngineLimits(new_tokens=1)` they grow, too."""
-    monkeypatch.setattr("clover.cache._SHORT", 1)
+    monkeypatch.setattr("clover.cache.rows._SHORT", 1)

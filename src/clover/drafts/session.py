@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from typing_extensions import Self
 
 from clover.cache import KVCache
-from clover.fixed_cache import Counts
+from clover.cache.fixed import Counts
 
 
 class DraftSession(Protocol):
@@ -133,7 +133,7 @@ class FrontierSession:
         self.cache.begin_fixed(num_tokens, room)
 
     def on(self, cache: KVCache, *others: Tensor) -> Self:
-        """Return this session over another cache: of fixed shape (`clover.fixed_cache`), or of other sequences.
+        """Return this session over another cache: of fixed shape (`clover.cache.fixed`), or of other sequences.
 
         What a session remembers that is neither in the cache nor made anew at each commit, its class copies itself.
 

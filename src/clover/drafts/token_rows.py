@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from clover.cache import KVCache
-from clover.storage import zeros
+from clover.cache.rows import zeros
 
 
 class TokenRows:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from clover.cache import KVCache, KVShape
+from clover.cache.fixed import FixedCache
 from clover.cpu import fast_copy
 from clover.errors import UserError
-from clover.fixed_cache import FixedCache
 from clover.target import loading, support
 from clover.target.protocol import HiddenStates
 from clover.target.structure import LogitsHead, Taps, cache_argument, find_layers

@@ -19,16 +19,16 @@ import torch
 from torch import Tensor, nn
 
 from clover.cache import KVCache
+from clover.cache.fixed import FixedCache
+from clover.cache.rows import fixed_capacity, on_device, power_of_two
 from clover.drafting import BudgetDrafter, CommittedInput, Drafter, RerankDrafter, StaticDrafter
 from clover.drafts.session import FrontierSession
 from clover.engine.batch import Batch
 from clover.engine.runner import Runner, StepResult
 from clover.engine.timing import timed
 from clover.errors import UserError
-from clover.fixed_cache import FixedCache
 from clover.sampling import GumbelNoise
 from clover.sampling.numbers import most_probable
-from clover.storage import fixed_capacity, on_device, power_of_two
 from clover.target import Target, TargetModel, TargetOutput
 from clover.target.decoder import DecoderStack
 from clover.target.session import CachedSession

@@ -97,6 +97,17 @@ def test_keep_gathers_the_accepted_path_of_each_row(start: list[int]) -> None:
     assert texts_in(cache) == [old + new for old, new in zip(before, kept)]
 
 
+def test_the_example_of_the_page_is_right() -> None:
+    """Tokens abc and d are 1, 2, 3 and 101; the nodes of row b are 10 + 100 b and following."""
+    cache = KVCache.new((1, 2, 3, 5), 2, 8, torch.zeros(()))
+    write(cache, 3, label=1.0)
+    cache.commit([3, 1])
+    write(cache, 4, label=10.0)
+    assert cache.keys[0, :, 0, 3:7, 0].tolist() == [[10, 11, 12, 13], [110, 111, 112, 113]]
+    cache.keep(torch.tensor([[0, 2, 2], [0, 1, 3]]), [2, 3])
+    assert cache.lengths == [5, 4] and texts_in(cache) == [[1, 2, 3, 10, 12], [101, 110, 111, 113]]
+
+
 @pytest.mark.parametrize("start", [[2, 2, 2], [2, 1, 0]])
 def test_keep_costs_the_same_for_any_number_of_layers(start: list[int]) -> None:
     costs = []

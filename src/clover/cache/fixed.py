@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clover.cache import KVCache
+from clover.cache.kv import KVCache
 
 Counts = Sequence[int] | Tensor  # how many positions of each row are real: on the host, or Long [B]
 
@@ -28,8 +28,8 @@ class FixedCache(KVCache):
         self._row_lengths, self._position_limit, self._slots = lengths, position_limit, lengths
         super().__init__(keys, values)
 
-    def _hold(self, lengths: list[int]) -> None:
-        """Do nothing: the cache that owns the storage knows, on the host, which rows are held."""
+    def _use_rows(self, lengths: list[int]) -> None:
+        """Do nothing: the cache that owns the storage knows, on the host, which rows are in use."""
 
     def begin(self, num_tokens: int, after: int = 0) -> None:
         steps = torch.arange(after, after + num_tokens, device=self._row_lengths.device)
@@ -99,11 +99,11 @@ class FixedCache(KVCache):
 
     @property
     def uniform(self) -> bool:
-        """False: the lengths are not known on the host."""
+        """Return False: the lengths are not known on the host."""
         return False
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """0; models ask only where they are given no positions."""
+        """Return 0; models read it only if they are called without positions."""
         return 0
 
     def get_mask_sizes(self, query_length: int | Tensor, layer_idx: int = 0) -> tuple[int, int]:

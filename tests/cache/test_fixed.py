@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from clover.cache import KVCache
+from clover.cache.fixed import FixedCache
+from clover.cache.rows import fixed_capacity
 from clover.errors import UserError
-from clover.fixed_cache import FixedCache
-from clover.storage import fixed_capacity
 from clover.target import HIDDEN_STATES, TargetModel
 from clover.target.support import check_fixed_shapes
 from tests.families import FAMILIES, PARENTS, VOCAB, ancestor_mask, prefill, run_tree, tiny_config, tiny_model

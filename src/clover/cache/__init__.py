@@ -1,0 +1,4 @@
+"""The key-value cache of a batch of texts: the only package that edits KV tensors."""
+
+from clover.cache.kv import KVCache as KVCache
+from clover.cache.rows import KVShape as KVShape

@@ -1,0 +1,218 @@
+"""Keys and values of several texts, one row each: rows that join and leave, and storage that grows.
+
+Shapes: B rows in use, R rows that there is memory for, L layers, S slots, Hkv key-value heads, Dk / Dv their widths, D
+either of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+KVShape = tuple[int, int, int, int]  # L, Hkv, Dk, Dv
+_SHORT = 256  # slots per row; it is not worth a copy to have fewer
+_MAX_ADDED = 1024  # slots that growth adds at once, so that little memory stays unused
+_LEAST_FIXED = 256  # slots of a cache for forward passes of fixed shape
+
+
+class RowStore:
+    """Preallocated keys and values of the texts in a batch, with one length per row that all layers share.
+
+    Row b owns the slots ``0 .. lengths[b] - 1``; what stands in later slots means nothing. The memory for R rows stays;
+    `drop` and `insert` change how many of them are in use.
+
+    Attributes:
+        keys, values: [L, B, Hkv, S, Dk] and [L, B, Hkv, S, Dv], views of the rows in use.
+        lengths: tokens of each row, on the host.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        self._all_keys, self._all_values = keys, values
+        self._fixed = False  # whether S must be one of few sizes (`fixed_capacity`) and never falls
+        self._aside: list[int] = []  # lengths of the other rows, inside `first_rows`
+        self._use_rows([0] * keys.shape[1])
+
+    @classmethod
+    def new(cls, shape: KVShape, batch_size: int, capacity: int, like: Tensor) -> Self:
+        """Return a store for B empty texts, with the dtype and device of `like`; it grows when it needs more slots."""
+        num_layers, heads, *dims = shape
+        slots = (num_layers, batch_size, heads, max(capacity, 1))
+        return cls(*(zeros((*slots, dim), like.dtype, like.device) for dim in dims))
+
+    # -- facts ---------------------------------------------------------------------------------------------------
+
+    @property
+    def storage(self) -> tuple[Tensor, Tensor]:
+        """Return keys [L, R, Hkv, S, Dk] and values [L, R, Hkv, S, Dv] of all rows, in use or not."""
+        return self._all_keys, self._all_values
+
+    @property
+    def batch_size(self) -> int:
+        """Return B."""
+        return len(self.lengths)
+
+    @property
+    def capacity(self) -> int:
+        """Return S."""
+        return self.keys.shape[3]
+
+    @property
+    def length(self) -> int:
+        """Return the number of tokens of the longest row, 0 if there is no row."""
+        return max(self.lengths, default=0)
+
+    @property
+    def uniform(self) -> bool:
+        """Return True if all rows have the same length."""
+        return self.lengths.count(self.lengths[0]) == len(self.lengths) if self.lengths else True
+
+    @property
+    def lengths_on_device(self) -> Tensor:
+        """Return `lengths` as Long [B]: one transfer per decoding step, for which the host need not wait."""
+        if self._device_lengths is None:
+            self._device_lengths = on_device(self.lengths, self.keys.device)
+        return self._device_lengths
+
+    def row_lengths(self, rows: int) -> Tensor:
+        """Return `lengths` as Long [rows] on the device, 0 for rows that are not in use."""
+        return on_device([*self.lengths, *[0] * (rows - self.batch_size)], self.keys.device)
+
+    def row_bytes(self, length: int) -> int:
+        """Return the memory that `copy_row` of `length` tokens needs, in bytes."""
+        return length * sum(tensor[:, :1, :, :1].nbytes for tensor in self.storage)
+
+    # -- rows ----------------------------------------------------------------------------------------------------
+
+    def crop(self, lengths: Sequence[int]) -> None:
+        """Forget all but the first ``lengths[b]`` tokens of row b."""
+        assert all(0 <= new <= old for new, old in zip(lengths, self.lengths, strict=True))
+        self.lengths = list(lengths)
+        self._close()
+
+    def drop(self, row: int) -> None:
+        """Remove a row: the last row moves to its place, and B falls by one.
+
+        Nothing else is copied, unless the remaining texts need a small part of the slots: then most are freed.
+        """
+        *lengths, length = self.lengths
+        last = len(lengths)
+        if row != last:
+            self.keys[:, row, :, :length] = self.keys[:, last, :, :length]
+            self.values[:, row, :, :length] = self.values[:, last, :, :length]
+            lengths[row] = length
+        self._use_rows(lengths)
+        least = max(self.length, _SHORT)
+        if self.length and self.capacity > 4 * least and not self._fixed:
+            self._resize(2 * least)
+
+    def insert(self, other: Self) -> None:
+        """Add the rows of another store of the same shape after the present rows; grow if there is no room."""
+        first, length = self.batch_size, other.length
+        rows = first + other.batch_size
+        if length > self.capacity or rows > self._all_keys.shape[1]:
+            self._resize(max(length, self.capacity), rows)
+        self._use_rows([*self.lengths, *other.lengths])
+        self.keys[:, first:, :, :length] = other.keys[..., :length, :]
+        self.values[:, first:, :, :length] = other.values[..., :length, :]
+
+    def copy_row(self, row: int, length: int) -> Self:
+        """Return a copy of the first `length` tokens of a row, as a store of one row."""
+        keys, values = (tensor[:, row : row + 1, :, :length].clone() for tensor in (self.keys, self.values))
+        copied = type(self)(keys, values)
+        copied.lengths = [length]
+        return copied
+
+    def fill_row(self, row: int, other: Self, length: int) -> None:
+        """Copy the first `length` tokens of another store's only row to an empty row."""
+        assert self.lengths[row] == 0 and length <= other.length
+        if length > self.capacity:
+            self._resize(length)
+        self.keys[:, row, :, :length] = other.keys[:, 0, :, :length]
+        self.values[:, row, :, :length] = other.values[:, 0, :, :length]
+        self.lengths[row] = length
+        self._close()
+
+    @contextmanager
+    def first_rows(self, rows: int) -> Iterator[None]:
+        """Use the first rows only, inside a ``with`` block: forward passes leave the others out."""
+        self._aside = self.lengths[rows:]
+        self._use_rows(self.lengths[:rows])
+        try:
+            yield
+        finally:
+            lengths, self._aside = [*self.lengths, *self._aside], []
+            self._use_rows(lengths)
+
+    # -- storage -------------------------------------------------------------------------------------------------
+
+    def _use_rows(self, lengths: list[int]) -> None:
+        """Use as many rows as there are lengths."""
+        self.lengths = lengths
+        self.keys, self.values = self._all_keys[:, : len(lengths)], self._all_values[:, : len(lengths)]
+        self._close()
+
+    def _close(self) -> None:
+        """Forget what was derived from the lengths or the storage, since one of them has changed."""
+        self._device_lengths: Tensor | None = None
+
+    def _grow(self, capacity: int) -> None:
+        """Make room for `capacity` slots in each row, and some more."""
+        self._resize(max(capacity, self.capacity + min(self.capacity, _MAX_ADDED)))
+
+    def _fix(self, capacity: int) -> None:
+        """Make room for `capacity` slots, and from now on only have the sizes of `fixed_capacity`."""
+        self._fixed = True
+        capacity = fixed_capacity(capacity)
+        if capacity > self.capacity or self.capacity != fixed_capacity(self.capacity):
+            self._resize(max(capacity, self.capacity))
+
+    def _resize(self, capacity: int, rows: int = 0) -> None:
+        """Change S to `capacity`, and R to a power of two of at least `rows` if it is less than that."""
+        used, present = self.batch_size + len(self._aside), self._all_keys.shape[1]
+        rows = present if rows <= present else power_of_two(rows)
+        capacity = fixed_capacity(capacity) if self._fixed else capacity
+        self._all_keys = _resized(self._all_keys, rows, capacity, used)
+        self._all_values = _resized(self._all_values, rows, capacity, used)
+        self._use_rows(self.lengths)
+
+
+def on_device(numbers: Sequence[int], device: torch.device) -> Tensor:
+    """Return numbers as Long [n] on a device, by a transfer for which the host need not wait."""
+    pinned = device.type == "cuda"
+    return torch.tensor(numbers, dtype=torch.long, pin_memory=pinned).to(device, non_blocking=pinned)
+
+
+def fixed_capacity(slots: int) -> int:
+    """Return the slots of a cache for forward passes of fixed shape: a power of two, at least `slots` and 256.
+
+    >>> fixed_capacity(7), fixed_capacity(256), fixed_capacity(257)
+    (256, 256, 512)
+    """
+    return power_of_two(max(slots, _LEAST_FIXED))
+
+
+def power_of_two(count: int) -> int:
+    """Return the smallest power of two that is at least `count`, a number above 0."""
+    return 1 << (count - 1).bit_length()
+
+
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """Return zeros, since a hidden slot still enters 0 * value; usable inside and outside of inference mode."""
+    with torch.inference_mode(False):
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+
+def _resized(storage: Tensor, rows: int, capacity: int, used: int) -> Tensor:
+    """Return storage [L, R, Hkv, S, D] with other R and S.
+
+    All slots of the used rows that fit are copied, also those behind the texts: a tree may be growing there.
+    """
+    layers, _, heads, slots, width = storage.shape
+    made = zeros((layers, rows, heads, capacity, width), storage.dtype, storage.device)
+    kept = min(slots, capacity)
+    made[:, :used, :, :kept] = storage[:, :used, :, :kept]
+    return made
