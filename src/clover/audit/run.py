@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from rich.console import Console
 
-from clover import api, assets
+from clover import assets
 from clover.audit import local, remote
 from clover.audit.endpoint import Endpoint
 from clover.audit.options import AuditOptions
@@ -18,7 +18,6 @@ from clover.audit.rounding import MARGIN
 from clover.audit.trace import TracedTarget
 from clover.data.tasks import read_tasks, spread
 from clover.drafting import parse_tree
-from clover.drafts import load_usable
 from clover.engine import Engine
 from clover.engine.text import token_name
 from clover.errors import UserError
@@ -26,7 +25,7 @@ from clover.files import check_output_file, write_text
 from clover.measure.report.output import Report, check_outputs, publish
 from clover.measure.report.progress import Progress
 from clover.measure.report.provenance import Provenance
-from clover.measure.session import choose_prompts
+from clover.measure.session import HELD_OUT, Session
 from clover.options import command_line
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
@@ -65,6 +64,8 @@ def _check(options: AuditOptions) -> None:
         raise UserError(f"--server is audited as it runs; leave out {named}")
     for tree in options.trees:
         parse_tree(tree)
+    if options.draft is not None and not _needs_draft(options):
+        raise UserError("these trees need no draft; leave --draft out, or name another --tree")
     if set(options.trees) == {local.PLAIN} and set(options.batch_sizes) == {1}:
         raise UserError("nothing is compared: name a tree that drafts, or a --batch-size above 1")
     if options.prompts is not None:
@@ -111,14 +112,11 @@ def _audit_server(options: AuditOptions, progress: Progress) -> Report:
 
 def _audit_target(options: AuditOptions, progress: Progress) -> Report:
     progress.say("loading target and draft")
-    name = options.target or assets.TARGET
-    target = TracedTarget(TargetModel.load(name, options.dtype, options.device, options.trust_remote_code))
-    draft, files = _draft(options, target), () if options.prompts is None else (str(options.prompts),)
-    chosen = options.max_new_tokens, options.max_prompts, assets.HELD_OUT_PROMPTS.stem, MARGIN
-    prompts = [one.tokens for one in choose_prompts(files, target, *chosen).prompts]
+    session = _load(options)
+    target, prompts = session.target, [one.tokens for one in session.prompts]
     length, size, temperature = options.max_new_tokens, max(options.batch_sizes), options.temperature
     modes = local.make_modes(prompts, length, temperature, target.vocab_size, size)
-    audit = local.LocalAudit(_engines(options, target, draft), modes, options.batch_sizes)
+    audit = local.LocalAudit(_engines(options, session), modes, options.batch_sizes)
     progress.begin(audit.work)
     result = audit.run(_reporting(progress))
     hot = SamplingParams(temperature=temperature or 1.0)
@@ -127,7 +125,8 @@ def _audit_target(options: AuditOptions, progress: Progress) -> Report:
             audit.test_draws(
                 tree, [hot, replace(hot, top_p=0.9, repetition_penalty=1.2)], _DRAWS, _reporting(progress)
             )
-    facts = [("target", options.target or "embedded"), ("draft", _draft_name(options, draft))]
+    draft = session.draft.name if session.drafts else "none"
+    facts = [("target", session.target_name), ("draft", draft)]
     origin = _provenance(options, target.device, target.dtype)
     facts.append(_run_fact(options, len(prompts)))
     return make_report(result, origin, facts, lambda token: _token_text(target, token))
@@ -141,31 +140,21 @@ def _needs_draft(options: AuditOptions) -> bool:
     return any(parse_tree(tree).needs_draft for tree in _trees(options))
 
 
-def _draft(options: AuditOptions, target: TargetModel) -> str | None:
-    """Return where the draft is; None if no tree needs one."""
-    if not _needs_draft(options):
-        return None
-    place = assets.draft_place(options.draft, None if options.target is None else target)
-    load_usable(place, target)  # an engine would decode plainly without a word about it in the report
-    return place
+def _load(options: AuditOptions) -> Session:
+    drafts = (options.draft,) if _needs_draft(options) else ()
+    limits = options.max_new_tokens, options.max_prompts
+    session = Session.load(options, drafts, options.prompts, *limits, group=HELD_OUT, spare=MARGIN)
+    target = TracedTarget(session.target)
+    for draft in session.drafts:
+        draft.model.bind(target)
+    return replace(session, target=target)
 
 
-def _draft_name(options: AuditOptions, place: str | None) -> str:
-    if place is None:
-        return "none"
-    return assets.draft_name(options.draft, place)
-
-
-def _engines(options: AuditOptions, target: TracedTarget, place: str | None) -> dict[str, Engine]:
-    def make(tree: str) -> Engine:
-        return api.make_engine(target, place, tree, options.compile)
-
-    engines = {name: make(name) for name in dict.fromkeys((local.PLAIN, *_trees(options)))}
-    draft = engines["own"].draft if "own" in engines else None
-    if not options.trees and draft is not None:
-        name = f"chain:{min(_CHAIN, draft.max_depth)}"
-        engines[name] = make(name)
-    return engines
+def _engines(options: AuditOptions, session: Session) -> dict[str, Engine]:
+    trees = [local.PLAIN, *_trees(options)]
+    if not options.trees:
+        trees.append(f"chain:{min(_CHAIN, session.draft.model.max_depth)}")
+    return {tree: session.engine(tree, compile=options.compile) for tree in trees}
 
 
 def _reporting(progress: Progress) -> Callable[[int, str], None]:
