@@ -33,7 +33,7 @@ _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 def output_directory(path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[Path]:
     """Yield a temporary directory beside `path`, which takes that name if the block succeeds.
 
-    With `overwrite`, files that `path` holds stay until the new ones are whole. A link to a directory stays, and the
+    With `overwrite`, the files in `path` stay until the new ones are whole. A link to a directory stays, and the
     directory is written. UserError as `check_output_directory` says, or if the directory cannot be written.
     """
     final = _resolve_link(path)
@@ -54,7 +54,7 @@ def output_directory(path: str | os.PathLike[str], overwrite: bool = False) -> I
 
 
 def _make_readable(folder: Path) -> None:
-    """Let others read what the umask lets them read: safetensors 0.8 writes files for their owner alone."""
+    """Give files the usual permissions: safetensors 0.8 writes them for their owner alone."""
     mode = folder.stat().st_mode & 0o666
     for file in folder.rglob("*"):
         if file.is_file():
@@ -65,7 +65,7 @@ def _make_readable(folder: Path) -> None:
 def output_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary file beside `path`, empty at first, which takes that name if the block succeeds.
 
-    Of a link it is the file behind it that is written. UserError for what is no file, such as a device.
+    A link stays, and its file is written. UserError for what is no file, such as a device.
     """
     final = Path(os.path.realpath(path))
     _check_regular(final)
@@ -84,7 +84,7 @@ def output_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def check_output_directory(path: str | os.PathLike[str], overwrite: bool = False) -> None:
-    """Say before the work what `output_directory` would say after it.
+    """Raise before the work what `output_directory` would raise after it.
 
     UserError if `path` is a file, a mount point or the current directory or above it, stands where nothing can be
     written, or holds files and `overwrite` is off; what a killed process leaves is not counted.
@@ -258,7 +258,7 @@ def decode_utf8(content: bytes, source: str) -> str:
 
 
 def checksum(path: Path) -> str:
-    """Hash of a file's bytes; UserError if it cannot be read."""
+    """Return a hash of a file's bytes; UserError if it cannot be read."""
     content = hashlib.blake2b(digest_size=16)
     with open_to_read(path) as file:
         while part := file.read(2**24):
@@ -267,7 +267,7 @@ def checksum(path: Path) -> str:
 
 
 def _errno_in_text(error: Exception) -> int | None:
-    """The `errno` value that safetensors puts into the text of its own errors."""
+    """Return the `errno` value that safetensors writes into the text of its own errors; None if there is none."""
     found = re.search(r"\(os error (\d+)\)", str(error))
     return int(found[1]) if found else None
 

@@ -150,7 +150,7 @@ Overwrite = Annotated[bool, option("Replace the output directory if it exists.",
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Which target, and how it is loaded; the first options of every command that measures."""
+    """The target and how it is loaded; the first options of every command that measures."""
 
     target: Target = None
     dtype: Dtype = None
@@ -159,7 +159,7 @@ class ModelOptions:
 
     @property
     def loading(self) -> dict[str, Any]:
-        """What `TargetModel.load` takes beside the name."""
+        """Return the arguments of `TargetModel.load` other than the name."""
         return {"dtype": self.dtype, "device": self.device, "trust_remote_code": self.trust_remote_code}
 
 
@@ -220,12 +220,10 @@ def _parameter(field: Field[Any], hint: Any) -> Parameter:
     """Return the parameter from which typer makes the option; it knows lists, not tuples of any length."""
     kind, info = get_args(hint)
     kinds, info = {kind, *get_args(kind)}, copy(info)
-    default = Parameter.empty if field.default is MISSING else field.default
+    default: Any = Parameter.empty if field.default is MISSING else field.default
     if _several(hint):
-        kind, default = (
-            list[get_args(kind)[0]],
-            default if default is Parameter.empty else list(default) or None,
-        )
+        kind = list[get_args(kind)[0]]
+        default = default if default is Parameter.empty else list(default) or None
     if info.metavar is None:
         info.metavar = next((short for one, short in _SHORT.items() if one in kinds), None)
     # Named here: typer adds --no-NAME to switches, and 0.27 takes a metavar that equals the name in capitals for it.
@@ -242,7 +240,7 @@ def hide_loading_bars() -> None:
     logging.disable_progress_bar()
 
 
-def tell_left_out(problems: Collection[str]) -> None:
+def print_left_out(problems: Collection[str]) -> None:
     """Print how many texts could not be used, and why the first could not."""
     if problems:
         print(f"left out {len(problems)} texts; the first: {next(iter(problems))}", file=sys.stderr)

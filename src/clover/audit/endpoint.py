@@ -80,7 +80,7 @@ class Endpoint:
 
     def _fetch(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         url = f"{self.url.rstrip('/').removesuffix('/v1')}/v1/{path}"
-        headers = {"Authorization": f"Bearer {self.key}".encode()} if self.key else {}
+        headers = {b"Authorization": f"Bearer {self.key}".encode()} if self.key else {}
         try:
             response = self.client.request("POST" if body else "GET", url, json=body, headers=headers)
         except httpx.UnsupportedProtocol as error:

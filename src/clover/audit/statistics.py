@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
 
 import torch
 from scipy import stats
@@ -71,5 +72,5 @@ def two_samples(first: Sequence[Hashable], second: Sequence[Hashable]) -> float:
     if len(groups) < 2:
         return 1.0
     table = [[sum(sample[name] for name in group) for group in groups] for sample in samples]
-    _, p_value, *_ = stats.chi2_contingency(table, correction=False)
-    return float(p_value)
+    result: Any = stats.chi2_contingency(table, correction=False)
+    return float(result.pvalue)

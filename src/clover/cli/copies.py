@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from clover.cli.trained import CopyOptions, load_trained, save_copy, tell_problems, texts_of
+from clover.cli.trained import CopyOptions, load_trained, print_problems, save_copy, texts_of
 from clover.errors import UserError
 from clover.files import check_output_directory
 from clover.options import option, takes_options
@@ -43,7 +43,7 @@ def copies(options: CopiesOptions) -> None:
         raise UserError(f"{name} is a {trained.config.model_type} draft, which copies nothing; recall does")
     texts = texts_of(trained.target, options.data)
     batches = some_batches(texts, trained.target, options.tokens)
-    tell_problems(texts)
+    print_problems(texts)
     with Progress(Console(stderr=True)) as progress:
         progress.say("reading the texts")
         guesses = measure_guesses(trained, progress.each(batches))

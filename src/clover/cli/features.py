@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from clover.cli.texts import TextOptions, write_anew
 from clover.errors import UserError
 from clover.files import check_output_directory
-from clover.options import option, takes_options, tell_left_out
+from clover.options import option, print_left_out, takes_options
 
 if TYPE_CHECKING:
     from clover.data import Texts
@@ -59,7 +59,7 @@ def features(options: FeaturesOptions) -> None:
         source, _ = write_anew(options, model, opened, resume=begun, finished=begun)
         resume = resume and begun
     _store(model, source, options, resume)
-    tell_left_out(opened.problems.values())
+    print_left_out(opened.problems.values())
 
 
 def _store(model: "TargetWeights", source: "Texts", options: FeaturesOptions, resume: bool) -> None:

@@ -1,4 +1,4 @@
-"""What ``clover generate`` and ``clover chat`` share: their options, and the line of metrics after a text."""
+"""Options that ``clover generate`` and ``clover chat`` share, and the line of metrics after a text."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class GenerationOptions(DraftingOptions):
 
     @property
     def request(self) -> dict[str, Any]:
-        """Those that `Clover.generate` and `Clover.chat` take."""
+        """Return the arguments of `Clover.generate` and `Clover.chat`."""
         return {name: getattr(self, name) for name in _REQUESTED} | {"stop": self.stop or ()}
 
 

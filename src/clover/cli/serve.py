@@ -48,6 +48,6 @@ def serve(options: ServeOptions) -> None:
 
 
 def _last_name(said: str) -> str:
-    """The last part of a hub's name or of a path, which `.` and `..` have only once they are resolved."""
+    """Return the last part of a hub's name or of a path; `.` and `..` are resolved first."""
     name = Path(said).name
     return Path(said).resolve().name if name in ("", "..") else name

@@ -68,12 +68,12 @@ class TextOptions(options.ModelOptions):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """All training texts."""
+        """Return all training texts."""
         return self.data + self.more_data
 
     @property
     def rules(self) -> "WriteConfig":
-        """How the target writes texts anew."""
+        """Return how the target writes texts anew."""
         from clover.write import WriteConfig
 
         return WriteConfig(
@@ -204,4 +204,4 @@ def run_writer(writer: "Writer", texts: "FileTexts | None", number: int | None =
             writer.write_with_prompts(total, show)
         else:
             writer.write(islice(texts.records(), number), show)
-    options.tell_left_out(writer.left_out.values())
+    options.print_left_out(writer.left_out.values())

@@ -151,7 +151,7 @@ def train(given: TrainOptions) -> None:
         config = replace(config, writing_seconds=seconds)
     result = run_training(config, model, learnt, draft, resume=resume, overwrite=given.overwrite)
     if isinstance(opened, FileTexts):
-        options.tell_left_out(opened.problems.values())
+        options.print_left_out(opened.problems.values())
     _report(given, config, result)
 
 

@@ -72,11 +72,11 @@ def texts_of(target: "TargetWeights", files: Sequence[str]) -> list["Texts"]:
     return parts
 
 
-def tell_problems(parts: "Sequence[Texts]") -> None:
+def print_problems(parts: "Sequence[Texts]") -> None:
     """Say what could not be used, once texts have been read."""
     from clover.data import FileTexts
 
-    options.tell_left_out(
+    options.print_left_out(
         [line for part in parts if isinstance(part, FileTexts) for line in part.problems.values()]
     )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
-from clover.cli.trained import CopyOptions, load_trained, save_copy, tell_problems, texts_of
+from clover.cli.trained import CopyOptions, load_trained, print_problems, save_copy, texts_of
 from clover.errors import UserError
 from clover.files import check_output_directory
 from clover.options import option, takes_options
@@ -46,7 +46,7 @@ def vocabulary(options: VocabularyOptions) -> None:
     with Progress() as progress:
         progress.say("reading the texts")
         counts = token_counts(_known(parts, model.vocab_size, progress), model.vocab_size)
-    tell_problems(parts)
+    print_problems(parts)
     if not counts.sum():
         raise UserError("the texts hold no token that is learnt; give others")
     if whole.d2t is not None and size > len(whole.d2t):

@@ -51,7 +51,7 @@ class WriteOptions(options.ModelOptions):
 
     @property
     def rules(self) -> "WriteConfig":
-        """How the target writes."""
+        """Return how the target writes."""
         from clover.write import WriteConfig
 
         return WriteConfig(

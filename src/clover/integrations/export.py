@@ -91,7 +91,7 @@ def _check(draft: DraftModel, name: str, drafted: int) -> None:
 
 
 def _vllm(draft: DraftModel, stored: dict[str, Any]) -> dict[str, Any]:
-    """A configuration that vLLM reads as that of a small LLaMA with an architecture that the plugin registers."""
+    """Return a configuration that vLLM reads as a small LLaMA's, with an architecture that the plugin registers."""
     shape: Any = draft.config.target_shape
     return {
         "architectures": [ARCHITECTURES[stored["model_type"]]],
@@ -112,7 +112,7 @@ def _vllm(draft: DraftModel, stored: dict[str, Any]) -> dict[str, Any]:
 def _speculators(
     draft: DraftModel, stored: dict[str, Any], target: str | None, drafted: int
 ) -> dict[str, Any]:
-    """The convention's configuration: its own fields, and beside them those of the draft."""
+    """Return the convention's configuration: its own fields, and those of the draft."""
     system = stored["model_type"]
     method = {"proposal_type": "greedy", "speculative_tokens": drafted}
     verifier = {"name_or_path": target, "architectures": draft.config.target_shape.architectures or []}

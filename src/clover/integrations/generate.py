@@ -33,11 +33,11 @@ class TransformersGenerate:
 
     @property
     def one_row_only(self) -> bool:
-        """Whether transformers refuses batches."""
+        """Return whether transformers refuses batches."""
         return self.lookup_tokens is not None or self.assistant is not None
 
     def __call__(self, batch: Sequence[Request]) -> Run:
-        """Decode requests of equal temperature and ends; only these, numbers of tokens and the seed are looked at."""
+        """Decode requests of equal temperature and ends; of the rest only numbers of tokens and the seed are read."""
         device = self.target.device
         longest = max(len(request.prompt) for request in batch)
         padding = [[0] * (longest - len(request.prompt)) for request in batch]
@@ -79,13 +79,13 @@ class TransformersGenerate:
         )
 
     def _text(self, row: Sequence[int], request: Request) -> tuple[int, ...]:
-        """The new tokens of a row, up to where it ends; an end-of-sequence token is the last of them."""
+        """Return the new tokens of a row, up to where it ends; an end-of-sequence token is the last of them."""
         eos = self._ends(request)
         ends = [at for at, token in enumerate(row) if token in eos]
         return tuple(row[: min([request.max_new_tokens, *(at + 1 for at in ends[:1])])])
 
     def _ends(self, request: Request) -> list[int]:
-        """Tokens that end the text; an empty list, and not None, lets transformers not take the model's own."""
+        """Return the tokens that end the text; an empty list, unlike None, replaces the model's own."""
         return list(self.target.eos_token_ids if request.eos is None else request.eos)
 
 

@@ -110,7 +110,7 @@ class Speculative:
         batch = _Batch(input_ids, criteria, getattr(generation_config, "_pad_token_tensor", None))
         if self.streamer is not None:
             self.streamer.put(input_ids.cpu())
-        batch.take(decoding, self.streamer)
+        batch.decode(decoding, self.streamer)
         if generation_config.return_dict_in_generate:
             return GenerateDecoderOnlyOutput(sequences=batch.sequences)  # type: ignore[arg-type]
         return batch.sequences
@@ -147,9 +147,9 @@ def _requests(
 
 @dataclass
 class _Engines:
-    """What was set up for one model, in the model's `__dict__`; neither copied nor saved with it.
+    """The engines that were set up for one model, in the model's `__dict__`; neither copied nor saved with it.
 
-    Of the engines, by draft and tree, those used last: each holds a draft.
+    Of the engines, by draft and tree, only those used last are kept: each has a draft.
     """
 
     state: tuple[Any, ...] | None = None
@@ -161,7 +161,7 @@ class _Engines:
 
 
 def _engine(model: hf.PreTrainedModel, asked: Speculative) -> Engine:
-    """The model's engine with this draft; set up once, unless the model is moved or changed."""
+    """Return the model's engine with this draft; it is set up once, unless the model is moved or changed."""
     if any(module.training for module in model.modules()):
         raise UserError("the model is in training mode; call model.eval() first")
     kept: _Engines = model.__dict__.setdefault("_clover_engines", _Engines())
@@ -185,7 +185,10 @@ def _engine(model: hf.PreTrainedModel, asked: Speculative) -> Engine:
 
 
 def _contents(model: hf.PreTrainedModel) -> Iterator[Any]:
-    """What the engine has copies of: modules, with what was put on them, and the versions of all weights."""
+    """Yield what the engine has copies of: modules with their hooks, and the versions of all weights.
+
+    It is compared at each call, because a copy of weights that were changed since would write other texts in silence.
+    """
     for module in model.modules():
         yield module, len(module._forward_hooks), len(module._forward_pre_hooks), vars(module).get("forward")
     yield from versions(chain(model.parameters(), model.buffers()))
@@ -203,7 +206,7 @@ def _bind(draft: DraftModel, target: TargetWeights) -> None:
 
 
 def _wrapped(model: hf.PreTrainedModel) -> TargetWeights:
-    """The model as a target, without freezing it for its owner."""
+    """Return the model as a target, without freezing it for its owner."""
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     try:
         return TargetModel(model)
@@ -225,7 +228,7 @@ class _Batch:
         self._ended = [False] * len(input_ids)
         self._waiting = [deque[int]() for _ in input_ids]  # tokens of each row in columns to come
 
-    def take(self, decoding: Scheduler, streamer: Any | None) -> None:
+    def decode(self, decoding: Scheduler, streamer: Any | None) -> None:
         """Decode until every row has ended; a streamer gets the new tokens column by column, each Long [B]."""
         while not all(self._ended):
             for event in decoding.step():
@@ -242,11 +245,11 @@ class _Batch:
             streamer.end()
 
     def _over(self, row: int) -> bool:
-        """Whether a row gets nothing but padding."""
+        """Return whether a row gets nothing but padding."""
         return self._pads and self._ended[row]
 
     def _add(self, column: Tensor, decoding: Scheduler, streamer: Any | None) -> None:
-        """Add a column and ask the criteria what `generate` would ask them."""
+        """Add a column and call the criteria as `generate` would."""
         self.sequences = torch.cat([self.sequences, column[:, None]], dim=1)
         if streamer is not None:
             streamer.put(column.cpu())

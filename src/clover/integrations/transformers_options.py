@@ -42,7 +42,7 @@ _IMAGES = "mm_encoder_outputs"  # encoded images; empty where a prompt has none
 
 
 def refused(what: str) -> UserError:
-    """The error for an option without an equal."""
+    """Return the error for an option without an equal."""
     return UserError(f"speculative decoding cannot honour {what}; leave it out, or leave custom_generate out")
 
 
@@ -68,7 +68,7 @@ def check_options(config: hf.GenerationConfig, arguments: Mapping[str, Any]) -> 
 
 
 def read_prompts(input_ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> list[tuple[int, ...]]:
-    """Tokens of each row of input_ids Long [B, T] without its padding, where the mask [B, T] is 0.
+    """Return the tokens of each row of input_ids Long [B, T] without its padding, where the mask [B, T] is 0.
 
     UserError for positions Long [B, T] that do not follow from the mask, and for padding elsewhere than on the left.
     """
@@ -92,7 +92,7 @@ class Ends:
     eos: frozenset[int] = frozenset()
 
     def open(self, texts: Tensor) -> Tensor:
-        """Which texts Long [P, columns] have not ended, Bool [P]."""
+        """Return which texts Long [P, columns] have not ended, Bool [P]."""
         eos = torch.tensor([*self.eos], dtype=torch.long, device=texts.device)
         ended = torch.isin(texts[:, self.prompt :], eos).any(1)
         return ~ended & (texts.shape[1] < self.max_length)
@@ -126,7 +126,7 @@ def row_options(
     ends: Ends,
     own: Collection[type] = (),
 ) -> list[dict[str, Any]]:
-    """Fields of each row's SamplingParams, the seed left out, that do what the processors do.
+    """Return fields of each row's SamplingParams, without the seed, that do what the processors do.
 
     Where no fields do, the processors themselves are run at every node of a tree: those known here, and the classes
     `own`, because they look at nothing but a text and its scores. `padding` is that of each row's prompt, Long [1,
@@ -147,7 +147,7 @@ def row_options(
 
 
 def _of_row(processor: Any, row: int) -> hf.LogitsProcessor:
-    """The same for one row alone, of those that know the rows of a batch."""
+    """Return the same processor for one row alone, if it distinguishes the rows of a batch."""
     match processor:
         case hf.PrefixConstrainedLogitsProcessor():
             allowed = processor._prefix_allowed_tokens_fn
@@ -160,7 +160,7 @@ def _of_row(processor: Any, row: int) -> hf.LogitsProcessor:
 def _fields(
     processors: Sequence[Any], padding: Sequence[int], do_sample: bool | None
 ) -> dict[str, float] | None:
-    """Fields of SamplingParams that do what all the processors do, in the same order; None where there are none."""
+    """Return fields of SamplingParams that do what all the processors do, in the same order; None if there are none."""
     known, options = list(_FIELDS), {"temperature": 1.0} if do_sample else {}
     places = [known.index(type(one)) if type(one) in known else -1 for one in processors]
     if places != sorted(set(places)) or -1 in places:
@@ -184,7 +184,7 @@ def _fields(
 
 
 def read_ends(criteria: Iterable[hf.StoppingCriteria], prompt: int) -> Ends:
-    """The ends of rows whose prompts, padding included, are so many columns."""
+    """Return the ends of rows whose prompts, padding included, are `prompt` columns long."""
     lengths, eos = [], set[int]()
     for criterion in criteria:
         if isinstance(criterion, hf.MaxLengthCriteria):

@@ -56,14 +56,14 @@ class Answer:
         self._parsed, self._tokenizer = parsed, tokenizer
         kind = "chatcmpl" if parsed.chat else "cmpl"
         self._head = {"id": f"{kind}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
-        self._watched = [_watched(request, tokenizer) for request in parsed.requests]
+        self._speculations = [_speculation(request, tokenizer) for request in parsed.requests]
         self._tokens = [_TextTokens(tokenizer, request) for request in parsed.requests]
         self._ended: dict[int, Generation] = {}
 
     # -- whole -----------------------------------------------------------------------------------------------------
 
     def whole(self, steps: Sequence[TextStep]) -> dict[str, Any]:
-        """The response that is not streamed."""
+        """Return the response that is not streamed."""
         pieces = [_Piece() for _ in self._parsed.requests]
         for step in steps:
             pieces[step.choice].extend(self._piece(step))
@@ -85,7 +85,7 @@ class Answer:
     # -- in chunks -------------------------------------------------------------------------------------------------
 
     def opening(self) -> list[dict[str, Any]]:
-        """The chunks before the first step."""
+        """Return the chunks before the first step."""
         if not self._parsed.chat:
             return []
         delta = {"role": "assistant", "content": ""}
@@ -96,7 +96,7 @@ class Answer:
         ]
 
     def chunk(self, step: TextStep) -> dict[str, Any] | None:
-        """The chunk of one step; None where it says nothing yet."""
+        """Return the chunk of one step; None if it has no content yet."""
         piece = self._piece(step)
         if not (piece.text or piece.logprobs or piece.finish_reason or piece.speculation):
             return None
@@ -111,7 +111,7 @@ class Answer:
         return chunk
 
     def closing(self) -> list[dict[str, Any]]:
-        """The chunks after the last step."""
+        """Return the chunks after the last step."""
         options = self._parsed.body.stream_options
         if options is None or not options.include_usage:
             return []
@@ -124,12 +124,12 @@ class Answer:
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def _piece(self, step: TextStep) -> _Piece:
-        event, watched = step.event, self._watched[step.choice]
-        text, told = (event.text, None) if watched is None else watched.take(step)
+        event, speculation = step.event, self._speculations[step.choice]
+        text, told = (event.text, None) if speculation is None else speculation.push(step)
         if event.generation is not None:
             self._ended[step.choice] = event.generation
         finish = None if event.generation is None else _finish_reason(event.generation)
-        return _Piece(text, self._tokens[step.choice].take(event, text), finish, told)
+        return _Piece(text, self._tokens[step.choice].push(event, text), finish, told)
 
     def _logprobs(self, piece: _Piece) -> dict[str, Any]:
         own = [self._named(one.token, one.logprobs.logprob) for one in piece.logprobs]
@@ -159,7 +159,7 @@ class Answer:
         return said | {"prompt_tokens_details": {"cached_tokens": cached}}
 
     def _acceptance(self) -> dict[str, Any]:
-        """How well speculation went, all texts together, by vLLM's names; no rate where nothing was drafted."""
+        """Return the acceptance of all texts together, by vLLM's names; no rate if nothing was drafted."""
         whole = reduce(add, (one.acceptance for one in self._ended.values()), Acceptance())
         told = {
             "mean_acceptance_length": whole.tau,
@@ -170,9 +170,9 @@ class Answer:
 
 
 class _TextTokens:
-    """The tokens of one text with their log-probabilities, which are held back as long as their text is.
+    """The tokens of one text with their log-probabilities, which wait as long as their text does.
 
-    Those of a stop string are never told: clients take the tokens for the text.
+    Those of a stop string are never returned: to clients the tokens are the text.
     """
 
     def __init__(self, tokenizer: Any, request: Request):
@@ -180,9 +180,9 @@ class _TextTokens:
         self._held = deque[_LogprobEntry]()
         self._sent = 0  # characters
 
-    def take(self, event: StepEvent, text: str) -> list[_LogprobEntry]:
-        """The tokens to tell with `text`, which a step has made certain."""
-        # Where none are asked for, there are no log-probabilities.
+    def push(self, event: StepEvent, text: str) -> list[_LogprobEntry]:
+        """Return the tokens that belong to `text`, which a step has made certain."""
+        # There are no log-probabilities unless the request has them.
         for token, logprobs in zip(event.tokens, event.logprobs, strict=False):
             self._held.append(_LogprobEntry(token, len(self._text.text), logprobs))
             self._text.push(token)
@@ -194,26 +194,26 @@ class _TextTokens:
         return told
 
 
-def _watched(request: Request, tokenizer: Any) -> Speculation | None:
+def _speculation(request: Request, tokenizer: Any) -> Speculation | None:
     return Speculation(tokenizer, request) if request.show_trees else None
 
 
 def _finish_reason(generation: Generation) -> str:
-    """OpenAI's word: the end of the context is a length, too."""
+    """Return OpenAI's word; the end of the context is a length, too."""
     return "stop" if generation.finish_reason == "stop" else "length"
 
 
 def _by_name(tokens: Sequence[tuple[str, float]]) -> dict[str, float]:
-    """Log-probabilities of tokens, in their order; of those with one name the first is told."""
+    """Return log-probabilities by the tokens' names, in their order; the first counts where two have one name."""
     return dict(tokens) | dict(reversed(tokens))
 
 
 def _sayable(logprob: float) -> float:
-    """OpenAI's least one in the place of -inf and NaN."""
+    """Replace -inf and NaN, which JSON does not have, by the least that OpenAI returns."""
     return max(LEAST_LOGPROB, logprob)  # in this order: a comparison with NaN is false
 
 
 def _entry(token: str, logprob: float) -> dict[str, Any]:
-    """What a chat tells of one token; its bytes are not known where they are but a part of a character."""
+    """Return a chat's entry for one token; the bytes of a part of a character are not known."""
     known = HALF_CHARACTER not in token
     return {"token": token, "logprob": logprob, "bytes": list(token.encode()) if known else None}

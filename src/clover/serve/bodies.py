@@ -1,4 +1,4 @@
-"""The bodies of requests, as pydantic reads them: strictly, with an error for every field that would be passed over.
+"""The bodies of requests, as pydantic reads them: strictly, with an error for every field that would be ignored.
 
 Field names are OpenAI's; `top_k`, `min_p`, `repetition_penalty` and `ignore_eos` are those that vLLM adds,
 `speculation` and `stream_options.include_speculation` are ours.
@@ -21,17 +21,17 @@ from pydantic import (
 from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
-_EMPTY = [None, False, [], {}]  # ways of not asking for something, in any field
+_EMPTY = [None, False, [], {}]  # values that stand for nothing, in any field
 _NOTHING = (*_EMPTY, "none", "auto", "default")
 
 
 def _is_one_of(values: Iterable[Any], value: Any) -> bool:
-    """Whether a value is one of some, of its own type: 0 is not False."""
+    """Return whether a value is among others of its own type: 0 is not False."""
     return any(type(value) is type(one) and value == one for one in values)
 
 
 def _refused(what: str, *also: Any) -> Any:
-    """A field that clients may name, but not use; `also` asks for nothing in this one."""
+    """Declare a field that clients may name, but not use; `also` are more values that stand for nothing."""
     nothing = (*_NOTHING, *also)
 
     def refuse(value: Any) -> None:
@@ -99,14 +99,14 @@ class Message(_Body):
 
     @property
     def text(self) -> str:
-        """The content without its division into parts."""
+        """Return the content without its division into parts."""
         return (
             self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
         )
 
 
 class StreamOptions(_Body):
-    """What a stream holds beside its text."""
+    """What a stream has in addition to its text."""
 
     include_usage: bool | None = None
     include_speculation: bool | None = None
@@ -114,7 +114,7 @@ class StreamOptions(_Body):
 
 
 class GenerationBody(_Body):
-    """What both kinds of requests share."""
+    """The fields of both kinds of requests."""
 
     model: str | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -143,7 +143,7 @@ class GenerationBody(_Body):
     stream_options: StreamOptions | None = None
     ignore_eos: bool | None = None
     speculation: bool | None = None
-    # Said by clients, without a meaning here.
+    # Fields that clients send and that change nothing here.
     user: str | None = None
     metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
     service_tier: str | None = None

@@ -1,4 +1,4 @@
-"""What GET /metrics tells Prometheus. Names after the prefix are vLLM's where vLLM has them."""
+"""The metrics of GET /metrics, for Prometheus. Names after the prefix are vLLM's where vLLM has them."""
 
 from collections.abc import Callable
 
@@ -49,7 +49,7 @@ class ServerMetrics:
         return Histogram(f"clover_{name}", documentation, buckets=buckets, registry=self._registry)
 
     def watch(self, held: Callable[[], int], running: Callable[[], int]) -> None:
-        """Say where the length of the queue is known."""
+        """Set the functions that return how many texts run or wait, and how many run."""
         self._running.set_function(running)
         self._waiting.set_function(lambda: max(held() - running(), 0))
 
@@ -70,5 +70,5 @@ class ServerMetrics:
             self._finished.labels(event.generation.finish_reason).inc()
 
     def text(self) -> bytes:
-        """All of them in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)

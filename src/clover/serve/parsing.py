@@ -148,12 +148,12 @@ def _prompts(body: Body) -> Sequence[str | Sequence[int] | list[dict[str, str]]]
 
 
 def _role(role: str) -> str:
-    """Templates know "system", which "developer" is another word for."""
+    """Return the role's name in chat templates, which call a developer "system"."""
     return "system" if role == "developer" else role
 
 
 def _characters(prompt: str | Sequence[int] | list[dict[str, str]]) -> int:
-    """Of the text; 0 for tokens."""
+    """Count the characters of a prompt that is text; 0 for tokens."""
     texts = (
         [prompt] if isinstance(prompt, str) else [one["content"] for one in prompt if isinstance(one, dict)]
     )
@@ -165,7 +165,7 @@ def _prompt_field(body: Body) -> str:
 
 
 def _params(body: Body, seed: int) -> SamplingParams:
-    """The parameters of one text; what is not said is as OpenAI has it."""
+    """Return the parameters of one text; defaults are OpenAI's."""
     return SamplingParams(
         temperature=1.0 if body.temperature is None else body.temperature,
         top_k=max(body.top_k or 0, 0),
@@ -180,7 +180,7 @@ def _params(body: Body, seed: int) -> SamplingParams:
 
 
 def _logprobs(body: Body) -> int | None:
-    """How many of the most probable tokens are told with each; None for no log-probabilities at all."""
+    """Return how many of the most probable tokens come with each token; None for no log-probabilities at all."""
     if isinstance(body, CompletionBody):
         return body.logprobs
     if body.top_logprobs and not body.logprobs:

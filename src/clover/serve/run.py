@@ -41,7 +41,7 @@ def listen(host: str, port: int, write_seconds: float) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's, but that requests it does not wait for are answered. It would cancel them, with a traceback for each.
+    """uvicorn's server, which answers requests that it does not wait for instead of cancelling them with a traceback.
 
     Attributes:
         impatient: whether running requests are not waited for.
@@ -57,7 +57,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more requests, and return when there are none."""
+        """Accept no more requests, and return when none runs."""
         ending = asyncio.create_task(self._end_requests())
         await super().shutdown(sockets)
         ending.cancel()
@@ -74,7 +74,7 @@ class Server(uvicorn.Server):
 
 
 def make_server(service: Service) -> Server:
-    """The server of a service, for `run_server`."""
+    """Return the server of a service, for `run_server`."""
     settings = service.settings
     config = uvicorn.Config(
         make_app(service),
@@ -86,7 +86,7 @@ def make_server(service: Service) -> Server:
         log_level="error",
         access_log=False,
         server_header=False,
-        limit_concurrency=settings.max_connections + 1,  # the asking one is counted, too
+        limit_concurrency=settings.max_connections + 1,  # uvicorn counts the new one, too
     )
     return Server(config, service)
 
@@ -121,8 +121,8 @@ def serve(
 
     Args:
         name, draft: what clients call the target and the draft; None for no draft.
-        taken: what `listen` returned.
-        ready: is told the address.
+        taken: the socket that `listen` returned.
+        ready: called with the address.
     """
     service = Service(model, name, draft, options)
     server = make_server(service)

@@ -1,4 +1,4 @@
-"""What one server is made of."""
+"""The parts of one server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Service:
 
 
 def _tells_roles_apart(tokenizer: Any) -> bool:
-    """Whether the chat template, if one works, does more than to join the messages; the page offers chat then."""
+    """Return whether a chat template works and does more than to join messages; the page offers chat then."""
     if not getattr(tokenizer, "chat_template", None):
         return False
     try:

@@ -13,7 +13,7 @@ from clover.serve.worker import TextStep
 
 @dataclass
 class _TokenText:
-    """The text of one token, as far as it was not handed out."""
+    """The part of one token's text that was not returned yet."""
 
     text: str
     source: str
@@ -21,7 +21,7 @@ class _TokenText:
 
 
 class Speculation:
-    """Tells, step by step, what was drafted for one text, what of it was accepted, and which token wrote what.
+    """Describes, step by step, what was drafted for one text, what of it was accepted, and which token wrote what.
 
     Text that is held back (half a character, the beginning of a stop string) comes with a later step, with its tokens.
     """
@@ -32,15 +32,15 @@ class Speculation:
         self._held: deque[_TokenText] = deque()
         self._steps = 0
 
-    def take(self, step: TextStep) -> tuple[str, dict[str, Any]]:
-        """The text that became certain with a step, and the step as the stream tells it."""
+    def push(self, step: TextStep) -> tuple[str, dict[str, Any]]:
+        """Return the text that became certain with a step, and the step as the stream describes it."""
         event, drafted = step.event, step.event.drafted
         assert drafted is not None
         self._steps += 1
         released = ""
         for at, token in enumerate(event.tokens):
             source = ("copied" if drafted.copied else "draft") if at < len(drafted.path) else "target"
-            released += self._push(token, source, at + 1 if source != "target" else 0)
+            released += self._push_token(token, source, at + 1 if source != "target" else 0)
         if event.generation is not None:
             before = len(self._text.text)
             released += self._text.finish()
@@ -55,14 +55,14 @@ class Speculation:
         }
         return released, told
 
-    def _push(self, token: int, source: str, depth: int) -> str:
+    def _push_token(self, token: int, source: str, depth: int) -> str:
         before = len(self._text.text)
         released = self._text.push(token)
         self._held.append(_TokenText(self._text.text[before:], source, depth))
         return released
 
     def _release(self, count: int) -> list[_TokenText]:
-        """The pieces of the next so many characters; the last may be a part of one."""
+        """Return the pieces of the next `count` characters; the last may be a part of one."""
         out = []
         while self._held and len(self._held[0].text) <= count:
             out.append(self._held.popleft())

@@ -3,7 +3,7 @@
 It should be the thread that loaded the model. OpenMP keeps a pool of threads for each thread that computes, and once
 two pools have more threads than there are cores, all of them sleep between operations: 30 % less speed on two cores.
 
-The engine's thread waits for nobody. What a client has not taken yet waits in its `Stream`, which is bounded; a client
+The engine's thread waits for nobody. What a client has not read yet waits in its `Stream`, which is bounded; a client
 that falls further behind is cut off, and its texts leave the batch.
 """
 
@@ -30,7 +30,7 @@ _MOST_BEHIND = 4096  # steps of one client that may wait for it
 
 
 class TextStep(NamedTuple):
-    """One step of one text: which of the request's texts it is, what it gave, and the seconds of the batch's step."""
+    """One step of one text: which of the request's texts it is, its event, and the seconds of the batch's step."""
 
     choice: int
     event: StepEvent
@@ -120,17 +120,17 @@ class Worker:
 
     @property
     def running(self) -> int:
-        """Texts that are being decoded."""
+        """Count the texts that are being decoded."""
         return self._scheduler.running
 
     @property
     def idle(self) -> bool:
-        """Whether nothing runs or waits, in the engine or on the way to it."""
+        """Return whether nothing runs or waits, in the engine or on the way to it."""
         return self._inbox.empty() and self._scheduler.idle
 
     @property
     def held(self) -> int:
-        """Texts that run or wait, and requests whose prompt is being read."""
+        """Count the texts that run or wait, and the requests whose prompt is being read."""
         return len(self._held) + self._entering
 
     def start(self) -> None:
@@ -261,7 +261,7 @@ class Worker:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Where something fails (memory, say), end all texts of the batch, and go on with an empty one."""
+        """End all texts of the batch if the block fails (out of memory, say), and continue with an empty one."""
         try:
             yield
         except Exception as error:

@@ -71,10 +71,10 @@ class Passes(nn.Module):
         self._announced = not skip
 
     def compact_topk_indices(self, rows: Tensor) -> None:
-        """Part of the same hook; the drafts have no such indices."""
+        """Do nothing: this is a part of the same hook, and the drafts have no such indices."""
 
     def is_first(self) -> bool:
-        """Whether the pass that now runs is pass 0; of a run without text, the larger of both."""
+        """Return whether the pass that now runs is pass 0; in a run without text, True for the larger of both."""
         metadata = get_forward_context().attn_metadata
         if metadata is None:
             return True
@@ -127,11 +127,11 @@ class CloverForCausalLM(nn.Module):
         raise NotImplementedError
 
     def first(self, states: Tensor, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Pass 0: states [R, H], tokens and positions Long [R], to outputs and next states, both [R, H]."""
+        """Run pass 0: states [R, H], tokens and positions Long [R], to outputs and next states, both [R, H]."""
         raise NotImplementedError
 
     def later(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """A later pass, with the same shapes."""
+        """Run a later pass, with the same shapes."""
         raise NotImplementedError
 
     def embed_input_ids(self, input_ids: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ class CloverForCausalLM(nn.Module):
         hidden_states: Tensor,
         inputs_embeds: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """One pass of the driver; returns what goes into the lm_head and the next state, both [R, H]."""
+        """Run one pass of the driver; return the input of the lm_head and the next state, both [R, H]."""
         if inputs_embeds is not None:
             raise NotImplementedError("Clover's drafts read tokens, not embeddings of images or sound")
         self._bind()
@@ -154,7 +154,7 @@ class CloverForCausalLM(nn.Module):
         return self.later(hidden_states, tokens)
 
     def compute_logits(self, outputs: Tensor) -> Tensor | None:
-        """Logits [R, V] of outputs [R, H]; -inf for tokens that the draft does not propose."""
+        """Return logits [R, V] of outputs [R, H]; -inf for tokens that the draft does not propose."""
         if self._reduced is None:
             return self.logits_processor(self.lm_head, outputs, getattr(self.lm_head, "bias", None))
         logits = outputs @ self._reduced.T

@@ -33,7 +33,7 @@ _WARM_UP, _TIMED, _PROMPT = 4, 24, 64  # steps, and tokens of a prompt
 
 
 def numbers_to_time(most: int) -> list[int]:
-    """Numbers of drafted tokens to time for a draft that drafts at most so many, that number among them."""
+    """Return numbers of drafted tokens to time for a draft that drafts at most so many, that number among them."""
     return sorted({min(count, most) for count in DRAFTED})
 
 
@@ -75,7 +75,7 @@ def measure_costs(
 def _measure_one(
     target: str, draft: str, batch_sizes: Sequence[int], drafted: int, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The same for one number of drafted tokens, in this process."""
+    """Measure one number of drafted tokens, in this process."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     import vllm
 
@@ -115,7 +115,7 @@ def _step_seconds(llm: Any, batch_size: int) -> float:
 
 
 def _drafted(draft: str, asked: Sequence[int] | None) -> list[int]:
-    """Numbers of drafted tokens to time: those asked for, or as many as the exported draft can do.
+    """Return the numbers of drafted tokens to time: the options', or as many as the exported draft can do.
 
     UserError for a directory that is no exported draft, and for more tokens than a Clover-1 draft has heads.
     """

@@ -9,7 +9,7 @@ and -`_FAR` in that of a drafted one, whose weight so is exactly 0. The next pas
 
 *The window.* u_t reads E[x_t] and E[x_{t-1}], which the driver has forgotten by the time of x_{t+1}. A first call of
 the layer finds them, in entries where the look back is zero: the key of position t is its number in Gray code, ±1 per
-bit, and its value x_{t+1} in hexadecimal digits, even positions beside odd ones. Codes of neighbours differ in one bit,
+bit, and its value x_{t+1} in hexadecimal digits, even and odd positions apart. Codes of neighbours differ in one bit,
 so the sum of two as a query scores both alike, and `_SHARP` above any other: half of each value comes back, exact.
 This needs nothing of the backend, so prefix caching, chunked prefill and CUDA graphs hold for it.
 
@@ -42,8 +42,8 @@ _DIGITS = 6  # hexadecimal ones of a token
 
 
 @dataclass(frozen=True)
-class Beside:
-    """What the keys and values [R, S - d] of every head hold beside the draft's own."""
+class ExtraChannels:
+    """Additional channels of the keys and values of every head, [R, S - d] each, for copying."""
 
     keys: Tensor  # the mark of drafted positions, then the position in Gray code
     values: Tensor  # the token after the position: digits of even positions, then of odd ones
@@ -82,74 +82,78 @@ class RecallForCausalLM(CloverForCausalLM):
 
     def first(self, states: Tensor, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         draft, following = self.draft, self.draft.embed(tokens).to(states.dtype)
-        beside = self._beside(tokens, positions, states.dtype)
-        earlier = self._earlier(beside, positions).clamp(0, self.vocab_size - 1)
+        extra = self._extra_channels(tokens, positions, states.dtype)
+        earlier = self._earlier(extra, positions).clamp(0, self.vocab_size - 1)
         exists = positions[:, None] > torch.arange(WindowLinear.earlier, device=positions.device)
         window = draft.embed(earlier).to(states.dtype) * exists[..., None]
         folded = draft.fold.norm(draft.fold.linear(torch.cat((states, following, window.flatten(1)), dim=-1)))
         keys, values = draft.layer.keys_values(folded[None])
-        return self._looked_back(states, tokens, keys, values, beside)
+        return self._looked_back(states, tokens, keys, values, extra)
 
     def later(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         nothing = states.new_zeros(1, self.draft.layer.num_heads, len(states), self.width)
         blank = states.new_zeros(len(states), self.padded - self.width)
-        marked = Beside(F.pad(blank[:, 1:], (1, 0), value=-_FAR), blank)
+        marked = ExtraChannels(F.pad(blank[:, 1:], (1, 0), value=-_FAR), blank)
         return self._looked_back(states, tokens, nothing, nothing, marked)
 
     def _looked_back(
-        self, states: Tensor, tokens: Tensor, keys: Tensor, values: Tensor, beside: Beside
+        self, states: Tensor, tokens: Tensor, keys: Tensor, values: Tensor, extra: ExtraChannels
     ) -> tuple[Tensor, Tensor]:
-        outputs = self.draft.look_back(states[None], tokens[None], keys, values, beside)[0]
+        outputs = self.draft.look_back(states[None], tokens[None], keys, values, extra)[0]
         return outputs, outputs
 
-    def _attend(self, query: Tensor, keys: Tensor, values: Tensor, beside: Beside, causal: bool) -> Tensor:
-        """Takes the place of `RecurrentLayer.attend`: [1, heads, R, d] to [1, heads, R, d], through the paged cache."""
+    def _attend(
+        self, query: Tensor, keys: Tensor, values: Tensor, extra: ExtraChannels, causal: bool
+    ) -> Tensor:
+        """Replace `RecurrentLayer.attend`: [1, heads, R, d] to [1, heads, R, d], through the paged cache."""
         query, keys, values = (x[0].transpose(0, 1)[:, self.heads] for x in (query, keys, values))
         mark = self._room(query.new_full((len(query), 1), _FAR))
-        found = self._call(query, keys, values, mark, beside)[..., : self.width]
+        found = self._call(query, keys, values, mark, extra)[..., : self.width]
         if self.sharded:
             found = tensor_model_parallel_all_gather(found.contiguous(), dim=1)
         return found.transpose(0, 1)[None]
 
-    def _call(self, query: Tensor, keys: Tensor, values: Tensor, asked: Tensor, beside: Beside) -> Tensor:
-        """The layer on [R, N, d] each, with [R, S - d] beside them in every head; [R, N, S]."""
-        pairs = ((query, asked), (keys, beside.keys), (values, beside.values))
+    def _call(
+        self, query: Tensor, keys: Tensor, values: Tensor, asked: Tensor, extra: ExtraChannels
+    ) -> Tensor:
+        """Run the layer on [R, N, d] each, with [R, S - d] as extra channels of every head; return [R, N, S]."""
+        pairs = ((query, asked), (keys, extra.keys), (values, extra.values))
         whole = [torch.cat((x, y[:, None].expand(-1, x.shape[1], -1)), dim=-1).flatten(1) for x, y in pairs]
         return self.look(*whole).view(len(query), -1, self.padded)
 
-    def _beside(self, tokens: Tensor, positions: Tensor, dtype: torch.dtype) -> Beside:
-        """For positions Long [R] of the text, each of which tokens Long [R] follow."""
+    def _extra_channels(self, tokens: Tensor, positions: Tensor, dtype: torch.dtype) -> ExtraChannels:
+        """Return the extra channels of positions Long [R] of the text, which tokens Long [R] follow."""
         digits = tokens[:, None] // self.sixteens % 16
         values = torch.cat([digits * (positions[:, None] % 2 == parity) for parity in (0, 1)], dim=-1)
-        return Beside(self._room(self._code(positions).to(dtype), 1), self._room(values.to(dtype)))
+        return ExtraChannels(self._room(self._code(positions).to(dtype), 1), self._room(values.to(dtype)))
 
-    def _earlier(self, beside: Beside, positions: Tensor) -> Tensor:
-        """Keep what is beside, and return the tokens that followed the two positions before each: Long [R, 2].
+    def _earlier(self, extra: ExtraChannels, positions: Tensor) -> Tensor:
+        """Store the extra channels, and return the tokens that followed the two positions before each: Long [R, 2].
 
         The nearest first; meaningless where there is no such position.
         """
         before = positions[:, None] - torch.arange(1, 1 + WindowLinear.earlier, device=positions.device)
         # a differing bit takes the score down by 4 of these units
         unit = _SHARP / 4 / self.width**-0.5
-        asked = self._room((self._code(before.clamp(min=0)).sum(1) * unit).to(beside.keys.dtype), 1)
+        asked = self._room((self._code(before.clamp(min=0)).sum(1) * unit).to(extra.keys.dtype), 1)
         nothing = asked.new_zeros(len(asked), self.look.num_heads, self.width)
-        found = self._call(nothing, nothing, nothing, asked, beside)[:, 0, self.width :]
+        found = self._call(nothing, nothing, nothing, asked, extra)[:, 0, self.width :]
         # position 1 has one before it, which comes back whole
         digits = found[:, : 2 * _DIGITS].float() * positions[:, None].clamp(max=2)
         tokens = (digits.round().long().view(-1, 2, _DIGITS) * self.sixteens).sum(-1)
         return tokens.gather(1, before % 2)
 
     def _code(self, positions: Tensor) -> Tensor:
-        """Positions Long [...] in Gray code: [..., bits] of ±1."""
+        """Return positions Long [...] in Gray code: [..., bits] of ±1."""
         return ((positions ^ positions >> 1)[..., None] >> self.bits & 1) * 2 - 1
 
     def _room(self, entries: Tensor, start: int = 0) -> Tensor:
-        """Entries [R, n] from `start` on in [R, S - d], zeros elsewhere."""
+        """Place entries [R, n] from `start` on in [R, S - d], with zeros elsewhere."""
         return F.pad(entries, (start, self.padded - self.width - start - entries.shape[1]))
 
 
 def padded_size(width: int) -> int:
-    """S: the next power of two that holds a head and what is beside it; such sizes all backends have."""
+    """Return S: the next power of two with room for a head and its extra channels; all backends have such sizes."""
     return max(64, 1 << (width + _BITS).bit_length())
 
 

@@ -40,7 +40,7 @@ class _Augmenting(CloverForCausalLM):
         }
 
     def augment(self, inputs: Tensor, positions: Tensor) -> Tensor:
-        """The layers and their final norm, if they have one: [R, H] to [R, H]."""
+        """Run the layers and their final norm, if they have one: [R, H] to [R, H]."""
         return self.layers(input_ids=None, positions=positions, inputs_embeds=inputs)
 
     def load_layers(self, weights: list[tuple[str, Tensor]]) -> set[str]:
