@@ -74,12 +74,12 @@ def _store(model: "TargetWeights", source: "Texts", options: FeaturesOptions, re
         def show(done: int, tokens: int) -> None:
             progress.go_on(len(source), done, f"{done:,} texts, {tokens:,} tokens")
 
-        def tell(size: int) -> None:
+        def show_size(size: int) -> None:
             progress.log(f"{len(source):,} texts, about {size / 1e6:,.0f} MB of hidden states")
             if source.left_out:
                 progress.log(source.left_out)
 
-        write_features(model, source, config, output, resume, show, tell)
+        write_features(model, source, config, output, resume, show, show_size)
     print(f"{output}: {FeatureStore(output).tokens:,} tokens")
     named = () if options.target is None else ("--target", options.target)
     command = shlex.join(["clover", "train", *named, "--features", str(output), "--output", "DIR"])

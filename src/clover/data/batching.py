@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ NOTHING_TO_LEARN = (
     "can learn"
 )
 
-Side = Callable[[Record | Sample], bool]  # whether a text belongs to this part of the data
+Side = Callable[[Record | Sample], bool]  # returns True for the texts of one part of the data
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class Batches:
     @position.setter
     def position(self, place: Position) -> None:
         if self._block is not None and self._block.place != replace(place, batch=0):
-            self._block = None  # read anew from there
+            self._block = None  # it is read again from the new place
         self._position = place
 
     def __iter__(self) -> Iterator[Batch]:
@@ -171,7 +172,7 @@ class Batches:
 
     def _read_epoch(self, epoch: int, start: int = 0) -> Iterator[_Block]:
         """Yield the blocks of an epoch, from the text number `start` of its order on."""
-        order = torch.randperm(len(self.texts), generator=self._generator(epoch, -1)).tolist()
+        order: Any = torch.randperm(len(self.texts), generator=self._generator(epoch, -1)).numpy()
         for texts, rows in self.texts.blocks(order[start:], _BLOCK_TEXTS, self.block_size, self.side):
             end = start + rows
             following = Position(epoch, end) if end < len(order) else Position(epoch + 1)
@@ -187,7 +188,7 @@ class Batches:
         return [collate(groups[i]) for i in shuffled]
 
     def _generator(self, epoch: int, text: int) -> torch.Generator:
-        seed = hash((self.seed, epoch, text)) % 2**63  # of integers: always the same
+        seed = hash((self.seed, epoch, text)) % 2**63  # the hash of integers is the same in every process
         return torch.Generator().manual_seed(seed)
 
 

@@ -1,4 +1,4 @@
-"""Records of training files, each read when it is asked for, with errors that say where something is wrong.
+"""Records of training files, each read when it is needed, with errors that name file and line.
 
 A .txt file is one text, a long one read in pieces of some 64 KiB, each cut after a whole line; .jsonl has one JSON
 object per line, .json an array of objects or one object, which is read into memory whole; .parquet one row per
@@ -35,10 +35,10 @@ from clover.errors import UserError
 from clover.files import decode_utf8, explain, open_to_read
 from clover.validation import parse_json, validated
 
-_MAX_RECORD_BYTES = 4 * 2**20  # a longer one would keep the tokenizer busy for seconds on end
+_MAX_RECORD_BYTES = 4 * 2**20  # a longer one would occupy the tokenizer for seconds
 _MAX_JSON_BYTES = 2 * 2**30
 _PIECE_BYTES = 2**16
-_PROBES, _PROBE_BYTES = 64, 2**16  # parts of a file that tell it from others
+_PROBES, _PROBE_BYTES = 64, 2**16  # parts of a file whose hash identifies it
 _SHOWN = 40  # characters of a name in a message
 _SHAREGPT_ROLES = {
     **dict.fromkeys(("human", "user"), "user"),
@@ -47,7 +47,7 @@ _SHAREGPT_ROLES = {
     "system": "system",
 }
 _FIELDS = (("messages",), ("conversations",), ("turns",), ("prompt",), ("question", "answer"), ("text",))
-# What may go with them.
+# Other fields that are read, if they are there.
 _BESIDE = {"completion", "prompts", "development", "category", "licence", "license", "source"}
 _COLUMNS = sorted(_BESIDE.union(*_FIELDS))
 
@@ -117,7 +117,7 @@ class Rows:
     Args:
         count: how many there are.
         read: returns what was decoded of record i < count, and where it stands.
-        probe: returns a hash that tells the content from others.
+        probe: returns a hash that identifies the content.
     """
 
     count: int

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 _NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
-_PROBES = 64  # records that tell a data set from others
+_PROBES = 64  # records whose hash identifies a data set
 
 
 def is_hub_name(name: str) -> bool:

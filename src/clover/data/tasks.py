@@ -212,10 +212,10 @@ def _group(fields: dict[str, Any], where: str) -> str:
 
 def _first_turn(messages: Sequence[Message], where: str) -> tuple[Message, ...]:
     """Return the conversation up to the first words of the user."""
-    asked = [at for at, message in enumerate(messages) if message["role"] == "user"]
-    if not asked or not messages[asked[0]]["content"].strip():
+    users = [at for at, message in enumerate(messages) if message["role"] == "user"]
+    if not users or not messages[users[0]]["content"].strip():
         raise UserError(f"{where}: the user says nothing that could be answered")
-    return tuple(messages[: asked[0] + 1])
+    return tuple(messages[: users[0] + 1])
 
 
 def cut_text(text: str, name: str, prompt_tokens: int) -> Iterator[Task]:

@@ -18,7 +18,7 @@ from clover.data.chat import Sample, check_learnt, encode_records
 from clover.data.formats import Record, RecordRefused, open_rows, parse_record
 from clover.errors import UserError
 
-_CHECKED = 1000  # records of each file that are looked at before anything else is done
+_CHECKED = 1000  # records of each file that are checked before anything else is done
 _TOGETHER, _SIZE_TOGETHER = 256, 2**20  # texts and characters (tokens of samples) that are read at a time
 
 

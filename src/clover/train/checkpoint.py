@@ -91,7 +91,7 @@ def load_checkpoint(
 
 
 def _tensors(modules: Mapping[str, nn.Module]) -> dict[str, Tensor]:
-    """Trained parameters and persistent buffers of the modules, and the random number state of the CPU."""
+    """Return trained parameters and persistent buffers of the modules, and the random number state of the CPU."""
     found = {"random.cpu": torch.get_rng_state()}
     for name, module in modules.items():
         saved = module.state_dict(keep_vars=True)
@@ -169,9 +169,11 @@ def _read(path: Path) -> tuple[dict[str, Tensor], _Header]:
 
 
 def _check_same(path: object, saved: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    held = {_describe(key, saved[key]) for key in saved if not key.startswith(("optimizer.", "random.cuda."))}
-    wanted = {_describe(key, value) for key, value in expected.items()}
-    for what, names in (("lacks", wanted - held), ("also holds", held - wanted)):
+    present = {
+        _describe(key, saved[key]) for key in saved if not key.startswith(("optimizer.", "random.cuda."))
+    }
+    needed = {_describe(key, value) for key, value in expected.items()}
+    for what, names in (("lacks", needed - present), ("also holds", present - needed)):
         if names:
             raise UserError(
                 f"{path} {what} {min(names)}: it was saved from another model or by other options"

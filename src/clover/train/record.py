@@ -35,8 +35,10 @@ class RecordedResult(BaseModel):
 class RecordedConfig(BaseModel):
     """The options that are read later."""
 
-    writing_seconds: float = Field(default=0.0, ge=0)  # before the training, for texts that the target wrote
-    start_from: str | None = None  # the trained draft that it went on from
+    writing_seconds: float = Field(
+        default=0.0, ge=0
+    )  # what the target took to write the texts, before the training
+    start_from: str | None = None  # the trained draft whose weights it started with
     lr: float | None = None
     loss: dict[str, Any] = {}  # fields of `LossConfig`
 

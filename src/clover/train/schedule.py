@@ -11,8 +11,8 @@ _RATES = {
     "adamw": 0.024,
 }  # peak rates, times the root of the hidden size (docs/development/log.md)
 _STEP_GROWTH = 0.5  # tokens of a step per root of the tokens learnt
-_PASS_TOKENS, _GPU_PASS_TOKENS = {"cpu": 512}, 4096  # of a forward pass, by kind of device
-_START = 1e-3  # share at which the warm-up is taken to begin, so that the first step is not wasted
+_PASS_TOKENS, _GPU_PASS_TOKENS = {"cpu": 512}, 4096  # tokens of a forward pass, by kind of device
+_START = 1e-3  # the warm-up begins at this share, so that the first step has a rate above 0
 
 
 def step_tokens(config: TrainConfig, tokens: int) -> float:

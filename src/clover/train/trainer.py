@@ -42,8 +42,10 @@ from clover.train.schedule import optimizer_name, pass_tokens, peak_rate
 
 _LOG_EVERY_SECONDS = 2.0
 _FIRST_LINE_SECONDS = 3.0  # where there is no terminal
-_SCALE_BATCHES, _SCALE_TOKENS = 8, 64  # tokens of each
-_COUNTED_TOKENS = 2**18  # of which the most frequent are found, for a draft that proposes from a part of all
+_SCALE_BATCHES, _SCALE_TOKENS = 8, 64  # batches, and tokens of one text of each
+_COUNTED_TOKENS = (
+    2**18
+)  # tokens among which the most frequent are counted, for a draft of a part of the vocabulary
 _CHARACTERS_PER_TOKEN = 8  # more than most texts have
 
 
@@ -132,7 +134,7 @@ class Trainer:
         self.batches = self._make_batches(seed=config.seed, side=self._is_learnt)
         self.counts = self._choose_vocabulary()
         self.objective = Objective(config, draft, self._stored_features())
-        cast(nn.Module, draft).to(target.device).eval()  # gradients, but no dropout: it is for pretraining
+        cast(nn.Module, draft).to(target.device).eval()  # no dropout; gradients are computed all the same
         self.parameters = [parameter for parameter in draft.parameters() if parameter.requires_grad]
         for parameter in self.parameters:
             parameter.data = parameter.data.float()
@@ -182,7 +184,7 @@ class Trainer:
     def restore(self) -> None:
         """Go on from the checkpoint; UserError if there is none that fits."""
         state = self.checkpoints.load()
-        self.draft.bind(self.target)  # to the vocabulary of the checkpoint
+        self.draft.bind(self.target)  # binds it to the vocabulary of the checkpoint
         self.batches.position = state.position
         self.budget.resume(state.step, state.tokens, state.seconds)
         self.objective.scale, self.entry = state.scale, state.entry

@@ -151,7 +151,7 @@ def test_the_size_told_is_that_of_the_windows_that_are_kept(
     monkeypatch.setattr(write, "_SIZE_COUNTED", counted)  # of 400 tokens
     some = Sample(torch.arange(20).int(), torch.arange(20) >= 14)
     texts, told = SampleTexts([some] * 20), list[int]()
-    write_features(target, texts, config(target, texts), tmp_path / "s", tell_size=told.append)
+    write_features(target, texts, config(target, texts), tmp_path / "s", on_size=told.append)
     read = FeatureStore(tmp_path / "s")
     assert read.tokens == 20 * 8  # the second of two windows
     assert told == [read.tokens * (2 * target.hidden_size + 5)]

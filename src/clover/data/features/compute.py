@@ -42,7 +42,7 @@ def compute_features(target: TargetWeights, tokens: Tensor, hidden_state: str) -
 
 @torch.no_grad()
 def hidden_scale(parts: Iterable[tuple[Tensor, Tensor]]) -> float:
-    """Standard deviation of the target's hidden states after the final norm: the unit of the regression loss.
+    """Return the standard deviation of the target's states after the final norm: the unit of the regression loss.
 
     The square root of the variance over positions, averaged over the H dimensions. Padding is left out.
 

@@ -77,6 +77,6 @@ def read_index(path: Path) -> Index:
     """Read the index of a store; UserError if there is none, or it is not what `write_features` wrote."""
     content, name = read_json(path / INDEX), str(path / INDEX)
     config = content.get("config")
-    if isinstance(config, dict) and "dtype" not in config:  # of older stores
+    if isinstance(config, dict) and "dtype" not in config:  # stores of older versions
         raise UserError(f"{path} does not say in which dtype the target ran; {REMEDY}")
     return validated(Index, content, name)

@@ -76,7 +76,7 @@ class FeatureStore(Texts):
         return self._shards[number].sample(row - (self._ends[number - 1] if number else 0))
 
     def features(self, batch: Batch, hidden_state: str) -> Features:
-        """Hidden states of a batch of this store's windows, [B, T, W] and [B, T, H] on its device; 0 on padding.
+        """Read the states of a batch of this store's windows, [B, T, W] and [B, T, H] on its device; 0 on padding.
 
         `hidden_state`, what is read, is the kind that the store is made of, or post_norm, which all have.
         """
@@ -105,7 +105,7 @@ class _OpenShard:
     half a CPU second per 256 MiB counts as time of the training, most of it in the first steps, which read all shards.
 
     Args:
-        names: of the states that it must hold.
+        names: of the states that the file must contain.
     """
 
     def __init__(self, path: Path, shard: Shard, names: Sequence[str]):
@@ -159,7 +159,10 @@ def open_shards(path: Path, index: Index) -> list[_OpenShard]:
 def check_store(store: FeatureStore, target: TargetWeights, draft: DraftModel) -> None:
     """Raise UserError unless the store was made with this target and holds what the draft reads."""
     stored, here = store.config.dtype, target.dtype_name
-    comparable = stored == here or "float16" not in (stored, here)  # what is rounded twice is not
+    comparable = stored == here or "float16" not in (
+        stored,
+        here,
+    )  # rounding to float16 changes the hash
     if comparable and store.config.target != weights_fingerprint(target):
         raise UserError(
             f"the hidden states in {store.path} are another target's; give the --target that clover features was given"

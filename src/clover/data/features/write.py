@@ -27,7 +27,7 @@ _SHARD_BYTES, _SHARD_SECONDS = 2**28, 300.0  # of a shard; a run that is killed 
 # states of all of them are in memory.
 _TOGETHER, _SIZE_TOGETHER = 64, 2**17
 _COUNTED, _SIZE_COUNTED = 512, 2**20  # texts, and their characters, from which the size is predicted
-_MARGIN = 1.05  # of the free space that is asked for
+_MARGIN = 1.05  # the free space must be this many times the space that is needed
 
 
 def store_bytes(target: TargetWeights, texts: Texts, config: StoreConfig) -> int:
@@ -52,14 +52,14 @@ def write_features(
     path: Path,
     resume: bool = False,
     progress: Callable[[int, int], None] = lambda texts, tokens: None,
-    tell_size: Callable[[int], None] = lambda size: None,
+    on_size: Callable[[int], None] = lambda size: None,
 ) -> None:
     """Run the target over all texts and keep its hidden states in the directory `path`, shard by shard.
 
     Args:
         resume: go on with what is there.
         progress: called with (texts, tokens) done so far, at first and after every few texts.
-        tell_size: called beforehand with the bytes that the whole store will take.
+        on_size: called beforehand with the bytes that the whole store will take.
 
     Raises:
         UserError: the disk has too little room, the directory is in the way or belongs to another target, other texts
@@ -69,14 +69,14 @@ def write_features(
         check_output_directory(path)
     with locked_directory(path):
         index = _begin(path, config, resume)
-        _check_room(store_bytes(target, texts, config), path, index, tell_size)
+        _check_room(store_bytes(target, texts, config), path, index, on_size)
         write_json(path / INDEX, asdict(index))
         _write(target, texts, path, index, progress)
 
 
-def _check_room(need: int, path: Path, index: Index, tell_size: Callable[[int], None]) -> None:
+def _check_room(need: int, path: Path, index: Index, on_size: Callable[[int], None]) -> None:
     free = shutil.disk_usage(path).free
-    tell_size(need)
+    on_size(need)
     need -= sum((path / shard.name).stat().st_size for shard in index.shards)
     if need * _MARGIN > free:
         raise UserError(
@@ -140,10 +140,10 @@ def _run(
     for group in grouped([found[i] for i in order], max(config.batch_tokens, config.max_length)):
         features = compute_features(target, collate(group).tokens.to(target.device), config.hidden_state)
         for row, (number, window) in enumerate(zip(islice(numbers, len(group)), group, strict=True)):
-            wanted = read = _kept(features.hidden_target[row, : window.size])
+            target_states = read = _kept(features.hidden_target[row, : window.size])
             if config.hidden_state != "post_norm":
                 read = _kept(features.hidden_input[row, : window.size])
-            states[number] = Features(read, wanted)
+            states[number] = Features(read, target_states)
     return ((window, states[number]) for number, window in enumerate(found))
 
 
@@ -156,8 +156,8 @@ def _kept(states: Tensor) -> Tensor:
 
 
 def _stored_bytes(features: Features) -> int:
-    read, wanted = features.hidden_input, features.hidden_target
-    return wanted.nbytes + (0 if read is wanted else read.nbytes)
+    read, states = features.hidden_input, features.hidden_target
+    return states.nbytes + (0 if read is states else read.nbytes)
 
 
 def _write_shard(path: Path, pending: Sequence[tuple[Sample, Features]], texts: int, index: Index) -> Shard:
