@@ -22,10 +22,12 @@ DRAFT_STEP = {"draft": 0.003, "verify": 0.012, "accept": 0.001, "keep": 0.002, "
 
 def method(name: str, nodes: int = 1, drafts: bool = False) -> Method:
     """A method of ours that is never run; with drafts None one of transformers."""
-    engine: Any = SimpleNamespace(draft=object() if drafts else None, policy=SimpleNamespace(max_nodes=nodes))
-    theirs = name in ("transformers", "prompt lookup")
-    tree = None if theirs else parse_tree(name if ":" in name or name in ("plain", "auto") else "own")
-    return Method(name, system_name(name), lambda batch: run(1.0, (), [1]), None if theirs else engine, tree)
+    engine: Any = None
+    if name not in ("transformers", "prompt lookup"):
+        tree = parse_tree(name if ":" in name or name in ("plain", "auto") else "own")
+        policy, draft = SimpleNamespace(max_nodes=nodes), object() if drafts else None
+        engine = SimpleNamespace(draft=draft, policy=policy, tree=tree)
+    return Method(name, system_name(name), lambda batch: run(1.0, (), [1]), engine)
 
 
 def run(seconds: float, texts: tuple[tuple[int, ...], ...], histogram: list[int], **phases: float) -> Run:

@@ -72,8 +72,8 @@ def test_a_draft_that_names_no_tree_shows_a_chain_on_a_cpu(
     shown = replace(options, drafts=(str(tiny_pair[1]), str(draft)))
     session = Session.load(shown, shown.drafts, options.prompts, 4)
     chain, own = drafted_methods(session, shown)
-    assert chain.tree is not None and own.tree is not None
-    assert (chain.tree.name, chain.nodes, own.tree.name, own.nodes) == ("chain:4", 5, "own", 4)
+    assert chain.engine is not None and own.engine is not None
+    assert (chain.engine.tree.name, chain.nodes, own.engine.tree.name, own.nodes) == ("chain:4", 5, "own", 4)
 
 
 def test_drafts_are_called_by_system_directory_or_path(session: Session) -> None:

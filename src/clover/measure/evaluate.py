@@ -1,7 +1,6 @@
 """`clover evaluate`: what the engine accepts of a draft, how accurate its heads are, and where it is weak."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
@@ -121,45 +120,33 @@ def make_tables(
     ]
 
 
-@dataclass(frozen=True)
-class _Row:
-    """A group of prompts, or all of them, in one setting."""
-
-    setting: Setting
-    group: Group
-
-    @property
-    def depths(self) -> str:
-        shares = [_percent(depth, 0).replace(" ", "") for depth in self.group.depths]
-        lines = ["  ".join(shares[at : at + _IN_A_LINE]) for at in range(0, len(shares), _IN_A_LINE)]
-        return "\n".join(lines) or "–"
-
-
 def _acceptance_table(settings: Sequence[Setting], names: Mapping[str, str]) -> Table:
     rows = [
-        _Row(setting, group)
+        (setting, group)
         for setting in settings
         for group in (setting.all, *(setting.groups if len(setting.groups) > 1 else ()))
     ]
-    columns: dict[str, Callable[[_Row], str]] = {
-        "tree": lambda row: names.get(row.setting.tree, row.setting.tree),
-        "T": lambda row: f"{row.setting.temperature:g}",
-        "prompts of": lambda row: row.group.name,
-        "prompts": lambda row: str(len(row.group.acceptances)),
-        "tokens": lambda row: f"{row.group.total.emitted:,}",
-        "τ": lambda row: row.group.tau.text(),
-        "accepted at depth 1, 2, …, %": lambda row: row.depths,
+    columns: dict[str, Callable[[tuple[Setting, Group]], str]] = {
+        "tree": lambda row: names.get(row[0].tree, row[0].tree),
+        "T": lambda row: f"{row[0].temperature:g}",
+        "prompts of": lambda row: row[1].name,
+        "prompts": lambda row: str(len(row[1].acceptances)),
+        "tokens": lambda row: f"{row[1].total.emitted:,}",
+        "τ": lambda row: row[1].tau.text(),
+        "accepted at depth 1, 2, …, %": lambda row: _depths(row[1]),
     }
     one_group = () if any(len(setting.groups) > 1 for setting in settings) else ("prompts of",)
+    note = "τ: tokens per step, the bonus token included; at each depth, of the steps that got there."
+    optional = ("prompts", "tokens", *one_group)
     return Table.of(
-        "Acceptance",
-        rows,
-        columns,
-        "τ: tokens per step, the bonus token included; at each depth, of the steps that got there.",
-        group=lambda row: id(row.setting),
-        words=3,
-        optional=("prompts", "tokens", *one_group),
+        "Acceptance", rows, columns, note, group=lambda row: id(row[0]), words=3, optional=optional
     )
+
+
+def _depths(group: Group) -> str:
+    shares = [_percent(depth, 0).replace(" ", "") for depth in group.depths]
+    lines = ["  ".join(shares[at : at + _IN_A_LINE]) for at in range(0, len(shares), _IN_A_LINE)]
+    return "\n".join(lines) or "–"
 
 
 def _weakness_table(settings: Sequence[Setting]) -> Table:

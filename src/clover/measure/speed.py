@@ -13,7 +13,6 @@ from statistics import median
 
 import torch
 
-from clover.drafting import Tree
 from clover.engine import STEP_PHASES, Engine, Request
 from clover.integrations.generate import TransformersGenerate
 from clover.measure.ceilings import Limits
@@ -32,20 +31,18 @@ class Method:
         name, label: its name in results, and in reports.
         decode: decodes a batch.
         engine: the engine it runs on; None for transformers' own ways.
-        tree: what drafts in its engine; None for transformers' own ways.
     """
 
     name: str
     label: str
     decode: Decode
     engine: Engine | None = None
-    tree: Tree | None = None
 
     @classmethod
     def of_engine(cls, name: str, engine: Engine) -> Method:
         """Return a method that decodes on an engine."""
         label = {LOOKUP: "prompt lookup (ours)", OWN: "own tree"}.get(name) or system_name(name)
-        return cls(name, label, partial(decode, engine), engine, engine.tree)
+        return cls(name, label, partial(decode, engine), engine)
 
     @property
     def drafts(self) -> bool:
@@ -55,9 +52,7 @@ class Method:
     @property
     def nodes(self) -> int | None:
         """Return the tokens that every step verifies per text, the root included; None where steps differ."""
-        if self.engine is None or self.tree is None or not self.tree.fixed_size:
-            return None
-        return self.engine.policy.max_nodes
+        return self.engine.policy.max_nodes if self.engine and self.engine.tree.fixed_size else None
 
     def refusal(self, batch_size: int) -> str | None:
         """Return why it cannot decode batches of this size; None if it can."""
@@ -67,29 +62,14 @@ class Method:
 
     def comparable(self, temperature: float) -> bool:
         """Return whether its texts must be those of plain decoding, token by token."""
-        return temperature == 0 or (self.tree is not None and self.tree.exact)
+        return temperature == 0 or (self.engine is not None and self.engine.tree.exact)
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """One line of a benchmark: a method at one batch size and temperature. docs/bench.md explains the numbers.
+    """One line of a benchmark: a method at one batch size and temperature. docs/bench.md explains each number.
 
     Where steps are not ours, what is known of them is None; so are the errors of a single batch or prompt.
-
-    Attributes:
-        method, label: its name in results, and in reports.
-        tokens_per_second, speedup: of all batches together, of each the median of its rounds, prefill included; the
-            speed-up is against our plain decoding.
-        rounds_speedup: that of each round.
-        tau: tokens per decoding step and text, the bonus token included.
-        ideal_speedup, ideal_share: see the head of this file; None without a draft of ours.
-        peak_memory_bytes: while decoding on a GPU, with all that is loaded; None elsewhere.
-        identical: whether all texts are those of our plain decoding, in every round; None where they need not be.
-        identical_texts, texts: of so many texts, how many are.
-        acceptance_per_depth: share accepted at depth 1, 2, …
-        step_milliseconds: by phase, and in "total".
-        bandwidth_share, arithmetic_share: the least time for reading the target's weights once, and for its matrix
-            products of a step, divided by the time of a step.
     """
 
     method: str
