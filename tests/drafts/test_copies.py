@@ -20,7 +20,7 @@ from clover.drafts.copies import (
     copied,
     copied_in,
     extended,
-    fit_shares,
+    fit_copy_weights,
     mixed,
     runs_at_end,
 )
@@ -118,15 +118,15 @@ def guesses(shares: list[float], count: int = 40_000) -> Guesses:
 
 
 def test_the_shares_are_those_by_which_the_texts_were_made() -> None:
-    found = fit_shares(guesses(SHARES))
+    found = fit_copy_weights(guesses(SHARES))
     assert found is not None
     assert found == pytest.approx(SHARES, abs=0.02)  # four standard errors are 0.02 at most
 
 
 def test_a_draft_that_copies_would_not_help_copies_nothing() -> None:
-    assert fit_shares(guesses([0.0] * LONGEST)) is None
+    assert fit_copy_weights(guesses([0.0] * LONGEST)) is None
     none = Guesses(*(part[:0] for part in guesses(SHARES)))
-    assert fit_shares(none) is None
+    assert fit_copy_weights(none) is None
 
 
 @pytest.mark.parametrize("size", [None, VOCAB])

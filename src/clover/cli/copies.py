@@ -47,7 +47,7 @@ def copies(options: CopiesOptions) -> None:
     with Progress(Console(stderr=True)) as progress:
         progress.say("reading the texts")
         guesses = measure_guesses(trained, progress.each(batches))
-    shares = trained.choose_copies(guesses)
+    shares = trained.fit_copies(guesses)
     save_copy(trained, name, options)
     print(_summary(options.output, shares))
 

@@ -69,32 +69,32 @@ class DraftModel(PreTrainedModel):
         self._fast: dict[bool, tuple[Any, Any]] = {}  # per `exact`: versions of the weights, and the copy
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Starting values are set by the constructors and `start_from`, not by a general rule."""
+        """Do nothing: the constructors and `start_from` set starting values."""
 
     @property
     def target(self) -> TargetWeights:
-        """The target this draft is bound to."""
+        """Return the target that this draft is bound to."""
         assert self._target is not None, "bind() the draft to its target first"
         return self._target
 
     def is_bound_to(self, target: TargetWeights) -> bool:
-        """Whether the last call of `bind` was for this target."""
+        """Return whether the last call of `bind` was for this target."""
         return self._target is target
 
     @property
     def max_depth(self) -> int:
-        """Depths of a tree that the draft can fill: those of its heads, or more where it repeats one step."""
+        """Return the depths of a tree that the draft can fill: its heads, or more where it repeats one step."""
         heads = self.config.num_heads
         return max(DEEPEST, heads) if self.repeats_step else heads
 
     @property
     def trained_depths(self) -> int:
-        """Depths that are learnt by `forward`; 1 for systems that learn one step and repeat it."""
+        """Return the depths that `forward` trains; 1 for systems that learn one step and repeat it."""
         return self.config.num_heads
 
     @property
     def session_tokens(self) -> Tensor | None:
-        """Long [V], which tokens a session's logits are of; None for the target's whole vocabulary."""
+        """Return which tokens a session's logits are of, Long [V]; None for the target's whole vocabulary."""
         return self.d2t
 
     def bind(self, target: TargetWeights) -> Self:
@@ -114,12 +114,12 @@ class DraftModel(PreTrainedModel):
 
     @property
     def lm_head(self) -> nn.Linear:
-        """The target's lm_head, or the rows of it that the draft proposes from; frozen."""
+        """Return the target's lm_head, or the rows of it that the draft proposes from; frozen."""
         assert len(self._lm_head) == 1, "bind() the draft to its target first"
         return self._lm_head[0]
 
     def for_inference(self, exact: bool = False) -> Self:
-        """This draft over the same weights, as sessions run it fastest here; made once per weights.
+        """Return this draft over the same weights in the form that runs fastest on this machine; made once per weights.
 
         With `exact` it has no int8 weights and rounds none to bfloat16. The output is then the same for every number
         of input rows up to the rounding of products, whose order of sums follows from that number.
@@ -159,12 +159,12 @@ class DraftModel(PreTrainedModel):
         self.bind(target)
 
     def logits(self, outputs: Tensor, depth: int = 0) -> Tensor:
-        """Logits [..., V] of outputs [..., H] through the target's lm_head, or an own one of this depth, from 0."""
+        """Return logits [..., V] of outputs [..., H]: by the target's lm_head, or the draft's of this depth, from 0."""
         return self.target.head.scaled(self.lm_head(outputs))
 
     @classmethod
     def from_target(cls, target: TargetWeights, **options: Any) -> Self:
-        """A draft for `target` with its starting values, in float32 or the target's wider dtype, ready to be trained.
+        """Return a draft for `target` with starting values, in float32 or the target's wider dtype, to be trained.
 
         `options` are fields of the system's configuration; UserError if there is no such field, or a value is wrong.
         """
@@ -181,29 +181,47 @@ class DraftModel(PreTrainedModel):
         """Set the starting values that depend on the target's weights."""
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
-        """An empty cache for `read`; of no layers where nothing is kept of committed positions but their number."""
+        """Return an empty cache for `read`; it has no layers where only the number of committed positions matters."""
         weight = self.target.lm_head_weight
         return KVCache.new((0, 1, 1, 1), batch_size, 1, weight)
 
     def new_session(self, batch_size: int, capacity: int) -> DraftSession:
-        """A session for `batch_size` sequences with room for `capacity` positions each; it grows if they need more."""
+        """Return a session for `batch_size` sequences with room for `capacity` positions each; it grows when needed."""
         return FrontierSession(self, self.new_cache(batch_size, capacity))
 
     def read(self, hidden: Tensor, next_tokens: Tensor, cache: KVCache | None = None) -> Tensor:
-        """What runs once per verified position; returns states [B, A, H], from which the first depth starts.
+        """Run what runs once per verified position; return the states [B, A, H] that the first depth starts from.
 
-        `hidden` is [B, A, W] of the kind `config.hidden_state` names, `next_tokens` Long [B, A] the token after each
-        position, `cache` of `new_cache`, after `begin(A)`; None for whole texts.
+        Args:
+            hidden: [B, A, W] the target's hidden states of the kind `config.hidden_state` names.
+            next_tokens: Long [B, A] the token after each position.
+            cache: of `new_cache`, after `begin(A)`; None for whole texts.
         """
         return hidden
 
     def step(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """One depth, from 0; returns the nodes' states and what goes into the lm_head, both [B, P, H].
+        """Run one depth; return the nodes' states and what goes into the lm_head, both [B, P, H].
 
-        `states` [B, P, H] are those of the nodes above, at depth 0 those of `read`; `tokens` Long [B, P] the newest
-        token of each path, at depth 0 the one that the target has produced.
+        Args:
+            depth: from 0.
+            states: [B, P, H] of the nodes above; at depth 0 those of `read`.
+            tokens: Long [B, P] the newest token of each path; at depth 0 the one that the target has produced.
         """
         raise AssertionError("every draft system has its own step")
+
+    def run(
+        self, states: Tensor, tokens: Tensor, cache: KVCache, positions: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """Return the states [B, N, H] of N new nodes whose layers attend inside the tree; `TreeSession` calls it.
+
+        Args:
+            states: [B, N, H] of the nodes above.
+            tokens: Long [B, N] the newest token of each node's path.
+            cache: of committed pairs and drafted nodes, after `begin(N)`.
+            positions: Long [B, N] of the nodes in the text.
+            mask: Bool [B, 1, N, S], True where a node may attend; None for plain text.
+        """
+        raise AssertionError("only drafts that attend inside the tree have a TreeSession")
 
     def forward(self, hidden: Tensor, tokens: Tensor, depths: int | None = None) -> Tensor:
         """Return the outputs [D, B, T, H] of the first D depths over whole texts, with the texts' own tokens drafted.
@@ -223,14 +241,15 @@ class DraftModel(PreTrainedModel):
         return torch.stack(outputs)
 
     def train_logits(self, outputs: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Logits [..., D, S] of outputs [..., D, H] of the first D heads, by the target's frozen lm_head or an own one.
+        """Return logits [..., D, S] of outputs [..., D, H] of the first D depths, for training.
 
-        Of the lm_head's rows Long [S] only; None for all.
+        Args:
+            rows: Long [S] the rows of the lm_head to use; None for all.
         """
         return self.lm_head_rows(rows)(outputs)
 
     def lm_head_rows(self, rows: Tensor | None) -> Callable[[Tensor], Tensor]:
-        """What turns outputs [..., H] into logits [..., S] of rows Long [S] of the frozen lm_head; None for all."""
+        """Return a function from outputs [..., H] to logits [..., S] by rows Long [S] of the lm_head; None for all."""
         head = self.lm_head
         if rows is not None:
             head = linear_of(head.weight[rows], None if head.bias is None else head.bias[rows])
@@ -238,5 +257,5 @@ class DraftModel(PreTrainedModel):
 
     @property
     def head_parameters(self) -> list[nn.Parameter]:
-        """What `train_logits` can train, each [..., V, H]; nothing where the lm_head is the target's."""
+        """Return the parameters of lm_heads of the draft itself, each [..., V, H]; none where it uses the target's."""
         return []

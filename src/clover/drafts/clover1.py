@@ -70,7 +70,7 @@ class AttentionDecoder(nn.Module):
         start_linear(self.value, torch.zeros(hidden_size, hidden_size))
 
     def forward(self, state: Tensor, embedding: Tensor) -> Tensor:
-        """States [..., H] and token embeddings [..., H] to states [..., H]."""
+        """Return s_i [..., H] of s_{i-1} [..., H] and the newest token's e [..., H]."""
         key, value = self.key(embedding), self.value(embedding)
         return state + F.silu(cosine_weighted(self.query(self.norm(state)), key, value, self.num_heads))
 
@@ -89,7 +89,7 @@ class ConcatMLP(nn.Module):
         start_linear(self.outer, torch.zeros(hidden_size, hidden_size))
 
     def forward(self, state: Tensor, embedding: Tensor) -> Tensor:
-        """States [..., H] and token embeddings [..., H] to states [..., H]."""
+        """Return s_i [..., H] of s_{i-1} [..., H] and the newest token's e [..., H]."""
         return state + self.outer(F.silu(self.inner(torch.cat((self.norm(state), embedding), dim=-1))))
 
 
@@ -125,7 +125,7 @@ class Clover1Draft(DraftModel):
         self.post_init()
 
     def start_from(self, target: TargetWeights) -> None:
-        """The norm copies the target's final norm; for the augmenting block see `Clover1Config`."""
+        """Copy the target's final norm, and its last layer where the configuration says so (`Clover1Config.start`)."""
         if self.augment is not None and self.config.start == "last_layer":
             self.augment.copy_last_layer(target)
         self.output_norm.load_state_dict(target.final_norm.state_dict())
@@ -133,7 +133,7 @@ class Clover1Draft(DraftModel):
             self.config.embedding_scale = target.hidden_size**0.5
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """e(x) of tokens, Long [...] to [..., H]."""
+        """Return e(x) [..., H], the regressive connection, of tokens Long [...]."""
         rows = self.target.lm_head_weight[tokens]
         return F.normalize(rows, dim=-1) * (self.config.embedding_scale or rows.shape[-1] ** 0.5)
 
@@ -143,11 +143,11 @@ class Clover1Draft(DraftModel):
         return self.augment.new_cache(batch_size, capacity)
 
     def read(self, hidden: Tensor, next_tokens: Tensor, cache: KVCache | None = None) -> Tensor:
-        """s_0 [B, A, H] of the states h [B, A, H]; tokens Long [B, A] are not read."""
+        """Return s_0 = Aug(h) [B, A, H] of the target's h [B, A, H]; tokens are not read."""
         return hidden if self.augment is None else self.augment(hidden, cache=cache)
 
     def step(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """s_i and o_i, i = depth + 1, both [B, P, H], of s_{i-1} [B, P, H] and the tokens x_{t+i} Long [B, P]."""
+        """Return s_i and o_i, i = depth + 1, both [B, P, H], of s_{i-1} [B, P, H] and tokens x_{t+i} Long [B, P]."""
         if self.connect is not None:
             states = self.connect(states, self.embed(tokens).to(states.dtype))
         return states, self.output_norm(self.heads[depth](states))

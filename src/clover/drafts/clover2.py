@@ -79,11 +79,11 @@ class CosineAttention(nn.Module):
         start_linear(self.key_value, torch.eye(2 * hidden_size, hidden_size), NOISE)
 
     def forward(self, state: Tensor, embedding: Tensor) -> Tensor:
-        """States [..., H] and token embeddings [..., H] to states [..., H]."""
+        """Return A(s, e) [..., H] of a state s [..., H] and a token embedding e [..., H]."""
         return self.attend(state, *self.key_value(embedding).chunk(2, dim=-1))
 
     def attend(self, state: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """The same with Wk e and Wv e, both [..., H], in place of e."""
+        """Return A(s, e) [..., H] of s [..., H], k = Wk e and v = Wv e, both [..., H]."""
         return state + cosine_weighted(self.query(self.norm(state)), key, value, self.num_heads)
 
 
@@ -119,7 +119,7 @@ class Clover2Draft(DraftModel):
         self.post_init()
 
     def start_from(self, target: TargetWeights) -> None:
-        """Both norms copy the target's final norm; for the rest see `Clover2Config`."""
+        """Copy the target's final norm into both norms, and its last layer where `Clover2Config.start` says so."""
         if self.config.start == "last_layer":
             self.augment.copy_last_layer(target)
         for norm in (self.augment.final_norm, self.output_norm):
@@ -128,14 +128,14 @@ class Clover2Draft(DraftModel):
             self.config.embedding_scale = unit_scale(self._rows(target))
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """E of tokens, Long [...] to [..., H]."""
+        """Return E[x] [..., H] of tokens x Long [...]."""
         return self._rows(self.target)[tokens] * (self.config.embedding_scale or 1.0)
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
         return self.augment.new_cache(batch_size, capacity)
 
     def read(self, hidden: Tensor, next_tokens: Tensor, cache: KVCache | None = None) -> Tensor:
-        """Norm1(Aug(u)) [B, A, H], u = A1(h, E[x]), of the states h [B, A, H] and the tokens x Long [B, A]."""
+        """Return s = Norm1(Aug(u)) [B, A, H], u = A1(h, E[x]), of the target's h [B, A, H] and tokens x Long [B, A]."""
         folded = self.fold(hidden, self.embed(next_tokens).to(hidden.dtype))
         return self.augment(folded, cache=cache)
 

@@ -56,12 +56,12 @@ class DraftConfig(PretrainedConfig):
 
     @property
     def tree_shape(self) -> TreeShape:
-        """The tree to use where the user names none, no deeper than there are heads."""
+        """Return the tree to use where the user names none, no deeper than there are heads."""
         return CLOVER2_TREE.cut(self.num_heads) if self.tree is None else TreeShape.from_paths(self.tree)
 
     @property
     def changed(self) -> dict[str, Any]:
-        """The system's own fields that are not at their defaults; a default of None follows from the target."""
+        """Return the system's own fields that are not at their defaults; a default of None follows from the target."""
         defaults = {name: getattr(type(self), name) for name in get_annotations(type(self))}
         return {
             name: getattr(self, name)
@@ -71,7 +71,7 @@ class DraftConfig(PretrainedConfig):
 
     @property
     def target_shape(self) -> PretrainedConfig:
-        """The target's configuration as an object of its own class, which knows every family's names for sizes.
+        """Return the target's configuration as an object of its class, which knows every family's names for sizes.
 
         UserError if transformers does not know that class: then the target's code came with its weights.
         """
@@ -98,12 +98,12 @@ def check_names(config_class: Any, options: Mapping[str, Any]) -> None:
 
 
 def all_options(config_class: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a new draft: these, and the defaults of the others."""
+    """Return all options of a new draft: these, and the defaults of the others."""
     return {name: getattr(config_class, name) for name in _hints(config_class)} | dict(options)
 
 
 def check_target(target_config: Mapping[str, Any], target: TargetWeights) -> None:
-    """UserError that names the first field in which `target` is not the model of `DraftConfig.target_config`."""
+    """Raise UserError for the first field in which `target` is not the model of `DraftConfig.target_config`."""
     for name in _TARGET_FIELDS:
         stored = target.config.attribute_map.get(name, name)
         expected, found = target_config.get(stored), getattr(target.config, name, None)
@@ -116,14 +116,14 @@ def check_target(target_config: Mapping[str, Any], target: TargetWeights) -> Non
 
 @lru_cache(maxsize=32)
 def _hints(config_class: Any) -> dict[str, Any]:
-    """The annotations of a configuration's fields."""
+    """Return the annotations of a configuration's fields."""
     bases = [base for base in reversed(config_class.__mro__) if issubclass(base, DraftConfig)]
     return {name: kind for base in bases for name, kind in get_annotations(base, eval_str=True).items()}
 
 
 @lru_cache(maxsize=32)
 def _model(config_class: Any) -> Any:
-    """A pydantic model of the fields, and of the dtype that transformers keeps."""
+    """Return a pydantic model of the fields, and of the dtype that transformers keeps."""
     fields: dict[str, Any] = {
         name: (kind, getattr(config_class, name)) for name, kind in _hints(config_class).items()
     }

@@ -6,7 +6,8 @@ both places and the draft's own distribution p, the mixture is
 
     q = (1 - a_n) p + a_n [c],   a_0 = 0
 
-The shares a_1 … a_4 make held-out texts likeliest (`fit_shares`): a draft that copies well by itself gets small ones.
+The copy weights a_1 … a_4 make held-out texts likeliest (`fit_copy_weights`): a draft that copies well by itself gets
+small ones.
 A mixture with a pointer into the text is See and others' (1704.04368), exact matches in the place of attention are
 those of prompt lookup; here each node of a tree has its own.
 
@@ -42,7 +43,7 @@ class Text(NamedTuple):
 
     @classmethod
     def of(cls, tokens: Tensor, lengths: Tensor) -> Text:
-        """From what `tokens` and `lengths` are; after the lengths, any tokens."""
+        """Return the text of `tokens` and `lengths`; after the lengths, any tokens."""
         size = tokens.shape[1]
         slots = torch.arange(size, dtype=torch.int32, device=tokens.device)
         order = torch.where(slots < lengths - 1, slots, -(LONGEST + 1) * size)
@@ -67,13 +68,13 @@ class CopyWeights(NamedTuple):
 
     @classmethod
     def of(cls, shares: Sequence[float], device: torch.device) -> CopyWeights:
-        """From the shares a_1, a_2 and so on."""
+        """Return the logarithms of the weights a_1, a_2 and so on."""
         every = torch.tensor([0.0, *shares], dtype=torch.float64, device=device)
         return cls(every.log(), (-every).log1p())
 
 
 def runs_at_end(text: Text) -> Tensor:
-    """How many tokens, `LONGEST` at most, end the text and stand before each slot's end, too: Int [B, 1, S]."""
+    """Return how many tokens up to each slot are also the end of the text, `LONGEST` at most: Int [B, 1, S]."""
     tokens, lengths, _ = text
     back = torch.arange(1, LONGEST + 1, device=tokens.device)
     newest = F.pad(tokens, (LONGEST, 0), value=-1).gather(1, lengths + LONGEST - back)
@@ -84,13 +85,13 @@ def runs_at_end(text: Text) -> Tensor:
 
 
 def extended(runs: Tensor, text: Text, tokens: Tensor) -> Tensor:
-    """The runs Int [B, P, S] of paths that go on with tokens Long [B, P], from those that they had before."""
+    """Return the runs Int [B, P, S] of paths after one more token each, Long [B, P]."""
     longer = F.pad(runs, (1, -1)).add_(1).clamp_(max=LONGEST)
     return longer.mul_(text.tokens.unsqueeze(1) == tokens.unsqueeze(2))
 
 
 def copied(runs: Tensor, text: Text) -> Copied:
-    """What followed in the text after the longest runs Int [B, P, S], the last of equals."""
+    """Return what followed in the text after the longest of the runs Int [B, P, S], the last of equals."""
     size = runs.shape[2]
     best, places = torch.add(text.order, runs, alpha=size).max(-1)
     following = text.tokens.gather(1, (places + 1).clamp_(max=size - 1))
@@ -98,7 +99,7 @@ def copied(runs: Tensor, text: Text) -> Copied:
 
 
 def copied_in(tokens: Tensor) -> Copied:
-    """What is copied after each position of whole texts, Long [B, S], of the text up to it."""
+    """Return what is copied after each position of whole texts, Long [B, S], from the text up to it."""
     steps, runs = list[Copied](), torch.zeros_like(tokens, dtype=torch.int32).unsqueeze(1)
     for end in range(1, tokens.shape[1] + 1):
         text = Text.of(tokens[:, :end], tokens.new_full((len(tokens), 1), end))
@@ -108,7 +109,7 @@ def copied_in(tokens: Tensor) -> Copied:
 
 
 def mixed(logits: Tensor, of: Copied, weights: CopyWeights, d2t: Tensor | None, vocab_size: int) -> Tensor:
-    """Log-probabilities of the mixture over the target's whole vocabulary: [B, P, V'] to [B, P, V].
+    """Return log-probabilities q [B, P, V] of the mixture over the target's whole vocabulary, of logits [B, P, V'].
 
     `d2t` Long [V'] says which tokens the logits are of; None for all. Computed in float32, or float64.
     """
@@ -121,10 +122,12 @@ def mixed(logits: Tensor, of: Copied, weights: CopyWeights, d2t: Tensor | None, 
 
 
 class Guesses(NamedTuple):
-    """What a draft and the copies say at positions of texts, all [R].
+    """Held-out predictions: what a draft and the copies say at positions of texts that were not trained on, all [R].
 
-    `matching` Long; Bool, whether the draft's best token and the copied one are right; float64, what the draft gives
-    the right token, the copied one and its best.
+    Attributes:
+        matching: Int, how many tokens match where the copy comes from.
+        own_right, copy_right: Bool, whether the draft's best token and the copied one are right.
+        right_prob, copy_prob, best_prob: float64, the draft's probability of the right token, the copied one, its best.
     """
 
     matching: Tensor
@@ -136,12 +139,12 @@ class Guesses(NamedTuple):
 
 
 def joined(parts: Sequence[Guesses]) -> Guesses:
-    """All guesses of several parts, at least one."""
+    """Return the predictions of several parts, at least one, as one."""
     return Guesses(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
 
-def fit_shares(guesses: Guesses) -> list[float] | None:
-    """The shares a_1 … that make what is right likeliest, by expectation maximisation.
+def fit_copy_weights(guesses: Guesses) -> list[float] | None:
+    """Return the copy weights a_1 … that make what is right likeliest, by expectation maximization.
 
     None if the best token of the mixture is not right at 1 % of the positions more than the draft's.
     """

@@ -86,7 +86,7 @@ class EagleDraft(DraftModel):
         positions: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """O [B, N, H] of states [B, N, H] and the tokens Long [B, N] after them; see `DecoderStack.forward`."""
+        """Return o [B, N, H] of states [B, N, H] and the tokens Long [B, N] after them; see `DecoderStack.forward`."""
         embedding = self.target.embedding_weight[tokens].to(states.dtype)
         joined = self.projector(torch.cat((embedding, states), dim=-1)).to(states.dtype)
         return self.layer(joined, positions, mask, cache)

@@ -56,7 +56,7 @@ class Eagle3Config(DraftConfig):
 
 
 def layer_config(target: PretrainedConfig) -> Any:
-    """The layer as a LLaMA's: sizes, rotary base and scaling are the target's, or usual ones where it names none.
+    """Return the layer's configuration, a LLaMA's: sizes and rotary positions of the target, or usual ones.
 
     Of several kinds of layers the positions are those of full attention. Frequencies that depend on the length stay
     at their start. UserError if the target's heads have an odd width, which rotary positions cannot have.
@@ -105,7 +105,7 @@ class FusedLayer(nn.Module):
         self.down = nn.Linear(inner, size, bias=False)
 
     def forward(self, states: Tensor, embedding: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """States [B, N, H] and token embeddings [B, N, H] at positions Long [B, N] to states [B, N, H]."""
+        """Return a [B, N, H] of states g and token embeddings, both [B, N, H], at positions Long [B, N]."""
         inputs = torch.cat((self.token_norm(embedding), self.state_norm(states)), dim=-1)
         query, key, value = (
             part(inputs).unflatten(-1, (-1, self.width)).transpose(1, 2)
@@ -122,7 +122,7 @@ class FusedLayer(nn.Module):
 def cached_attention(
     cache: KVCache, mask: Tensor | None, query: Tensor, key: Tensor, value: Tensor
 ) -> Tensor:
-    """Attention of new tokens over a cache of one layer, after `begin(N)`, which takes them in (`Attend`).
+    """Return attention of new tokens over a cache of one layer, after `begin(N)`, which stores them (`Attend`).
 
     `mask` is Bool [B, 1, N, S'] of the cache; None for plain text.
     """
@@ -175,7 +175,7 @@ class Eagle3Draft(DraftModel):
 
     @torch.no_grad()
     def start_from(self, target: TargetWeights) -> None:
-        """The output norm starts with the gain of the target's final norm, found by running it."""
+        """Start the output norm with the gain of the target's final norm, found by running it."""
         signs = torch.ones(target.hidden_size, dtype=target.dtype, device=target.device)
         signs[1::2] = -1  # of deviation one, and of mean zero, for norms that take the mean out
         gain = (target.final_norm(signs) - target.final_norm(-signs)) / (2 * signs)
@@ -213,12 +213,12 @@ class Eagle3Draft(DraftModel):
     def run(
         self, states: Tensor, tokens: Tensor, cache: KVCache, positions: Tensor, mask: Tensor | None
     ) -> Tensor:
-        """A [B, N, H] of states [B, N, H] and the tokens Long [B, N] after them; see `DecoderStack.forward`."""
+        """Return a [B, N, H] of states [B, N, H] and the tokens Long [B, N] after them; see `DecoderStack.forward`."""
         attend = partial(cached_attention, cache, mask)
         return self.layer(states, self._embedding(tokens, states), positions, attend)
 
     def _fused(self, hidden: Tensor) -> Tensor:
-        """States g [B, N, H] of the target's hidden states [B, N, W]."""
+        """Return g = FC([l ; m ; h]) [B, N, H] of the target's hidden states [B, N, W]."""
         return self.fuse(hidden).to(self.fuse.weight.dtype)  # under autocast the states stay in float32
 
     def _embedding(self, tokens: Tensor, like: Tensor) -> Tensor:

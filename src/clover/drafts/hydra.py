@@ -54,7 +54,7 @@ class HydraDraft(DraftModel):
         self.post_init()
 
     def start_from(self, target: TargetWeights) -> None:
-        """The prefix layer copies the target's last layer and final norm."""
+        """Copy the target's last layer and final norm into the prefix layer."""
         if self.prefix is not None:
             self.prefix.copy_last_layer(target)
             self.prefix.final_norm.load_state_dict(target.final_norm.state_dict())
@@ -68,14 +68,14 @@ class HydraDraft(DraftModel):
         return hidden if self.prefix is None else self.prefix(hidden, cache=cache)
 
     def step(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """A node's state is [f ; e … ], its path's embeddings side by side: [..., H·(i + 1)] at depth i."""
+        """Return the state [f ; e … ] [..., H·(i + 1)], the path's embeddings side by side, and o_i [..., H]."""
         embedding = self.target.embedding_weight[tokens].to(states.dtype)
         states = torch.cat((states, embedding), dim=-1)
         return states, states[..., : self.target.hidden_size] + self.heads[depth](states)
 
 
 def _head(size: int, index: int) -> nn.Sequential:
-    """The MLP of head `index`, counted from 0, on [f ; e ; … ] [..., H·(index + 2)]."""
+    """Return the MLP of head `index`, counted from 0, on [f ; e ; … ] [..., H·(index + 2)]."""
     last = nn.Linear(size, size)
     start_linear(last, torch.zeros(size, size))
     return nn.Sequential(nn.Linear((index + 2) * size, size), nn.SiLU(), last)

@@ -21,12 +21,12 @@ class ResidualBlock(nn.Module):
         start_linear(self.linear, torch.zeros(hidden_size, hidden_size))
 
     def forward(self, states: Tensor) -> Tensor:
-        """[..., H] to [..., H]."""
+        """Return x + SiLU(Linear(x)) [..., H] of x [..., H]."""
         return states + F.silu(self.linear(states))
 
 
 def attention_heads(target: PretrainedConfig) -> int:
-    """Heads of a draft's own attention: the most that divide H, and no more than the target has.
+    """Return the heads of a draft's attention: the most that divide H, and no more than the target has.
 
     That is the target's own number, unless its heads have a width of their own and so need not divide H.
 
@@ -39,27 +39,27 @@ def attention_heads(target: PretrainedConfig) -> int:
 
 
 def key_value_heads(target: PretrainedConfig) -> int:
-    """Key-value heads that go with `attention_heads`: as many as the target's, or the most that both can share."""
+    """Return the key-value heads that go with `attention_heads`: the target's number, or the most that both share."""
     heads = attention_heads(target)
     return math.gcd(heads, getattr(target, "num_key_value_heads", None) or heads)
 
 
 def cosine_weighted(query: Tensor, key: Tensor, value: Tensor, num_heads: int) -> Tensor:
-    """`concat_j(cos(q_j, k_j) · v_j)` over the heads j: three times [..., H] to [..., H]."""
+    """Return `concat_j(cos(q_j, k_j) · v_j)` [..., H] over the heads j, of q, k, v [..., H]."""
     query, key, value = (x.unflatten(-1, (num_heads, -1)) for x in (query, key, value))
     similarity = F.cosine_similarity(query, key, dim=-1, eps=1e-6)
     return (similarity.unsqueeze(-1) * value).flatten(-2)
 
 
 def identity_linear(inputs: int, outputs: int) -> nn.Linear:
-    """A layer that starts by handing on the first `outputs` of its inputs, plus small noise on its weights."""
+    """Return a layer that starts as the identity on its first `outputs` inputs, plus small noise on its weights."""
     layer = nn.Linear(inputs, outputs)
     start_linear(layer, torch.eye(outputs, inputs), NOISE)
     return layer
 
 
 def unit_scale(rows: Tensor) -> float:
-    """What rows of any shape are multiplied by to have entries of mean square 1, the size of normed states."""
+    """Return the factor that gives rows of any shape entries of mean square 1, the size of normed states."""
     length = torch.linalg.vector_norm(rows, dtype=torch.promote_types(rows.dtype, torch.float32))
     return rows.numel() ** 0.5 / float(length)
 
@@ -84,10 +84,10 @@ class TokenTable(nn.Module):
         self.register_buffer("table", torch.cat(list(parts), dim=-1), persistent=False)
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, ...]:
-        """The parts of tokens Long [...], each [..., width]."""
+        """Return the parts of tokens Long [...], each [..., width]."""
         return self.get_buffer("table")[tokens].split(self.sizes, dim=-1)
 
 
 def has_room(rows: Tensor, width: int) -> bool:
-    """Whether a table of so many columns for embeddings [V, H] stays within 64 MiB."""
+    """Return whether a table of so many columns for embeddings [V, H] stays within 64 MiB."""
     return len(rows) * width * rows.element_size() <= _MAX_TABLE

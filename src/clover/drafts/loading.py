@@ -36,7 +36,7 @@ def load_draft(name_or_path: str | os.PathLike[str], target: TargetWeights) -> D
 
 
 def load_usable(name_or_path: str | os.PathLike[str], target: TargetWeights) -> DraftModel:
-    """`load_draft`, where there is nothing to do without the draft: UserError for weights that are not all finite."""
+    """Load a draft as `load_draft` does, where it is indispensable: UserError for weights that are not all finite."""
     draft = _bound(os.fspath(name_or_path), target)
     check_usable(draft, os.fspath(name_or_path))
     return draft
@@ -56,7 +56,7 @@ def load_unbound(name_or_path: str | os.PathLike[str]) -> DraftModel:
 
 
 def system_of(name_or_path: str | os.PathLike[str]) -> str:
-    """The name of the system that a draft is of; UserError if no draft is there, or its config.json is damaged."""
+    """Return the name of the system of a draft; UserError if no draft is there, or its config.json is damaged."""
     return str(_checked(os.fspath(name_or_path))[0]["model_type"])
 
 
@@ -70,7 +70,7 @@ def find_system(name: str) -> type[DraftModel]:
 
 
 def _checked(name: str) -> tuple[Mapping[str, Any], type[DraftModel]]:
-    """What config.json says, before anything is built from it, and the system it names, whose options it fits."""
+    """Return what config.json says, checked before anything is built from it, and the class of the system it names."""
     folder, path = Path(name), Path(name) / "config.json"
     if folder.is_dir() and not path.is_file():
         raise UserError(f"no draft at {name}: it holds no config.json")
@@ -118,7 +118,7 @@ def _loaded(name: str, system: type[DraftModel], dtype: torch.dtype) -> DraftMod
 
 
 def _built(name: str, system: type[DraftModel], dtype: torch.dtype) -> DraftModel:
-    """The draft with the weights of its files, in one dtype."""
+    """Return the draft with the weights of its files, in one dtype."""
     config = cast(Any, system.config_class).from_pretrained(name)
     _ = config.tree_shape
     loaded: Any = system.from_pretrained(

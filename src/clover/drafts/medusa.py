@@ -54,7 +54,7 @@ class MedusaDraft(DraftModel):
 
     @torch.no_grad()
     def start_from(self, target: TargetWeights) -> None:
-        """Every lm_head starts as the target's."""
+        """Start every lm_head as the target's."""
         if self.lm_heads is not None:
             rows = target.lm_head_weight if self.d2t is None else target.lm_head_weight[self.d2t]
             self.lm_heads.copy_(rows.expand_as(self.lm_heads))
@@ -79,7 +79,7 @@ class MedusaDraft(DraftModel):
         return self._scaled(torch.einsum("...dh,dvh->...dv", outputs, heads), rows)
 
     def _scaled(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
-        """With the bias, the scale and the cap that the target's own lm_head has."""
+        """Return logits with the bias, the scale and the cap of the target's lm_head."""
         bias = self.lm_head.bias
         bias = bias if bias is None or rows is None else bias[rows]
         return self.target.head.scaled(logits if bias is None else logits + bias.to(logits.dtype))

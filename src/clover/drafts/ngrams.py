@@ -1,4 +1,7 @@
-"""Where the end of a text stood before, and what followed there: the index of prompt lookup."""
+"""Where the end of a text stood before, and what followed there: the index of prompt lookup.
+
+Recall looks for the same on the device, for each node of a tree (`clover.drafts.copies`).
+"""
 
 from collections.abc import Iterable
 
@@ -27,7 +30,7 @@ class RepeatingText:
         return len(self._text)
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Take in what the text goes on with."""
+        """Add the tokens that the text goes on with."""
         text = self._text
         for token in tokens:
             right = self.match > 0 and text[self._next] == token
@@ -42,7 +45,7 @@ class RepeatingText:
                 self.match = self._matching()
 
     def following(self, count: int) -> list[int]:
-        """The `count` tokens that followed, none if none did; at the text's end they go on with themselves.
+        """Return the `count` tokens that followed, none if none did; at the text's end they go on with themselves.
 
         >>> RepeatingText([1, 2, 3, 9, 1, 2, 3]).following(6)
         [9, 1, 2, 3, 9, 1]
@@ -53,7 +56,7 @@ class RepeatingText:
         return found
 
     def _matching(self) -> int:
-        """How many tokens before the place found are those at the end of the text."""
+        """Return how many tokens before the place found are also the end of the text."""
         text, place = self._text, self._next
         most = min(_LONGEST_MATCH, place)
         return next((n for n in range(_MATCH, most) if text[place - 1 - n] != text[-1 - n]), most)

@@ -38,7 +38,7 @@ from clover.cpu.linear import linear_of
 from clover.drafts import copies
 from clover.drafts.base import DraftModel
 from clover.drafts.config import DraftConfig, OneLayer, Scale
-from clover.drafts.copies import LONGEST, CopyWeights, Guesses, Text, fit_shares
+from clover.drafts.copies import LONGEST, CopyWeights, Guesses, Text, fit_copy_weights
 from clover.drafts.layers import TokenTable, attention_heads, has_room, identity_linear, unit_scale
 from clover.drafts.session import FrontierSession, shifted
 from clover.drafts.token_rows import TokenRows
@@ -75,7 +75,7 @@ class WindowLinear(nn.Module):
         self.norm = nn.RMSNorm(hidden_size, eps=1e-6)
 
     def forward(self, states: Tensor, embeddings: Tensor, earlier: Tensor) -> Tensor:
-        """States and embeddings of the tokens after them, both [B, A, H], to [B, A, H].
+        """Return u [B, A, H] of states h and embeddings of the tokens after them, both [B, A, H].
 
         `earlier` [B, 2, H] are embeddings of the tokens before the first of these; zeros for none.
         """
@@ -98,7 +98,7 @@ class RecurrentLayer(nn.Module):
         nn.init.zeros_(self.output.weight)
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """K and v, each [B, heads, A, d], of the committed text's u [B, A, H]."""
+        """Return k and v, each [B, heads, A, d], of the committed text's u [B, A, H]."""
         keys, values = self.heads(self.key_value(states)).chunk(2, dim=1)
         return keys, values
 
@@ -111,7 +111,7 @@ class RecurrentLayer(nn.Module):
         mask: Tensor | None = None,
         causal: bool = False,
     ) -> Tensor:
-        """What Wo takes, attention and MLP side by side, [B, P, H + I], of states [B, P, H].
+        """Return the input of Wo, attention and MLP side by side, [B, P, H + I], of states [B, P, H].
 
         Args:
             of_token: [B, P, H + 2 I], We e.
@@ -127,11 +127,11 @@ class RecurrentLayer(nn.Module):
     def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, causal: bool
     ) -> Tensor:
-        """The look at the text, [B, heads, P, d]; an engine with a cache of its own kind puts its own in the place."""
+        """Return attention to the text, [B, heads, P, d]; the vLLM plugin replaces it by that of its paged cache."""
         return attend(query, keys, values, mask, causal=causal)
 
     def heads(self, joined: Tensor) -> Tensor:
-        """[B, P, n · d] to [B, n, P, d]."""
+        """Return [B, P, n · d] as [B, n, P, d]."""
         return joined.unflatten(-1, (-1, self.hidden_size // self.num_heads)).transpose(1, 2)
 
 
@@ -159,23 +159,23 @@ class RecallDraft(DraftModel):
         self.post_init()
 
     def start_from(self, target: TargetWeights) -> None:
-        """The output norm copies the target's final norm."""
+        """Copy the target's final norm into the output norm."""
         self.output_norm.load_state_dict(target.final_norm.state_dict())
         if self.config.embedding_scale is None:
             self.config.embedding_scale = unit_scale(target.lm_head_weight)
 
     @property
     def copies(self) -> bool:
-        """Whether copied tokens have a share in what it proposes."""
+        """Return whether copied tokens have a weight in what the draft proposes."""
         return any(self.config.copy_shares or ())
 
     @property
     def session_tokens(self) -> Tensor | None:
         return None if self.copies else self.d2t
 
-    def choose_copies(self, guesses: Guesses) -> list[float] | None:
-        """Set how much sessions copy, by guesses on held-out texts; returns the shares, None for nothing."""
-        self.config.copy_shares = fit_shares(guesses)
+    def fit_copies(self, guesses: Guesses) -> list[float] | None:
+        """Fit how much sessions copy to held-out predictions; return the copy weights, None to copy nothing."""
+        self.config.copy_shares = fit_copy_weights(guesses)
         return self.config.copy_shares
 
     def copy_nothing(self) -> None:
@@ -200,11 +200,11 @@ class RecallDraft(DraftModel):
         return torch.stack(outputs)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """E of tokens, Long [...] to [..., H]."""
+        """Return E[x] [..., H] of tokens x Long [...]."""
         return self.target.lm_head_weight[tokens] * (self.config.embedding_scale or 1.0)
 
     def look_back(self, states: Tensor, tokens: Tensor, *text: Any, causal: bool = False) -> Tensor:
-        """o_i [B, P, H] of o_{i-1} [B, P, H] and tokens Long [B, P]; `text`, `causal`: see `RecurrentLayer.mix`."""
+        """Return o_i [B, P, H] of o_{i-1} [B, P, H] and tokens Long [B, P]; the rest as in `RecurrentLayer.mix`."""
         if self.token_table is not None and self.of_mixed is not None:
             of_token, projected = self.token_table(tokens)
             both = torch.cat((states, self.layer.mix(states, of_token, *text)), dim=-1)

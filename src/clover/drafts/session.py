@@ -23,11 +23,11 @@ class DraftSession(Protocol):
 
     @property
     def lengths(self) -> list[int]:
-        """Committed positions of each sequence."""
+        """Return the number of committed positions of each sequence."""
         ...
 
     def commit(self, hidden: Tensor, next_tokens: Tensor, counts: list[int]) -> Tensor:
-        """Take in positions that the target has run.
+        """Commit positions that the target has run.
 
         Args:
             hidden: [B, A, W] the target's hidden states there, of the kind `config.hidden_state` names.
@@ -52,20 +52,20 @@ class DraftSession(Protocol):
         """Forget a sequence; the last one takes its place."""
 
     def insert(self, other: Self) -> None:
-        """Take in the sequences of another session of the same draft behind the own ones; a commit follows."""
+        """Append the sequences of another session of the same draft; a commit follows."""
 
     def crop(self, lengths: list[int]) -> None:
         """Forget all positions of sequence b from lengths[b] on, before the next turn of a conversation."""
 
     def copy_row(self, row: int) -> Self:
-        """What is committed of a sequence, as a session of its own."""
+        """Return what is committed of a sequence as a session of its own."""
         ...
 
     def fill_row(self, row: int, other: Self, length: int) -> None:
-        """Take the first committed positions of another session's only sequence for those of an empty one."""
+        """Copy the first committed positions of another session's only sequence into an empty one."""
 
     def first_rows(self, rows: int) -> AbstractContextManager[None]:
-        """Hold no other sequences inside the block: the others have no part in its commits."""
+        """Leave all but the first sequences out of the commits inside the block."""
         ...
 
 
@@ -96,11 +96,11 @@ class FrontierSession:
         return self._logits(self._parents(slots), tokens)
 
     def read(self, hidden: Tensor, next_tokens: Tensor) -> Tensor:
-        """The draft's `read` over the cache: [B, A, W] and Long [B, A] to [B, A, H]."""
+        """Run the draft's `read` over the cache: states [B, A, H] of [B, A, W] and tokens Long [B, A]."""
         return self.draft.read(hidden, next_tokens, self.cache)
 
     def step(self, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The draft's `step` at this depth: [B, P, H] and Long [B, P] to states and outputs [B, P, H]."""
+        """Run the draft's `step` at this depth: states and outputs [B, P, H] of [B, P, H] and tokens Long [B, P]."""
         return self.draft.step(self.depth, parents, tokens)
 
     def drop(self, row: int) -> None:
@@ -146,12 +146,12 @@ class FrontierSession:
         return session
 
     def _logits(self, parents: Tensor, tokens: Tensor) -> Tensor:
-        """[B, P, V] after tokens Long [B, P]; of drafts that do not hear them, one row of logits serves all nodes."""
+        """Return logits [B, P, V] after tokens Long [B, P]; a draft that ignores them has one row for all nodes."""
         self.states, outputs = self.step(parents, tokens)
         return self.draft.logits(outputs, self.depth).expand(-1, tokens.shape[1], -1)
 
     def _parents(self, slots: Tensor) -> Tensor:
-        """States [B, P, H] of the frontier nodes `slots`, Long [B, P]."""
+        """Return the states [B, P, H] of the frontier nodes `slots`, Long [B, P]."""
         if not self.draft.conditions_on_drafted_tokens or slots.shape[1] == self.states.shape[1] == 1:
             return self.states
         return self.states.gather(1, slots.unsqueeze(-1).expand(-1, -1, self.states.shape[-1]))
@@ -185,7 +185,7 @@ class TreeSession(FrontierSession):
 
 
 def last_position(values: Tensor, counts: Counts) -> Tensor:
-    """The last real position of each sequence: [B, A, …] to [B, 1, …]."""
+    """Return the last real position of each sequence, [B, 1, …] of [B, A, …]."""
     if not isinstance(counts, Tensor):
         if min(counts) == max(counts) >= 1:
             return values[:, counts[0] - 1 : counts[0]]
@@ -195,5 +195,5 @@ def last_position(values: Tensor, counts: Counts) -> Tensor:
 
 
 def shifted(tokens: Tensor, by: int) -> Tensor:
-    """Tokens [B, T] moved left by `by` places; what comes in at the end is token 0 (the loss leaves it out)."""
+    """Return tokens [B, T] moved left by `by` places, with token 0 at the end, which the loss leaves out."""
     return pad(tokens, (0, by))[:, by:]

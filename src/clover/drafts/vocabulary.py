@@ -19,7 +19,7 @@ _LARGE = 16_384  # below it an lm_head is read as fast as the rest of a draft
 
 
 def default_size(vocab_size: int) -> int | None:
-    """V' where nobody asks for another: a quarter of a large vocabulary, as in EAGLE-3 (32,000 of 128,256).
+    """Return the default V': a quarter of a large vocabulary, as in EAGLE-3 (32,000 of 128,256), None for all.
 
     >>> default_size(49152), default_size(4096)
     (12288, None)
@@ -28,7 +28,7 @@ def default_size(vocab_size: int) -> int | None:
 
 
 def worthwhile_size(hits: Tensor) -> int:
-    """How many of the tokens, the most frequent first, a draft proposes from without losing 0.5 % of its hits.
+    """Return how many tokens, the most frequent first, a draft needs so that it loses less than 0.5 % of its hits.
 
     All others cost time at every depth, and the draft is hardly ever right with them (docs/development/log.md).
     All are kept where there are too few hits to tell.
@@ -44,7 +44,7 @@ def worthwhile_size(hits: Tensor) -> int:
 
 
 def frequent_tokens(counts: Tensor, size: int) -> Tensor:
-    """The tokens that occur most often by counts Long [V]: Long [size], rising; of equals the lower one.
+    """Return the most frequent tokens by counts Long [V]: Long [size], rising; of equals the lower one.
 
     >>> frequent_tokens(torch.tensor([5, 0, 7, 5]), 2)
     tensor([0, 2])
@@ -72,12 +72,12 @@ _MEND = "its files are damaged: train the draft again, or give it a vocabulary b
 
 
 def target_tokens(d2t: Tensor | None, indices: Tensor) -> Tensor:
-    """The target's tokens Long [...] of draft indices Long [...]; the same for a draft of the whole vocabulary."""
+    """Return the target's tokens Long [...] of draft indices Long [...]; d2t is None for the whole vocabulary."""
     return indices if d2t is None else d2t[indices]
 
 
 def over_all_tokens(values: Tensor, d2t: Tensor | None, vocab_size: int, missing: float) -> Tensor:
-    """Values [..., V'] of the draft's tokens as [..., V] of the target's; `missing` is that of all others.
+    """Return values [..., V'] of the draft's tokens as [..., V] of the target's, with `missing` for all others.
 
     >>> over_all_tokens(torch.tensor([0.2, 0.8]), torch.tensor([1, 3]), 5, 0.0)
     tensor([0.0000, 0.2000, 0.0000, 0.8000, 0.0000])
@@ -88,7 +88,7 @@ def over_all_tokens(values: Tensor, d2t: Tensor | None, vocab_size: int, missing
 
 
 def draft_indices(d2t: Tensor, vocab_size: int) -> Tensor:
-    """Where each of the target's tokens stands in d2t, Long [V]; -1 for those that are not there.
+    """Return where each of the target's tokens stands in d2t, Long [V]; -1 for those that are not there.
 
     >>> draft_indices(torch.tensor([1, 3]), 5)
     tensor([-1,  0, -1,  1, -1])

@@ -22,4 +22,4 @@ def finish(draft: DraftModel, measured: Measured, config: TrainConfig, counts: T
         draft.reduce_vocabulary(frequent_tokens(counts, worthwhile_size(measured.hits[order])))
     guesses = None if "copy_shares" in config.draft else measured.guesses
     if isinstance(draft, RecallDraft) and guesses is not None:
-        draft.choose_copies(guesses)
+        draft.fit_copies(guesses)
