@@ -15,11 +15,11 @@ WORK/results.
 
 A call of ten minutes, again and again until it ends with 0:
 
-    PYTHONPATH=. python benchmarks/gpu_lab.py all --work runs/gpu --minutes 9
+    python -m benchmarks.gpu_lab all --work runs/gpu --minutes 9
 
 On a CPU, all shrunk, in under two minutes:
 
-    PYTHONPATH=. python benchmarks/gpu_lab.py all --work runs/small --small
+    python -m benchmarks.gpu_lab all --work runs/small --small
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from lab.drafts import compare_drafts, train_drafts, write_training_text
-from lab.profiling import profile_steps
-from lab.shapes import replay_acceptance, time_shapes
-from lab.sizes import FULL, SMALL, Sizes
-from lab.target import train_target
-from lab.workplace import OutOfTime, Workplace, interrupted_in_time
 
+from benchmarks.lab.drafts import compare_drafts, train_drafts, write_training_text
+from benchmarks.lab.profiling import profile_steps
+from benchmarks.lab.shapes import replay_acceptance, time_shapes
+from benchmarks.lab.sizes import FULL, SMALL, Sizes
+from benchmarks.lab.target import train_target
+from benchmarks.lab.workplace import OutOfTime, Workplace, interrupted_in_time
 from clover.errors import UserError
 
 STAGES: dict[str, Callable[[Workplace], None]] = {

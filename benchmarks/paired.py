@@ -1,7 +1,7 @@
 """Compare the τ of two drafts prompt by prompt: far sharper than their own errors, which hold what the prompts do.
 
 clover evaluate my-prompts.jsonl --target T --draft A --tree chain:3 --tree clover2 --json a.json   # and b.json
-python benchmarks/paired.py a.json b.json
+python -m benchmarks.paired a.json b.json
 """
 
 from __future__ import annotations

@@ -1,20 +1,18 @@
 """Make small targets of other families and tokenizers, so that no default is chosen on one target alone.
 
-    python benchmarks/panel.py letters --text train.jsonl --output panel/letters
-    python benchmarks/panel.py words --text chats.jsonl --output panel/words
+    python -m benchmarks.panel letters --text train.jsonl --output panel/letters
+    python -m benchmarks.panel words --text chats.jsonl --output panel/words
 
 `letters` is a Llama whose tokens are characters, `words` a GPT-NeoX (LayerNorm, biases, parallel residual, rotary in a
 quarter of each head, untied lm_head) with 2,048 byte-pair tokens. Both have about a million parameters and learn the
-texts of one JSON-lines file with `text` or `messages`. AdamW, batches of 8,192 tokens, `--minutes` of processor time.
+texts of one JSON-lines file with `text` or `messages`, as the embedded target learns, in `--minutes`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,8 +28,11 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from clover.files import append_to_name
+from experiments.recipes.pretrain import pretrain
+
 END = "<|end|>"
-CONTEXT, WINDOW, BATCH_TOKENS = 1024, 256, 8192
+CONTEXT = 1024
 
 
 def main() -> None:
@@ -45,9 +46,12 @@ def main() -> None:
     model = _llama(len(tokenizer), end) if options.kind == "letters" else _neox(len(tokenizer), end)
     size = sum(p.numel() for p in model.parameters())
     print(f"{size:,} parameters, {len(tokenizer)} tokens, {len(stream):,} of text", file=sys.stderr)
-    _learn(model, stream, 60 * options.minutes)
+    state = append_to_name(options.output, ".state")
+    for moment in pretrain(model, stream, state, options.minutes):
+        print(f"{moment.share:.0%}  step {moment.step}  loss {moment.loss:.3f}", file=sys.stderr, flush=True)
     model.save_pretrained(options.output)
     tokenizer.save_pretrained(options.output)
+    state.unlink()
 
 
 def _texts(path: Path) -> Iterator[str]:
@@ -120,29 +124,6 @@ def _neox(vocab_size: int, end: int) -> PreTrainedModel:
             eos_token_id=end,
         )
     )
-
-
-def _learn(model: PreTrainedModel, stream: Tensor, seconds: float) -> None:
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=4e-3, betas=(0.9, 0.95), weight_decay=0.02, fused=True
-    )
-    generator = torch.Generator().manual_seed(0)
-    started, step, fast = time.process_time(), 0, torch.cpu._is_avx512_bf16_supported()
-    while (share := (time.process_time() - started) / seconds) < 1:
-        starts = torch.randint(len(stream) - WINDOW - 1, (BATCH_TOKENS // WINDOW,), generator=generator)
-        batch = stream[starts[:, None] + torch.arange(WINDOW + 1)].long()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=fast):
-            logits = model(input_ids=batch[:, :-1], use_cache=False).logits
-        loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for group in optimizer.param_groups:
-            group["lr"] = 4e-3 * min(1.0, (share + 0.001) / 0.05, 0.5 + 0.5 * math.cos(math.pi * share))
-        optimizer.step()
-        optimizer.zero_grad()
-        step += 1
-        if step % 20 == 0:
-            print(f"{share:.0%}  step {step}  loss {loss.item():.3f}", file=sys.stderr, flush=True)
 
 
 def _options() -> argparse.Namespace:

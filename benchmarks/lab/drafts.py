@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.lab.workplace import Workplace
 from clover.errors import UserError
 from clover.measure.acceptance import tau_pairs
 from clover.measure.report.statistics import ratio
@@ -14,7 +15,6 @@ from experiments.compare.options import CompareOptions
 from experiments.compare.results import Measurement, read_records
 from experiments.compare.run import Comparison, run_compare
 from experiments.compare.suite import read_suite
-from lab.workplace import Workplace
 
 _SUITE = """
 name = "{name}"

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.lab.shapes import layers_that_fit, random_pair, step_request
+from benchmarks.lab.sizes import Shape
+from benchmarks.lab.workplace import Workplace
+from clover.drafting import StaticTree
 from clover.engine import Engine, Request
 from clover.files import write_text
 from clover.tree import CLOVER2_TREE
-from lab.shapes import layers_that_fit, random_pair, step_request
-from lab.sizes import Shape
-from lab.workplace import Workplace
 
 _ROWS, _LONGEST_GAPS = 20, 10
 _MICROSECONDS = 1e3  # per millisecond
@@ -68,7 +69,7 @@ def _profile(place: Workplace, shape: Shape) -> str:
         parts += [
             "",
             "== speculative decoding",
-            _summary(place, Engine(target, draft, CLOVER2_TREE), request),
+            _summary(place, Engine(target, draft, StaticTree(CLOVER2_TREE)), request),
         ]
     return "\n".join(parts) + "\n"
 

@@ -20,6 +20,10 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
+from benchmarks.lab.drafts import acceptance
+from benchmarks.lab.sizes import Shape
+from benchmarks.lab.workplace import Workplace
+from clover.drafting import StaticTree
 from clover.drafts import Clover2Draft
 from clover.engine import Engine, Request
 from clover.errors import UserError, one_line
@@ -28,9 +32,6 @@ from clover.measure.speed import step_seconds
 from clover.measure.timing import decode
 from clover.target import TargetModel
 from clover.tree import CLOVER2_TREE
-from lab.drafts import acceptance
-from lab.sizes import Shape
-from lab.workplace import Workplace
 
 LINES = "shapes.jsonl"
 KEY = ("shape", "draft_vocabulary", "compiled")
@@ -208,7 +209,7 @@ def _times(place: Workplace, variant: Variant, layers: int) -> tuple[Steps, Limi
     with random_pair(place, variant.shape, layers, variant.draft_vocabulary) as (target, draft):
         request = step_request(place, target)
         plain = Engine(target, compile=variant.compiled)
-        drafted = Engine(target, draft, CLOVER2_TREE, compile=variant.compiled)
+        drafted = Engine(target, draft, StaticTree(CLOVER2_TREE), compile=variant.compiled)
         phases = step_seconds([decode(drafted, [request], synchronize=True) for _ in range(2)][1:])
         steps = Steps(
             plain=_step_seconds(plain, request),

@@ -12,12 +12,12 @@ from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.generation.configuration_utils import GenerationConfig
 
+from benchmarks.lab.sizes import Shape
+from benchmarks.lab.workplace import OutOfTime, Workplace
 from clover.files import output_directory, write_json, write_text
 from experiments.recipes.corpus import Corpus, prompts_from, read_corpus
 from experiments.recipes.pretrain import PretrainProgress, mean_loss, pretrain
 from experiments.recipes.tokens import token_stream, train_tokenizer
-from lab.sizes import Shape
-from lab.workplace import OutOfTime, Workplace
 
 _CONTEXT = 1024
 

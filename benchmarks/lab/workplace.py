@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
+from benchmarks.lab.sizes import Sizes
 from clover.files import raise_on_write_error, write_json
 from clover.measure.report.provenance import machine, revision, versions
 from clover.validation import read_json
-from lab.sizes import Sizes
 
 _TO_SAVE = 20.0  # seconds
 

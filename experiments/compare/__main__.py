@@ -12,7 +12,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 @takes_options
 def compare(options: CompareOptions) -> None:
-    """Compare draft systems, each trained for equal steps: tables, plots and one HTML page.
+    """Compare draft systems, each trained for equal steps; the tables are one Markdown page.
 
     What was interrupted goes on with the same command; nothing that is finished is run again.
     """

@@ -49,7 +49,7 @@ class Conditions:
 
     @classmethod
     def of(cls, config: CellConfig) -> Conditions:
-        """Those of a cell."""
+        """Return those of a cell."""
         place = config.place
         return cls(place.target, place.device, place.dtype, place.weights, config.max_new_tokens)
 
@@ -85,7 +85,7 @@ class Row:
 
     @property
     def own(self) -> list[Decoded]:
-        """What the method did."""
+        """Return what the method did."""
         return [run.own for run in self.runs.values()]
 
     @property
@@ -95,18 +95,18 @@ class Row:
 
     @property
     def tasks(self) -> set[str]:
-        """The tasks that it was measured on, with each of its seeds."""
+        """Return the tasks that it was measured on, with each of its seeds."""
         tasks, seeds = {task for task, _ in self.runs}, {seed for _, seed in self.runs}
         return {task for task in tasks if all((task, seed) in self.runs for seed in seeds)}
 
     @cached_property
     def speed(self) -> Ratio:
-        """Tokens per second."""
+        """Return tokens per second."""
         return self._ratio(lambda run: run.own.batches)
 
     @cached_property
     def speedup(self) -> Ratio:
-        """Against plain decoding, the mean of logarithms over batches of prompts."""
+        """Return the speed-up against plain decoding, the mean of logarithms over batches of prompts."""
         return self._ratio(
             lambda run: [
                 (log(tokens / seconds * base / count), 1.0)
@@ -116,12 +116,12 @@ class Row:
 
     @cached_property
     def tau(self) -> Ratio:
-        """Tokens per step."""
+        """Return tokens per step."""
         return self._ratio(lambda run: tau_pairs(run.own.acceptances))
 
     @cached_property
     def depths(self) -> list[Ratio]:
-        """Share accepted at each depth."""
+        """Return the share that was accepted at each depth."""
         deepest = max(len(one.attempts) for own in self.own for one in own.acceptances)
         return [
             self._ratio(lambda run, depth=depth: depth_pairs(run.own.acceptances, depth))
@@ -129,7 +129,7 @@ class Row:
         ]
 
     def milliseconds(self, phase: str) -> float:
-        """Of a decoding step."""
+        """Return the mean milliseconds of a phase of a decoding step."""
         return fmean(own.step_milliseconds[phase] for own in self.own)
 
     def _ratio(self, pairs: Callable[[TaskRun], Sequence[Pair]]) -> Ratio:
@@ -183,11 +183,11 @@ class Findings:
 
     @property
     def complete_rows(self) -> list[Row]:
-        """The rows that lack no task, which alone can be compared with each other."""
+        """Return the rows that lack no task, which alone can be compared with each other."""
         return [row for row in self.rows if len(row.tasks) == len(self.tasks)]
 
     def label(self, series: Series) -> str:
-        """The method's name, with as much as is needed to tell it from the others."""
+        """Return the method's name, with as much as is needed to tell it from the others."""
         method, conditions = series.method, series.conditions
         named = self._varying.get(method.system, ())
         shown = [(say, getattr(method, name)) for name, say in _METHOD_WORDS.items() if name in named]
@@ -197,7 +197,7 @@ class Findings:
         return ", ".join([system_name(method.system), *(say(v) for say, v in shown if v is not None)])
 
     def rows_of(self, tasks: Sequence[str]) -> list[Row]:
-        """Of these tasks together, by temperature, batch size and series in the order of the suite."""
+        """Return the rows of these tasks together, by temperature, batch size and series in the order of the suite."""
         rows: dict[tuple[float, int, Series], Row] = {}
         for config, m in self._measured:
             for one in m.methods if m.task in tasks else ():
@@ -209,7 +209,7 @@ class Findings:
         return [rows[key] for key in sorted(rows, key=lambda key: (key[0], key[1], order.index(key[2])))]
 
     def ablations(self) -> list[Ablation]:
-        """What every draft with an `against` gained or lost, against the draft of equal steps most like it."""
+        """Return what every draft with an `against` gained or lost, against the draft of equal steps most like it."""
         taus = self._taus()
         found: dict[Series, Ablation] = {}
         for series, one in self.trained:
@@ -244,7 +244,7 @@ def _series(method: MethodKey, config: CellConfig) -> Series:
 
 
 def _prompts_of(config: CellConfig, m: Measurement) -> Hashable:
-    """The task, and all that decides which of its prompts are taken."""
+    """Return the task, and all that decides which of its prompts are taken."""
     return m.task, config.tasks.get(m.task), config.place.target, config.prompts, m.batch_size
 
 
@@ -262,7 +262,7 @@ def _varying_fields(methods: Sequence[MethodKey]) -> dict[str, set[str]]:
 
 
 def _head_ratios(trained: Sequence[tuple[CellConfig, Trained]]) -> dict[Series, dict[str, list[Ratio]]]:
-    """Of each series; of two results of a draft the later counts."""
+    """Return the ratios of each series; of two results of a draft the later counts."""
     found: dict[Series, dict[int | None, tuple[Hashable, HeadAccuracy]]] = {}
     for config, one in trained:
         if one.heads is not None:

@@ -66,7 +66,7 @@ class CompareOptions(options.ModelOptions):
     publish: Annotated[
         Path | None,
         option(
-            "Also write SUITE.json here, and README.md with the tables of all suites in this directory.",
+            "Also write the numbers here, as SUITE.json.",
             metavar="DIR",
         ),
     ] = None
@@ -76,10 +76,10 @@ class CompareOptions(options.ModelOptions):
 
     @property
     def suite_file(self) -> str:
-        """The suite that is compared: its file, or its name in `suites`."""
+        """Return the suite that is compared: its file, or its name in `suites`."""
         return self.suite or "quick"
 
     @property
     def folder(self) -> Path:
-        """The output directory."""
+        """Return the output directory."""
         return self.output or Path("runs") / Path(self.suite_file).stem

@@ -40,7 +40,7 @@ class MethodKey:
 
     @property
     def words(self) -> str:
-        """The draft in one line.
+        """Return the draft in one line.
 
         >>> MethodKey("medusa", None, "paper", 200, 1e-3, 0).words
         'medusa, paper loss, 200 steps, rate 0.001, seed 0'
@@ -63,7 +63,7 @@ class Draft:
 
     @property
     def methods(self) -> list[MethodKey]:
-        """The draft with each of its trees."""
+        """Return the draft with each of its trees."""
         return [replace(self.method, tree=tree) for tree in self.trees]
 
 
@@ -83,7 +83,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """What stands for this cell in the results."""
+        """Return what stands for this cell in the results."""
         return digest(self.config)
 
 
@@ -116,7 +116,7 @@ class Plan:
         ]
 
     def weights(self, draft: Draft) -> str:
-        """What stands for all that decides a draft's weights, as in `digest`; its name does not."""
+        """Return what stands for all that decides a draft's weights, as in `digest`; its name does not."""
         if draft.place is not None:
             if draft.place not in self._files:
                 self._files[draft.place] = digest([checksum(Path(draft.place, one)) for one in _DRAFT_FILES])
@@ -157,7 +157,7 @@ class Plan:
 
 
 def draft_is_there(place: str) -> bool:
-    """Whether a directory holds a trained draft."""
+    """Return whether a directory holds a trained draft."""
     return Path(place, "config.json").is_file()
 
 
@@ -171,12 +171,12 @@ def digest(value: Any) -> str:
 
 
 def _tree_content(tree: str) -> str:
-    """What stands for a tree: its name, in which a file's paths stand in place of the file."""
+    """Return what stands for a tree: its name, in which a file's paths stand in place of the file."""
     return parse_tree(tree).name
 
 
 def _drafts(suite: Suite, system: System) -> list[Draft]:
-    """A system at every loss, number of steps, learning rate and seed, or the drafts that are there."""
+    """Return a system at every loss, number of steps, learning rate and seed, or the drafts that are there."""
     kind, training = SYSTEMS[system.system], suite.training
     trees = suite.measuring.trees if system.trees is None else system.trees
     if system.drafts is not None:

@@ -27,7 +27,7 @@ class Ratio:
 
     @classmethod
     def of(cls, pairs: Mapping[tuple[Hashable, Hashable], Pair]) -> Ratio:
-        """The ratio of pairs by (seed, prompt).
+        """Return the ratio of pairs by (seed, prompt).
 
         Seeds need not have the same prompts; what the prompts of one seed alone do then counts as that seed's, too,
         so the error is rather too large than too small.
@@ -46,19 +46,19 @@ class Ratio:
         return cls(float(value), _scaled(prompts), _scaled(seeds))
 
     def __sub__(self, other: Ratio) -> Ratio:
-        """The difference: what both were measured on is paired, and the variances of the rest add up."""
+        """Return the difference: what both were measured on is paired, and the variances of the rest add up."""
         prompts, seeds = _difference(self.prompts, other.prompts), _difference(self.seeds, other.seeds)
         return Ratio(self.value - other.value, prompts, seeds)
 
     @property
     def estimate(self) -> Estimate:
-        """The value; its error is over prompts and, where there are several, over seeds."""
+        """Return the value; its error is over prompts and, where there are several, over seeds."""
         deviations = [*self.prompts.values(), *self.seeds.values()]
         return Estimate(self.value, hypot(*deviations) if deviations else None)
 
     @property
     def geometric(self) -> Estimate:
-        """A geometric mean, where the pairs are (logarithm, 1)."""
+        """Return a geometric mean, where the pairs are (logarithm, 1)."""
         found = self.estimate
         return Estimate(exp(found.value), None if found.error is None else exp(found.value) * found.error)
 

@@ -48,7 +48,7 @@ class Trained:
 
     @property
     def how(self) -> MethodKey:
-        """The method, by loss, steps and rate that are known."""
+        """Return the method, by loss, steps and rate that are known."""
         return self.recorded or self.method
 
 
@@ -118,7 +118,7 @@ class CellConfig:
 
     @property
     def texts(self) -> Hashable:
-        """What stands for the texts that heads are measured on."""
+        """Return what stands for the texts that heads are measured on."""
         return self.place, tuple(self.tasks.items()), self.prompts, self.max_new_tokens
 
 
@@ -137,13 +137,13 @@ class Record:
 
 
 def read_records(path: Path, mend: bool = False) -> list[Record]:
-    """All records of a file, as `read_lines` reads them; of two with one key the later."""
+    """Return all records of a file, as `read_lines` reads them; of two with one key the later."""
     records = read_lines(path, Record, _MAX_BYTES, mend)
     return list({record.key: record for record in records}.values())
 
 
 def as_planned(records: Sequence[Record], plan: Plan) -> list[Record]:
-    """The records in the order in which a report of this plan has to read them, and with its suite's `against`.
+    """Return the records in the order in which a report of this plan has to read them, and with its suite's `against`.
 
     The plan's own come last: a row does not tell how many prompts or which weights it is from, and of two results for
     one row the later counts. `against` is no part of a key, as nothing that is measured depends on it.

@@ -25,12 +25,8 @@ from clover.files import (
     check_output_file,
     locked_directory,
     locked_file,
-    raise_on_write_error,
-    write_text,
 )
 from clover.measure.accuracy import as_sample, measure_heads, text_batches
-from clover.measure.report.figure import save_picture
-from clover.measure.report.output import Report
 from clover.measure.report.progress import Progress
 from clover.measure.report.provenance import Provenance
 from clover.measure.report.words import duration
@@ -42,11 +38,9 @@ from clover.target import TargetModel, weights_fingerprint
 from clover.train import TrainConfig
 from clover.train.record import RECORD_FILE, RecordedResult, read_record
 from experiments.command import command_line
-from experiments.compare.findings import Findings
 from experiments.compare.options import CompareOptions
 from experiments.compare.plan import Cell, Draft, MethodKey, Plan, draft_is_there
-from experiments.compare.plots import NAMES, make_plots
-from experiments.compare.publish import check_publication, publish_results
+from experiments.compare.report import publish_results, write_report
 from experiments.compare.results import (
     Decoded,
     Measurement,
@@ -56,7 +50,6 @@ from experiments.compare.results import (
     read_records,
 )
 from experiments.compare.suite import EMBEDDED, Suite, read_suite
-from experiments.compare.tables import make_tables
 from experiments.compare.text import task_prompts, training_text
 from experiments.recipes.drafts import finish_training
 
@@ -84,59 +77,44 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> None
     except KeyboardInterrupt:
         console.print("interrupted; the same command goes on from here", highlight=False)
         if found := _records(results, plan):
-            write_report(found, options.folder)
+            write_report(found, _page(options))
         raise
     records = _records(results, plan)
     if problem is not None and not records:
         raise UserError(problem)
-    page = write_report(records, options.folder)
+    write_report(records, _page(options))
     if options.publish is not None:
-        publish_results(Path(options.suite_file).stem, records, options.publish)
-    console.print(f"wrote {page}", markup=False, highlight=False, soft_wrap=True)
+        publish_results(records, _published(options))
+    console.print(f"wrote {_page(options)}", markup=False, highlight=False, soft_wrap=True)
     if problem is not None:
         raise UserError(problem)
 
 
-def write_report(records: Sequence[Record], folder: Path) -> Path:
-    """Write `report.html` and `plots/` into `folder`; returns the HTML page."""
-    findings = Findings(records)
-    pictures = make_plots(findings)
-    plots = folder / "plots"
-    with raise_on_write_error(plots):
-        plots.mkdir(exist_ok=True)
-        for name in NAMES:
-            (plots / f"{name}.png").unlink(missing_ok=True)  # of an earlier report
-    for name, picture in pictures.items():
-        save_picture(picture.draw, plots / f"{name}.png")
-    last = records[-1]
-    took = duration(sum(record.seconds for record in records))
-    facts = [
-        ("target", last.config["place"]["target"]),
-        ("where", f"{last.origin.machine}, {last.origin.dtype}"),
-        ("results", f"{len(records)} in {took}, the last on {last.origin.date}"),
-        *([("what", last.note)] if last.note else []),
-    ]
-    report = Report(last.title, None, facts, make_tables(findings), list(pictures.values()))
-    write_text(folder / "report.html", report.html())
-    return folder / "report.html"
+def _page(options: CompareOptions) -> Path:
+    return options.folder / "report.md"
+
+
+def _published(options: CompareOptions) -> Path:
+    assert options.publish is not None
+    return options.publish / f"{Path(options.suite_file).stem}.json"
 
 
 def _records(results: Path, plan: Plan | None) -> list[Record]:
-    """All results, if any; without a plan as they are in the file."""
+    """Return all results, if any; without a plan as they are in the file."""
     records = read_records(results) if results.exists() else []
     return records if plan is None else as_planned(records, plan)
 
 
 def _check_outputs(options: CompareOptions) -> None:
     """Raise a UserError, before any time is spent, for what could not be written at the end."""
-    for name in ("results.jsonl", "report.html", f"plots/{NAMES[0]}.png"):
-        check_output_file(options.folder / name)
+    for file in (options.folder / "results.jsonl", _page(options)):
+        check_output_file(file)
     if options.publish is not None:
         if options.report_only and options.suite is None:
             raise UserError(
                 f"name the suite of the results in {options.folder}; they are published by its name"
             )
-        check_publication(Path(options.suite_file).stem, options.publish)
+        check_output_file(_published(options))
 
 
 def _work_folder(options: CompareOptions) -> Path:
@@ -144,7 +122,7 @@ def _work_folder(options: CompareOptions) -> Path:
 
 
 def _nameless(options: CompareOptions) -> CompareOptions:
-    """The options with files and directories of this machine by their last names, as others repeat the command."""
+    """Return the options with files and directories by their last names, as others repeat the command."""
     names = ("drafts", "prompts", "output", "work", "publish")
     given = {name: place for name in names if (place := getattr(options, name)) is not None}
     tasks = [task.partition("=") for task in options.tasks]
@@ -305,7 +283,7 @@ class Comparison:
         return Measurement(cell.task.name, size, cell.temperature, found)
 
     def _new(self, draft: Draft) -> DraftModel:
-        """A draft with its starting values, which the seed decides."""
+        """Return a draft with its starting values, which the seed decides."""
         torch.manual_seed(draft.method.seed or 0)
         try:
             return SYSTEMS[draft.system.system].from_target(self.target, **draft.system.options).eval()
@@ -320,7 +298,7 @@ class Comparison:
 
     @cached_property
     def training_text(self) -> list[Sample]:
-        """What the drafts learn from; the target writes it, unless it did."""
+        """Return what the drafts learn from; the target writes it, unless it did."""
 
         def tell(texts: int, _: int) -> None:
             self.progress.say(f"training text, {texts} of {self.suite.text.texts}")
@@ -329,7 +307,7 @@ class Comparison:
 
     @cached_property
     def _written(self) -> list[Batch]:
-        """What the target writes after the prompts of all tasks, greedily and sampled in turn."""
+        """Return what the target writes after the prompts of all tasks, greedily and sampled in turn."""
         options = self.suite.measuring
         prompts = [p for task in self.suite.tasks for p in task_prompts(self.target, task, options.prompts)]
         requests = []
@@ -341,7 +319,7 @@ class Comparison:
 
 
 def _recorded(draft: Draft) -> tuple[RecordedResult, MethodKey]:
-    """The training of a draft that was trained before, and how it went about; a loss of its own has no name."""
+    """Return the training of a draft that was trained before, and how it went about; a loss of its own has no name."""
     assert draft.place is not None
     if not Path(draft.place, RECORD_FILE).is_file():
         raise UserError(

@@ -87,7 +87,7 @@ class System(_Table):
 
     @property
     def label(self) -> str:
-        """What results call it."""
+        """Return what results call it."""
         return self.name or self.system
 
 
@@ -151,7 +151,7 @@ class Suite(_Table):
         return self
 
     def loss(self, name: str, system: type[DraftModel]) -> LossConfig:
-        """The loss that `name` means for a system."""
+        """Return the loss that `name` means for a system."""
         return self.losses.get(name) or system.training_defaults.losses()[name]
 
 

@@ -14,7 +14,7 @@ _FEW_ERRORS = 2  # a smaller difference is not told from none
 
 
 def make_tables(findings: Findings) -> list[Table]:
-    """All tables that the results have something for."""
+    """Return all tables that the results have something for."""
     tables = [
         _speed(findings),
         *(_by_task(findings) if len(findings.tasks) > 1 else ()),
@@ -58,7 +58,7 @@ def _speed(findings: Findings) -> Table:
 
 
 def _of_some(rows: Sequence[Row]) -> str:
-    """What is to be said where there are drawn trees, or several seeds."""
+    """Return what is to be said where there are drawn trees, or several seeds."""
     drawn = any(row.series.method.tree and not parse_tree(row.series.method.tree).exact for row in rows)
     seeds = any(len({seed for _, seed in row.runs}) > 1 for row in rows)
     words = (

@@ -62,7 +62,7 @@ def task_prompts(
 
 
 def _prompts(task: SuiteTask, count: int) -> Iterator[Task]:
-    """Those of a file, `count` evenly spaced ones first; of source code from as many held-out files as possible."""
+    """Yield those of a file, `count` evenly spaced ones first; of source code from as many files as possible."""
     if task.file is not None:
         found = [one for one in read_tasks([task.file]) if task.group in (None, one.group)]
         yield from (found[i] for i in spaced(len(found), count))

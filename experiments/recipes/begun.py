@@ -11,7 +11,7 @@ BEGUN = "begun.json"
 
 
 def check_begun(work: Path, here: Mapping[str, Any]) -> dict[str, Any]:
-    """What was noted in `work` when a run was begun there, or `here` if nothing was.
+    """Return what was noted in `work` when a run was begun there, or `here` if nothing was.
 
     UserError, which names the first value that differs.
     """

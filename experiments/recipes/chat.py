@@ -53,7 +53,7 @@ class Training:
 
     @property
     def name(self) -> str:
-        """Of its directory.
+        """Return the name of its directory.
 
         >>> Training("clover1", "paper", 1, "connection=none").name
         'clover1-connection-none-paper-seed1'
@@ -69,7 +69,7 @@ class Training:
 
     @property
     def hidden_state(self) -> str:
-        """The kind of hidden states that the draft reads; UserError if the draft cannot be made."""
+        """Return the kind of hidden states that the draft reads; UserError if the draft cannot be made."""
         kind: Any = find_system(self.system).config_class
         check_names(kind, self.draft)
         check_options(kind, self.draft, self.name)
@@ -77,7 +77,7 @@ class Training:
 
 
 def plan_trainings(options: ChatRecipeOptions) -> list[Training]:
-    """The drafts that are asked for, in the order in which they are trained."""
+    """Return the drafts that are asked for, in the order in which they are trained."""
     found = []
     for recipe in options.recipes or (DEFAULT, PAPER):
         known = [one for one in SYSTEMS if recipe == DEFAULT or one in PAPERS]
@@ -91,7 +91,7 @@ def plan_trainings(options: ChatRecipeOptions) -> list[Training]:
 
 
 def batch_tokens(last_step: float, device: str) -> int | None:
-    """Tokens of a forward pass on a kind of device, if the last step wants so many; None for the training's own.
+    """Return the tokens of a forward pass on a kind of device; None for as many as the training chooses.
 
     The budget is in tokens, not in minutes: on a GPU, passes larger than a step would only make fewer steps of it.
 
@@ -127,7 +127,7 @@ def run_chat_recipe(options: ChatRecipeOptions, console: Console | None = None) 
 
 
 def _read_published(output: Path) -> list[ChatDraftFacts]:
-    """The facts of the drafts in an output directory; UserError if another command wrote them."""
+    """Return the facts of the drafts in an output directory; UserError if another command wrote them."""
     noted = output / "facts.json"
     if not noted.exists():
         return []
@@ -155,14 +155,14 @@ class _ChatRecipe:
 
     @property
     def _dtype(self) -> str | None:
-        """That of the options; where it is measured, what was measured first: states of two dtypes do not mix."""
+        """Return that of the options, or what a first run has measured: states of two dtypes do not mix."""
         noted = self.work / BEGUN
         begun = noted.exists() and self.options.dtype == "fastest"
         return read_json(noted).get("dtype", "fastest") if begun else self.options.dtype
 
     @property
     def _command(self) -> str:
-        """The command for the card, without names of this machine."""
+        """Return the command for the card, without names of this machine."""
         named = {"output": "DIR", "work": None, "prompts": "FILE", "target": Path(self.options.target).name}
         return command_line("recipes smollm2", replace(self.options, **named))
 
@@ -225,7 +225,7 @@ class _ChatRecipe:
         return writer.path
 
     def _store(self, hidden_state: str) -> FeatureStore:
-        """A store with the hidden states of a kind; the target is run where there is none yet.
+        """Return a store with the hidden states of a kind; the target is run where there is none yet.
 
         The store of three layers has the states after the final norm, too. So where it is there or planned, it serves
         drafts that read these alone.
@@ -280,7 +280,7 @@ class _ChatRecipe:
         )
 
     def _config(self, training: Training, tokens: int) -> TrainConfig:
-        """How a draft is trained; a store that holds other states still has as many tokens."""
+        """Return how a draft is trained; a store that holds other states still has as many tokens."""
         kind, options = find_system(training.system), self.options
         settings, _ = named_recipe(training.recipe, training.system)
         config = TrainConfig(
@@ -299,7 +299,7 @@ class _ChatRecipe:
         return replace(config, epochs=options.tokens / learnt, batch_tokens=size)
 
     def _published(self, name: str) -> ChatDraftFacts | None:
-        """The facts of a draft that an earlier run of the command has finished."""
+        """Return the facts of a draft that an earlier run of the command has finished."""
         return next((one for one in _read_published(self.options.output) if one.name == name), None)
 
     def _publish(self, facts: ChatDraftFacts) -> None:

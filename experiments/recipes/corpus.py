@@ -73,7 +73,7 @@ class Document:
 
     @property
     def digest(self) -> int:
-        """The first 64 bits of the SHA-256 of the text."""
+        """Return the first 64 bits of the SHA-256 of the text."""
         return int.from_bytes(hashlib.sha256(self.text.encode()).digest()[:8], "big")
 
     @property
@@ -129,7 +129,7 @@ def _places() -> Iterator[tuple[str, str, str, list[Path]]]:
 
 
 def _licence(distribution: metadata.Distribution) -> str:
-    """What a distribution declares (expression, classifiers, or a short licence field), "" when unknown."""
+    """Return what a distribution declares (expression, classifiers, or a short licence field), "" when unknown."""
     about: Any = distribution.metadata
     classifiers = [
         c.rsplit("::", 1)[-1].strip() for c in about.get_all("Classifier") or [] if c.startswith("License")
@@ -139,7 +139,7 @@ def _licence(distribution: metadata.Distribution) -> str:
 
 
 def _read(source: str, path: Path) -> Document | None:
-    """A file that reads like code; None for others."""
+    """Return a file that reads like code; None for others."""
     packages = "site-packages"
     inside = path.parts[path.parts.index(packages) + 1 :] if packages in path.parts else path.parts[-4:]
     if _SKIPPED_FOLDERS.intersection(inside[:-1]) or path.name.startswith("test_"):

@@ -33,12 +33,12 @@ class RecipeOptions:
 
     @property
     def folder(self) -> Path:
-        """The work directory; it is kept, so that the run can go on or be looked at."""
+        """Return the work directory; it is kept, so that the run can go on or be looked at."""
         return self.work or append_to_name(self.output, ".work")
 
     @property
     def command(self) -> str:
-        """The command that repeats the run, for the card."""
+        """Return the command that repeats the run, for the card."""
         kept = "" if self.keep_target is None else " --keep-target DIR"
         return f"python -m experiments.recipes embedded --output DIR --minutes {self.minutes:g}{kept}"
 
@@ -130,5 +130,5 @@ class ChatRecipeOptions:
 
     @property
     def folder(self) -> Path:
-        """The work directory."""
+        """Return the work directory."""
         return self.work or append_to_name(self.output, ".work")

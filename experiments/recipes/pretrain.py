@@ -11,10 +11,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, PreTrainedModel
 
 from clover.train.checkpoint import load_checkpoint, save_checkpoint
 from clover.train.log import stop_requests
@@ -52,7 +53,7 @@ class TargetFacts:
 
 
 def target_config(vocab_size: int, context_length: int, end_of_text: int) -> LlamaConfig:
-    """The embedded target's shape: 16 layers of width 256. Full attention heads: shared ones save nothing here."""
+    """Return the embedded target's shape: 16 layers of width 256; shared attention heads would save nothing here."""
     return LlamaConfig(
         vocab_size=vocab_size,
         hidden_size=256,
@@ -69,7 +70,7 @@ def target_config(vocab_size: int, context_length: int, end_of_text: int) -> Lla
 
 
 def pretrain(
-    model: LlamaForCausalLM, stream: Tensor, work: Path, minutes: float, batch_tokens: int = 8192
+    model: PreTrainedModel, stream: Tensor, work: Path, minutes: float, batch_tokens: int = 8192
 ) -> Iterator[PretrainProgress]:
     """Train `model` in place on `stream` (Short [tokens]); yields every tenth step and at the end.
 
@@ -107,7 +108,7 @@ def pretrain(
 
 
 @torch.no_grad()
-def mean_loss(model: LlamaForCausalLM, stream: Tensor, window: int = 256, max_tokens: int = 200_000) -> float:
+def mean_loss(model: PreTrainedModel, stream: Tensor, window: int = 256, max_tokens: int = 200_000) -> float:
     """Mean next-token loss in nats over consecutive windows of `stream`, each read without what comes before it."""
     model.eval()
     device = next(model.parameters()).device
@@ -117,9 +118,11 @@ def mean_loss(model: LlamaForCausalLM, stream: Tensor, window: int = 256, max_to
     return float(torch.stack(losses).sum() / count)
 
 
-def _optimizers(model: nn.Module) -> dict[str, torch.optim.Optimizer]:
-    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed_tokens" not in name]
-    others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed_tokens" in name]
+def _optimizers(model: PreTrainedModel) -> dict[str, torch.optim.Optimizer]:
+    ends: tuple[Any, Any] = (model.get_input_embeddings(), model.get_output_embeddings())
+    tables = {id(layer.weight) for layer in ends}
+    matrices = [p for p in model.parameters() if p.ndim == 2 and id(p) not in tables]
+    others = [p for p in model.parameters() if p.ndim != 2 or id(p) in tables]
     return {
         "matrices": torch.optim.Muon(matrices, lr=_MATRIX_LR, weight_decay=_WEIGHT_DECAY),
         "vectors": torch.optim.AdamW(others, lr=_VECTOR_LR, betas=(0.9, 0.95), weight_decay=0.0),

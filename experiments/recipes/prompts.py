@@ -37,7 +37,7 @@ class PromptSource:
 
 
 def is_accepted(licence: str) -> bool:
-    """Whether all licences that are named are in ACCEPTED; words such as "repo" after a name are passed over.
+    """Return whether all licences that are named are in ACCEPTED; words such as "repo" after a name are passed over.
 
     >>> [is_accepted(name) for name in ("MIT", "Apache-2.0 repo", "CC-BY-4.0 and MIT", "CC-BY-SA-4.0", "MIT; ShareGPT")]
     [True, True, True, False, False]

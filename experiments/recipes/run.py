@@ -127,7 +127,7 @@ class _Recipe:
         self._finish(facts, drafts)
 
     def _minutes(self, share: float) -> float:
-        """The part of the budget that a stage with this share gets."""
+        """Return the part of the budget that a stage with this share gets."""
         return self.options.minutes * share / (1.0 if self.kept is None else 1.0 - _TARGET_SHARE)
 
     def _tokens(self) -> tuple[PreTrainedTokenizerFast, dict[str, Tensor]]:
@@ -183,7 +183,7 @@ class _Recipe:
         )
 
     def _texts(self, target: TargetModel) -> list[Sample]:
-        """What the target writes after openings of training files, greedily and by sampling; and as much corpus."""
+        """Let the target continue openings of training files, greedily and by sampling; add as much corpus."""
         prompts = openings(target.tokenizer, self.corpus.train, _OPENING_TOKENS, _OPENINGS) * 2
         config = WriteConfig(
             max_length=WINDOW, batch_size=_WRITTEN_TOGETHER, max_minutes=self._minutes(_WRITE_SHARE)

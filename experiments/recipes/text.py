@@ -42,5 +42,5 @@ def corpus_windows(stream: Tensor, tokens: int, window: int) -> list[Sample]:
 
 
 def learnt_tokens(samples: Iterable[Sample]) -> int:
-    """Tokens of all texts that are learnt."""
+    """Return the tokens of all texts that are learnt."""
     return sum(int(sample.loss_mask.sum()) for sample in samples)

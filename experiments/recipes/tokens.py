@@ -43,7 +43,7 @@ def train_tokenizer(
 
 
 def token_stream(tokenizer: PreTrainedTokenizerFast, documents: Sequence[Document]) -> Tensor:
-    """All documents one after another, each opened by the end-of-text token: Short [tokens]."""
+    """Return all documents one after another, each opened by the end-of-text token: Short [tokens]."""
     texts = tokenizer.backend_tokenizer.encode_batch([d.text for d in documents])
     parts = [torch.tensor([tokenizer.eos_token_id, *text.ids], dtype=torch.int16) for text in texts]
     return torch.cat(parts)

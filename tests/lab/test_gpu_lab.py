@@ -12,16 +12,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import gpu_lab
 import pytest
 import torch
-from lab import drafts as drafts_stage
-from lab import profiling as profiling_stage
-from lab import shapes as shapes_stage
-from lab import target as target_stage
-from lab.sizes import FULL, SMALL, Shape
-from lab.workplace import OutOfTime, Workplace, interrupted_in_time
 
+from benchmarks import gpu_lab
+from benchmarks.lab import drafts as drafts_stage
+from benchmarks.lab import profiling as profiling_stage
+from benchmarks.lab import shapes as shapes_stage
+from benchmarks.lab import target as target_stage
+from benchmarks.lab.sizes import FULL, SMALL, Shape
+from benchmarks.lab.workplace import OutOfTime, Workplace, interrupted_in_time
 from clover.engine import engine as captured
 from clover.errors import UserError
 from experiments.recipes.corpus import Corpus, Document
@@ -93,7 +93,7 @@ def test_every_result_says_where_it_comes_from(finished: Path) -> None:
 
 def test_what_was_compared(finished: Path) -> None:
     facts = json.loads((finished / "results" / "compare.json").read_text())
-    assert set(facts["acceptance"]) == {"clover2 chain:2", "lookup chain:2"}
+    assert set(facts["acceptance"]) == {"clover2 chain:2"}
     assert all(1.0 <= tau <= 3.0 for tau in facts["acceptance"].values())
     results = [line["result"] for line in read_lines(finished / "results" / "compare" / "results.jsonl")]
     assert ["task" in result for result in results] == [False, True, True]
@@ -128,9 +128,9 @@ def test_the_replay_is_called_a_simulation(finished: Path) -> None:
 
 
 def test_what_is_done_is_not_done_again(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lab.shapes._measure", lambda *_: pytest.fail("timed again"))
-    monkeypatch.setattr("lab.profiling._profile", lambda *_: pytest.fail("profiled again"))
-    monkeypatch.setattr("lab.drafts.run_compare", lambda *_: pytest.fail("compared again"))
+    monkeypatch.setattr("benchmarks.lab.shapes._measure", lambda *_: pytest.fail("timed again"))
+    monkeypatch.setattr("benchmarks.lab.profiling._profile", lambda *_: pytest.fail("profiled again"))
+    monkeypatch.setattr("benchmarks.lab.drafts.run_compare", lambda *_: pytest.fail("compared again"))
     assert gpu_lab.main(["all", "--small", "--work", str(finished)]) == 0
 
 
@@ -197,7 +197,7 @@ def test_what_cannot_be_compiled_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     def fail(*_: object) -> None:
         raise RuntimeError("graph break\nin a layer")
 
-    monkeypatch.setattr(captured, "CapturedSteps", fail)
+    monkeypatch.setattr(captured, "CompiledRunner", fail)
     work = replace(place(tmp_path), compiled=True, sizes=replace(TINY, shapes=TINY.shapes[:1]))
     shapes_stage.time_shapes(work)
     lines = read_lines(work.result("shapes.jsonl"))

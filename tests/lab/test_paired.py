@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import paired
 import pytest
 
+from benchmarks import paired
 from clover.errors import UserError
 
 COUNTS = {"a.json": [[8, 4], [8, 5], [6, 3]], "b.json": [[8, 5], [8, 6], [6, 4]]}

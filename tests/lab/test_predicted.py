@@ -6,10 +6,9 @@ import json
 import sys
 from pathlib import Path
 
-import predicted
 import pytest
-import record
 
+from benchmarks import predicted, record
 from clover.measure.step_timing import until
 from tests.tiny import save_tiny_pair
 

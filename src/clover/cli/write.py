@@ -26,14 +26,12 @@ class WriteOptions(options.ModelOptions):
         option("File of JSON lines to write; the same command continues one that is there.", metavar="FILE"),
     ]
     prompts: Annotated[
-        tuple[str, ...],
+        Path | None,
         option(
-            "Prompts, as `clover train --data` takes them; answers in them are written anew. May be given several "
-            "times. Left out: a chat model writes the prompts as well.",
-            "--prompts",
-            metavar="FILE",
+            "Prompts, as `clover train --data` reads them; answers in them are written anew. Left out: a chat model "
+            "writes the prompts as well."
         ),
-    ] = ()
+    ] = None
     texts: Annotated[
         int | None,
         option("Texts to write. Left out: all prompts; without --prompts it must be given.", min=1),
@@ -77,13 +75,13 @@ def write(given: WriteOptions) -> None:
         raise UserError(
             f"--output is {output}; it must end with .jsonl, by which clover train knows what it holds"
         )
-    if not given.prompts and given.texts is None:
+    if given.prompts is None and given.texts is None:
         raise UserError(
             "there is nothing to answer: give --prompts FILE, or --texts N to let a chat model ask, too"
         )
     check_output_file(output)
     target = load_fast(given)
-    texts = open_files(given.prompts, target) if given.prompts else None
+    texts = None if given.prompts is None else open_files([given.prompts], target)
     with locked_file(output):
         writer = Writer(target, given.rules, output, "" if texts is None else texts.fingerprint)
         run_writer(writer, texts, given.texts)

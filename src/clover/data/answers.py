@@ -41,7 +41,7 @@ class _GrowingSample:
 
     @property
     def whole(self) -> WrittenSample:
-        """The sample as it is written into a file."""
+        """Return the sample as it is written into a file."""
         return WrittenSample(self.tokens, self.learnt)
 
 

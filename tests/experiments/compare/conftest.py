@@ -73,12 +73,6 @@ def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plots take their time; two runs draw them, the others do without."""
-    monkeypatch.setattr("experiments.compare.run.make_plots", lambda findings: {})
-
-
 @pytest.fixture(scope="session")
 def finished(tiny_files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("run") / "out"

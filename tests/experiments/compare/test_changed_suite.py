@@ -11,8 +11,6 @@ import pytest
 from experiments.compare.run import Comparison
 from tests.experiments.compare.runs import compare, lines
 
-pytestmark = pytest.mark.usefixtures("without_plots")
-
 
 @pytest.fixture
 def again(tmp_path: Path, finished: Path) -> Path:
@@ -46,14 +44,14 @@ def prompts_of(content: dict[str, Any]) -> list[int]:
 
 
 def table(page: Path, title: str) -> str:
-    return page.read_text().partition(f"<h2>{title}</h2>")[2].partition("</table>")[0]
+    return page.read_text().partition(f"## {title}\n")[2].partition("\n## ")[0]
 
 
 def test_a_run_with_fewer_prompts_in_between_does_not_show_in_the_report(
     tiny_files: Path, tmp_path: Path, again: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = published(tiny_files, again, tmp_path / "whole")
-    page = again / "report.html"
+    page = again / "report.md"
     speed = table(page, "Speed")
     fewer = published(tiny_files, again, tmp_path / "fewer", max_prompts=2)
     assert set(prompts_of(whole)) == {3} and set(prompts_of(fewer)) == {2}
@@ -83,4 +81,4 @@ def test_the_ablation_is_the_one_that_the_suite_asks_for_now(
     suite = (tiny_files / "suite.toml").read_text()
     (tiny_files / "now.toml").write_text(suite if asked else suite.replace('against = "clover1"\n', ""))
     assert "6 cells, 6 of them done" in compare(tiny_files, again, "now.toml")
-    assert ("labelled" in table(again / "report.html", "Ablation")) == (asked is not None)
+    assert ("labelled" in table(again / "report.md", "Ablation")) == (asked is not None)

@@ -23,7 +23,7 @@ def test_compare_passes_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_errors_are_one_line(tmp_path: Path) -> None:
     file = tmp_path / "s.toml"
-    file.write_text("name = 1\n")
+    file.write_text('name = 1\nsystems = [{ system = "clover2" }]\n')
     command = [sys.executable, "-m", "experiments.compare", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
