@@ -21,12 +21,12 @@ class DraftInput(Protocol):
 
     @property
     def root(self) -> Tensor:
-        """Long [B], the last committed token of each sequence."""
+        """Return the last committed token of each sequence, Long [B]."""
         ...
 
     @property
     def sampler(self) -> Sampler | GumbelNoise:
-        """How the sequences' tokens are chosen, and by which random numbers."""
+        """Return how the sequences' tokens are chosen, and by which random numbers."""
         ...
 
     def commit_draft(self) -> tuple[DraftSession, Tensor]:
@@ -60,7 +60,7 @@ class Drafter(Protocol):
     max_depth: int
     max_nodes: int
 
-    def grow(self, given: DraftInput) -> TokenTree:
+    def grow(self, batch: DraftInput) -> TokenTree:
         """Draft one tree per sequence."""
         ...
 
@@ -71,8 +71,8 @@ class PlainDrafter:
     max_depth = 0
     max_nodes = 1
 
-    def grow(self, given: DraftInput) -> TokenTree:
-        return TokenTree.root_only(given.root.unsqueeze(1))
+    def grow(self, batch: DraftInput) -> TokenTree:
+        return TokenTree.root_only(batch.root.unsqueeze(1))
 
 
 PLAIN_DRAFTER = PlainDrafter()

@@ -62,15 +62,15 @@ class BudgetDrafter:
         # nodes that the draft runs at most: a level has room for all that could be kept in any sequence
         self.max_expanded = sum(tree.budget - depth for depth in range(self.max_depth - 1))
 
-    def grow(self, given: DraftInput) -> TokenTree:
-        session, logits = given.commit_draft()
-        tokens, output = [given.root.unsqueeze(1)], logits.unsqueeze(1)
+    def grow(self, batch: DraftInput) -> TokenTree:
+        session, logits = batch.commit_draft()
+        tokens, output = [batch.root.unsqueeze(1)], logits.unsqueeze(1)
         exists = [torch.ones_like(tokens[0], dtype=torch.bool)]
         parents, first, joint = [torch.zeros_like(tokens[0])], 0, exists[0].double()
         left = torch.full_like(tokens[0], self.tree.budget)
         for depth in range(1, self.max_depth + 1):
             room = self.tree.budget - depth + 1
-            scores = given.sampler.gumbel_scores(output, depth - 1, self.d2t)
+            scores = batch.sampler.gumbel_scores(output, depth - 1, self.d2t)
             candidates, values = self._candidates(scores, joint, room)
             joint, places = best(values, min(room, values.shape[1]))
             kept = (joint > 0) & (torch.arange(joint.shape[1], device=left.device) < left)
@@ -88,11 +88,11 @@ class BudgetDrafter:
         return compact(*grown, size=self.max_nodes, max_depth=self.max_depth)
 
     def _spent(self, left: Tensor) -> bool:
-        """Whether nobody has budget left, where that can be known without waiting for a device or ending a graph."""
+        """Return whether all budgets are spent, if that is known without waiting for a device or ending a graph."""
         return self._on_cpu and not torch.compiler.is_compiling() and not bool(left.any())
 
     def _candidates(self, scores: Tensor, joint: Tensor, room: int) -> tuple[Tensor, Tensor]:
-        """The token level, of scores [B, P, V] and joint probabilities float64 [B, P], 0 for nodes that do not exist.
+        """Choose candidates by scores [B, P, V] and joint probabilities float64 [B, P], 0 for nodes that do not exist.
 
         Returns tokens Long [B, C] and their joint probabilities float64 [B, C], 0 for those that are no candidates.
         """

@@ -56,12 +56,12 @@ class ConfidentDrafter:
         self.max_nodes = 1 + self.max_depth
         self._shapes = [TreeShape.chain(depth) for depth in range(1, self.max_depth + 1)]
 
-    def grow(self, given: DraftInput) -> TokenTree:
-        session, logits = given.commit_draft()
-        tokens, output = [given.root.unsqueeze(1)], logits.unsqueeze(1)
-        slots, joint = torch.zeros_like(tokens[0]), torch.ones_like(given.root, dtype=torch.float64)
+    def grow(self, batch: DraftInput) -> TokenTree:
+        session, logits = batch.commit_draft()
+        tokens, output = [batch.root.unsqueeze(1)], logits.unsqueeze(1)
+        slots, joint = torch.zeros_like(tokens[0]), torch.ones_like(batch.root, dtype=torch.float64)
         for depth in range(1, self.max_depth + 1):
-            found, indices = likeliest(given.sampler.gumbel_scores(output, depth - 1, self.d2t)[:, 0], 1)
+            found, indices = likeliest(batch.sampler.gumbel_scores(output, depth - 1, self.d2t)[:, 0], 1)
             tokens.append(target_tokens(self.d2t, indices))
             joint = joint * found[:, 0].exp()
             if depth == self.max_depth or float(joint.mean()) < self.least:

@@ -75,12 +75,12 @@ class DrawnDrafter(StaticDrafter):
         self._expanded = torch.tensor([expanded], device=device)  # Long [1, P]
         self._children = torch.tensor([padded], device=device)  # Long [1, P, K]
 
-    def grow(self, given: DraftInput) -> TokenTree:
-        sampler = given.sampler
+    def grow(self, batch: DraftInput) -> TokenTree:
+        sampler = batch.sampler
         if not (isinstance(sampler, Sampler) and sampler.any_sampled):
-            return super().grow(given)
-        session, logits = given.commit_draft()
-        tokens, output = [given.root.unsqueeze(1)], logits.unsqueeze(1)
+            return super().grow(batch)
+        session, logits = batch.commit_draft()
+        tokens, output = [batch.root.unsqueeze(1)], logits.unsqueeze(1)
         missing, probs = [torch.zeros_like(tokens[0], dtype=torch.bool)], []
         for depth, level in enumerate(self.levels):
             if depth:
@@ -95,7 +95,7 @@ class DrawnDrafter(StaticDrafter):
         return dataclasses.replace(tree, draws=draws)
 
     def _draws(self, draft_probs: Tensor) -> Draws:
-        """What verification needs to know, of probabilities float64 [B, P, V']."""
+        """Return the distributions that verification needs, from probabilities float64 [B, P, V']."""
         rows = len(draft_probs)
         # verification compares with the target's probabilities, token by token
         whole = over_all_tokens(draft_probs, self.d2t, self._vocab_size, 0.0)

@@ -42,9 +42,9 @@ class LookupDrafter:
         self.max_depth, self.max_nodes = length, length + 1
         self._shape = TreeShape.chain(length)
 
-    def grow(self, given: DraftInput) -> TokenTree:
-        root = given.root.unsqueeze(1)
-        found = [[] if text is None else text.following(self.max_depth) for text in given.texts()]
+    def grow(self, batch: DraftInput) -> TokenTree:
+        root = batch.root.unsqueeze(1)
+        found = [[] if text is None else text.following(self.max_depth) for text in batch.texts()]
         if not any(found):
             return TokenTree.root_only(root)
         tokens = torch.tensor([tokens or [0] * self.max_depth for tokens in found], device=root.device)
@@ -61,7 +61,7 @@ class LookupAcceptance:
         self._tried = [_WEIGHT] * len(_RATES)
 
     def learn(self, text: RepeatingText) -> None:
-        """Learn from the tokens that came since it was last asked."""
+        """Learn from the tokens that were added to the text since the last call."""
         for match, right in text.judged:
             at = self._class(match)
             kept = 1 - 1 / _MEMORY
@@ -70,7 +70,7 @@ class LookupAcceptance:
         text.judged.clear()
 
     def tokens(self, match: int, length: int) -> float:
-        """Expected of `length` tokens looked up where so many match, the bonus token included."""
+        """Return the tokens expected of a step that looks up `length` tokens where `match` agree, bonus included."""
         reached, total = 1.0, 1.0
         for at in range(length if match else 0):
             place = self._class(match + at)

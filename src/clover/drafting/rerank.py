@@ -58,14 +58,14 @@ class RerankDrafter:
         self.max_nodes = 1 + min(tree.budget, self.beam * (1 + (self.max_depth - 1) * self.beam))
         self.max_expanded = self.beam * (self.max_depth - 1)  # nodes that the draft runs at most
 
-    def grow(self, given: DraftInput) -> TokenTree:
-        session, logits = given.commit_draft()
-        tokens, output = [given.root.unsqueeze(1)], logits.unsqueeze(1)
+    def grow(self, batch: DraftInput) -> TokenTree:
+        session, logits = batch.commit_draft()
+        tokens, output = [batch.root.unsqueeze(1)], logits.unsqueeze(1)
         scores = torch.zeros_like(tokens[0], dtype=torch.float64)  # [B, P], of the frontier's paths
         parent_of = torch.zeros_like(tokens[0])  # where the frontier is among all candidates
         parents, values, first = [parent_of], [scores], 1
         for depth in range(1, self.max_depth + 1):
-            offered = given.sampler.gumbel_scores(output, depth - 1, self.d2t)
+            offered = batch.sampler.gumbel_scores(output, depth - 1, self.d2t)
             log_probs, indices = likeliest(offered, self.beam)
             found = (scores.unsqueeze(2) + log_probs).flatten(1)
             tokens.append(target_tokens(self.d2t, indices).flatten(1))

@@ -108,17 +108,17 @@ class Level:
 
     @property
     def single(self) -> bool:
-        """Whether the level is one node, the best child of the only parent: part of a chain, with less to look up."""
+        """Return whether the level is the best child of a single parent: part of a chain, with less to look up."""
         return self.choices == len(self.slots) == len(self.expanded) == 1
 
     def pick(self, scores: Tensor) -> Tensor:
-        """The level's nodes, Long [B, nodes], by scores [B, parents, V] of their parents' children."""
+        """Return the level's tokens, Long [B, nodes], by scores [B, parents, V] of their parents' children."""
         if self.single:
             return scores.argmax(-1)
         return scores.topk(self.choices).indices[:, self.slots, self.ranks]
 
     def advance(self, session: DraftSession, nodes: Tensor) -> Tensor:
-        """Run the draft over this level's parents, of the level above Long [B, nodes]; its logits [B, parents, V]."""
+        """Run the draft over the parents, among the level above Long [B, nodes]; return logits [B, parents, V]."""
         parents = nodes if self.single and nodes.shape[1] == 1 else nodes[:, self.places]
         return session.advance(self.above.expand(len(nodes), -1), parents)
 
@@ -147,17 +147,17 @@ class StaticDrafter:
         self.levels = levels_of(shape, draft.target.device)
         self.d2t = draft.session_tokens
 
-    def grow(self, given: DraftInput) -> TokenTree:
-        return TokenTree.from_shape(self.shape, self.fill(given))
+    def grow(self, batch: DraftInput) -> TokenTree:
+        return TokenTree.from_shape(self.shape, self.fill(batch))
 
-    def fill(self, given: DraftInput) -> Tensor:
-        """The tokens of the tree, Long [B, N]."""
-        session, logits = given.commit_draft()
-        tokens, output = [given.root.unsqueeze(1)], logits.unsqueeze(1)
+    def fill(self, batch: DraftInput) -> Tensor:
+        """Return the tokens of the tree, Long [B, N]."""
+        session, logits = batch.commit_draft()
+        tokens, output = [batch.root.unsqueeze(1)], logits.unsqueeze(1)
         for depth, level in enumerate(self.levels):
             if depth:
                 output = level.advance(session, tokens[-1])
-            picked = level.pick(given.sampler.gumbel_scores(output, depth, self.d2t))
+            picked = level.pick(batch.sampler.gumbel_scores(output, depth, self.d2t))
             tokens.append(target_tokens(self.d2t, picked))
         return torch.cat(tokens, dim=1)
 
@@ -168,13 +168,13 @@ def own_shape(draft: DraftModel) -> TreeShape:
 
 
 def known_tokens(draft: DraftModel) -> int:
-    """How many tokens a draft's sessions propose from, V; those that it copies count."""
+    """Return how many tokens a draft's sessions propose from, V; those that it copies count."""
     tokens = draft.session_tokens
     return draft.target.vocab_size if tokens is None else len(tokens)
 
 
 def levels_of(shape: TreeShape, device: torch.device) -> list[Level]:
-    """The depths 1, 2, … of a tree, on a device."""
+    """Return the levels at depths 1, 2, … of a tree, with index tensors on a device."""
 
     def index(values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=device)

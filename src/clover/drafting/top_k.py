@@ -13,7 +13,7 @@ MOST_SORTED = 512
 
 
 def best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The highest `count` of values [..., C], falling, and where they are; the first of equals is higher.
+    """Return the highest `count` of values [..., C], falling, and their places; the first of equals is higher.
 
     `topk` leaves open which of equals it returns, and in which order; trees must not depend on that. Those above the
     lowest are the same whichever it takes, and of the equal ones the first are found by their running count. NaN

@@ -57,7 +57,7 @@ class Tree:
 
     @property
     def name(self) -> str:
-        """The text from which `parse_tree` makes an equal tree; parameters at their defaults are left out."""
+        """Return the text from which `parse_tree` makes an equal tree, without parameters at their defaults."""
         values = [(getattr(self, one.name), one.default) for one in fields(self)]  # type: ignore[arg-type]
         while values and values[-1][1] is not MISSING and values[-1][0] == values[-1][1]:
             values.pop()
@@ -65,7 +65,7 @@ class Tree:
 
     @property
     def is_chain(self) -> bool:
-        """Whether it is a chain of a fixed number of draft tokens."""
+        """Return whether it is a chain of a fixed number of draft tokens."""
         return False
 
     def drafter(self, draft: Any) -> Drafter:

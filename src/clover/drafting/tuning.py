@@ -84,15 +84,15 @@ class Tuning:
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
-        """Those that were measured, rising."""
+        """Return the batch sizes that were measured, rising."""
         return tuple(sorted({choice.batch_size for choice in self.choices}))
 
     def choices_for(self, batch_size: int) -> tuple[Choice, ...]:
-        """The choices of the nearest batch size that was measured, by ratio; the best first."""
+        """Return the choices of the nearest batch size that was measured, by ratio; the best first."""
         return _of_nearest(self.choices, batch_size)
 
     def verify_line(self, batch_size: int) -> list[tuple[float, float]]:
-        """Nodes and seconds of the target's passes at the nearest measured batch size."""
+        """Return nodes and seconds of the target's passes at the nearest measured batch size, rising."""
         return sorted((cost.nodes, cost.seconds) for cost in _of_nearest(self.verify, batch_size))
 
 
@@ -103,7 +103,7 @@ class TuningFile:
     entries: tuple[Tuning, ...] = ()
 
     def find(self, device: str, dtype: str, target: str) -> Tuning | None:
-        """The entry of a device type and dtype that was measured with this target (`architecture_name`)."""
+        """Return the entry of a device type and dtype that was measured with this target (`architecture_name`)."""
         wanted = (device, dtype, target)
         return next((one for one in self.entries if (one.device, one.dtype, one.target) == wanted), None)
 
@@ -148,7 +148,7 @@ def interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
 
 
 def _of_nearest(measured: tuple[_Entry, ...], batch_size: int) -> tuple[_Entry, ...]:
-    """Those of the nearest batch size by ratio; of two the smaller."""
+    """Return those of the nearest batch size by ratio; of two the smaller."""
     sizes = {one.batch_size for one in measured}
     nearest = min(sizes, key=lambda size: (abs(math.log(size / batch_size)), size), default=0)
     return tuple(one for one in measured if one.batch_size == nearest)

@@ -156,9 +156,9 @@ class ForcedDrafter:
         deepest = max(paths, key=len)  # the first choices need not go as deep
         self._forced = [paths.index(deepest[:depth]) for depth in range(1, self.max_depth + 1)]
 
-    def grow(self, given: DraftInput) -> TokenTree:
-        session, logits = given.commit_draft()
-        tree = self._drafter.grow(CommittedInput(given.root, given.sampler, session, logits))
+    def grow(self, batch: DraftInput) -> TokenTree:
+        session, logits = batch.commit_draft()
+        tree = self._drafter.grow(CommittedInput(batch.root, batch.sampler, session, logits))
         tokens, chance = tree.tokens.clone(), self._random.uniform(_LEAST, _MOST)
         for row, length in enumerate(session.lengths):
             known = self._texts[row][length + 1 :]  # the draft has committed all positions before the root

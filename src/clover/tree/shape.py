@@ -85,7 +85,7 @@ class TreeShape:
 
     @cached_property
     def paths(self) -> tuple[tuple[int, ...], ...]:
-        """The ranks that lead to each node; the root's path is empty.
+        """Return the ranks that lead to each node; the root's path is empty.
 
         >>> TreeShape.from_paths([[0], [1], [1, 0]]).paths
         ((), (0,), (1,), (1, 0))
@@ -97,21 +97,21 @@ class TreeShape:
 
     @cached_property
     def depths(self) -> tuple[int, ...]:
-        """Depth of each node; the root's is 0."""
+        """Return the depth of each node; the root's is 0."""
         return tuple(map(len, self.paths))
 
     @property
     def max_depth(self) -> int:
-        """Depth of the deepest node: the most draft tokens that one step can accept."""
+        """Return the depth of the deepest node: the most draft tokens that one step can accept."""
         return self.depths[-1]
 
     @property
     def budget(self) -> int:
-        """Draft tokens verified per step, root excluded."""
+        """Return how many draft tokens are verified per step, root excluded."""
         return len(self.parents) - 1
 
     def ancestor_mask(self) -> Tensor:
-        """Bool [N, N]: True where the column is an ancestor of the row, or the row itself.
+        """Return Bool [N, N], True where the column is an ancestor of the row, or the row itself.
 
         >>> TreeShape.from_paths([[0], [1], [0, 0]]).ancestor_mask().int()
         tensor([[1, 0, 0, 0],
