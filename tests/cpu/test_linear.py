@@ -176,5 +176,5 @@ def test_rows_of_a_layer_may_have_int8_weights() -> None:
         hidden, part = torch.randn(3, WIDE), linear_of(layer.weight[rows], layer.bias[rows])
     expected = layer(hidden)[:, rows]
     torch.testing.assert_close(part(hidden), expected)
-    found = linear.fast_linear(part, packed=False, int8=True)(hidden)
+    found = linear.int8_linear(part)(hidden)
     assert (found - expected).norm() < 0.02 * expected.norm()

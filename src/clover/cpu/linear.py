@@ -136,11 +136,11 @@ class FastLinear(nn.Linear):
         return self._plain[0](input)
 
 
-def fast_linear(layer: nn.Linear, packed: bool, int8: bool) -> nn.Linear:
-    """Return the layer as a `FastLinear` if that is faster, else the layer itself."""
+def int8_linear(layer: nn.Linear) -> nn.Linear:
+    """Return the layer with int8 weights for few rows if that is faster, else the layer itself."""
     if "forward" in vars(layer) or type(layer) not in (nn.Linear, FastLinear):
         return layer
-    return fast_layers((layer,), packed, int8 and layer.weight.numel() <= MAX_INT8_BYTES)[0]
+    return fast_layers((layer,), packed=False, int8=layer.weight.numel() <= MAX_INT8_BYTES)[0]
 
 
 def linear_of(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:

@@ -14,7 +14,7 @@ from typing_extensions import Self
 
 from clover.cache import KVCache
 from clover.cpu import shared_copy, speed_up, versions
-from clover.cpu.linear import fast_linear, linear_of
+from clover.cpu.linear import int8_linear, linear_of
 from clover.drafts.config import DraftConfig, check_names, check_options, check_target
 from clover.drafts.session import DraftSession, FrontierSession, shifted
 from clover.drafts.training import TrainingDefaults
@@ -136,7 +136,7 @@ class DraftModel(PreTrainedModel):
         draft.make_tables()
         speed_up(draft, int8=not exact)
         if not exact:
-            draft._lm_head = (fast_linear(self.lm_head, packed=False, int8=True),)
+            draft._lm_head = (int8_linear(self.lm_head),)
         return draft
 
     def make_tables(self) -> None:

@@ -10,15 +10,16 @@ from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from clover.cache import KVCache
 from clover.target.cached_model import CachedModel
-from clover.target.protocol import TargetOutput
+from clover.target.protocol import TargetOutput, TargetSession
 from clover.tree import TokenTree
 
 
-class CachedSession:
-    """The `TargetSession` of a model with a key-value cache.
+class CachedSession(TargetSession):
+    """The session of a model with a key-value cache.
 
     Attributes:
         cache: keys and values of the texts. Compiled steps, which run the model themselves, write to it directly.
@@ -29,14 +30,12 @@ class CachedSession:
 
     @property
     def lengths(self) -> list[int]:
-        """Return the number of cached tokens of each row."""
         return self.cache.lengths
 
     @torch.no_grad()
     def run(
         self, tokens: Tensor | TokenTree, hidden_state: str = "post_norm", logits: bool = True
     ) -> TargetOutput:
-        """Run plain text Long [B, N], or trees of N nodes, on top of the cache (`TargetSession.run`)."""
         if isinstance(tokens, TokenTree):
             tokens, positions, mask = self._place(tokens)
         else:
@@ -55,37 +54,28 @@ class CachedSession:
         return tree.tokens, start, None if cache.uniform else cache.attention_mask(tree.ancestor_mask)
 
     def keep(self, path: Tensor, counts: Sequence[int]) -> None:
-        """Move the accepted nodes, Long [B, A], behind the texts."""
         self.cache.keep(path, counts)
 
     def commit(self, counts: Sequence[int]) -> None:
-        """Keep the first ``counts[b]`` of the new tokens of row b."""
         self.cache.commit(counts)
 
     def crop(self, lengths: Sequence[int]) -> None:
-        """Forget all but the first ``lengths[b]`` tokens of row b."""
         self.cache.crop(lengths)
 
     def drop(self, row: int) -> None:
-        """Remove a row: the last row moves to its place."""
         self.cache.drop(row)
 
-    def insert(self, other: CachedSession) -> None:
-        """Add the rows of another session after the present rows."""
+    def insert(self, other: Self) -> None:
         self.cache.insert(other.cache)
 
     def first_rows(self, rows: int) -> AbstractContextManager[None]:
-        """Let the session have its first rows only, inside a ``with`` block."""
         return self.cache.first_rows(rows)
 
-    def copy_row(self, row: int, length: int) -> CachedSession:
-        """Return a copy of the first `length` tokens of a row, as a session of one row."""
-        return CachedSession(self._target, self.cache.copy_row(row, length))
+    def copy_row(self, row: int, length: int) -> Self:
+        return type(self)(self._target, self.cache.copy_row(row, length))
 
-    def fill_row(self, row: int, other: CachedSession, length: int) -> None:
-        """Copy the first `length` tokens of another session's only row to an empty row."""
+    def fill_row(self, row: int, other: Self, length: int) -> None:
         self.cache.fill_row(row, other.cache, length)
 
     def row_bytes(self, length: int) -> int:
-        """Return the memory that `copy_row` of `length` tokens needs, in bytes."""
         return self.cache.row_bytes(length)
