@@ -9,7 +9,7 @@ from transformers import LlamaConfig
 
 from clover import assets
 from clover.drafts import Clover1Draft, Clover2Draft, MedusaDraft, RecallDraft, load_draft
-from clover.integrations.vllm import ARCHITECTURES
+from clover.integrations.vllm.names import ARCHITECTURES
 from clover.target import TargetModel
 from tests.families import tiny_model
 from tests.tiny import save_tiny_pair

@@ -14,7 +14,7 @@ from clover.drafts.layers import attention_heads, key_value_heads
 from clover.drafts.recall import RecallDraft
 from clover.errors import UserError
 from clover.files import check_output_directory, output_directory, write_json
-from clover.integrations.vllm import ARCHITECTURES
+from clover.integrations.vllm.names import ARCHITECTURES
 from clover.target.decoder import DecoderStack
 from clover.target.gguf import is_gguf
 from clover.validation import read_json

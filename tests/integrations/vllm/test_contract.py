@@ -6,7 +6,8 @@ from typing import Literal
 import pytest
 
 from clover.integrations.export import export
-from clover.integrations.vllm import MADE_FOR, TESTED, base, register
+from clover.integrations.vllm import base, register
+from clover.integrations.vllm.names import MADE_FOR, TESTED
 from clover.integrations.vllm.recall import check_backend, padded_size
 from tests.integrations.vllm.engine import SYSTEMS, serve
 

@@ -3,13 +3,8 @@
 vLLM loads `register` by its entry point in every process it starts. Only `base`, `systems` and `recall` import vLLM.
 """
 
-MADE_FOR = ((0, 29), (0, 34))  # releases of vLLM, from the first to before the second
-TESTED = "0.32"
-ARCHITECTURES = {  # per draft system, the name that vLLM knows it by; the driver wants it to begin with Eagle
-    "clover1": "EagleClover1ForCausalLM",
-    "clover2": "EagleClover2ForCausalLM",
-    "recall": "EagleCloverRecallForCausalLM",
-}
+from clover.integrations.vllm.names import ARCHITECTURES
+
 _PLACES = {
     "clover1": f"{__name__}.systems:Clover1ForCausalLM",
     "clover2": f"{__name__}.systems:Clover2ForCausalLM",

@@ -35,7 +35,7 @@ from vllm.model_executor.models import ModelRegistry
 
 from clover.drafts.config import check_options
 from clover.drafts.vocabulary import check_map, over_all_tokens
-from clover.integrations.vllm import MADE_FOR, TESTED
+from clover.integrations.vllm.names import MADE_FOR, TESTED
 
 _log = init_logger(f"vllm.{__name__}")
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from clover.errors import UserError
 from clover.files import check_output_file, write_json
-from clover.integrations.vllm import ARCHITECTURES
+from clover.integrations.vllm.names import ARCHITECTURES
 from clover.options import USER_ERROR
 from clover.validation import read_json
 
