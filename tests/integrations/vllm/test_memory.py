@@ -18,14 +18,14 @@ needs_avx512 = pytest.mark.skipif(
 @pytest.fixture
 def found(monkeypatch):
     """Filled as vLLM runs with (position, tokens found, tokens that were kept) for one request."""
-    kept, found, keep, find = {}, [], RecallForCausalLM._beside, RecallForCausalLM._earlier
+    kept, found, keep, find = {}, [], RecallForCausalLM._extra_channels, RecallForCausalLM._earlier
 
     def recorded_keep(self, tokens, positions, dtype):
         kept.update(zip(positions.tolist(), tokens.tolist(), strict=True))
         return keep(self, tokens, positions, dtype)
 
-    def recorded_find(self, beside, positions):
-        tokens = find(self, beside, positions)
+    def recorded_find(self, extra, positions):
+        tokens = find(self, extra, positions)
         for position, (near, far) in zip(positions.tolist(), tokens.tolist(), strict=True):
             if position >= 2:
                 found.append((position, (near, far), (kept[position - 1], kept[position - 2])))
@@ -33,7 +33,7 @@ def found(monkeypatch):
                 found.append((position, (near,), (kept[0],)))
         return tokens
 
-    monkeypatch.setattr(RecallForCausalLM, "_beside", recorded_keep)
+    monkeypatch.setattr(RecallForCausalLM, "_extra_channels", recorded_keep)
     monkeypatch.setattr(RecallForCausalLM, "_earlier", recorded_find)
     return found
 
