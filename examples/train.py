@@ -16,7 +16,9 @@ texts, output, *more = sys.argv[1:]
 target = TargetModel.load(more[1] if len(more) > 1 else TARGET, dtype="fastest")
 assert target.tokenizer is not None
 data = FileTexts([texts], target.tokenizer, target.eos_token_ids)
-config = TrainConfig(output=output, max_minutes=float(more[0] if more else 1), loss=RecallDraft.default_loss)
+config = TrainConfig(
+    output=output, max_minutes=float(more[0] if more else 1), loss=RecallDraft.training_defaults.loss
+)
 config, draft = prepare(config, target)
 train(config, target, data, draft)
 
