@@ -217,7 +217,7 @@ def test_the_plan() -> None:
 @pytest.mark.long
 def test_a_run_that_is_killed_goes_on(files: Path, tmp_path: Path) -> None:
     chosen = options(files, tmp_path / "out", own_prompts=4)
-    arguments = [*command_line("recipes smollm2", chosen).split()[1:]]
+    arguments = [*command_line("recipes smollm2", chosen).split()[3:]]
     places = [
         "clover.write:append_lines:3",
         "clover.write:append_lines:9",
