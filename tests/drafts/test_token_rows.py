@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from clover.cache import KVCache
-from clover.cache.fixed import FixedCache
 from clover.drafts.token_rows import TokenRows
+from clover.engine.compiled.cache import FixedCache
 
 
 class Texts:

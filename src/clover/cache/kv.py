@@ -32,11 +32,35 @@ from transformers import Cache
 from clover.cache.rows import RowStore
 
 
-class KVCache(RowStore, Cache):  # pyright: ignore[reportIncompatibleMethodOverride]
-    """The cache of texts in rows, during and after forward passes.
+class ModelCache(Cache):
+    """A ``transformers.Cache`` by type, because models test for that, with the facts that models read of a cache."""
 
-    Its type is a ``transformers.Cache`` because models test for that; nothing else of that class is used.
-    """
+    num_layers: int
+
+    def __len__(self) -> int:
+        return self.num_layers
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        """Return -1, for no limit: the cache grows."""
+        return -1
+
+    @property
+    def is_compileable(self) -> bool:
+        return False
+
+    @property
+    def is_initialized(self) -> bool:
+        return True
+
+    @property
+    def is_sliding(self) -> list[bool]:
+        return [False] * self.num_layers
+
+    is_linear = is_dummy = is_sliding  # pyright: ignore[reportIncompatibleMethodOverride]
+
+
+class KVCache(RowStore, ModelCache):  # pyright: ignore[reportIncompatibleMethodOverride]
+    """The cache of texts in rows, during and after forward passes."""
 
     def __init__(self, keys: Tensor, values: Tensor) -> None:
         self.layers = []
@@ -189,9 +213,6 @@ class KVCache(RowStore, Cache):  # pyright: ignore[reportIncompatibleMethodOverr
 
     # -- read by models of transformers --------------------------------------------------------------------------
 
-    def __len__(self) -> int:
-        return self.num_layers
-
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Return the number of slots before those of the current forward pass."""
         return self.length
@@ -200,24 +221,6 @@ class KVCache(RowStore, Cache):  # pyright: ignore[reportIncompatibleMethodOverr
         """Return the mask's width and its first column's offset; older releases pass positions, not their number."""
         new = query_length if isinstance(query_length, int) else query_length.shape[0]
         return self.length + new, 0
-
-    def get_max_length(self, layer_idx: int | None = None) -> int:
-        """Return -1, for no limit: the cache grows."""
-        return -1
-
-    @property
-    def is_compileable(self) -> bool:
-        return False
-
-    @property
-    def is_initialized(self) -> bool:
-        return True
-
-    @property
-    def is_sliding(self) -> list[bool]:
-        return [False] * self.num_layers
-
-    is_linear = is_dummy = is_sliding  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
 def _gathered(storage: Tensor, sources: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ H hidden, W width of the hidden states that are read, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -15,7 +16,8 @@ from torch.nn.functional import pad
 from typing_extensions import Self
 
 from clover.cache import KVCache
-from clover.cache.fixed import Counts
+
+Counts = Sequence[int] | Tensor  # how many positions of each row are real: on the host, or Long [B]
 
 
 class DraftSession(Protocol):
@@ -133,7 +135,7 @@ class FrontierSession:
         self.cache.begin_fixed(num_tokens, room)
 
     def on(self, cache: KVCache, *others: Tensor) -> Self:
-        """Return this session over another cache: of fixed shape (`clover.cache.fixed`), or of other sequences.
+        """Return this session over another cache: of fixed shape (`clover.engine.compiled`), or of other sequences.
 
         What a session remembers that is neither in the cache nor made anew at each commit, its class copies itself.
 

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from clover.cache import KVCache, KVShape
-from clover.cache.fixed import FixedCache
 from clover.cpu import fast_copy
 from clover.errors import UserError
 from clover.target import loading, support
 from clover.target.protocol import HiddenStates
-from clover.target.structure import LogitsHead, Taps, cache_argument, find_layers
+from clover.target.structure import LogitsHead, Taps, find_layers
+from clover.target.structure import cache_argument as find_cache_argument
 from clover.target.windows import Windows
 
 
@@ -29,6 +29,7 @@ class CachedModel:
         base: the decoder without lm_head that runs: on a CPU a copy with faster layers over the same weights.
         head: the lm_head, from hidden states after the final norm to logits.
         windows: the attention windows that masks must respect.
+        cache_argument: the name by which the decoder's forward takes its cache.
     """
 
     kv_shape: KVShape
@@ -52,7 +53,7 @@ class CachedModel:
         loading.check_device(head.weight.device)
         self.base: nn.Module
         self.base, head = fast_copy(nn.ModuleList([base, head]))
-        self._cache_argument = cache_argument(self.base)
+        self.cache_argument = find_cache_argument(self.base)
         self.head = LogitsHead(head, self.config)
         self.windows = Windows()
 
@@ -139,26 +140,8 @@ class CachedModel:
             position_ids=positions,
             attention_mask=self.windows.masks(mask, positions, cache, self.dtype),
             use_cache=True,
-            **{self._cache_argument: cache},
+            **{self.cache_argument: cache},
         )
-
-    def forward_fixed(
-        self, tokens: Tensor, depths: Tensor, ancestor_mask: Tensor, cache: FixedCache, taps: Taps
-    ) -> HiddenStates:
-        """Run trees in fixed shapes, in a way that a compiler can trace and that never waits for the device.
-
-        `tokens` and `depths` are Long [B, N], `ancestor_mask` Bool [B, N, N]; `taps` must be active.
-        """
-        mask, positions = cache.attention_mask(ancestor_mask), cache.positions(1) + depths
-        cache.begin(tokens.shape[1])
-        hidden = self.base(
-            input_ids=tokens,
-            position_ids=positions,
-            attention_mask=self.windows.masks(mask, positions, cache, self.dtype),
-            use_cache=True,
-            **{self._cache_argument: cache},
-        ).last_hidden_state
-        return HiddenStates(hidden, taps.take(hidden))
 
     def taps(self, hidden_state: str) -> Taps:
         """Return what reads hidden states of a kind (one of `HIDDEN_STATES`) during a forward pass."""

@@ -85,27 +85,6 @@ class TokenTree:
         """Build the tree of plain decoding: Long [B, 1] last committed tokens, no draft."""
         return cls.from_shape(_ROOT, tokens)
 
-    def padded(self, rows: int, nodes: int) -> TokenTree:
-        """Fill up to so many rows and nodes by padding; a row of padding is a root alone. No tensor is a view.
-
-        >>> tree = TokenTree.from_shape(TreeShape.chain(1), torch.tensor([[5, 6]])).padded(2, 3)
-        >>> tree.tokens, tree.parents
-        (tensor([[5, 6, 0],
-                [0, 0, 0]]), tensor([[-1,  0, -1],
-                [-1, -1, -1]]))
-        """
-        itself = torch.eye(nodes, dtype=torch.bool, device=self.tokens.device)
-        mask = itself.expand(rows, -1, -1).clone(memory_format=torch.contiguous_format)
-        own_rows, own_nodes = self.tokens.shape
-        mask[:own_rows, :own_nodes, :own_nodes] = self.ancestor_mask
-        return TokenTree(
-            filled(self.tokens, (rows, nodes)),
-            filled(self.parents, (rows, nodes), -1),
-            filled(self.depths, (rows, nodes)),
-            mask,
-            self.max_depth,
-        )
-
     def without(self, nodes: Tensor) -> TokenTree:
         """Turn nodes, Bool [B, N], and all nodes below them into padding; [B, 1] for all drafts of a row. The root
         stays.
@@ -123,18 +102,6 @@ class TokenTree:
             depths=self.depths.masked_fill(gone, 0),
             ancestor_mask=torch.where(gone.unsqueeze(2), alone, self.ancestor_mask),
         )
-
-
-def filled(values: Tensor, sizes: tuple[int, ...], padding: float = 0) -> Tensor:
-    """A copy with larger leading sizes; what is added at the end of each is `padding`.
-
-    >>> filled(torch.tensor([[1, 2]]), (2, 3))
-    tensor([[1, 2, 0],
-            [0, 0, 0]])
-    """
-    larger = values.new_full((*sizes, *values.shape[len(sizes) :]), padding)
-    larger[tuple(slice(size) for size in values.shape[: len(sizes)])] = values
-    return larger
 
 
 @lru_cache(maxsize=64)

@@ -19,11 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from clover.cache import KVCache
-from clover.cache.fixed import FixedCache
 from clover.cache.rows import fixed_capacity, on_device, power_of_two
 from clover.drafting import BudgetDrafter, CommittedInput, Drafter, RerankDrafter, StaticDrafter
 from clover.drafts.session import FrontierSession
 from clover.engine.batch import Batch
+from clover.engine.compiled.cache import FixedCache
+from clover.engine.compiled.forward import run_fixed
+from clover.engine.compiled.padding import filled, filled_tree, node_size
 from clover.engine.runner import Runner, StepResult
 from clover.engine.timing import timed
 from clover.errors import UserError
@@ -34,7 +36,6 @@ from clover.target.decoder import DecoderStack
 from clover.target.session import CachedSession
 from clover.target.support import check_fixed_shapes
 from clover.tree import TokenTree
-from clover.tree.tokens import filled
 from clover.verify import Verified, verify
 
 _GRAPHS = 256  # of one function; PyTorch's own limit of 8 is for shapes that nobody counts
@@ -144,7 +145,7 @@ class CompiledRunner(Runner):
         cache.begin_fixed(sizes[1], sizes[1])
         reads_logits = any(one.request.logprobs is not None for one in batch.sequences)
         verifies = batch.sampler.takes_most_probable and tree.draws is None and not reads_logits
-        padded, lengths = tree.padded(*sizes), cache.row_lengths(sizes[0])
+        padded, lengths = filled_tree(tree, *sizes), cache.row_lengths(sizes[0])
         with self._taps.active():
             hidden, *found = self._run_target(padded, lengths, _static(cache.storage), verifies)
         hidden = hidden[:rows, :nodes]
@@ -169,7 +170,7 @@ class CompiledRunner(Runner):
         """Return hidden states, and logits or, if it verifies, the tensors of `Verified`."""
         keys, values = storage
         cache = FixedCache(keys, values, lengths, self.target.longest_run)
-        output = self._model.forward_fixed(tree.tokens, tree.depths, tree.ancestor_mask, cache, self._taps)
+        output = run_fixed(self._model, tree, cache, self._taps)
         logits = self._model.logits(output.hidden)
         if not verifies:
             return output.read, logits
@@ -179,7 +180,7 @@ class CompiledRunner(Runner):
     def _commit_and_grow(self, session: Any, drafter: Any, draft_input: _DraftInput) -> tuple[Tensor, ...]:
         """Return the tensors of the trees, in the order of `TokenTree`; of static trees the tokens alone."""
         keys, values, *others = draft_input.storage
-        cache = FixedCache(keys, values, draft_input.lengths, self.target.longest_run)
+        cache: Any = FixedCache(keys, values, draft_input.lengths, self.target.longest_run)
         session = session.on(cache, *others)
         logits = session.commit(draft_input.hidden, draft_input.next_tokens, draft_input.counts)
         committed = CommittedInput(draft_input.root, draft_input.noise, session, logits)
@@ -199,16 +200,6 @@ class CompiledRunner(Runner):
 def row_size(batch: Batch) -> int:
     """Return the rows that a batch is filled up to: a power of two, unless the caches have room for fewer."""
     return min(power_of_two(len(batch.sequences)), _cache(batch).storage[0].shape[1])
-
-
-def node_size(nodes: int) -> int:
-    """Return the nodes that trees are filled up to, 1, 2, 3, 4, 6, 8, 12, 16, 24 …: padding is a third at most.
-
-    >>> [node_size(nodes) for nodes in (1, 3, 5, 7, 9, 26, 64)]
-    [1, 3, 6, 8, 12, 32, 64]
-    """
-    power = power_of_two(nodes)
-    return 3 * power // 4 if power > 3 and 3 * power // 4 >= nodes else power
 
 
 def _cache(batch: Batch) -> KVCache:

@@ -6,11 +6,13 @@ import pytest
 import torch
 
 from clover.cache import KVCache
-from clover.cache.fixed import FixedCache
 from clover.cache.rows import fixed_capacity
+from clover.engine.compiled.cache import FixedCache
+from clover.engine.compiled.forward import run_fixed
 from clover.errors import UserError
 from clover.target import HIDDEN_STATES, TargetModel
 from clover.target.support import check_fixed_shapes
+from clover.tree import TokenTree
 from tests.families import FAMILIES, PARENTS, VOCAB, ancestor_mask, prefill, run_tree, tiny_config, tiny_model
 
 LENGTHS, PATHS, COUNTS = [12, 7], [[0, 2, 5, 6], [0, 1, 3, 3]], [4, 3]
@@ -26,7 +28,7 @@ def cache_with_text(target: TargetModel, kind: str = "post_norm") -> KVCache:
     return cache
 
 
-def run_fixed(
+def run_filled_tree(
     target: TargetModel, cache: KVCache, tokens: torch.Tensor, kind: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The tree of PARENTS in shapes filled up to ROWS and NODES: hidden states and what a draft reads."""
@@ -39,7 +41,8 @@ def run_fixed(
     fixed = FixedCache(*cache.storage, cache.row_lengths(ROWS), target.longest_run)
     taps = target.taps(kind)
     with taps.active():
-        output = target.forward_fixed(full, depths, mask, fixed, taps)
+        tree = TokenTree(full, torch.zeros_like(full), depths, mask, NODES)
+        output = run_fixed(target, tree, fixed, taps)
     return output.hidden[:2, :7], output.read[:2, :7]
 
 
@@ -55,7 +58,7 @@ def test_a_tree_gives_what_it_gives_in_its_own_shape(family: str) -> None:
             mask = ancestor_mask(PARENTS).expand(2, -1, -1)
             positions, seen = cache.positions(1) + mask.sum(2) - 1, cache.attention_mask(mask)
             expected = target.forward(tokens, positions, cache, seen, kind)
-            hidden, read = run_fixed(target, fixed, tokens, kind)
+            hidden, read = run_filled_tree(target, fixed, tokens, kind)
             torch.testing.assert_close(hidden, expected.hidden, rtol=0, atol=1e-12)
             torch.testing.assert_close(read, expected.read, rtol=0, atol=1e-12)
             for one in (cache, fixed):
@@ -76,7 +79,7 @@ def test_both_kinds_of_forward_may_follow_each_other() -> None:
         if step % 2:
             found = run_tree(target, mixed, tokens, PARENTS).hidden
         else:
-            found, _ = run_fixed(target, mixed, tokens, "post_norm")
+            found, _ = run_filled_tree(target, mixed, tokens, "post_norm")
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
         for one in (mixed, plain):
             one.keep(torch.tensor(PATHS), COUNTS)

@@ -7,31 +7,32 @@ Shapes: B rows that run, padding rows included, L layers, R rows of the storage,
 heads, Dk / Dv their widths.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from clover.cache.kv import KVCache
-
-Counts = Sequence[int] | Tensor  # how many positions of each row are real: on the host, or Long [B]
+from clover.cache.kv import ModelCache
 
 
-class FixedCache(KVCache):
+class FixedCache(ModelCache):
     """The storage of a `KVCache`, [L, R, Hkv, S, D], during one forward of fixed shape over its first rows.
 
-    `lengths` Long [B] are cached tokens of each. Padding may reach `position_limit`; its positions then stay below.
+    It has the members of `KVCache` that a forward of the target or of a draft calls.
+
+    Args:
+        keys, values: the storage, which is written in place.
+        lengths: Long [B], cached tokens of each row.
+        position_limit: padding may reach this position; its positions then stay below.
     """
 
     def __init__(self, keys: Tensor, values: Tensor, lengths: Tensor, position_limit: int) -> None:
+        self.layers, self.num_layers = [], keys.shape[0]
+        self._all_keys, self._all_values = keys, values
         self._row_lengths, self._position_limit, self._slots = lengths, position_limit, lengths
-        super().__init__(keys, values)
-
-    def _use_rows(self, lengths: list[int]) -> None:
-        """Do nothing: the cache that owns the storage knows, on the host, which rows are in use."""
 
     def begin(self, num_tokens: int, after: int = 0) -> None:
+        """Announce a forward of N tokens, which may see `after` tokens of forwards since the last commit."""
         steps = torch.arange(after, after + num_tokens, device=self._row_lengths.device)
         self._slots = (self._row_lengths[:, None] + steps)[:, :, None]
 
@@ -49,6 +50,7 @@ class FixedCache(KVCache):
         return self._all_keys[layer_idx, :rows], self._all_values[layer_idx, :rows]
 
     def attention_mask(self, ancestor_mask: Tensor) -> Tensor:
+        """Return what each new token sees, Bool [B, 1, N, S], as `KVCache.attention_mask` does."""
         _, nodes, columns = ancestor_mask.shape
         device, lengths = ancestor_mask.device, self._row_lengths[:, None, None]
         cached = torch.arange(self.capacity, device=device) < lengths
@@ -56,33 +58,42 @@ class FixedCache(KVCache):
         mask = cached.expand(-1, nodes, -1).scatter(2, places, ancestor_mask)
         return mask.unsqueeze(1)
 
+    def causal_mask(self, num_tokens: int) -> Tensor:
+        """Return ``attention_mask`` for N tokens of plain text in every row: Bool [B, 1, N, S]."""
+        device = self._row_lengths.device
+        causal = torch.ones(num_tokens, num_tokens, dtype=torch.bool, device=device).tril()
+        return self.attention_mask(causal.expand(self.batch_size, -1, -1))
+
     def positions(self, num_tokens: int) -> Tensor:
+        """Return the positions of the next N tokens of plain text, Long [B, N]."""
         steps = torch.arange(num_tokens, device=self._row_lengths.device)
         return (self._row_lengths[:, None] + steps).clamp(max=self._position_limit - 1)
 
     def slot_positions(self, positions: Tensor) -> Tensor:
+        """Return the position in its row's text of every slot, Long [B, S]."""
         rows, new = positions.shape
         slots = torch.arange(self.capacity, device=positions.device).expand(rows, -1)
         places = self._row_lengths[:, None] + torch.arange(new, device=positions.device)
         return slots.scatter(1, places, positions)
 
     def text(self, layer: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return one layer's keys and values of the rows' texts, and the mask Bool [B, 1, 1, S] of their slots."""
         rows, slots = self.batch_size, torch.arange(self.capacity, device=self._all_keys.device)
         mask = (slots < self._row_lengths[:, None])[:, None, None]
         return self._all_keys[layer, :rows], self._all_values[layer, :rows], mask
 
-    def commit(self, counts: Counts) -> None:
+    def commit(self, counts: Tensor) -> None:
         """Keep the first counts[b], Long [B], of the new tokens; the cache whose storage this is must do so, too."""
-        assert isinstance(counts, Tensor)
         self._row_lengths = self._row_lengths + counts
 
     @property
-    def lengths_on_device(self) -> Tensor:  # type: ignore[override]
+    def lengths_on_device(self) -> Tensor:
         return self._row_lengths
 
     @property
-    def keys(self) -> Tensor:  # type: ignore[override]
-        return self._all_keys[:, : self.batch_size]
+    def storage(self) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of all rows, those that do not run included."""
+        return self._all_keys, self._all_values
 
     @property
     def batch_size(self) -> int:
@@ -103,7 +114,7 @@ class FixedCache(KVCache):
         return False
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return 0; models read it only if they are called without positions."""
+        """Return 0; models ask only where they are given no positions."""
         return 0
 
     def get_mask_sizes(self, query_length: int | Tensor, layer_idx: int = 0) -> tuple[int, int]:
