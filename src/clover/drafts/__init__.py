@@ -20,7 +20,6 @@ from clover.drafts.medusa import MedusaDraft as MedusaDraft
 from clover.drafts.recall import RecallDraft as RecallDraft
 from clover.drafts.session import DraftSession as DraftSession
 from clover.drafts.training import LossConfig as LossConfig
-from clover.drafts.training import PaperRecipe as PaperRecipe
 from clover.drafts.training import TrainingDefaults as TrainingDefaults
 
 for _module in iter_modules(__path__):
