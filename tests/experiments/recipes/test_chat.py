@@ -220,7 +220,7 @@ def test_a_run_that_is_killed_goes_on(files: Path, tmp_path: Path) -> None:
     arguments = [*command_line("recipes smollm2", chosen).split()[3:]]
     places = [
         "clover.write:append_lines:3",
-        "clover.write:append_lines:9",
+        "clover.write:append_lines:2",
         "clover.data.features.write:save_file:1",
         "clover.train.objective:Objective.loss:2",
     ]
