@@ -169,7 +169,7 @@ def test_no_draft_token_is_placed_beyond_a_rotary_switch() -> None:
     requests = [Request((3 + i, 9, 4, 7, 11, 30, 8, 5, 21, 6, 13, 17), 20, eos=()) for i in range(3)]
     plain = run(Engine(target), requests)
     texts = texts_of_rows((r.prompt for r in requests), tokens_of(plain))
-    found = run(Engine(target, OracleDraft(target, texts), CLOVER2_TREE), requests)  # type: ignore[arg-type]
+    found = run(Engine(target, OracleDraft(target, texts), "clover2"), requests)  # type: ignore[arg-type]
     assert tokens_of(found) == tokens_of(plain)
     (longer,) = run(Engine(target), [replace(requests[0], max_new_tokens=21)])
     assert (longer.tokens, longer.finish_reason) == (plain[0].tokens, "context")
@@ -204,7 +204,7 @@ def test_texts_go_on_past_windows(family: str) -> None:
         start = len(request.prompt)
         assert len(text) == start + 60
         assert logits[start - 1 : -1].argmax(-1).tolist() == text[start:]
-    engine = Engine(target, OracleDraft(target, texts), CLOVER2_TREE)  # type: ignore[arg-type]
+    engine = Engine(target, OracleDraft(target, texts), "clover2")  # type: ignore[arg-type]
     assert tokens_of(run(engine, requests)) == tokens_of(plain)
     draft = SYSTEMS["clover2"].from_target(target).to(target.dtype).eval()
     assert tokens_of(run(Engine(target, draft), requests)) == tokens_of(plain)
@@ -245,7 +245,7 @@ def test_windows_that_are_not_cut_are_noticed(monkeypatch: pytest.MonkeyPatch) -
     requests = [Request((3 + i, 9, 4, 7)[: 4 - i], 100, eos=()) for i in range(3)]
     plain = run(Engine(target), requests)
     texts = texts_of_rows((r.prompt for r in requests), tokens_of(plain))
-    found = run(Engine(target, OracleDraft(target, texts), CLOVER2_TREE), requests)  # type: ignore[arg-type]
+    found = run(Engine(target, OracleDraft(target, texts), "clover2"), requests)  # type: ignore[arg-type]
     assert tokens_of(found) == tokens_of(plain)
     assert [(len(text), one.finish_reason) for text, one in zip(texts, found)] == [(24, "context")] * 3
     with pytest.raises(
