@@ -235,9 +235,13 @@ def test_a_draft_alone_is_for_the_embedded_target() -> None:
     assert model.generate(prompt, max_new_tokens=8).tokens == plain.tokens
 
 
-@pytest.mark.parametrize("tree", ["plain", "lookup"])
-def test_a_draft_that_the_tree_does_not_need_is_not_loaded(pair: tuple[Path, Path], tree: str) -> None:
-    assert clover.load(pair[0], "nowhere", tree=tree).engine.draft is None
+def test_plain_decoding_does_not_load_the_draft(pair: tuple[Path, Path]) -> None:
+    assert clover.load(pair[0], "nowhere", tree="plain").engine.draft is None
+
+
+def test_a_draft_that_prompt_lookup_would_ignore_is_refused(pair: tuple[Path, Path]) -> None:
+    with pytest.raises(UserError, match="lookup needs no draft; leave the draft out"):
+        clover.load(pair[0], pair[1], tree="lookup")
 
 
 @pytest.mark.parametrize("prompt", ["a \udcff", [{"role": "user", "content": "a \udcff"}]])

@@ -4,7 +4,9 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -96,6 +98,95 @@ def test_commands_and_their_options_import_nothing_heavy_at_the_top(path: Path) 
     light = r"clover(\.(__version__|errors|files|cli|\w*options|\w+\.options).*)?|typer(\.core)?"
     for module in imports(syntax(path).body):
         assert module.split(".")[0] in sys.stdlib_module_names or re.fullmatch(light, module)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = {module(path): imported_modules(path) for path in SOURCES}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+def module(path: Path) -> str:
+    """The dotted name of a source file."""
+    parts = path.relative_to(ROOT / "src").with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Modules of this package that a file imports, also inside functions and for type checkers alone."""
+    known, found = {module(source) for source in SOURCES}, set()
+    for full in imports(ast.walk(syntax(path))):
+        found |= {full} & known or {full.rpartition(".")[0]} & known
+    return found - {module(path)}
+
+
+# Words that begin a fragment, where a docstring of a function is to begin with what the function does.
+FRAGMENT = re.compile(
+    r"(What|The|Whether|Those|These|This|Where|How|That|When|Which|Who|Why|A|An|All|Each|Every|Both|One|Its|It|In|Of|"
+    r"As|For|From|With|On|By|Tokens|Positions|Texts|States|Rows|Options|UserError|None|True|False)\b|[^A-Z]"
+)
+
+
+def test_docstrings_of_functions_begin_with_a_verb() -> None:
+    first = [(name(path), ast.get_docstring(each)) for path in SOURCES for each in functions(path)]
+    said = [(where, text) for where, text in first if text is not None]
+    fragments = [f"{where}: {text.splitlines()[0]}" for where, text in said if FRAGMENT.match(text)]
+    assert len(fragments) <= 0.05 * len(said), "\n".join(fragments)
+
+
+# Lines, files and public names of each room. Raising a number is a decision: its reason stands beside it.
+BUDGET = {
+    "__init__": (30, 1, 0),
+    "__main__": (10, 1, 0),
+    "api": (260, 1, 6),
+    "assets": (70, 1, 5),
+    "audit": (1600, 13, 31),
+    "cache": (460, 3, 7),
+    "cli": (1470, 17, 43),
+    "cpu": (490, 5, 19),
+    "data": (2310, 16, 66),
+    "drafting": (1520, 15, 48),
+    "drafts": (2440, 18, 74),
+    "engine": (1860, 20, 35),
+    "errors": (60, 1, 4),
+    "files": (290, 1, 16),
+    "integrations": (1400, 11, 23),
+    "measure": (4200, 31, 146),
+    "metrics": (90, 1, 1),
+    "options": (250, 1, 7),
+    "reference": (80, 1, 2),
+    "sampling": (890, 9, 12),
+    "serve": (1660, 13, 28),
+    "target": (1810, 13, 56),
+    "train": (1980, 16, 54),
+    "tree": (270, 4, 3),
+    "validation": (170, 1, 9),
+    "verify": (150, 1, 5),
+    "verify_host": (110, 1, 2),
+    "write": (290, 1, 5),
+}
+
+
+def room(path: Path) -> str:
+    """The folder of the package that a source file lies in, or its own name at the top."""
+    return path.relative_to(ROOT / "src/clover").parts[0].removesuffix(".py")
+
+
+def test_rooms_stay_within_their_budget() -> None:
+    lines, files, names = Counter[str](), Counter[str](), Counter[str]()
+    for path in SOURCES:
+        lines[room(path)] += path.read_text(encoding="utf-8").count("\n")
+        files[room(path)] += 1
+        names[room(path)] += sum(
+            not each.name.startswith("_")
+            for each in syntax(path).body
+            if isinstance(each, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        )
+    assert set(lines) == set(BUDGET)
+    for where, most in BUDGET.items():
+        used = lines[where], files[where], names[where]
+        assert all(own <= limit for own, limit in zip(used, most, strict=True)), (
+            f"{where} uses {used} of {most}"
+        )
 
 
 def test_text_files_name_no_machine() -> None:

@@ -16,7 +16,7 @@ from typing import Any, overload
 import torch
 
 from clover import assets
-from clover.drafting import AutoTree, Tree, parse_tree
+from clover.drafting import AutoTree, PlainTree, Tree, parse_tree
 from clover.drafting.tuning import FILE_NAME, Tuning, architecture_name, read_tuning
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Generation, PrefixCache, Request
@@ -47,7 +47,7 @@ def load(
     Args:
         target: directory, hub name, or a loaded target; the embedded one when left out.
         draft: directory or hub name; when left out, the embedded target's, or the one that the package has for this
-            target. It is not loaded for a tree that needs none.
+            target. "plain" does not load it; another tree that needs none refuses it.
         tree: what drafts, by a name that `clover.drafting.parse_tree` reads, or as an object of `clover.drafting`.
             "auto" chooses between trees, and none, while it runs; "plain" decodes with the target alone, "lookup"
             copies from the text without a draft, "own" is the draft's own tree; "clover2", "chain:5", … are always
@@ -70,6 +70,8 @@ def load(
         raise UserError("the target is loaded, and keeps its dtype and device; leave dtype and device out")
     if tree.needs_draft:
         draft = assets.draft_place(draft, None if embedded else target)
+    elif draft is not None and not isinstance(tree, PlainTree):
+        raise UserError(f"the tree {tree.name} needs no draft; leave the draft out, or name another tree")
     return Clover(make_engine(target, draft, tree, compile))
 
 
