@@ -105,7 +105,7 @@ def test_trees_differ_in_what_drafts(pair: tuple[Path, Path]) -> None:
     assert policies["own"].max_nodes > policies["plain"].max_nodes == 1
     assert clover.load(*pair, tree="chain:3").engine.policy.max_nodes == 4
     assert clover.load(*pair, tree="plain").engine.draft is None
-    assert clover.load(*pair, tree="lookup").engine.draft is None
+    assert clover.load(pair[0], tree="lookup").engine.draft is None
     with pytest.raises(UserError, match="'fast'"):
         clover.load(*pair, tree="fast")
 
