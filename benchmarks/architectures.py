@@ -57,6 +57,34 @@ SIZES = {
     **_OWN_WIDTHS, **_TOKENS,
 }  # fmt: skip
 
+NO_SMALL_MODEL = "no small random model could be made"
+# Families that people run and their types, those that run first; `page` answers for each.
+FAMILIES = {
+    "Llama 2, 3, 3.1, 3.2 (text), TinyLlama, Vicuna": ("llama",),
+    "SmolLM, SmolLM2; SmolLM3": ("llama", "smollm3"),
+    "Mistral 7B, Ministral, Mistral Small": ("mistral", "ministral", "ministral3", "mistral3"),
+    "Mixtral": ("mixtral",),
+    "Qwen2, Qwen2.5, Qwen2.5-Coder": ("qwen2",),
+    "Qwen3; Qwen2 and Qwen3 MoE": ("qwen3", "qwen2_moe", "qwen3_moe"),
+    "Gemma, Gemma 2, Gemma 3": ("gemma", "gemma2", "gemma3_text", "gemma3"),
+    "Phi-1.5, Phi-2; Phi-3, Phi-4; Phi-3.5-MoE": ("phi", "phi3", "phimoe"),
+    "StarCoder2": ("starcoder2",),
+    "GLM-4, GLM-4.5": ("glm", "glm4", "glm4_moe"),
+    "Granite 3, Granite 3 MoE": ("granite", "granitemoe"),
+    "OLMo, OLMo-2, OLMo-3, OLMoE": ("olmo", "olmo2", "olmo3", "olmoe"),
+    "DeepSeek-V3, DeepSeek-R1": ("deepseek_v3",),
+    "gpt-oss": ("gpt_oss",),
+    "Command R, Command R7B": ("cohere", "cohere2"),
+    "Falcon; GPT-2; Pythia": ("falcon", "gpt2", "gpt_neox"),
+    "DeepSeek-V2": ("deepseek_v2",),
+    "Gemma 3n, Gemma 4": ("gemma3n_text", "gemma4_text"),
+    "Granite 4": ("granitemoehybrid",),
+    "Llama 4": ("llama4", "llama4_text"),
+    "Qwen3-Next, Qwen3.5": ("qwen3_next", "qwen3_5_text"),
+    "Mamba, Jamba, Falcon-H1": ("mamba", "jamba", "falcon_h1"),
+}
+ANSWERS = {"runs": "yes", "refused": "no", "not tried": "not tried", "WRONG": "no"}
+
 
 def main() -> None:
     """Try all types, or those that are named."""
@@ -97,7 +125,7 @@ def tried(config_class: type[PretrainedConfig]) -> tuple[str, str]:
         failed = error
     finally:
         signal.alarm(0)
-    return "not tried", f"{type(failed).__name__}: {one_line(failed)[:80]}"
+    return "not tried", f"{NO_SMALL_MODEL} ({type(failed).__name__}: {one_line(failed)[:80]})"
 
 
 def judged(model: Any) -> tuple[str, str]:
@@ -189,25 +217,49 @@ def _too_slow(*_: object) -> None:
 
 
 def page(rows: list[tuple[str, str, str]]) -> str:
-    """The Markdown page."""
+    """Return the Markdown page: the families that users look for, then every type."""
     counts = {kind: sum(row[1] == kind for row in rows) for kind in ("runs", "refused", "not tried", "WRONG")}
+    counted = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
     lines = [
-        "# Model types",
+        "# Does my model run?",
         "",
-        "Which types of causal language models run, and why others are refused. Written by "
-        "`python benchmarks/architectures.py --write docs/models.md`, whose head says what is tried: random models, so "
-        "this is about code, not about speed.",
+        "Most decoder-only language models of transformers do, unpatched. Find the type of yours in its `config.json`, "
+        "as `model_type`.",
         "",
-        f"transformers {transformers.__version__}, torch {torch.__version__}: "
-        + ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
-        + '. "Not tried" means that the type has no model of these small sizes; a real one may run, and is probed '
-        "when it is loaded.",
+        "| models | types | runs |",
+        "| --- | --- | --- |",
+        *_families({name: found for name, found, _ in rows}),
+        "",
+        "- **yes**: plain decoding is the model's own, and every draft that can be made for this type leaves the text "
+        "unchanged. The models were small, with random weights, so this says nothing about speed.",
+        "- **no**: refused by name when it is loaded, mostly because its layers carry a recurrent state or select what "
+        "they see. The list below has the reason.",
+        "- **not tried**: no small model of this type could be made for this page. A real one may run. Clover probes "
+        "every model when it is loaded, and refuses one that it cannot run without changing the text.",
+        "",
+        "To try yours: `clover generate 'Once upon a time' --target DIR --tree lookup`. A GGUF file runs where "
+        "transformers can read it (`pip install '.[gguf]'`).",
+        "",
+        "## Every type",
+        "",
+        f"transformers {transformers.__version__}, torch {torch.__version__}: {counted}. Written by "
+        "`python benchmarks/architectures.py --write docs/models.md`, whose head says what is tried. *text alone*: the "
+        "model reads images, too, which Clover does not. *sdpa*, *eager*: which attention of transformers runs.",
         "",
         "| type | | how, or why not |",
         "| --- | --- | --- |",
     ]
     cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     return "\n".join([*lines, *(f"| {name} | {found} | {notes} |" for name, found, notes in cells), ""])
+
+
+def _families(found: dict[str, str]) -> Iterator[str]:
+    """Yield the row of each family of which a type was tried."""
+    for family, types in FAMILIES.items():
+        known = [name for name in types if name in found]
+        answers = dict.fromkeys(ANSWERS[found[name]] for name in known)
+        if known:
+            yield f"| {family} | {', '.join(f'`{name}`' for name in known)} | {', '.join(answers)} |"
 
 
 if __name__ == "__main__":
