@@ -241,6 +241,22 @@ def test_texts_that_end_make_room_and_what_runs_at_the_deadline_is_kept(
         assert cut.tokens.tolist() == one.tokens.tolist()[: len(cut.tokens)]
 
 
+def test_what_was_answered_is_kept_where_the_deadline_comes_before_the_next_answer(
+    target: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends_after(target, CHAT, 7)
+    answer = continuation(target, prompt(target, list(CHAT.messages[:1])), 60)
+    ticks = iter(range(1000))
+    monkeypatch.setattr("clover.write.time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    config = replace(CONFIG, max_length=120, max_minutes=len(answer) / 60)  # a token of each in a step
+    writer = Writer(target, config, tmp_path / "w.jsonl")
+    writer.write([CHAT, Record("y", messages=({"role": "user", "content": "hello"},))])
+    lines = [json.loads(line) for line in (tmp_path / "w.jsonl").read_text().splitlines()]
+    (line,) = [line for line in lines if line["clover"]["index"] == 0]
+    assert len(lines) == 2 and len(line["messages"]) == 2 and not line["clover"]["cut"]
+    assert line["clover"]["tokens"] == len(answer) and not writer.left_out
+
+
 def test_the_time_of_an_interrupted_run_counts(target: TargetModel, tmp_path: Path) -> None:
     path = tmp_path / "w.jsonl"
     Writer(target, CONFIG, path).write(plain_texts(2))

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from clover.data.answers import Ended, GrowingText, Growth
 from clover.data.chat import vocabulary_hash
-from clover.data.formats import Message, Record, RecordRefused, WrittenSample
+from clover.data.formats import Message, Record, RecordRefused, Written
 from clover.engine import Engine, Request
 from clover.errors import UserError
 from clover.files import append_lines
@@ -79,12 +79,8 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class _Written(Facts):
-    """The whole of the field; see `clover.data.formats.Record` for what is read of it again."""
-
-    tokenizer: str
-    cut: bool
-    samples: list[WrittenSample]
+class _Written(Written, Facts):
+    """The whole of the field: what is read to continue the file, and what is read to train."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +140,11 @@ def writer_hash(target: TargetWeights, fingerprint: str, config: WriteConfig) ->
 def written_seconds(path: Path) -> float:
     """Return how many seconds the texts in `path` have taken, 0 if there are none; UserError if it is no such file."""
     lines = read_lines(path, _Line, _MAX_BYTES) if path.exists() else []
+    return _seconds(lines)
+
+
+def _seconds(lines: Iterable[_Line]) -> float:
+    """Return how long a file with these lines has taken, which need not be in the order of time."""
     return max((line.clover.seconds for line in lines), default=0.0)
 
 
@@ -176,7 +177,7 @@ class Writer:
             )
         self._done = {line.clover.index for line in lines}
         self.tokens = sum(line.clover.tokens for line in lines)
-        self.seconds = max((line.clover.seconds for line in lines), default=0.0)
+        self.seconds = _seconds(lines)
 
     @property
     def texts(self) -> int:
@@ -276,7 +277,7 @@ class Writer:
         """Write the line of a text; it is on the disk when this returns."""
         tokens = sum(end - start for one in ended.samples for start, end in one.learnt)
         facts = (index, self._writer, tokens, round(self.seconds, 3))
-        written = _Written(*facts, vocabulary_hash(self._tokenizer), ended.cut, ended.samples)
+        written = _Written(*facts, vocabulary_hash(self._tokenizer), ended.cut, tuple(ended.samples))
         kind: Any = _ChatLine if "messages" in ended.fields else _PlainLine
         append_lines(self.path, [kind(**ended.fields, clover=written)])
         self._done.add(index)

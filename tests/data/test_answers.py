@@ -98,6 +98,22 @@ def test_what_cannot_be_answered_is_refused_with_the_reason(record: Record, reas
         next(text)
 
 
+def test_what_was_answered_is_kept_where_the_next_answer_is_empty() -> None:
+    rules = growth()
+    (text,) = rules.texts(chat("u one", "u two"))
+    _, ended = grow(text, rules, "yes<|im_end|>", "")
+    assert ended.fields == {"messages": list(chat("u one", "a yes").messages)} and not ended.cut
+    assert [len(sample.learnt) for sample in ended.samples] == [1]
+
+
+@pytest.mark.parametrize("record", [chat("u one"), Record("x", prompt="the cat")])
+def test_a_text_without_any_answer_is_refused(record: Record) -> None:
+    rules = growth()
+    (text,) = rules.texts(record)
+    with pytest.raises(RecordRefused, match="x: nothing was written"):
+        grow(text, rules, "")
+
+
 def test_the_space_for_an_answer_is_what_the_options_leave() -> None:
     for changes, room in (({}, None), ({"max_new_tokens": 5}, 5)):
         (text,) = growth(MARKED, **changes).texts(chat("u one"))

@@ -61,7 +61,7 @@ class Ended:
 
 
 # A text is a coroutine: it yields a request, is sent the tokens of the answer, and returns what it has become. It
-# raises RecordRefused where it has to be left out.
+# raises RecordRefused where it has to be left out. Where writing stops before the answer's first token, it is sent [].
 GrowingText = Generator[Ask, list[int], Ended]
 
 
@@ -120,6 +120,8 @@ class Growth:
         """Continue an opening, which has the text `prompt`."""
         sample = _GrowingSample()
         answer = yield self._ask(where, opening)
+        if not answer:
+            raise RecordRefused(f"{where}: nothing was written")
         sample.add(opening, written=False)
         sample.add(answer, written=True)
         fields = {"prompt": prompt, "completion": self._words(answer)}
@@ -130,9 +132,10 @@ class Growth:
 
         Where the template renders what comes before an answer as it was rendered and written so far, and more, that
         more is appended to the sample. Where it rewrites earlier turns, the answer begins a sample of its own.
-        A conversation ends before the first answer that does not fit, and after one that was cut off.
+        A conversation ends before the first answer that does not fit or is empty, and after one that was cut off.
         """
         messages, samples, so_far, cut = list[Message](), list[_GrowingSample](), "", False
+        refusal = "nobody says anything that the assistant could answer"
         for message in _with_places(record.messages):
             if message is not None:
                 messages.append(message)
@@ -148,6 +151,9 @@ class Growth:
                     break
                 raise
             answer = yield ask
+            if not answer:  # the time was up before its first token
+                refusal = "nothing was written"
+                break
             sample.add(more, written=False)
             sample.add(answer, written=True)
             samples += [] if appended else [sample]
@@ -156,7 +162,7 @@ class Growth:
             if cut:
                 break
         if not samples:
-            raise RecordRefused(f"{record.where}: nobody says anything that the assistant could answer")
+            raise RecordRefused(f"{record.where}: {refusal}")
         last = max(number for number, message in enumerate(messages) if message["role"] == "assistant")
         return Ended({"messages": messages[: last + 1]}, [one.whole for one in samples], cut)
 
