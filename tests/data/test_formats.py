@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clover.data import formats
-from clover.data.formats import Record, open_rows, parse_record
+from clover.data.formats import Record, Written, WrittenSample, open_rows, parse_record
 from clover.errors import UserError
 
 SAY, ANSWER = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}
@@ -137,6 +137,20 @@ def test_parquet(tmp_path: Path) -> None:
     first, second = read_records([path])
     assert first.messages == (SAY, ANSWER)
     assert second == Record(f"{path}, record 2", completion="t")
+
+
+def test_parquet_keeps_the_tokens_that_a_target_wrote(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    sample = {"tokens": [1, 2, 3], "learnt": [[1, 3]]}
+    written = {"index": 0, "tokenizer": "a1", "cut": False, "samples": [sample]}
+    rows = [{"prompt": "a", "completion": "b", "clover": one} for one in (written, None)]
+    parquet.write_table(pa.Table.from_pylist(rows), path)
+    first, second = read_records([path])
+    assert first.written == Written("a1", False, (WrittenSample([1, 2, 3], [(1, 3)]),))
+    assert second.written is None
 
 
 def test_what_parquet_cannot_hand_over_is_named(tmp_path: Path) -> None:

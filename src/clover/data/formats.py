@@ -48,7 +48,7 @@ _SHAREGPT_ROLES = {
 }
 _FIELDS = (("messages",), ("conversations",), ("turns",), ("prompt",), ("question", "answer"), ("text",))
 # Other fields that are read, if they are there.
-_BESIDE = {"completion", "prompts", "development", "category", "licence", "license", "source"}
+_BESIDE = {"clover", "completion", "prompts", "development", "category", "licence", "license", "source"}
 _COLUMNS = sorted(_BESIDE.union(*_FIELDS))
 
 Message = dict[str, Any]
