@@ -12,7 +12,7 @@ from torch import Tensor
 from clover.drafts import LossConfig
 from clover.train import losses
 from clover.train.chunked_loss import chunked_head_loss
-from clover.train.losses import count_positions, head_loss, likely_tokens
+from clover.train.losses import count_positions, head_loss, likely_tokens, weighted_terms
 from tests.train.lm_heads import SCALE, TOKENS, B, D, HeadDraft, T, equation, make_data, text_batch
 
 CONFIGS = [LossConfig(), LossConfig(0.5, 3.0, 0.2, 0.9)]
@@ -115,6 +115,33 @@ def test_a_batch_without_learnt_tokens_is_zero(data, loss_of) -> None:
     loss, _ = run(loss_of, (outputs.requires_grad_(), hidden, weight, mask & False))
     loss.backward()
     assert loss.item() == 0.0 and not outputs.grad.any()
+
+
+def test_a_term_of_weight_0_is_left_out_even_where_it_is_infinite() -> None:
+    values = [torch.tensor([value], requires_grad=True) for value in (torch.inf, torch.nan, 2.0)]
+    weighted = weighted_terms(values, LossConfig(0.0, 0.0, 0.5))
+    weighted.sum().backward()
+    assert weighted.tolist() == [1.0]
+    assert [value.grad for value in values] == [None, None, torch.tensor([0.5])]
+
+
+@BOTH
+@pytest.mark.parametrize("weights", [(0.0, 1.0, 0.0), (0.0, 0.0, 1.0)])
+def test_a_loss_of_one_term_is_that_of_the_equation(data, loss_of, weights: tuple[float, ...]) -> None:
+    outputs, config = data[0].requires_grad_(), LossConfig(*weights)
+    loss, expected = run(loss_of, data, config)[0], equation(*data, config)[0]
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(one, outputs)[0] for one in (loss, expected)))
+
+
+def test_an_lm_head_of_the_draft_gets_no_gradient_from_the_regression(data) -> None:
+    outputs, hidden, weight, mask = data
+    own = weight.expand(D, -1, -1).clone().requires_grad_()
+    draft: Any = HeadDraft(weight, own=own)
+    config = LossConfig(0.0, 1.0, 0.0)
+    loss, _ = chunked_head_loss(draft, outputs.requires_grad_(), hidden, text_batch(mask), config, SCALE)
+    loss.backward()
+    assert own.grad is not None and not own.grad.any() and outputs.grad.any()
 
 
 @BOTH

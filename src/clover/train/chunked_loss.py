@@ -115,7 +115,8 @@ class ChunkedHeadLoss(torch.autograd.Function):
                 weights = head_weights(work.counts, work.config) * counted
                 loss = (weighted_terms(values, work.config) * weights).sum()
                 with torch.autocast(loss.device.type, enabled=False):
-                    of_states, *own = torch.autograd.grad(loss, (states, *heads))
+                    # The regression alone reads no lm_head: its gradient is 0.
+                    of_states, *own = torch.autograd.grad(loss, (states, *heads), materialize_grads=True)
             of_outputs.index_put_(places, of_states, accumulate=True)
             # Contiguous as the weights are: PyTorch's fused AdamW reads both in memory order, whatever their strides.
             of_heads = [a.add_(b) for a, b in zip(of_heads, own)] or [one.contiguous() for one in own]  # noqa: B905

@@ -156,9 +156,10 @@ def weighted_sum(sums: Tensor | Sequence[Tensor], counts: Tensor, config: LossCo
 
 
 def weighted_terms(values: Sequence[Tensor] | Tensor, config: LossConfig) -> Tensor:
-    """Return the weighted sum of the first three values; a term of weight 0 gets no gradient, not even 0."""
+    """Return the weighted sum of the first three values; one of weight 0 is left out, even if it is infinite."""
     weights = (config.distillation_weight, config.regression_weight, config.label_weight)
-    return sum((weight * value for weight, value in zip(weights, values) if weight), 0 * values[0])  # noqa: B905
+    terms = (weight * value for weight, value in zip(weights, values) if weight)  # noqa: B905
+    return sum(terms, torch.zeros_like(values[0]))
 
 
 def head_weights(counts: Tensor, config: LossConfig) -> Tensor:
