@@ -112,6 +112,41 @@ def test_the_fastest_of_the_tuning_leads_per_batch_size() -> None:
         assert policy.leader == expected
 
 
+@pytest.mark.parametrize("sizes", [(3, 4), (4, 3)])
+def test_a_group_of_batch_sizes_knows_the_costs_of_its_power_of_two(sizes: tuple[int, int]) -> None:
+    """Plain steps are faster in a batch of 4, the chain is in one of 3."""
+    seconds = {3: 0.015, 4: 0.045}
+    choices = [
+        Choice(n, tree, tau, s, 1.0)
+        for n in sizes
+        for tree, tau, s in (("plain", 1.0, 0.010), ("chain:4", 3.0, seconds[n]))
+    ]
+    policy = AutoTree().policy(draft(), tuning(*choices))
+    policy.choose(Running(4))
+    assert policy.leader == "plain"
+
+
+def test_a_tuning_without_chains_keeps_its_trees() -> None:
+    choices = Choice(1, "clover2", 4.0, 0.015, 260.0), Choice(1, "plain", 1.0, 0.010, 100.0)
+    policy = AutoTree().policy(draft(), tuning(*choices))
+    policy.choose(Running(1))
+    assert policy.leader == "clover2"
+
+
+def test_steps_in_which_all_are_decoded_plainly_teach_nothing() -> None:
+    """At every step of a probe too: the last sequence that is drafted for may leave at any time."""
+    policy = AutoTree().policy(draft())
+    for step in range(200):
+        drafter = policy.choose(Running(2))
+        seconds = 1.0 + drafter.max_depth
+        policy.record(StepOutcome(1, (), seconds, 0))
+        policy.record(StepOutcome(drafter.max_nodes, (1,), seconds, 0))
+        drafter = policy.choose(Running(2))
+        if step % 3:
+            policy.record(StepOutcome(1, (), 5.0, 0))
+    assert policy.leader == "plain"
+
+
 def test_compiled_steps_have_fewer_shapes() -> None:
     depths = [AutoTree().policy(draft(), compiled=compiled).max_depth for compiled in (False, True)]
     assert depths == [31, 15]

@@ -145,6 +145,38 @@ def test_the_draft_takes_in_every_position_once_and_in_order(
     assert seen.widest <= max(4, 1 + max(drafter.max_depth for drafter in policy.choices))
 
 
+def test_a_long_plain_text_waits_for_the_draft_in_few_parts(target: TargetModel) -> None:
+    """The draft then commits every position, as without plain steps before, and the outcome says how many."""
+    draft = SYSTEMS["clover2"].from_target(target).to(target.dtype).eval()
+    tree = parse_tree("chain:3").drafter(draft)
+    requests = [Request((3, 4, 5), target.longest_run, eos=()), Request((6,), target.longest_run, eos=())]
+    plain = target.longest_run - 12
+    policy = ScriptedPolicy([*[PLAIN_DRAFTER] * plain, *[tree] * 99])
+    scheduler = Engine(target, draft, policy=policy).open(2)
+    for request in requests:
+        scheduler.add(request)
+    events, most = [], 0
+    while not scheduler.idle:
+        events += scheduler.step()
+        most = max(most, len(scheduler._batch.uncommitted) if scheduler._batch else 0)
+    assert most <= 66 < plain
+    assert policy.outcomes[plain].backlog == plain
+    found = {event.index: event.generation.tokens for event in events if event.generation}
+    assert [found[0], found[1]] == tokens_of(run(Engine(target), requests))
+
+
+@pytest.mark.parametrize("longer", range(0, 12, 4))
+def test_the_automatic_choice_survives_that_only_plain_requests_are_left(
+    target: TargetModel, longer: int
+) -> None:
+    draft = SYSTEMS["clover2"].from_target(target).to(target.dtype).eval()
+    requests = [Request((3, 4, 5), 30 + longer, eos=()), Request((6, 7), 60, eos=(), plain=True)]
+    policy = MovedClock(draft)
+    assert tokens_of(run(Engine(target, draft, policy=policy), requests)) == tokens_of(
+        run(Engine(target), requests)
+    )
+
+
 def test_outcomes_say_what_happened(target: TargetModel) -> None:
     draft = SYSTEMS["clover2"].from_target(target).to(target.dtype).eval()
     tree = parse_tree("chain:3").drafter(draft)

@@ -40,10 +40,13 @@ class AutoTree(Tree):
             trees[tree.name] = tree
             costs.setdefault(choice.batch_size, {})[tree.name] = choice.step_seconds
             taus.setdefault(tree.name, []).append(choice.tau)
-        if not any(tree.is_chain for tree in trees.values()):  # nothing was tuned
+        drafted = any(tree.needs_draft for tree in trees.values())
+        if not any(
+            tree.is_chain for tree in trees.values()
+        ):  # the policy needs one, which may not have been tuned
             depths = [min(depth, draft.max_depth) for depth in (_COMPILED_DEPTHS if compiled else _DEPTHS)]
-            shapes = [*map(TreeShape.chain, depths), own_shape(draft)]
-            trees, costs, taus = {tree.name: tree for tree in map(StaticTree, shapes)}, {}, {}
+            shapes = [*map(TreeShape.chain, depths), *([] if drafted else [own_shape(draft)])]
+            trees |= {tree.name: tree for tree in map(StaticTree, shapes)}
         for size, known in costs.items():
             assert tuning is not None
             known |= _lookup_seconds(tuning, size, known.get(PLAIN.name), lookups)

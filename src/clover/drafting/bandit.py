@@ -70,9 +70,11 @@ class AutoPolicy(Policy):
             if name not in self._lookups
         }
         self._lookup, self._texts = LookupAcceptance(), list[RepeatingText]()
+        # Of several sizes in one group the nearest to the group's power of two comes last, and stays.
+        by_distance = sorted(costs, key=lambda size: abs(log2(size) - size_group(size)), reverse=True)
         self._sizes = {
-            size_group(size): StepSeconds(dict(known), dict.fromkeys(known, 3))
-            for size, known in costs.items()
+            size_group(size): StepSeconds(dict(costs[size]), dict.fromkeys(costs[size], 3))
+            for size in by_distance
         }
         self._group, self._name, self.leader = -1, PLAIN.name, PLAIN.name
         self._probe, self._probe_steps = PLAIN.name, 0  # what is probed, and steps that are left
@@ -104,6 +106,8 @@ class AutoPolicy(Policy):
         return self._candidates[self._name].drafter
 
     def record(self, outcome: StepOutcome) -> None:
+        if not outcome.emitted:
+            return  # all sequences are decoded plainly, whatever was chosen
         size, name = self._sizes[self._group], self._name
         if name != PLAIN.name and outcome.nodes == 1:
             return  # nothing was drafted: the context ends, or nothing repeats itself

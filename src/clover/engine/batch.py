@@ -17,6 +17,8 @@ from clover.engine.uncommitted import Uncommitted, joined
 from clover.sampling import Sampler
 from clover.target import TargetSession
 
+_BLOCK = 64  # positions of a block of `Batch.uncommitted`, at least: steps that are kept apart before they are joined
+
 
 @dataclass
 class Batch:
@@ -28,6 +30,7 @@ class Batch:
         sampler: how the sequences' tokens are chosen; of no use to a batch without sequences.
         root: Long [B], the last committed token of each sequence, which the target has not run.
         uncommitted: what the target has run and the draft has not committed, oldest first; empty without a draft.
+        committed_backlog: the `backlog` that was committed last; the scheduler sets it to 0 before each step.
     """
 
     sequences: list[RunningSequence]
@@ -38,6 +41,7 @@ class Batch:
     uncommitted: list[Uncommitted]
     limits: EngineLimits
     clock: PhaseClock
+    committed_backlog: int = 0
 
     def texts(self) -> list[RepeatingText | None]:
         """Return the text of each sequence; None for those that are decoded plainly."""
@@ -55,9 +59,17 @@ class Batch:
 
     def take_uncommitted(self, last: int | None = None) -> list[Uncommitted]:
         """Remove what is uncommitted and return it in chunks, the last one of at most `last` positions."""
+        self.committed_backlog = self.backlog
         parts, self.uncommitted = self.uncommitted, []
         chunk = self.limits.chunk(len(self.sequences), max(self.target.lengths))
         return list(joined(parts).split(chunk, min(last or chunk, chunk)))
+
+    def add_uncommitted(self, part: Uncommitted) -> None:
+        """Add what the target ran in a step; many short parts become a block, so that a long plain text has few."""
+        parts = self.uncommitted
+        parts.append(part)
+        if len(parts) > _BLOCK and parts[-_BLOCK - 1].hidden.shape[1] < _BLOCK:
+            parts[-_BLOCK - 1 : -1] = [joined(parts[-_BLOCK - 1 : -1])]
 
     @property
     def backlog(self) -> int:

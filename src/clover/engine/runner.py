@@ -97,7 +97,7 @@ class Runner:
         batch.root = verified.tokens.gather(1, verified.counts.unsqueeze(1) - 1).squeeze(1)
         if batch.draft is not None:
             index = path.unsqueeze(-1).expand(-1, -1, output.hidden.shape[-1])
-            batch.uncommitted.append(Uncommitted(output.hidden.gather(1, index), tokens, counts))
+            batch.add_uncommitted(Uncommitted(output.hidden.gather(1, index), tokens, counts))
         return result
 
     def sizes(self, sequences: int, most: int, prompt: int, text: int, nodes: int) -> tuple[int, int]:

@@ -113,19 +113,19 @@ class Scheduler:
     # -- one decoding step -----------------------------------------------------------------------------------------
 
     def _decode(self, batch: Batch) -> list[StepEvent]:
-        started, backlog = time.perf_counter(), batch.backlog
+        started, batch.committed_backlog = time.perf_counter(), 0
         self.clock.steps += 1
         room = self._target.longest_run - max(batch.target.lengths)
         drafter = self._policy.choose(Running(len(batch.sequences), room, batch.drafted_texts))
         result = self._runner.step(batch, drafter)
         emitted = [len(tokens) for tokens in result.tokens]
         drafting = tuple(n for n, one in zip(emitted, batch.sequences, strict=True) if not one.request.plain)
-        committed = len(batch.uncommitted) <= 1  # the last step's positions alone are left
+        backlog = batch.committed_backlog
         with self.clock.phase("keep"):
             events = events_of(batch.sequences, result, copied=isinstance(drafter, LookupDrafter))
             self._leave(batch)
         nodes, seconds = result.tree.tokens.shape[1], time.perf_counter() - started
-        self._policy.record(StepOutcome(nodes, drafting, seconds, backlog if committed else 0))
+        self._policy.record(StepOutcome(nodes, drafting, seconds, backlog))
         return events
 
     def _leave(self, batch: Batch) -> None:
