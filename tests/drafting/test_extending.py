@@ -58,3 +58,9 @@ def test_one_file_is_a_rule_for_trees(toy: ModuleType) -> None:
 def test_its_parameters_are_checked(text: str) -> None:
     with pytest.raises(UserError):
         parse_tree(text)
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_missing_parameter_is_named() -> None:
+    with pytest.raises(UserError, match="tree 'fan': fan needs width; give"):
+        parse_tree("fan")

@@ -24,7 +24,7 @@ def test_medusa_tree_is_the_published_one():
     assert [MEDUSA_TREE.depths.count(depth) for depth in range(1, 5)] == [10, 28, 23, 2]
 
 
-def test_parse_tree_reads_names_and_files(tmp_path):
+def test_parse_tree_reads_names_and_files(tmp_path, monkeypatch):
     file = tmp_path / "tree.json"
     file.write_text(json.dumps([[0], [1], [0, 0]]))
     assert parse_tree("clover2") == StaticTree(CLOVER2_TREE)
@@ -32,6 +32,12 @@ def test_parse_tree_reads_names_and_files(tmp_path):
     assert parse_tree("chain:4") == StaticTree(TreeShape.chain(4))
     assert parse_tree(str(file)) == StaticTree(TreeShape.from_paths([[0], [1], [0, 0]]))
     assert parse_tree(f"drawn:{file}") == DrawnTree(TreeShape.from_paths([[0], [1], [0, 0]]))
+    drawn = tmp_path / "drawn-tree.json"
+    drawn.write_text(file.read_text())
+    monkeypatch.chdir(tmp_path)
+    assert parse_tree("drawn:drawn-tree.json") == parse_tree(f"drawn:{file}"), (
+        "a file that begins with the word"
+    )
     assert parse_tree(str(file)).name == "paths:0,1,00", "a name that does not need the file"
 
 

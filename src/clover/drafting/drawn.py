@@ -45,7 +45,7 @@ class DrawnTree(Tree):
         word, _, rest = text.partition(":")
         if word != cls.word:
             return None
-        tree = None if rest.startswith(cls.word) else parse_tree(rest)
+        tree = None if rest.partition(":")[0] == cls.word else parse_tree(rest)
         if not isinstance(tree, StaticTree):
             raise UserError("only a static tree can be drawn, such as drawn:clover2 or drawn:chain:5")
         return cls(tree.shape)

@@ -52,6 +52,13 @@ class Tree:
         parameters, kinds = fields(cls), get_type_hints(cls)  # type: ignore[arg-type]  # subclasses are dataclasses
         if len(parts) > len(parameters):
             raise UserError(f"{word} has fewer parameters")
+        missing = [
+            one.name
+            for one in parameters[len(parts) :]
+            if one.default is MISSING and one.default_factory is MISSING
+        ]
+        if missing:
+            raise UserError(f"{word} needs {' and '.join(missing)}")
         values = [kinds[one.name](part) for one, part in zip(parameters, parts, strict=False)]
         return cls(*values)
 
