@@ -13,6 +13,7 @@ import torch
 from clover.drafting import FixedPolicy, LookupDrafter, parse_tree
 from clover.engine import Engine, PrefixCache, PrefixStore, Request
 from clover.sampling import SamplingParams
+from clover.target import TargetSession
 from clover.tree import TokenTree
 from tests.drafting.scripted import ScriptedDraft
 from tests.engine.test_lossless import SETTINGS, run, tokens_of
@@ -59,6 +60,15 @@ def half_right(target: Any) -> ScriptedDraft:
         return known if (before + last) % 2 == 0 else -known
 
     return ScriptedDraft(target, opinion)
+
+
+@pytest.mark.parametrize("method", ["keep", "commit", "crop", "drop", "insert", "fill_row"])
+def test_a_session_that_lacks_a_method_is_refused(target: Any, method: str) -> None:
+    """One that did nothing instead would write another text."""
+    members = {name: each for name, each in vars(type(target.open(1, 1))).items() if name != method}
+    kind = type("Partial", (TargetSession,), members)
+    with pytest.raises(TypeError, match=method):
+        kind([[]])
 
 
 def test_plain_decoding_follows_the_table(target: Any) -> None:

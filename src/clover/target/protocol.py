@@ -5,7 +5,8 @@ in whatever way suits the model: transformers' models keep keys and values, a re
 engine passes tokens and their parents in a tree, never masks, positions or cache tensors. Drafts and training know
 `TargetWeights`: the parts of a target that drafts share.
 
-A new kind of target subclasses `Target` and `TargetSession` (docs/development/extending.md shows one).
+A new kind of target subclasses `Target` and `TargetSession` (docs/development/extending.md shows one); Python
+refuses to make one that lacks a method.
 
 Shapes: B rows (texts of the batch), T tokens of plain text, N nodes of a tree or tokens of plain text, A nodes of an
 accepted path, H hidden size, W width of the hidden states that a draft reads, V vocabulary.
@@ -13,6 +14,7 @@ accepted path, H hidden size, W width of the hidden states that a draft reads, V
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -64,6 +66,7 @@ class Target(Protocol):
         return type(self).__name__
 
     @property
+    @abstractmethod
     def vocab_size(self) -> int:
         """Return V; tokens are 0 … V - 1."""
         ...
@@ -79,6 +82,7 @@ class Target(Protocol):
         return torch.float32
 
     @property
+    @abstractmethod
     def longest_run(self) -> int:
         """Return the largest number of tokens of one text, new tokens included; no draft token lies beyond."""
         ...
@@ -106,10 +110,12 @@ class Target(Protocol):
             )
         return self.tokenizer
 
+    @abstractmethod
     def hidden_width(self, hidden_state: str) -> int:
         """Return W, the width of hidden states of this kind (one of `HIDDEN_STATES`)."""
         ...
 
+    @abstractmethod
     def open(self, rows: int, capacity: int) -> TargetSession:
         """Return a session for B empty texts, with room for `capacity` tokens each; it grows when it needs more."""
         ...
@@ -122,10 +128,12 @@ class TargetSession(Protocol):
     """
 
     @property
+    @abstractmethod
     def lengths(self) -> list[int]:
         """Return the number of remembered tokens of each row, on the host."""
         ...
 
+    @abstractmethod
     def run(
         self, tokens: Tensor | TokenTree, hidden_state: str = "post_norm", logits: bool = True
     ) -> TargetOutput:
@@ -140,6 +148,7 @@ class TargetSession(Protocol):
         """
         ...
 
+    @abstractmethod
     def keep(self, path: Tensor, counts: Sequence[int]) -> None:
         """Remember the accepted nodes of the trees that ran last.
 
@@ -148,35 +157,43 @@ class TargetSession(Protocol):
             counts: how many nodes of the path to remember in each row, at most A; the rest is padding.
         """
 
+    @abstractmethod
     def commit(self, counts: Sequence[int]) -> None:
         """Remember the first ``counts[b]`` tokens of row b of the plain text that ran last."""
 
+    @abstractmethod
     def crop(self, lengths: Sequence[int]) -> None:
         """Forget all but the first ``lengths[b]`` tokens of row b.
 
         A model that cannot return to this point forgets more: read `lengths` afterwards, and run the rest again.
         """
 
+    @abstractmethod
     def drop(self, row: int) -> None:
         """Remove a row: the last row moves to its place, and B falls by one."""
 
+    @abstractmethod
     def insert(self, other: Self) -> None:
         """Add the rows of another session of the same target after the present rows."""
 
+    @abstractmethod
     def first_rows(self, rows: int) -> AbstractContextManager[None]:
         """Let the session have its first rows only, inside a ``with`` block."""
         ...
 
+    @abstractmethod
     def copy_row(self, row: int, length: int) -> Self:
         """Return the first `length` tokens of a row as a session of one row, which shares no memory with this one."""
         ...
 
+    @abstractmethod
     def fill_row(self, row: int, other: Self, length: int) -> None:
         """Copy the first `length` tokens of another session's only row to an empty row.
 
         As with `crop`, a model may have to copy fewer: read `lengths` afterwards.
         """
 
+    @abstractmethod
     def row_bytes(self, length: int) -> int:
         """Return the memory that `copy_row` of `length` tokens needs, in bytes."""
         ...
