@@ -217,7 +217,10 @@ def _report(given: TrainOptions, config: "TrainConfig", result: "TrainResult") -
         f"on {where}"
     )
     if not (given.regenerate or given.features):
-        print("it learnt the answers of the data; the target's own teach more: --regenerate", file=sys.stderr)
+        print(
+            "it learnt the data's answers; unless the target wrote them, its own teach more: --regenerate",
+            file=sys.stderr,
+        )
     named = () if config.target == "embedded" else ("--target", config.target)
     command = shlex.join(["clover", "evaluate", *named, "--draft", config.output])
     print(f"how many tokens of a step are accepted: {command}", file=sys.stderr)
