@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from replay import PATHS, Pair, kinds, replay
 
+from benchmarks.replay import PATHS, Pair, kinds, replay
 from clover.drafting import AutoTree, LookupDrafter, PlainDrafter, Running, StepOutcome, parse_tree
 from clover.drafting.tuning import Choice, Tuning
 from clover.drafts.ngrams import RepeatingText
