@@ -11,7 +11,9 @@ import torch
 from rich.console import Console
 
 from clover.data import Batches, Sample
-from clover.drafts import RecallDraft, load_draft
+from clover.drafts import DraftModel, RecallDraft, load_draft
+from clover.drafts.base import SYSTEMS
+from clover.drafts.copies import Guesses
 from clover.target import TargetModel
 from clover.train import TrainConfig, train
 from clover.train.finish import finish
@@ -51,6 +53,15 @@ def test_the_tokens_that_a_draft_is_right_with_are_kept(target: TargetModel) -> 
 def test_the_vocabulary_stays_where_nobody_asks_to_fit_it(target: TargetModel) -> None:
     finish(draft := part_draft(target), measured(*range(12)), TrainConfig(output="x"), COUNTS)
     assert draft.d2t is not None and len(draft.d2t) == 30
+
+
+@pytest.mark.parametrize("system", [kind for kind in SYSTEMS.values() if not kind.copies_text])
+def test_a_system_that_cannot_copy_stays_as_it_is(target: TargetModel, system: type[DraftModel]) -> None:
+    draft, some = system.from_target(target), torch.ones(4)
+    before = draft.config.to_dict()
+    guesses = Guesses(some.long(), some.bool(), some.bool(), some, some, some)
+    finish(draft, Measured(HeadMetrics(torch.ones(5, 1)), some[:0], guesses), TrainConfig(output="x"), None)
+    assert draft.config.to_dict() == before and draft.fit_copies(guesses) is None
 
 
 def test_shares_that_are_set_stay(target: TargetModel) -> None:

@@ -16,6 +16,7 @@ from clover.cache import KVCache
 from clover.cpu import shared_copy, speed_up, versions
 from clover.cpu.linear import int8_linear, linear_of
 from clover.drafts.config import DraftConfig, check_names, check_options, check_target
+from clover.drafts.copies import Guesses
 from clover.drafts.session import DraftSession, FrontierSession, shifted
 from clover.drafts.training import TrainingDefaults
 from clover.drafts.vocabulary import check_map, check_size
@@ -37,6 +38,7 @@ class DraftModel(PreTrainedModel):
         conditions_on_drafted_tokens: False where `step` ignores drafted tokens, so that all nodes of a depth are alike.
         d2t: Long [V], the target's token of each index of the draft's logits, rising; None for the target's whole
             vocabulary. Until `reduce_vocabulary` the first tokens.
+        copies_text: whether sessions can copy from the text, as much as `fit_copies` sets.
         usable: whether all weights are finite numbers; where they are not, decoding goes on without the draft.
     """
 
@@ -52,6 +54,7 @@ class DraftModel(PreTrainedModel):
     training_defaults = TrainingDefaults()
     repeats_step = False
     conditions_on_drafted_tokens = True
+    copies_text = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Add a new system to `SYSTEMS`, by the `model_type` of its configuration."""
@@ -89,7 +92,7 @@ class DraftModel(PreTrainedModel):
 
     @property
     def trained_depths(self) -> int:
-        """Return the depths that `forward` trains; 1 for systems that learn one step and repeat it."""
+        """Return the depths that `forward` trains; 1 for systems that train a single step, as EAGLE-1 does."""
         return self.config.num_heads
 
     @property
@@ -138,6 +141,13 @@ class DraftModel(PreTrainedModel):
         if not exact:
             draft._lm_head = (int8_linear(self.lm_head),)
         return draft
+
+    def fit_copies(self, guesses: Guesses) -> list[float] | None:
+        """Fit how much sessions copy to held-out predictions; return the copy weights, None to copy nothing.
+
+        Systems that cannot copy do nothing.
+        """
+        return None
 
     def make_tables(self) -> None:
         """Compute what does not depend on the text, in a copy of the draft that is no longer trained."""
@@ -207,7 +217,9 @@ class DraftModel(PreTrainedModel):
             states: [B, P, H] of the nodes above; at depth 0 those of `read`.
             tokens: Long [B, P] the newest token of each path; at depth 0 the one that the target has produced.
         """
-        raise AssertionError("every draft system has its own step")
+        raise AssertionError(
+            "a draft system defines `step`, unless its `forward` and its session have their own"
+        )
 
     def run(
         self, states: Tensor, tokens: Tensor, cache: KVCache, positions: Tensor, mask: Tensor | None

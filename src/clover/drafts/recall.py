@@ -146,6 +146,7 @@ class RecallDraft(DraftModel):
         depth_curriculum=True,  # all depths are one step, so the first two teach the others too
     )
     repeats_step = True
+    copies_text = True
 
     def __init__(self, config: RecallConfig):
         super().__init__(config)
@@ -174,7 +175,6 @@ class RecallDraft(DraftModel):
         return None if self.copies else self.d2t
 
     def fit_copies(self, guesses: Guesses) -> list[float] | None:
-        """Fit how much sessions copy to held-out predictions; return the copy weights, None to copy nothing."""
         self.config.copy_shares = fit_copy_weights(guesses)
         return self.config.copy_shares
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from clover.drafts import DraftModel, RecallDraft
+from clover.drafts import DraftModel
 from clover.drafts.vocabulary import frequent_tokens, worthwhile_size
 from clover.train.config import TrainConfig
 from clover.train.objective import Measured
@@ -21,5 +21,5 @@ def finish(draft: DraftModel, measured: Measured, config: TrainConfig, counts: T
         order = counts[draft.d2t.cpu()].argsort(descending=True, stable=True)
         draft.reduce_vocabulary(frequent_tokens(counts, worthwhile_size(measured.hits[order])))
     guesses = None if "copy_shares" in config.draft else measured.guesses
-    if isinstance(draft, RecallDraft) and guesses is not None:
+    if guesses is not None:
         draft.fit_copies(guesses)

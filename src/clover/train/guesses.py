@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from clover.data import Batch, Batches, Texts
 from clover.data.batching import first_batches
 from clover.data.features import Features, compute_features
-from clover.drafts import DraftModel, RecallDraft
+from clover.drafts import DraftModel
 from clover.drafts.copies import Copied, Guesses, copied_in, joined
 from clover.drafts.vocabulary import draft_indices
 from clover.target import TargetWeights
@@ -32,7 +32,7 @@ def guesses_of(
     learnt, target, d2t, device = batch.predicted_mask[:, 2:], draft.target, draft.d2t, outputs.device
     states, wanted = outputs[:, :-2][learnt], features.hidden_target[:, 1:-1][learnt]
     nothing = Copied(batch.tokens, torch.zeros_like(batch.tokens))
-    copies = copied_in(batch.tokens) if isinstance(draft, RecallDraft) else nothing
+    copies = copied_in(batch.tokens) if draft.copies_text else nothing
     tokens, matching = (found[:, 1:-1][learnt] for found in copies)
     known = torch.arange(target.vocab_size, device=device)
     known = known if d2t is None else draft_indices(d2t, target.vocab_size)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from clover.data import Batch
 from clover.data.features import Features, compute_features
-from clover.drafts import DraftModel, RecallDraft
+from clover.drafts import DraftModel
 from clover.drafts.copies import Guesses, joined
 from clover.train.chunked_loss import chunked_head_loss
 from clover.train.config import TrainConfig
@@ -57,7 +57,7 @@ class Objective:
     def __init__(
         self, config: TrainConfig, draft: DraftModel, stored: Callable[[Batch], Features] | None = None
     ):
-        self.config, self.draft, self.target, self.scale = config.loss, draft, draft.target, 1.0
+        self.loss_config, self.draft, self.target, self.scale = config.loss, draft, draft.target, 1.0
         self._stored = stored
         self.bf16 = config.dtype == "bfloat16" or (
             config.dtype is None and self.target.dtype == torch.bfloat16
@@ -88,7 +88,7 @@ class Objective:
                 features = self.features(batch)
                 outputs = draft(features.hidden_input.float(), batch.tokens, draft.trained_depths)
                 metrics.append(self._loss(outputs, features, batch)[1])
-                if isinstance(draft, RecallDraft) or draft.d2t is not None:
+                if draft.copies_text or draft.d2t is not None:
                     guessed, right = guesses_of(draft, batch, features, outputs[0])
                     guesses.append(guessed)
                     hits += right.cpu()
@@ -108,11 +108,11 @@ class Objective:
         self, outputs: Tensor, features: Features, batch: Batch, counts: Tensor | None = None
     ) -> tuple[Tensor, HeadMetrics]:
         target = features.hidden_target
-        return chunked_head_loss(self.draft, outputs, target, batch, self.config, self.scale, counts)
+        return chunked_head_loss(self.draft, outputs, target, batch, self.loss_config, self.scale, counts)
 
     def _noisy(self, hidden: Tensor) -> Tensor:
         """Return states with uniform noise (EAGLE-1; the option of Clover-2)."""
-        if not self.config.noise:
+        if not self.loss_config.noise:
             return hidden
-        unit = self.scale if self.config.relative else 1.0
-        return hidden + (2 * torch.rand_like(hidden) - 1) * (self.config.noise * unit)
+        unit = self.scale if self.loss_config.relative else 1.0
+        return hidden + (2 * torch.rand_like(hidden) - 1) * (self.loss_config.noise * unit)
