@@ -94,10 +94,8 @@ def verify_drawn(tree: TokenTree, target_probs: Tensor, tests: Tensor, bonus: Te
     left = torch.where(refused.any(1, keepdim=True), residual.gather(1, slot).squeeze(1), whole)
     numbers = bonus.gather(1, depth.unsqueeze(2).expand(-1, -1, vocabulary)).squeeze(1)
     token = most_probable(left.log() + numbers).unsqueeze(1)
-    index, followed = (
-        torch.arange(path.shape[1], device=path.device),
-        tree.tokens.gather(1, path).roll(-1, dims=1),
-    )
+    index = torch.arange(path.shape[1], device=path.device)
+    followed = tree.tokens.gather(1, path).roll(-1, dims=1)
     return Verified(path, counts, torch.where(index == depth, token, followed.masked_fill(index > depth, 0)))
 
 

@@ -176,7 +176,10 @@ def encode_user_opening(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 def render_prompt(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a conversation with the opening of the assistant's next answer, as text; TemplateRefused as above."""
+    """Return a conversation with the opening of the assistant's next answer, as text.
+
+    TemplateRefused if the chat template does not take the conversation.
+    """
     return _render(tokenizer, list(messages), add_generation_prompt=True)
 
 

@@ -4,13 +4,15 @@ A .txt file is one text, a long one read in pieces of some 64 KiB, each cut afte
 object per line, .json an array of objects or one object, which is read into memory whole; .parquet one row per
 record. OWNER/NAME, or OWNER/NAME:SPLIT, is a data set of the Hugging Face Hub (these two: extra `train`).
 
-A record is recognised by its fields, each record by itself; other fields are ignored:
+A record is recognised by its fields, each record by itself; other fields are ignored. If several match, the first in
+this table wins:
 
 ==========================  ===========================================================================
 `messages`                  a conversation: list of {"role", "content"}
 `conversations`             the same as ShareGPT writes it: list of {"from", "value"}
 `turns`                     what a user says, one string per turn, without answers (for `clover write`)
-`prompt` [+ `completion`]   plain text, not put into a chat template; only the completion is learnt
+`prompt` [+ `completion`]   plain text, not put into a chat template; only the completion is learnt; or lists of
+                            {"role", "content"}, which go through the template
 `question` + `answer`       a conversation of one turn
 `text`                      plain text
 ==========================  ===========================================================================

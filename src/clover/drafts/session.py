@@ -115,7 +115,7 @@ class FrontierSession:
         self.cache.crop(lengths)
 
     def copy_row(self, row: int) -> Self:
-        # What this session holds beside its cache is of the whole batch.
+        # Start from a fresh session: the other attributes have one row per sequence of the whole batch.
         fresh: Any = self.draft.new_session(1, 0)
         return fresh.on(self.cache.copy_row(row, self.lengths[row]))
 

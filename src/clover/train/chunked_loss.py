@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
 from clover.data.batching import Batch
 from clover.drafts import DraftModel, LossConfig
@@ -30,6 +29,7 @@ from clover.train.losses import (
     count_positions,
     head_weights,
     likely_tokens,
+    smooth_l1,
     target_logits_of,
     weighted_sum,
     weighted_terms,
@@ -155,7 +155,7 @@ class _Work:
         counted: Bool [R, D], whether this pair counts.
         counts: [D] positions that each head's mean is over.
         unit: of the regression.
-        rows: r.
+        rows: most positions of a chunk, r.
         sampling: which rows of the lm_head are used; None for all.
     """
 
@@ -185,9 +185,7 @@ class _Work:
             complete = logits if labels.log_counts is None else logits + labels.log_counts
             log_probs = logits - complete.logsumexp(-1, keepdim=True)
             distillation = -(log_probs @ labels.probs.to(log_probs.dtype)[..., None])[..., 0]
-            wide_states = widened(states) / self.unit
-            aim = (widened(hidden)[:, None] / self.unit).to(wide_states.dtype).expand_as(wide_states)
-            regression = F.smooth_l1_loss(wide_states, aim, reduction="none").mean(-1)
+            regression = smooth_l1(states, hidden[:, None], self.unit)
             known, index = labels.token >= 0, labels.token.clamp_min(0)[:, None, None]
             label = -log_probs.gather(-1, index.expand(-1, log_probs.shape[1], -1))[..., 0] * known[:, None]
         correct = log_probs.argmax(-1) == labels.best[:, None]

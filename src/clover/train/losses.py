@@ -1,7 +1,7 @@
 """The training loss of a draft's heads, written down as its equation is (Clover-2, arXiv 2408.00264, §3).
 
 Head i reads position t of a text. Its output o^i_t stands for the target's hidden state f_s at s = t + 1 + i, which
-predicts token s + 1; W is the lm_head:
+predicts token s + 1; W is the lm_head; i counts from 0, so the first head has weight 1:
 
     loss = Σ_i decay^i · mean over s of [ distillation_weight · softCE(softmax(W f_s), W o^i_t)
                                           + regression_weight · SmoothL1((o^i_t − f_s) / scale)
@@ -49,6 +49,8 @@ def head_loss(
 ) -> tuple[Tensor, HeadMetrics]:
     """Return the loss of all heads over a batch of texts, [] in float32 at least, and what was measured with it.
 
+    This is the reference, which tests compare with; training runs `clover.train.chunked_loss.ChunkedHeadLoss`.
+
     Args:
         draft: bound to its target; its `train_logits` makes logits of the outputs.
         outputs: [D, B, T, H] of `draft.forward`.
@@ -64,9 +66,8 @@ def head_loss(
     logits = widened(draft.train_logits(outputs.movedim(0, -2)))  # [B, T, D, V']
     every = torch.arange(target_logits.shape[-1], device=tokens.device)
     known = every if draft.d2t is None else draft.d2t
-    index = draft_indices(
-        known, target_logits.shape[-1]
-    )  # [V], place in the draft's vocabulary; -1 where unknown
+    # [V], each token's place in the draft's vocabulary; -1 where unknown.
+    index = draft_indices(known, target_logits.shape[-1])
     best, labels = index[target_logits.argmax(-1)], index[tokens]
     probs = target_logits[..., known].softmax(-1) * (best >= 0)[..., None]
     likely = likely_tokens(draft, hidden_target, tokens) if config.likely_tokens_only else tokens >= 0
@@ -76,7 +77,7 @@ def head_loss(
         following = labels[:, 2 + head :]  # token s + 1
         log_probs = logits[:, at, head].log_softmax(-1)
         distillation = -(probs[:, compared] * log_probs).sum(-1)
-        regression = _regression(outputs[head, :, at], hidden_target[:, compared], unit)
+        regression = smooth_l1(outputs[head, :, at], hidden_target[:, compared], unit)
         label = -log_probs.gather(-1, following.clamp_min(0)[..., None])[..., 0] * (following >= 0)
         correct = log_probs.argmax(-1) == best[:, compared]
         reachable = reachable[:, at] & likely[:, compared]  # all drafted tokens of the path are likely ones
@@ -192,7 +193,10 @@ def widened(values: Tensor) -> Tensor:
     return values.to(wide(values.dtype))
 
 
-def _regression(states: Tensor, target: Tensor, unit: float) -> Tensor:
-    """Return SmoothL1 [...] of states [..., H] and the target's, both in units of `unit`, averaged over H."""
+def smooth_l1(states: Tensor, target: Tensor, unit: float) -> Tensor:
+    """Return SmoothL1 [...], averaged over H, of states [..., H] and the target's, both in units of `unit`.
+
+    `target` may have another dtype, and is broadcast to the shape of `states`.
+    """
     states, target = widened(states) / unit, widened(target) / unit
-    return F.smooth_l1_loss(states, target.to(states.dtype), reduction="none").mean(-1)
+    return F.smooth_l1_loss(states, target.to(states.dtype).expand_as(states), reduction="none").mean(-1)

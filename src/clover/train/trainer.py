@@ -43,9 +43,8 @@ from clover.train.schedule import optimizer_name, pass_tokens, peak_rate
 _LOG_EVERY_SECONDS = 2.0
 _FIRST_LINE_SECONDS = 3.0  # where there is no terminal
 _SCALE_BATCHES, _SCALE_TOKENS = 8, 64  # batches, and tokens of one text of each
-_COUNTED_TOKENS = (
-    2**18
-)  # tokens among which the most frequent are counted, for a draft of a part of the vocabulary
+# Tokens among which the most frequent are counted, for a draft of a part of the vocabulary.
+_COUNTED_TOKENS = 2**18
 _CHARACTERS_PER_TOKEN = 8  # more than most texts have
 
 
@@ -132,7 +131,7 @@ class Trainer:
         self.texts = texts if isinstance(texts, Texts) else SampleTexts(texts)
         self.held_out = choose_held_out(self.texts, config.validation_share, self._max_length)
         self.batches = self._make_batches(seed=config.seed, side=self._is_learnt)
-        self.counts = self._choose_vocabulary()
+        self.token_counts = self._reduce_vocabulary()
         self.objective = Objective(config, draft, self._stored_features())
         cast(nn.Module, draft).to(target.device).eval()  # no dropout; gradients are computed all the same
         self.parameters = [parameter for parameter in draft.parameters() if parameter.requires_grad]
@@ -150,11 +149,10 @@ class Trainer:
         with stop_requests() as stopped:
             while not self.budget.is_spent and not stopped():
                 batches, depths = self._next_batches(), self.budget.depths(self.draft)
-                counts = sum(
-                    (count_positions(batch.predicted_mask, depths) for batch in batches), torch.zeros(depths)
-                )
+                counts = (count_positions(batch.predicted_mask, depths) for batch in batches)
+                position_counts = sum(counts, torch.zeros(depths))
                 for batch in batches:
-                    loss, metrics = self.objective.loss(batch, depths, counts)
+                    loss, metrics = self.objective.loss(batch, depths, position_counts)
                     loss.backward()
                     self.log.add(metrics)
                 clip_gradients(self.parameters, self.config)
@@ -168,7 +166,7 @@ class Trainer:
             self.save()
             measured = self._measure_held_out() if finished else None
             if measured is not None:
-                finish(self.draft, measured, self.config, self.counts)
+                finish(self.draft, measured, self.config, self.token_counts)
         validation = None if measured is None else measured.metrics.summary(self.config.loss)
         budget = self.budget
         return TrainResult(finished, budget.step, budget.tokens, budget.seconds, self.log.entry, validation)
@@ -317,7 +315,7 @@ class Trainer:
     def _batch_tokens(self) -> int:
         return self.config.batch_tokens or pass_tokens(self.target.device.type)
 
-    def _choose_vocabulary(self) -> Tensor | None:
+    def _reduce_vocabulary(self) -> Tensor | None:
         """Give a draft of a part of the vocabulary the most frequent tokens, and return how often each occurs.
 
         They are counted in the texts that are learnt first. None, and nothing is counted, for the whole vocabulary.
@@ -327,9 +325,9 @@ class Trainer:
             return None
         first = first_batches(self.batches.epoch(), _COUNTED_TOKENS)
         samples = (Sample(batch.tokens, batch.predicted_mask) for batch in first)
-        counts = token_counts(samples, self.target.vocab_size)
-        self.draft.reduce_vocabulary(frequent_tokens(counts, size))
-        return counts
+        occurrences = token_counts(samples, self.target.vocab_size)
+        self.draft.reduce_vocabulary(frequent_tokens(occurrences, size))
+        return occurrences
 
     def _stored_features(self) -> Any:
         """Return what reads the target's states from a feature store; None where the target is run."""
