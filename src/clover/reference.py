@@ -39,11 +39,7 @@ def decode(target: Target, draft: Draft, prompt: Sequence[int], max_new_tokens: 
         guesses = draft(text)
         logits = target([*text, *guesses])[len(text) - 1 :]
         choices = logits.argmax(-1).tolist()  # what the target writes after the text, and after each guess
-        # Guesses that the target would have written are accepted; then one more token is its own.
-        accepted = 0
-        while accepted < len(guesses) and guesses[accepted] == choices[accepted]:
-            accepted += 1
-        emitted = choices[: accepted + 1][: end - len(text)]
+        emitted = _accept(guesses, choices)[: end - len(text)]
         text += emitted
         yield emitted
 
@@ -56,7 +52,7 @@ def sample(
     temperature: float,
     seed: int,
 ) -> Iterator[list[int]]:
-    """Continue a prompt by sampling; yield the tokens that each step emits. Only the line with `choices` differs.
+    """Continue a prompt by sampling; yield the tokens that each step emits. Only its choices differ from `decode`.
 
     A draw from softmax(logits / temperature) is the index at which logits / temperature plus independent standard
     Gumbel numbers is highest (the Gumbel-max trick). The numbers of the t-th new token are hashed from the seed and t.
@@ -71,9 +67,14 @@ def sample(
         places = len(text) - len(prompt) + torch.arange(len(logits))
         numbers = gumbels(torch.tensor(seed), CHOICE, places[:, None], torch.arange(logits.shape[1]))
         choices = (logits / temperature + numbers).argmax(-1).tolist()
-        accepted = 0
-        while accepted < len(guesses) and guesses[accepted] == choices[accepted]:
-            accepted += 1
-        emitted = choices[: accepted + 1][: end - len(text)]
+        emitted = _accept(guesses, choices)[: end - len(text)]
         text += emitted
         yield emitted
+
+
+def _accept(guesses: Sequence[int], choices: list[int]) -> list[int]:
+    """Return the guesses that the target would have written, up to the first other one, and one more of its choices."""
+    accepted = 0
+    while accepted < len(guesses) and guesses[accepted] == choices[accepted]:
+        accepted += 1
+    return choices[: accepted + 1]
