@@ -143,7 +143,7 @@ BUDGET = {
     "cache": (460, 3, 7),
     "cli": (1470, 17, 43),
     "cpu": (490, 5, 19),
-    "data": (2320, 16, 66),
+    "data": (2320, 16, 66),  # texts without an answer at the deadline
     "drafting": (1540, 15, 48),
     "drafts": (2460, 18, 74),
     "engine": (1880, 20, 35),

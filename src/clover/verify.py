@@ -78,7 +78,7 @@ def verify_drawn(tree: TokenTree, target_probs: Tensor, tests: Tensor, bonus: Te
     Verified(path=tensor([[0, 1]]), counts=tensor([2]), tokens=tensor([[1, 0]]))
     """
     draws = tree.draws
-    assert draws is not None, "recursive rejection sampling reads how the children were drawn"
+    assert draws is not None, "the tree has no draws, which recursive rejection sampling needs"
     vocabulary = target_probs.shape[2]
     at_nodes = target_probs.gather(1, draws.nodes.unsqueeze(2).expand(-1, -1, vocabulary))
     thresholds, residual = draw_rule(tree, draws, at_nodes)

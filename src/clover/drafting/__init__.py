@@ -5,12 +5,10 @@ from pkgutil import iter_modules
 
 from clover.drafting.auto import AutoTree as AutoTree
 from clover.drafting.bandit import AutoPolicy as AutoPolicy
-from clover.drafting.base import PLAIN_DRAFTER as PLAIN_DRAFTER
 from clover.drafting.base import CommittedInput as CommittedInput
 from clover.drafting.base import Drafter as Drafter
 from clover.drafting.base import DraftInput as DraftInput
 from clover.drafting.base import FixedPolicy as FixedPolicy
-from clover.drafting.base import PlainDrafter as PlainDrafter
 from clover.drafting.base import Policy as Policy
 from clover.drafting.base import Running as Running
 from clover.drafting.base import StepOutcome as StepOutcome
@@ -21,6 +19,8 @@ from clover.drafting.chain import ConfidentDrafter as ConfidentDrafter
 from clover.drafting.drawn import DrawnDrafter as DrawnDrafter
 from clover.drafting.drawn import DrawnTree as DrawnTree
 from clover.drafting.plain import PLAIN as PLAIN
+from clover.drafting.plain import PLAIN_DRAFTER as PLAIN_DRAFTER
+from clover.drafting.plain import PlainDrafter as PlainDrafter
 from clover.drafting.plain import PlainTree as PlainTree
 from clover.drafting.prompt_lookup import LookupDrafter as LookupDrafter
 from clover.drafting.prompt_lookup import LookupTree as LookupTree

@@ -17,6 +17,11 @@ from clover.drafting.tree import Tree
 from clover.drafts.ngrams import RepeatingText
 
 _PROBE_SHARE, _PROBE_STEPS = 0.01, 3  # share of the time that probes may lose; steps of each
+_LEAST_LOSS = 1 / 12  # of a probe's seconds, which count as lost at least
+_TUNED_STEPS, _TUNED_WEIGHT = (
+    3,
+    8.0,
+)  # what a tuning counts for: steps of its costs, observations of its acceptance
 _TREES_TURN = 4  # of so many probes one is of a tree, while plain steps lead
 _FEW = 8  # positions that the draft commits in no time
 _LOOKUP_COST = 0.05  # of a plain step, per token: what a lookup is taken to cost before any has run
@@ -38,11 +43,12 @@ class Candidate:
 class AutoPolicy(Policy):
     """Runs the candidate with the most expected tokens per second, and probes another one where the budget allows it.
 
-    A probe is three steps. What they lose against the candidate that leads, the draft's catching up included, is paid
-    from 1 % of the time of all other steps, so that a poor draft costs about as much. Prompt lookup needs no probes,
-    because every token tells what it would have been worth; in a batch no sequence may lose by it.
+    A probe is three steps, two in a batch. What they lose against the candidate that leads, the draft's catching up
+    included, is paid from 1 % of the time of all other steps, so that a poor draft costs about as much. Prompt lookup
+    needs no probes, because every token tells what it would have been worth; in a batch no sequence may lose by it.
 
-    Batch sizes are grouped by powers of two. Acceptance is common to all, and to all chains.
+    Step times are kept per group of batch sizes (`size_group`). Acceptance is shared by all batch sizes, and all chains
+    share one estimate.
 
     Args:
         candidates: what may draft, by name: plain decoding, a chain at least, trees and prompt lookups.
@@ -73,7 +79,7 @@ class AutoPolicy(Policy):
         # Of several sizes in one group the nearest to the group's power of two comes last, and stays.
         by_distance = sorted(costs, key=lambda size: abs(log2(size) - size_group(size)), reverse=True)
         self._sizes = {
-            size_group(size): StepSeconds(dict(costs[size]), dict.fromkeys(costs[size], 3))
+            size_group(size): StepSeconds(dict(costs[size]), dict.fromkeys(costs[size], _TUNED_STEPS))
             for size in by_distance
         }
         self._group, self._name, self.leader = -1, PLAIN.name, PLAIN.name
@@ -83,7 +89,7 @@ class AutoPolicy(Policy):
     def _assumed(self, name: str, depth: int, taus: Mapping[str, float]) -> RunningAcceptance:
         if name not in taus:
             return RunningAcceptance(depth)
-        return RunningAcceptance(depth, even_rate(taus[name], self._depths[name]), 8.0)
+        return RunningAcceptance(depth, even_rate(taus[name], self._depths[name]), _TUNED_WEIGHT)
 
     def choose(self, running: Running) -> Drafter:
         size = self._enter(running.batch_size)
@@ -122,7 +128,7 @@ class AutoPolicy(Policy):
         if self._probe_steps:
             self._probe_steps -= 1
             instead = fmean(outcome.emitted) / self._speed * (size.machine or 1.0)
-            self._budget -= max(outcome.seconds - instead, outcome.seconds / 12)
+            self._budget -= max(outcome.seconds - instead, outcome.seconds * _LEAST_LOSS)
         else:
             self._budget = min(self._budget + _PROBE_SHARE * outcome.seconds, 0.0)
 

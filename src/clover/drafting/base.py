@@ -65,19 +65,6 @@ class Drafter(Protocol):
         ...
 
 
-class PlainDrafter:
-    """Plain decoding: the tree is its root alone."""
-
-    max_depth = 0
-    max_nodes = 1
-
-    def grow(self, batch: DraftInput) -> TokenTree:
-        return TokenTree.root_only(batch.root.unsqueeze(1))
-
-
-PLAIN_DRAFTER = PlainDrafter()
-
-
 @dataclass(frozen=True)
 class Running:
     """The sequences that the next step is for; `room` counts the positions that the longest may still take."""
@@ -93,7 +80,7 @@ class StepOutcome:
 
     Attributes:
         nodes: of each tree, root included; 1 for a plain step.
-        emitted: tokens of each sequence in this step, bonus token included.
+        emitted: tokens of each sequence that is drafted for, bonus token included; empty if all are decoded plainly.
         seconds: of the whole step.
         backlog: positions per sequence that the draft committed in this step, beyond those of the last step.
     """

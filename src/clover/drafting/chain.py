@@ -23,7 +23,7 @@ class ConfidentChain(Tree):
     """A chain that is ended at each step where the draft is no longer confident that it is accepted so far.
 
     Attributes:
-        depth: draft tokens per step at most.
+        depth: draft tokens per step at most; a draft with fewer depths proposes no more than it has.
         least: joint probability of a step's draft tokens, as the mean over sequences, below which no more are drafted.
     """
 

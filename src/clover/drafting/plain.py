@@ -3,8 +3,22 @@
 from dataclasses import dataclass
 from typing import Any
 
-from clover.drafting.base import PLAIN_DRAFTER, Drafter
+from clover.drafting.base import DraftInput
 from clover.drafting.tree import Tree
+from clover.tree import TokenTree
+
+
+class PlainDrafter:
+    """Plain decoding: the tree is its root alone."""
+
+    max_depth = 0
+    max_nodes = 1
+
+    def grow(self, batch: DraftInput) -> TokenTree:
+        return TokenTree.root_only(batch.root.unsqueeze(1))
+
+
+PLAIN_DRAFTER = PlainDrafter()
 
 
 @dataclass(frozen=True)
@@ -15,7 +29,7 @@ class PlainTree(Tree):
     example = "plain"
     needs_draft = False
 
-    def drafter(self, draft: Any = None) -> Drafter:
+    def drafter(self, draft: Any = None) -> PlainDrafter:
         return PLAIN_DRAFTER
 
 

@@ -95,8 +95,10 @@ class Level:
     Attributes:
         choices: how many tokens of a parent's distribution are looked at.
         expanded: Long [parents], the nodes whose children these are, in the order of the draft's output.
-        slots, ranks: Long [nodes], row of the draft's output that a node is a child in, and which of its tokens it is.
-        places, above: Long [parents], where these are among the nodes of the level above, and their `slots` there.
+        slots: Long [nodes], each node's parent, as a row of the draft's output.
+        ranks: Long [nodes], which of that row's best tokens each node takes.
+        places: Long [parents], the parents' indices in the level above.
+        above: Long [parents], their slots there.
     """
 
     choices: int

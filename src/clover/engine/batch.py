@@ -105,9 +105,7 @@ class Batch:
         if self.draft is not None and other.draft is not None:
             self.draft.insert(other.draft)
             (*earlier, last), (*others, others_last) = _compact(self.uncommitted), _compact(other.uncommitted)
-            assert not others, (
-                "the draft has committed what a joining prompt has run but for its last position"
-            )
+            assert not others, "a joining prompt has more than its last position uncommitted"
             nothing = others_last._replace(counts=[0] * len(others_last.counts))
             self.uncommitted = [*(part.above(nothing) for part in earlier), last.above(others_last)]
         self.sequences += other.sequences

@@ -11,7 +11,7 @@ from clover.engine.batch import Batch
 
 
 def padded_size(left: Sequence[int], most: int, padding: int) -> int:
-    """Return the tokens per sequence of a chunk, which ends where a prompt ends unless it has `most`.
+    """Return the longest chunk size that needs at most `padding` padding tokens: a prompt's end, or `most`.
 
     A chunk longer than the shortest prompt contains padding, which saves a forward.
 

@@ -103,6 +103,8 @@ class Runner:
     def sizes(self, sequences: int, most: int, prompt: int, text: int, nodes: int) -> tuple[int, int]:
         """Return the rows of a new batch, and the tokens that each has room for.
 
+        Caches that grow need `sequences`, `text` and `nodes`; those of compiled steps `most`, `prompt` and `nodes`.
+
         Args:
             sequences: those that the batch begins with.
             most: sequences that may run at once.

@@ -103,7 +103,11 @@ class Scheduler:
             return self._decode(self._batch) if self._batch is not None and self._batch.sequences else []
 
     def close(self) -> None:
-        """Leave what was decoded so far to the next turn of the conversation."""
+        """End the decoding; the next turn of the conversation goes on from what was decoded so far."""
+        self._save_prefix()
+
+    def _save_prefix(self) -> None:
+        """Leave the batch's only text, and what is remembered of it, to the next turn."""
         batch = self._batch or (self._joining and self._joining.batch)
         if self._prefix is not None and batch is not None and batch.sequences:
             sequence = batch.sequences[0]
@@ -119,13 +123,15 @@ class Scheduler:
         drafter = self._policy.choose(Running(len(batch.sequences), room, batch.drafted_texts))
         result = self._runner.step(batch, drafter)
         emitted = [len(tokens) for tokens in result.tokens]
-        drafting = tuple(n for n, one in zip(emitted, batch.sequences, strict=True) if not one.request.plain)
+        emitted_when_drafted = tuple(
+            n for n, one in zip(emitted, batch.sequences, strict=True) if not one.request.plain
+        )
         backlog = batch.committed_backlog
         with self.clock.phase("keep"):
             events = events_of(batch.sequences, result, copied=isinstance(drafter, LookupDrafter))
             self._leave(batch)
         nodes, seconds = result.tree.tokens.shape[1], time.perf_counter() - started
-        self._policy.record(StepOutcome(nodes, drafting, seconds, backlog))
+        self._policy.record(StepOutcome(nodes, emitted_when_drafted, seconds, backlog))
         return events
 
     def _leave(self, batch: Batch) -> None:
@@ -136,7 +142,7 @@ class Scheduler:
         if self._prefix is not None:
             if batch.backlog:
                 batch.commit_draft()
-            self.close()
+            self._save_prefix()
             self._batch = None
             return
         for row in finished:
@@ -204,6 +210,7 @@ class Scheduler:
         found.sort(key=lambda pair: pair[0].cached_tokens - len(pair[0].request.prompt))
         target = self._target.open(rows, room)
         draft = None if self._draft is None else self._draft.new_session(rows, room)
+        # Opened with all rows, so that later sequences find room; the unused ones leave at once.
         for row in range(rows - 1, len(sequences) - 1, -1):
             target.drop(row)
             if draft is not None:

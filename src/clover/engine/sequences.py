@@ -21,7 +21,8 @@ class RunningSequence:
         self.tokens: list[int] = []
         self.acceptance = Acceptance()
         self.finish_reason: FinishReason | None = None
-        self.cached_tokens = self.prefilled = 0  # of the prompt: what need not run, and what the caches hold
+        self.cached_tokens = 0  # tokens of the prompt that need not run
+        self.prefilled = 0  # prompt tokens that have been scheduled; may exceed the prompt
         self._detokenizer = Detokenizer(target.tokenizer, request.stop, request.prompt)
         self._started = 0.0
         self._first_token_seconds = 0.0

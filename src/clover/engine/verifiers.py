@@ -15,7 +15,7 @@ from clover.verify import Verified
 
 
 class Verifier:
-    """Verifies each tree by the rule that it was drafted for; nothing waits for the device."""
+    """Verifies each tree by the rule that it was drafted for; waits for the device only where the sampler does."""
 
     def __call__(self, sampler: Sampler, tree: TokenTree, logits: Tensor) -> Verified:
         """Verify trees by the target's logits [B, N, V] at their nodes."""
