@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -17,23 +15,15 @@ from clover.engine import Engine
 from clover.errors import UserError
 from clover.target import TargetModel
 from tests.engine.test_lossless import SETTINGS, requests_of, run, tokens_of
+from tests.extending import module_of
 from tests.families import tiny_model
-
-_PAGE = Path(__file__).parents[2] / "docs" / "development" / "extending.md"
 
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Iterator[ModuleType]:
     """The module of the section, from a file of its own."""
-    section = _PAGE.read_text().partition("## A tree")[2]
-    code = re.search(r"```python\n(.*?)```", section, re.DOTALL)
-    assert code is not None
-    (tmp_path / "fan.py").write_text(code[1])
-    spec = importlib.util.spec_from_file_location("fan", tmp_path / "fan.py")
-    assert spec is not None and spec.loader is not None
-    module, before = importlib.util.module_from_spec(spec), list(Tree.rules)
-    spec.loader.exec_module(module)
-    yield module
+    before = list(Tree.rules)
+    yield module_of("A tree", tmp_path / "fan.py")
     Tree.rules[:] = before
 
 

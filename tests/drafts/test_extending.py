@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import re
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -25,23 +23,14 @@ from clover.target import TargetModel
 from clover.train import TrainConfig, prepare, train
 from tests.drafts.checks import check_drop, check_gradients, make
 from tests.engine.test_lossless import SETTINGS, requests_of, run, tokens_of
+from tests.extending import module_of
 from tests.families import VOCAB, tiny_model
-
-_PAGE = Path(__file__).parents[2] / "docs" / "development" / "extending.md"
 
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Iterator[ModuleType]:
     """The module of the section, from a file of its own."""
-    section = _PAGE.read_text().partition("## A draft system")[2]
-    code = re.search(r"```python\n(.*?)```", section, re.DOTALL)
-    assert code is not None
-    (tmp_path / "toy.py").write_text(code[1])
-    spec = importlib.util.spec_from_file_location("toy", tmp_path / "toy.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
+    yield module_of("A draft system", tmp_path / "toy.py")
     del SYSTEMS["toy"]
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,24 +14,14 @@ from clover.target import TargetSession
 from clover.tree import TokenTree
 from tests.drafting.scripted import ScriptedDraft
 from tests.engine.test_lossless import SETTINGS, run, tokens_of
-
-_PAGE = Path(__file__).parents[2] / "docs" / "development" / "extending.md"
+from tests.extending import module_of
 
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The target of the page, from a file of its own."""
-    place = tmp_path_factory.mktemp("target")
-    code = re.search(
-        r"```python\n(.*?)```", _PAGE.read_text().partition("## A target of another kind")[2], re.DOTALL
-    )
-    assert code is not None
-    (place / "ngrams.py").write_text(code[1])
-    spec = importlib.util.spec_from_file_location("ngrams", place / "ngrams.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.NgramTarget()
+    file = tmp_path_factory.mktemp("target") / "ngrams.py"
+    return module_of("A target of another kind", file).NgramTarget()
 
 
 def follow_up(target: Any, text: list[int], new: int) -> list[int]:
