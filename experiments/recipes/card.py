@@ -1,4 +1,4 @@
-"""Model cards: of the embedded default with its losses, time and samples, and of the drafts of a chat model."""
+"""The model card of the embedded default, with its losses, time and samples."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,7 +13,6 @@ from clover.engine import Generation
 from clover.files import write_json, write_text
 from clover.measure.systems import system_name
 from clover.metrics import Acceptance
-from clover.validation import read_json
 from experiments.recipes.corpus import Source
 from experiments.recipes.drafts import DraftFacts, made_here
 from experiments.recipes.pretrain import TargetFacts
@@ -62,16 +61,6 @@ def write_card(
     ]
     objects = {"target": target, "drafts": drafts, "sources": sources, "samples": samples}
     write_text(output / "README.md", _render("card.md", facts | objects))
-
-
-def write_chat_cards(output: Path) -> None:
-    """Write `README.md` into the output of the recipe `smollm2`, and one into each draft, from its `facts.json`."""
-    facts = read_json(output / "facts.json")
-    write_text(output / "README.md", _render("chat_card.md", facts))
-    for draft in facts["drafts"]:
-        if (output / draft["name"]).is_dir():
-            card = _render("chat_card.md", facts | {"drafts": [draft]})
-            write_text(output / draft["name"] / "README.md", card)
 
 
 def _render(name: str, facts: dict[str, Any]) -> str:

@@ -51,24 +51,6 @@ class DraftFacts:
     accuracy: list[float]
 
 
-@dataclass(frozen=True)
-class ChatDraftFacts(DraftFacts):
-    """How a draft for a chat model was trained.
-
-    Attributes:
-        name: of its directory.
-        recipe, seed, lr: see `clover train`; lr is the peak.
-        made: when, and on what, by which command.
-    """
-
-    name: str
-    recipe: str
-    seed: int
-    lr: float
-    made: str
-    command: str
-
-
 def finish_training(
     config: TrainConfig,
     target: TargetModel,

@@ -54,7 +54,7 @@ class ChatRecipeOptions:
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="What the stages hand over; a stopped run goes on here. Left out: OUTPUT.work.",
+            help="Texts and hidden states; a stopped run goes on here. Left out: OUTPUT.work.",
         ),
     ] = None
     prompts: Annotated[
@@ -77,7 +77,12 @@ class ChatRecipeOptions:
         str, typer.Option(metavar="NAME|DIR", help="Another chat model, such as a GGUF file or a directory.")
     ] = "smollm2"
     tokens: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Tokens that every draft is trained on.")
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Tokens that every draft is trained on; other --tokens need another --output.",
+        ),
     ] = 1_500_000
     texts: Annotated[
         int, typer.Option(metavar="N", min=1, help="Prompts that the target answers, at most.")
@@ -115,10 +120,8 @@ class ChatRecipeOptions:
     ] = ()
     dtype: Annotated[
         str,
-        typer.Option(
-            metavar="DTYPE", help="float32, bfloat16, float16, or fastest, which measures at the beginning."
-        ),
-    ] = "fastest"
+        typer.Option(metavar="DTYPE", help="bfloat16 or float32: of the target, its states and the drafts."),
+    ] = "bfloat16"
     device: options.Device = None
 
     @property
