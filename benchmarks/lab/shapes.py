@@ -1,9 +1,7 @@
-"""Stages `shapes` and `replay`: what steps of large models cost, and whether that is what the hardware costs.
+"""Stage `shapes`: what steps of large models cost, and whether that is what the hardware costs.
 
-The weights are random, so the draft is never right. `replay` takes the acceptance that the trained systems had (stage
-`compare`) and says what it would give on these shapes: *simulated* speed-ups, τ times the plain step divided by
-the speculative step. Where a model does not fit, fewer layers are run. The time of the rest is added layer by layer;
-such lines say so.
+The weights are random, so the draft is never right. Where a model does not fit, fewer layers are run. The time of the
+rest is added layer by layer; such lines say so.
 """
 
 from __future__ import annotations
@@ -20,13 +18,12 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks.lab.drafts import acceptance
 from benchmarks.lab.sizes import Shape
 from benchmarks.lab.workplace import Workplace
 from clover.drafting import StaticTree
 from clover.drafts import Clover2Draft
 from clover.engine import Engine, Request
-from clover.errors import UserError, one_line
+from clover.errors import one_line
 from clover.measure.ceilings import Limits, measure_limits
 from clover.measure.speed import step_seconds
 from clover.measure.timing import decode
@@ -43,7 +40,6 @@ BARS = {
 }
 _USABLE = 0.8  # of the memory; the rest is for the draft, the cache and the ceilings
 _MINUTE = 60.0
-_SIMULATED = "random weights: the speed-up is τ of the trained systems times plain step over speculative step"
 
 
 @dataclass(frozen=True)
@@ -103,23 +99,6 @@ def time_shapes(place: Workplace) -> None:
                     place.check_time(_MINUTE if place.device.type == "cuda" else 0.0)
                     place.say(f"shapes: {variant.key}")
                     place.add_line(LINES, _measure(place, variant))
-
-
-def replay_acceptance(place: Workplace) -> None:
-    """Put the acceptance of the trained systems and the times of the shapes together, in `replay.json`.
-
-    Raises:
-        UserError: one of the two stages has not been run.
-    """
-    taus, lines = acceptance(place), [line for line in place.lines(LINES) if "failed" not in line]
-    if not taus or not lines:
-        raise UserError("replay needs the results of the stages compare and shapes; run them first")
-    speedups = []
-    for line in lines:
-        times = line["milliseconds"]
-        found = {name: tau * times["plain"] / times["step"] for name, tau in taus.items()}
-        speedups.append({name: line[name] for name in KEY} | {"simulated_speedup": found})
-    place.finish("replay", {"simulated": _SIMULATED, "tau": taus, "shapes": speedups})
 
 
 def bars(steps: Steps, least_seconds: float) -> dict[str, dict[str, float | bool]]:

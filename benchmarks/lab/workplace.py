@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +13,8 @@ from typing import Any
 import torch
 
 from benchmarks.lab.sizes import Sizes
-from clover.files import raise_on_write_error, write_json
+from clover.files import raise_on_write_error
 from clover.measure.report.provenance import machine, revision, versions
-from clover.validation import read_json
-
-_TO_SAVE = 20.0  # seconds
 
 
 class OutOfTime(Exception):
@@ -32,7 +26,7 @@ class Workplace:
     """What every stage is given.
 
     Args:
-        folder: for what the stages hand over; results are in `results/` in it.
+        folder: results are in `results/` in it.
         sizes: of everything.
         device, dtype: on which and in which everything decodes.
         deadline: of this call, as `time.monotonic()` counts.
@@ -54,11 +48,6 @@ class Workplace:
     def result(self, name: str) -> Path:
         """The file of a result."""
         return self.folder / "results" / name
-
-    @property
-    def nearly_over(self) -> bool:
-        """Whether there is just time to save what is half done."""
-        return time.monotonic() + _TO_SAVE > self.deadline
 
     def check_time(self, needed: float = 0.0) -> None:
         """Raise OutOfTime if there are not so many seconds left."""
@@ -98,45 +87,6 @@ class Workplace:
             if path.exists()
             else []
         )
-
-    def finish(self, stage: str, facts: dict[str, Any]) -> None:
-        """Note that a stage is done."""
-        write_json(self.result(f"{stage}.json"), facts | {"origin": self.origin()})
-
-    def facts(self, stage: str) -> dict[str, Any] | None:
-        """What a finished stage noted; None if it is not finished."""
-        path = self.result(f"{stage}.json")
-        return read_json(path) if path.exists() else None
-
-
-@contextmanager
-def interrupted_in_time(place: Workplace) -> Iterator[None]:
-    """Press Ctrl-C when the time is up: what runs inside saves where it stands, and goes on another time.
-
-    Raises:
-        OutOfTime: it was interrupted so.
-    """
-    rung: list[bool] = []
-
-    def ring(number: int, _frame: object) -> None:
-        rung.append(True)
-        signal.raise_signal(signal.SIGINT)
-
-    heard = signal.getsignal(signal.SIGINT)
-    if heard is signal.SIG_IGN:  # as in a shell's background
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, max(place.deadline - time.monotonic(), 0.001))
-    try:
-        yield
-    except KeyboardInterrupt:
-        if rung:
-            raise OutOfTime from None
-        raise
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        signal.signal(signal.SIGINT, heard)
 
 
 def _short(word: str) -> str:
