@@ -28,7 +28,6 @@ COMMANDS = {
     "train": ["train", "--data", "FILE.jsonl", "--output", "OUT"],
     "train json": ["train", "--data", "FILE.json", "--output", "OUT"],
     "train parquet": ["train", "--data", "FILE.parquet", "--output", "OUT"],
-    "vocabulary": ["vocabulary", "--data", "FILE.regenerated.jsonl", "--size", "8", "--output", "OUT"],
     "evaluate": ["evaluate", "FILE.jsonl"],
     "tune": ["tune", "FILE.json"],
     "audit": ["audit", "--tree", "lookup", "--prompts", "FILE.json"],

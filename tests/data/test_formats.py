@@ -32,6 +32,10 @@ RECORDS: list[tuple[dict[str, Any], Record]] = [
     ({"prompt": [SAY], "completion": [ANSWER]}, Record("x", messages=(SAY, ANSWER))),
     ({"question": "hi", "answer": "yes"}, Record("x", messages=(SAY, ANSWER))),
     ({"text": "kept", "messages": None}, Record("x", completion="kept")),
+    (
+        {"index": 3, "tokens": [7, 8, 9, 7], "loss_mask": [0, 1, 1, 0]},
+        Record("x", written=Written("", False, (WrittenSample([7, 8, 9, 7], [(1, 3)]),))),
+    ),
 ]
 
 
@@ -70,6 +74,10 @@ def test_messages_keep_what_templates_may_read() -> None:
         ({"conversations": [{"from": "human"}]}, "turn 1: content must be text, not null"),
         ({"conversations": [{"from": "gpt", "value": "cut"}]}, "x: conversations: nobody says anything"),
         ({"turns": "hi"}, "turns must be a list"),
+        ({"tokens": [1, 2], "loss_mask": [1, 1, 1]}, "a span of learnt does not lie within tokens"),
+        ({"tokens": [1, -2], "loss_mask": [1, 1]}, "tokens.1 is -2"),
+        ({"tokens": [1, 2**32], "loss_mask": [0, 1]}, "tokens.1 is 4294967296"),
+        ({"tokens": [1, 2], "loss_mask": [1, "x"]}, "loss_mask must be a list of 0 and 1, not of text"),
         ({"prompt": "x", "completion": {}}, "completion must be text, not an object"),
         (
             {"question": "x", "answer": True},

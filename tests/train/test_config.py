@@ -15,7 +15,7 @@ from clover.train import TrainConfig
         ({"lr": 0.0}, "lr is 0.0; it must be greater than 0"),
         ({"lr": 1e300}, "lr is 1e.300; it must be less than or equal to 100"),
         ({"optimizer": "sgd"}, "optimizer is 'sgd'; it must be 'muon' or 'adamw'"),
-        ({"max_steps": 0}, "max_steps is 0"),
+        ({"max_steps": -1}, "max_steps is -1"),
         ({"max_minutes": float("nan")}, "max_minutes"),
         ({"schedule": "linear"}, "'trapezoid', 'cosine' or 'constant'"),
         ({"dtype": "int8"}, "'bfloat16' or 'float32'"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clover.data import Batches, Sample, SampleTexts
+from clover.data import Batches, Sample
 from clover.drafts import RecallDraft
 from clover.target import TargetModel
-from clover.train import TrainConfig, measure_guesses, some_batches
+from clover.train import TrainConfig
 from clover.train.objective import Objective
 from tests.families import tiny_model
 
@@ -27,10 +27,7 @@ def test_guesses_are_those_of_the_first_head_and_of_the_text() -> None:
     text = Sample(torch.tensor(TEXT), torch.ones(len(TEXT), dtype=torch.bool))
     objective = Objective(TrainConfig(output="x", dtype="float32"), draft)
     found = objective.measure(Batches([text], 16, 60, seed=1).epoch()).guesses
-    again = measure_guesses(draft, some_batches([SampleTexts([text])], target, 99))
     assert found is not None and found.matching.tolist() == MATCHING
-    for one, other in zip(found, again, strict=True):
-        torch.testing.assert_close(one, other)
     hidden = target.train_forward(text.tokens[None]).hidden
     outputs = draft(hidden, text.tokens[None], 1)[0, 0]
     for at, copied in enumerate(COPIES):
@@ -45,12 +42,3 @@ def test_guesses_are_those_of_the_first_head_and_of_the_text() -> None:
         if copied is not None:
             assert bool(found.copy_right[at]) == (copied == right)
             assert float(found.copy_prob[at]) == pytest.approx(float(probs[copied // 2]), abs=1e-6)
-
-
-def test_some_batches_are_enough_tokens_and_no_more() -> None:
-    target = TargetModel(tiny_model("llama", dtype=torch.float32))
-    texts = [Sample(torch.arange(40) % 50, torch.ones(40, dtype=torch.bool)) for _ in range(200)]
-    parts = [SampleTexts(texts[:50]), SampleTexts(texts[50:])]
-    few, all_of_them = some_batches([SampleTexts(texts)], target, 100), some_batches(parts, target, 10**6)
-    assert sum(len(batch.tokens) for batch in all_of_them) == 200
-    assert sum(batch.tokens.numel() for batch in few[:-1]) < 100 <= sum(batch.tokens.numel() for batch in few)

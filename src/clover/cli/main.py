@@ -13,14 +13,12 @@ from clover import __version__
 from clover.cli import (
     audit,
     chat,
-    copies,
     export,
     features,
     generate,
     measure,
     serve,
     train,
-    vocabulary,
     write,
 )
 from clover.cli.removed import Commands, replacement_of_option
@@ -40,8 +38,7 @@ app = typer.Typer(
 _FEW_CORES = 4
 _COMMANDS = (
     *(generate.generate, chat.chat, serve.serve, audit.audit, export.export, write.write, train.train),
-    *(features.features, vocabulary.vocabulary, copies.copies, measure.demo, measure.evaluate, measure.tune),
-    *(measure.cost, measure.bench),
+    *(features.features, measure.demo, measure.evaluate, measure.tune, measure.cost, measure.bench),
 )
 for _command in _COMMANDS:
     app.command()(_command)

@@ -13,6 +13,8 @@ REMOVED: dict[str, str] = {
     "--plain": "--plain was removed; give --tree plain",
     "compare": "clover compare is gone; run python -m experiments.compare in a clone of the repository",
     "recipe": "clover recipe is gone; use clover write and clover train, or in a clone python -m experiments.recipes",
+    "vocabulary": "vocabulary is gone; use clover train --max-steps 0 --set draft_vocab_size=N --start-from DRAFT",
+    "copies": "copies is gone; use clover train --max-steps 0 --start-from DRAFT",
     "audit --against": "--against is gone; every token is compared with the model as transformers runs it",
     "audit --no-float32": "--no-float32 is gone; an audit has one dtype, and --dtype float32 audits once more",
 }

@@ -15,13 +15,13 @@ from clover.files import append_to_name, locked_file
 from clover.options import argument, panel
 
 if TYPE_CHECKING:
-    from clover.data import FileTexts, SampleTexts
+    from clover.data import FileTexts
     from clover.target import TargetWeights
     from clover.write import WriteConfig, Writer
 
 _given, _models = panel(), panel("Models")
 _WRITTEN = ".written.jsonl"  # ends the name of a file of answers
-REGENERATED = ".regenerated.jsonl"  # the same in earlier versions, whose files hold tokens alone
+_REGENERATED = ".regenerated.jsonl"  # the same in earlier versions, whose files hold tokens alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ def open_files(files: Sequence[str | Path], target: "TargetWeights") -> "FileTex
 
 def has_written(output: Path) -> bool:
     """Return True if an interrupted run has begun to write texts beside `output`."""
-    return any(any(output.parent.glob(f"{escape(output.name)}.*{name}")) for name in (_WRITTEN, REGENERATED))
+    return any(any(output.parent.glob(f"{escape(output.name)}.*{name}")) for name in (_WRITTEN, _REGENERATED))
 
 
 def write_anew(
@@ -126,7 +126,7 @@ def write_anew(
     texts: "FileTexts",
     resume: bool = False,
     finished: bool = False,
-) -> "tuple[FileTexts | SampleTexts, float]":
+) -> "tuple[FileTexts, float]":
     """Let the target write the answers into a file beside the output, which is continued where it is there.
 
     So named, a run with another target, other data or other options never reads this one's answers.
@@ -146,8 +146,8 @@ def write_anew(
     name = writer_hash(target, texts.fingerprint, given.rules)
     path = append_to_name(given.output, f".{name}{_WRITTEN}")
     if resume and not path.exists():
-        if (earlier := _of_an_earlier_version(given, finished)) is not None:
-            return earlier, 0.0
+        for earlier in given.output.parent.glob(f"{escape(given.output.name)}.*{_REGENERATED}"):
+            raise UserError(f"{earlier} is of an earlier version; begin again, with --data {earlier}")
         raise UserError(
             f"there is nothing to resume: {path} does not exist; resume with the same target, data and options"
         )
@@ -155,23 +155,6 @@ def write_anew(
         with locked_file(path):
             run_writer(Writer(target, given.rules, path, texts.fingerprint), texts)
     return open_files([path], target), written_seconds(path)
-
-
-def _of_an_earlier_version(given: TextOptions, finished: bool) -> "SampleTexts | None":
-    """Return the answers that `--regenerate` wrote before its files held text as well, None if there are none."""
-    from clover.data import SampleTexts
-    from clover.data.regenerated import read_regenerated
-
-    output = given.output
-    found = sorted(output.parent.glob(f"{escape(output.name)}.*{REGENERATED}"))
-    if not found:
-        return None
-    if not (finished or given.regenerate_minutes == 0):
-        raise UserError(
-            f"{found[0]} is of an earlier version; train on what it holds by --regenerate-minutes 0, or delete it and "
-            "leave --resume out"
-        )
-    return SampleTexts(read_regenerated(found[0]))
 
 
 def run_writer(writer: "Writer", texts: "FileTexts | None", number: int | None = None) -> None:

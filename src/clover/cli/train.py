@@ -36,7 +36,10 @@ class TrainOptions(TextOptions):
         _given("In place of --data: hidden states that clover features has stored.", metavar="DIR"),
     ] = None
     overwrite: options.Overwrite = False
-    max_steps: Annotated[int | None, _bound("Optimizer steps.")] = None
+    max_steps: Annotated[
+        int | None,
+        _bound("Optimizer steps. 0 learns nothing; it fits the draft of --start-from to the data."),
+    ] = None
     max_minutes: Annotated[
         float | None,
         _bound(
@@ -212,10 +215,10 @@ def _report(given: TrainOptions, config: "TrainConfig", result: "TrainResult") -
     measured = result.validation or result.training
     accuracy = " ".join(f"{value:.1%}" for value in measured["accuracy"])
     where = "held-out texts" if result.validation else "texts that it learnt, because too few were held out"
-    print(
-        f"{config.output}: trained {result.steps} steps on {result.tokens:,} tokens; accuracy of the heads {accuracy} "
-        f"on {where}"
-    )
+    done = f"trained {result.steps} steps on {result.tokens:,} tokens"
+    if config.only_fits:
+        done, where = f"fitted {config.start_from} to the texts", "them"
+    print(f"{config.output}: {done}; accuracy of the heads {accuracy} on {where}")
     if not (given.regenerate or given.features):
         print(
             "it learnt the data's answers; unless the target wrote them, its own teach more: --regenerate",

@@ -198,7 +198,7 @@ def encode_rendered(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 def _render_record(record: Record, tokenizer: PreTrainedTokenizerBase) -> list[_Text]:
     if (written := record.written) is not None:
-        if written.tokenizer == vocabulary_hash(tokenizer):
+        if written.tokenizer in ("", vocabulary_hash(tokenizer)):
             return [_Text("", None, sample=_written_sample(one)) for one in written.samples]
         if written.cut:
             raise RecordRefused("its last answer was cut off, and a model with another tokenizer wrote it")

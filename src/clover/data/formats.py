@@ -15,6 +15,7 @@ this table wins:
                             {"role", "content"}, which go through the template
 `question` + `answer`       a conversation of one turn
 `text`                      plain text
+`tokens` + `loss_mask`      token ids that the target wrote, and 1 for each that is learnt, 0 for the others
 ==========================  ===========================================================================
 
 A line of `clover write` has the field `clover` as well: the tokens that the target wrote, which are learnt as they are
@@ -26,7 +27,7 @@ import json
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,7 +49,10 @@ _SHAREGPT_ROLES = {
     **dict.fromkeys(("tool", "function", "observation"), "tool"),
     "system": "system",
 }
-_FIELDS = (("messages",), ("conversations",), ("turns",), ("prompt",), ("question", "answer"), ("text",))
+_FIELDS = (
+    *(("messages",), ("conversations",), ("turns",), ("prompt",)),
+    *(("question", "answer"), ("text",), ("tokens", "loss_mask")),
+)
 # Other fields that are read, if they are there.
 _BESIDE = {"clover", "completion", "prompts", "development", "category", "licence", "license", "source"}
 _COLUMNS = sorted(_BESIDE.union(*_FIELDS))
@@ -78,7 +82,7 @@ class Written:
     """What a line of `clover write` says of its tokens.
 
     Args:
-        tokenizer: `clover.data.chat.vocabulary_hash` of the tokenizer that they are of.
+        tokenizer: `clover.data.chat.vocabulary_hash` of the tokenizer that they are of; empty if unknown.
         cut: whether the last answer was cut off, so that the record's text does not end where the target would end it.
         samples: the text as samples, several where the chat template rewrites earlier turns.
     """
@@ -103,12 +107,17 @@ class Record:
 
     @property
     def size(self) -> int:
-        """Return the number of characters."""
+        """Return the number of characters, or of tokens where there is no text."""
+        if not (self.messages or self.completion) and self.written is not None:
+            return sum(len(sample.tokens) for sample in self.written.samples)
         return len(self.prompt) + len(self.completion) + sum(len(m["content"]) for m in self.messages)
 
     def digest(self) -> bytes:
         """Return a hash of the text, which does not depend on where it stands."""
-        content = json.dumps([self.messages, self.prompt, self.completion], sort_keys=True, default=str)
+        parts: list[Any] = [self.messages, self.prompt, self.completion]
+        if not any(parts) and self.written is not None:
+            parts += [sample.tokens for sample in self.written.samples]
+        content = json.dumps(parts, sort_keys=True, default=str)
         return hashlib.blake2b(content.encode(), digest_size=16).digest()
 
 
@@ -276,6 +285,9 @@ def _parse(kind: str, fields: dict[str, Any], where: str) -> Record:
     completion = fields.get("completion")
     if kind == "text":
         return Record(where, completion=_text(value, place))
+    if kind == "tokens":
+        sample = {"tokens": value, "learnt": _learnt_spans(fields["loss_mask"], f"{where}: loss_mask")}
+        return Record(where, written=Written("", False, (validated(WrittenSample, sample, where),)))
     if kind == "question":
         turns = [{"role": "user", "content": value}, {"role": "assistant", "content": fields["answer"]}]
         return Record(where, messages=_messages(turns, kind, f"{place} + answer"))
@@ -286,6 +298,17 @@ def _parse(kind: str, fields: dict[str, Any], where: str) -> Record:
         return Record(where, messages=_messages([*value, *answer], kind, f"{place} + completion"))
     answer = "" if completion is None else _text(completion, f"{where}: completion")
     return Record(where, prompt=_text(value, place), completion=answer)
+
+
+def _learnt_spans(mask: Any, place: str) -> list[tuple[int, int]]:
+    """Return the spans of ones in a list of ones and zeros."""
+    spans, end = list[tuple[int, int]](), 0
+    for learnt, run in groupby(_list(mask, place)):
+        if learnt not in (0, 1):
+            raise UserError(f"{place} must be a list of 0 and 1, not of {_kind(learnt)}")
+        start, end = end, end + len(list(run))
+        spans += [(start, end)] if learnt else []
+    return spans
 
 
 def _messages(value: Any, kind: str, place: str) -> tuple[Message, ...]:

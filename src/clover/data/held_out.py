@@ -42,8 +42,10 @@ def choose_held_out(texts: Texts, share: float, max_length: int) -> HeldOut | No
     Texts count that give a window of `max_length` tokens at most with something to learn. None where nothing is to be
     held out, or nothing would be left to learn. The texts are read once, and no further than it takes: a share holds
     the lowest hashes, so it holds one that counts as soon as the lowest hash is below it. Where a thousand texts give
-    nothing, the learning says what is wrong with them.
+    nothing, the learning says what is wrong with them. A share of 1 holds all texts out, and none is read.
     """
+    if share == 1:
+        return HeldOut(share)
     held, lowest, learnt, tried = HeldOut(share), list[bytes](), False, 0
     for text in texts.read(range(len(texts))) if share else ():
         digest = b"" if text is None else text.digest()

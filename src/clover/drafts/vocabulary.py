@@ -68,7 +68,7 @@ def check_map(d2t: Tensor, vocab_size: int) -> None:
         raise UserError(f"the draft's d2t does not name each token once, in rising order; {_MEND}")
 
 
-_MEND = "its files are damaged: train the draft again, or give it a vocabulary by `clover vocabulary`"
+_MEND = "its files are damaged: train the draft again"
 
 
 def target_tokens(d2t: Tensor | None, indices: Tensor) -> Tensor:

@@ -118,7 +118,8 @@ class CostOptions(options.ModelOptions):
         option("System of a draft yet to be made, as for `clover train`. Left out: recall.", metavar="NAME"),
     ] = None
     draft_vocabulary: Annotated[
-        int | None, option("Tokens that the draft will propose from (`clover vocabulary`).", min=1)
+        int | None,
+        option("Tokens that the draft will propose from (`clover train --set draft_vocab_size=N`).", min=1),
     ] = None
     trees: options.Trees = ()
     batch_sizes: options.BatchSizes = (1, 4, 16)

@@ -1,7 +1,6 @@
 """Training of a draft on its frozen target."""
 
 from clover.train.config import TrainConfig
-from clover.train.guesses import measure_guesses, some_batches
 from clover.train.recipes import configure, draft_fields, named_recipe, prepare
 from clover.train.saving import check_unfinished, checkpoint_path
 from clover.train.trainer import TrainResult, train
@@ -13,9 +12,7 @@ __all__ = [
     "checkpoint_path",
     "configure",
     "draft_fields",
-    "measure_guesses",
     "named_recipe",
     "prepare",
-    "some_batches",
     "train",
 ]

@@ -56,8 +56,8 @@ class Budget:
 
     @property
     def is_spent(self) -> bool:
-        """Return whether the run ends here; the smallest budget is one step."""
-        return self.step > 0 and self.spent >= 1
+        """Return whether the run ends here; the smallest budget is one step, unless the options say 0."""
+        return (self.step > 0 or self._config.only_fits) and self.spent >= 1
 
     @property
     def rate(self) -> float:
@@ -71,8 +71,13 @@ class Budget:
 
     @property
     def held_out_tokens(self) -> int:
-        """Return how many held-out tokens are measured at the end: 1/16 of those learnt, from 2,048 to 32,768."""
+        """Return how many held-out tokens are measured at the end: 1/16 of those learnt, from 2,048 to 32,768.
+
+        Where nothing is learnt, 32,768.
+        """
         least, most = _HELD_OUT_TOKENS
+        if self._config.only_fits:
+            return most
         return min(max(least, round(_HELD_OUT_SHARE * self.tokens)), most)
 
     def depths(self, draft: DraftModel) -> int:

@@ -37,7 +37,8 @@ class TrainConfig:
             that keeps the device busy.
         step_tokens: tokens of an optimizer step at least, from as many forward passes as that takes; None lets it
             grow with what has been learnt (`schedule.step_tokens`).
-        max_steps, max_minutes: the run ends at whichever comes first, and the learning rate is planned for it.
+        max_steps, max_minutes: the run ends at whichever comes first, and the learning rate is planned for it. With 0
+            steps nothing is learnt: the draft `start_from` is fitted to the texts (`clover.train.finish`).
         epochs: passes over the data when neither of the two is given.
         optimizer: "muon" (for matrices; AdamW for the rest), or "adamw" for all; None for the system's own
             (`TrainingDefaults.optimizer`).
@@ -64,7 +65,7 @@ class TrainConfig:
     max_length: Count = 2048
     batch_tokens: Count | None = None
     step_tokens: Count | None = None
-    max_steps: Count | None = None
+    max_steps: Annotated[int, Field(ge=0)] | None = None
     max_minutes: Positive | None = None
     epochs: Positive = 4.0
     optimizer: Literal["muon", "adamw"] | None = None
@@ -89,6 +90,11 @@ class TrainConfig:
     def work_directory(self) -> Path:
         """Return the directory of checkpoint and log until the draft is finished."""
         return append_to_name(Path(self.output), ".training")
+
+    @property
+    def only_fits(self) -> bool:
+        """Return True if nothing is learnt, so that all texts may be measured on."""
+        return self.max_steps == 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the options as JSON holds them."""

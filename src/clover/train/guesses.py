@@ -3,22 +3,17 @@
 Shapes: B texts, T tokens, H hidden, R positions that are learnt, V vocabulary, V' the draft's.
 """
 
-from collections.abc import Iterable, Sequence
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clover.data import Batch, Batches, Texts
-from clover.data.batching import first_batches
-from clover.data.features import Features, compute_features
+from clover.data import Batch
+from clover.data.features import Features
 from clover.drafts import DraftModel
 from clover.drafts.copies import Copied, Guesses, copied_in, joined
 from clover.drafts.vocabulary import draft_indices
-from clover.target import TargetWeights
 
 _TOGETHER = 256  # positions whose logits exist at one time
-_WINDOW = 2048  # tokens of a text, and of a batch
 
 
 def guesses_of(
@@ -48,24 +43,3 @@ def guesses_of(
         of_right, of_copied = (probs[row, known[token]] for token in (right, copied))
         parts.append(Guesses(matching[part], hit, copied == right, of_right, of_copied, best_prob))
     return joined(parts), hits
-
-
-def some_batches(parts: Sequence[Texts], target: TargetWeights, tokens: int) -> list[Batch]:
-    """Draw batches at random: `tokens` in all, padding counted, and as many from each part."""
-    length, found = min(_WINDOW, target.longest_run), list[Batch]()
-    for texts in parts:
-        batches = Batches(texts, length, _WINDOW, 0, vocab_size=target.vocab_size)
-        found += first_batches(batches.epoch(), -(-tokens // len(parts)))
-    return found
-
-
-@torch.no_grad()
-def measure_guesses(draft: DraftModel, batches: Iterable[Batch]) -> Guesses:
-    """Return the guesses of a trained draft in texts that its target runs."""
-    parts = list[Guesses]()
-    for batch in batches:
-        batch = batch.to(draft.target.device)
-        features = compute_features(draft.target, batch.tokens, draft.config.hidden_state)
-        outputs = draft(features.hidden_input, batch.tokens, 1)[0]
-        parts.append(guesses_of(draft, batch, features, outputs)[0])
-    return joined(parts)

@@ -85,7 +85,7 @@ def _with_vocabulary(config: TrainConfig, vocab_size: int) -> TrainConfig:
     Unless another size is named, the draft learns from a part of a large vocabulary, which is fitted at the end.
     """
     size = default_size(vocab_size)
-    if size is None or "draft_vocab_size" in config.draft:
+    if size is None or "draft_vocab_size" in config.draft or config.only_fits:
         return config
     return replace(config, draft=config.draft | {"draft_vocab_size": size}, fit_vocabulary=True)
 
@@ -96,6 +96,8 @@ def prepare(config: TrainConfig, target: TargetWeights) -> tuple[TrainConfig, Dr
     The values are those of the trained draft `config.start_from`, or else the seed decides them. UserError if the
     draft's options or the target do not fit the system, or there is no such trained draft.
     """
+    if config.only_fits and config.start_from is None:
+        raise UserError("with 0 steps nothing is learnt: give a trained draft to fit, by --start-from")
     config = _with_vocabulary(config, target.vocab_size)
     torch.manual_seed(config.seed)
     if config.start_from is not None:

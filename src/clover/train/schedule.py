@@ -45,6 +45,8 @@ def peak_rate(config: TrainConfig, kind: type[DraftModel], hidden_size: int) -> 
 
 def spent(config: TrainConfig, step: int, seconds: float, epochs: float) -> float:
     """Return the share (0 … 1) of the budget that is spent: the larger of steps and time, or else that of epochs."""
+    if config.only_fits:
+        return 1.0
     shares = []
     if config.max_steps is not None:
         shares.append(step / config.max_steps)

@@ -55,7 +55,8 @@ class TrainResult:
     Args:
         finished: False if a signal stopped it; it can be resumed.
         steps, tokens, seconds: of the whole run, resumed parts included; padding is not counted.
-        training: the last log entry: loss, and per head distillation, regression and accuracy.
+        training: the last log entry: loss, and per head distillation, regression and accuracy; that of held-out texts
+            where nothing was learnt.
         validation: the same for held-out texts; None if there are none, or if the run was stopped.
     """
 
@@ -129,7 +130,8 @@ class Trainer:
     ):
         self.config, self.target, self.draft, self.progress = config, target, draft.bind(target), progress
         self.texts = texts if isinstance(texts, Texts) else SampleTexts(texts)
-        self.held_out = choose_held_out(self.texts, config.validation_share, self._max_length)
+        share = 1.0 if config.only_fits else config.validation_share
+        self.held_out = choose_held_out(self.texts, share, self._max_length)
         self.batches = self._make_batches(seed=config.seed, side=self._is_learnt)
         self.token_counts = self._reduce_vocabulary()
         self.objective = Objective(config, draft, self._stored_features())
@@ -168,8 +170,8 @@ class Trainer:
             if measured is not None:
                 finish(self.draft, measured, self.config, self.token_counts)
         validation = None if measured is None else measured.metrics.summary(self.config.loss)
-        budget = self.budget
-        return TrainResult(finished, budget.step, budget.tokens, budget.seconds, self.log.entry, validation)
+        budget, training = self.budget, self.log.entry or validation or {}
+        return TrainResult(finished, budget.step, budget.tokens, budget.seconds, training, validation)
 
     def measure_scale(self) -> None:
         """Measure the unit of the regression loss: on the opening of one text from each of the first batches."""
@@ -292,6 +294,8 @@ class Trainer:
             batches = self._make_batches(seed=0, side=self.held_out, block_size=size)
             some = list(first_batches(batches.epoch(), tokens))
         except UserError as error:  # what is learnt must not be lost
+            if self.config.only_fits:
+                raise
             self.progress.log(
                 f"no held-out text can be measured, so the draft's vocabulary and copies stay as they are: {error}"
             )
@@ -305,7 +309,7 @@ class Trainer:
         return Batches(self.texts, self._max_length, self._batch_tokens, vocab_size=vocab_size, **options)
 
     def _is_learnt(self, text: Any) -> bool:
-        return self.held_out is None or not self.held_out(text)
+        return self.config.only_fits or self.held_out is None or not self.held_out(text)
 
     @property
     def _max_length(self) -> int:
@@ -318,10 +322,11 @@ class Trainer:
     def _reduce_vocabulary(self) -> Tensor | None:
         """Give a draft of a part of the vocabulary the most frequent tokens, and return how often each occurs.
 
-        They are counted in the texts that are learnt first. None, and nothing is counted, for the whole vocabulary.
+        They are counted in the texts that are learnt first. None, and nothing is counted, for the whole vocabulary, and
+        where nothing is learnt and no other size is asked for.
         """
         size = self.draft.config.draft_vocab_size
-        if size is None:
+        if size is None or (self.config.only_fits and "draft_vocab_size" not in self.config.draft):
             return None
         first = first_batches(self.batches.epoch(), _COUNTED_TOKENS)
         samples = (Sample(batch.tokens, batch.predicted_mask) for batch in first)
