@@ -15,7 +15,7 @@ from clover.data.formats import WrittenSample
 from clover.engine import Engine, Request
 from clover.errors import UserError
 from clover.target import TargetModel
-from clover.write import WriteConfig, Writer, writer_hash, written_seconds
+from clover.write import WriteConfig, Writer, writer_hash
 from tests.data.tokenizers import CHATML, STRIPS_THINKING
 from tests.families import tiny_model
 from tests.tiny import save_tiny_pair
@@ -260,14 +260,14 @@ def test_what_was_answered_is_kept_where_the_deadline_comes_before_the_next_answ
 def test_the_time_of_an_interrupted_run_counts(target: TargetModel, tmp_path: Path) -> None:
     path = tmp_path / "w.jsonl"
     Writer(target, CONFIG, path).write(plain_texts(2))
-    assert 0 < written_seconds(path) < 60
+    assert 0 < Writer(target, CONFIG, path).seconds < 60
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines[-1]["clover"]["seconds"] = 61.0
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     Writer(target, replace(CONFIG, max_minutes=1.0), path).write(plain_texts(6))
     assert len(indices(path)) == 2
     Writer(target, replace(CONFIG, max_minutes=9.0), path).write(plain_texts(6))
-    assert len(indices(path)) == 6 and 61 < written_seconds(path) < 121
+    assert len(indices(path)) == 6 and 61 < Writer(target, CONFIG, path).seconds < 121
 
 
 def test_another_tokenizer_reads_the_text_and_leaves_out_what_was_cut(

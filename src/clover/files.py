@@ -208,11 +208,11 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def append_lines(path: Path, objects: Iterable[Any]) -> None:
-    """Append dataclasses to a file of JSON lines, which may not exist yet, and wait until they are on the disk."""
+    """Append objects or dataclasses to a file of JSON lines, which may not exist yet, and wait for the disk."""
     with raise_on_write_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(asdict(one), separators=(",", ":")) + "\n" for one in objects)
+            file.writelines(json.dumps(one, separators=(",", ":"), default=asdict) + "\n" for one in objects)
             file.flush()
             os.fsync(file.fileno())
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -95,19 +95,6 @@ class _Conversation:
     messages: list[Message]
 
 
-@dataclass(frozen=True)
-class _ChatLine:
-    messages: list[Message]
-    clover: _Written
-
-
-@dataclass(frozen=True)
-class _PlainLine:
-    prompt: str
-    completion: str
-    clover: _Written
-
-
 @dataclass
 class _Running:
     """A text that is being written, and the tokens of its present answer."""
@@ -135,17 +122,6 @@ def writer_hash(target: TargetWeights, fingerprint: str, config: WriteConfig) ->
     )
     parts = [weights_fingerprint(target), target.eos_token_ids, options, fingerprint]
     return hashlib.blake2b(json.dumps(parts).encode(), digest_size=6).hexdigest()
-
-
-def written_seconds(path: Path) -> float:
-    """Return how many seconds the texts in `path` have taken, 0 if there are none; UserError if it is no such file."""
-    lines = read_lines(path, _Line, _MAX_BYTES) if path.exists() else []
-    return _seconds(lines)
-
-
-def _seconds(lines: Iterable[_Line]) -> float:
-    """Return how long a file with these lines has taken, which need not be in the order of time."""
-    return max((line.clover.seconds for line in lines), default=0.0)
 
 
 class Writer:
@@ -177,7 +153,8 @@ class Writer:
             )
         self._done = {line.clover.index for line in lines}
         self.tokens = sum(line.clover.tokens for line in lines)
-        self.seconds = _seconds(lines)
+        # The lines need not be in the order of time.
+        self.seconds = max((line.clover.seconds for line in lines), default=0.0)
 
     @property
     def texts(self) -> int:
@@ -278,7 +255,6 @@ class Writer:
         tokens = sum(end - start for one in ended.samples for start, end in one.learnt)
         facts = (index, self._writer, tokens, round(self.seconds, 3))
         written = _Written(*facts, vocabulary_hash(self._tokenizer), ended.cut, tuple(ended.samples))
-        kind: Any = _ChatLine if "messages" in ended.fields else _PlainLine
-        append_lines(self.path, [kind(**ended.fields, clover=written)])
+        append_lines(self.path, [ended.fields | {"clover": written}])
         self._done.add(index)
         self.tokens += tokens

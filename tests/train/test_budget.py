@@ -42,11 +42,36 @@ def test_the_smallest_budget_is_one_step() -> None:
     assert (budget.step, budget.tokens) == (1, 20) and budget.is_spent
 
 
-def test_epochs_are_the_budget_where_nothing_else_is_given() -> None:
-    budget, _, batches = make(epochs=2.0)
-    for _ in range(4):  # an epoch
-        budget.count([next(batches)])
-    assert budget.spent == 0.5
+def test_the_bound_that_is_nearer_counts_and_epochs_where_there_is_none() -> None:
+    for options, spent in (
+        ({"max_steps": 8, "max_minutes": 1.0}, 0.5),
+        ({"max_steps": 8, "max_minutes": 0.4}, 0.625),
+        ({"max_steps": 3}, 1.0),
+        ({"max_minutes": 0.1}, 1.0),
+        ({}, 0.5),
+    ):
+        budget, clock, batches = make(epochs=2.0, **options)
+        for _ in range(4):  # an epoch
+            budget.count([next(batches)])
+        clock.now += 15.0
+        assert budget.spent == spent
+
+
+@pytest.mark.parametrize(
+    ("options", "rates"),
+    [
+        ({}, [0.01, 0.51, 1.0, 1.0, 0.5, 0.0]),
+        ({"schedule": "cosine"}, [0.01, 0.51, 0.9, 0.5, 0.15, 0.0]),
+        ({"schedule": "constant"}, [0.01, 0.51, 1.0, 1.0, 1.0, 1.0]),
+        ({"warm_up": 0.0, "decay": 0.0}, [1.0] * 6),
+    ],
+)
+def test_learning_rates(options: dict[str, Any], rates: list[float]) -> None:
+    budget, *_ = make(**{"max_steps": 20, "warm_up": 0.1, "decay": 0.5} | options)
+    found = []
+    for budget.step in (0, 1, 4, 10, 15, 20):
+        found.append(round(budget.rate, 2))
+    assert found == rates
 
 
 @pytest.mark.parametrize(("learnt", "measured"), [(50, 2048), (160_000, 10_000), (10**7, 32_768)])

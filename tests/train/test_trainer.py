@@ -20,8 +20,8 @@ from clover.target import TargetModel
 from clover.train import TrainConfig, TrainResult, checkpoint_path, train
 from clover.train.losses import count_positions
 from clover.train.objective import Objective
+from clover.train.optimizers import peak_rate
 from clover.train.record import read_record
-from clover.train.schedule import peak_rate
 from tests.families import VOCAB, tiny_model
 from tests.train.steps import after_steps, at_each_step
 

@@ -141,7 +141,7 @@ def write_anew(
     Returns:
         the answers, and the seconds that they took, interrupted runs included.
     """
-    from clover.write import Writer, writer_hash, written_seconds
+    from clover.write import Writer, writer_hash
 
     name = writer_hash(target, texts.fingerprint, given.rules)
     path = append_to_name(given.output, f".{name}{_WRITTEN}")
@@ -151,10 +151,11 @@ def write_anew(
         raise UserError(
             f"there is nothing to resume: {path} does not exist; resume with the same target, data and options"
         )
-    if not finished:
-        with locked_file(path):
-            run_writer(Writer(target, given.rules, path, texts.fingerprint), texts)
-    return open_files([path], target), written_seconds(path)
+    with locked_file(path):
+        writer = Writer(target, given.rules, path, texts.fingerprint)
+        if not finished:
+            run_writer(writer, texts)
+    return open_files([path], target), writer.seconds
 
 
 def run_writer(writer: "Writer", texts: "FileTexts | None", number: int | None = None) -> None:

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
 from clover.data import Batch, Batches
 from clover.drafts import DraftModel
-from clover.train import schedule
 from clover.train.config import TrainConfig
 
 _FEW_DEPTHS = 2
 _HELD_OUT_TOKENS, _HELD_OUT_SHARE = (2**11, 2**15), 1 / 16  # at least, at most; of the tokens learnt
+_STEP_GROWTH = 0.5  # tokens of a step per root of the tokens learnt
+_PASS_TOKENS, _GPU_PASS_TOKENS = {"cpu": 512}, 4096  # tokens of a forward pass, by kind of device
+_START = 1e-3  # the warm-up begins at this share, so that the first step has a rate above 0
+
+
+def step_tokens(config: TrainConfig, tokens: int) -> float:
+    """Return the least tokens that the next optimizer step learns from, when `tokens` have been learnt.
+
+    The batch size above which a gradient is hardly less noisy grows with the root of the tokens, whatever the size of
+    the model (2410.21676, §4); so a short run takes many small steps, and a long one ends with large ones.
+    """
+    return config.step_tokens or _STEP_GROWTH * math.sqrt(tokens)
+
+
+def pass_tokens(device: str) -> int:
+    """Return the tokens of a forward pass that keep a kind of device busy."""
+    return _PASS_TOKENS.get(device, _GPU_PASS_TOKENS)
 
 
 class Budget:
@@ -51,8 +68,16 @@ class Budget:
 
     @property
     def spent(self) -> float:
-        """Return the share (0 … 1) that is spent."""
-        return schedule.spent(self._config, self.step, self.seconds, self._batches.epochs)
+        """Return the share (0 … 1) that is spent: the larger of steps and time, or else that of epochs."""
+        config = self._config
+        if config.only_fits:
+            return 1.0
+        shares = []
+        if config.max_steps is not None:
+            shares.append(self.step / config.max_steps)
+        if config.max_minutes is not None:
+            shares.append(self.seconds / (60 * config.max_minutes))
+        return min(1.0, max(shares or [self._batches.epochs / config.epochs]))
 
     @property
     def is_spent(self) -> bool:
@@ -62,12 +87,18 @@ class Budget:
     @property
     def rate(self) -> float:
         """Return the factor on the peak learning rate."""
-        return schedule.rate(self._config, self.spent)
+        config, share = self._config, self.spent
+        warm_up = min(1.0, (share + _START) / config.warm_up) if config.warm_up else 1.0
+        if config.schedule == "cosine":
+            return min(warm_up, 0.5 + 0.5 * math.cos(math.pi * share))
+        if config.schedule == "constant":
+            return warm_up
+        return min(warm_up, (1 - share) / config.decay if config.decay else 1.0)
 
     @property
     def step_tokens(self) -> float:
         """Return the least number of tokens that the next step learns from."""
-        return schedule.step_tokens(self._config, self.tokens)
+        return step_tokens(self._config, self.tokens)
 
     @property
     def held_out_tokens(self) -> int:

@@ -36,13 +36,13 @@ class TrainConfig:
         batch_tokens: tokens of one forward pass at most, padding counted, unless one text is longer; None for a size
             that keeps the device busy.
         step_tokens: tokens of an optimizer step at least, from as many forward passes as that takes; None lets it
-            grow with what has been learnt (`schedule.step_tokens`).
+            grow with what has been learnt (`budget.step_tokens`).
         max_steps, max_minutes: the run ends at whichever comes first, and the learning rate is planned for it. With 0
             steps nothing is learnt: the draft `start_from` is fitted to the texts (`clover.train.finish`).
         epochs: passes over the data when neither of the two is given.
         optimizer: "muon" (for matrices; AdamW for the rest), or "adamw" for all; None for the system's own
             (`TrainingDefaults.optimizer`).
-        lr: peak learning rate, at most 100; None for one that follows from optimizer and width (`schedule.peak_rate`).
+        lr: peak learning rate, at most 100; None for one that follows from optimizer and width (`peak_rate`).
         betas, weight_decay: of the optimizers.
         schedule: "trapezoid" (constant, then linear to zero over the last `decay` of the run), "cosine" or "constant".
         warm_up: share of the run in which the rate rises to its peak.

@@ -3,7 +3,9 @@
 Updates of Muon are scaled to the size of AdamW's, so that one learning rate serves both.
 """
 
+import math
 from collections.abc import Iterable
+from typing import Literal
 
 import torch
 from torch import nn
@@ -12,7 +14,22 @@ from torch.optim import Optimizer
 from clover.cpu.muon import Muon
 from clover.drafts import DraftModel
 from clover.train.config import TrainConfig
-from clover.train.schedule import optimizer_name
+
+_RATES = {"muon": 0.064, "adamw": 0.024}  # peak rates, times √H (docs/development/log.md)
+
+
+def optimizer_name(config: TrainConfig, kind: type[DraftModel]) -> Literal["muon", "adamw"]:
+    """Return the optimizer: the one that is set, or the draft system's default."""
+    return config.optimizer or kind.training_defaults.optimizer
+
+
+def peak_rate(config: TrainConfig, kind: type[DraftModel], hidden_size: int) -> float:
+    """Return the peak learning rate: the one that is set, or one that falls with the root of the target's width.
+
+    A step of Muon moves an output of a matrix by the rate times √width, relative to its input, because the update is
+    an orthogonal matrix of AdamW's size (`Muon`); so the root keeps what one step changes.
+    """
+    return config.lr or _RATES[optimizer_name(config, kind)] / math.sqrt(hidden_size)
 
 
 def make_optimizers(draft: DraftModel, config: TrainConfig, lr: float) -> dict[str, Optimizer]:

@@ -29,16 +29,15 @@ from clover.files import check_output_directory, locked_directory, output_direct
 from clover.measure.report.progress import Progress
 from clover.measure.report.provenance import Provenance
 from clover.target import TargetWeights, tensors_fingerprint
-from clover.train.budget import Budget
+from clover.train.budget import Budget, pass_tokens
 from clover.train.config import TrainConfig
 from clover.train.finish import finish
 from clover.train.log import TrainingLog, describe, stop_requests
 from clover.train.losses import count_positions
 from clover.train.objective import Measured, Objective
-from clover.train.optimizers import clip_gradients, make_optimizers, set_rate
+from clover.train.optimizers import clip_gradients, make_optimizers, optimizer_name, peak_rate, set_rate
 from clover.train.record import LOG_FILE, RECORD_FILE
 from clover.train.saving import Checkpoints, check_unfinished, clear, log_path
-from clover.train.schedule import optimizer_name, pass_tokens, peak_rate
 
 _LOG_EVERY_SECONDS = 2.0
 _FIRST_LINE_SECONDS = 3.0  # where there is no terminal

@@ -16,7 +16,7 @@ from clover.data.features import (
     FeatureStore,
     check_store,
     compute_features,
-    is_finished,
+    read_index,
     write_features,
 )
 from clover.drafts import Eagle3Draft, RecallDraft
@@ -63,7 +63,7 @@ def test_an_older_store_says_that_it_must_be_written_again(target: TargetModel, 
     entry = json.loads(index.read_text())
     del entry["config"]["dtype"]
     index.write_text(json.dumps(entry))
-    for read in (FeatureStore, is_finished):
+    for read in (FeatureStore, read_index):
         with pytest.raises(UserError, match="in which dtype .*; delete the store and run clover features"):
             read(tmp_path / "s")
 

@@ -16,7 +16,7 @@ from clover.data.features import (
     FeatureStore,
     check_store,
     has_begun,
-    is_finished,
+    read_index,
     write,
     write_features,
 )
@@ -93,7 +93,7 @@ def test_a_store_that_claims_more_texts_than_there_are_is_not_called_finished(
     (path / "index.json").write_text(json.dumps(index))
     with pytest.raises(UserError, match="index.json is damaged; delete the store"):
         write_features(target, texts, config(target, texts), path, resume=True)
-    assert not is_finished(path)
+    assert not read_index(path).finished
 
 
 def test_a_run_that_is_killed_before_there_is_an_index_is_begun_anew(
@@ -109,7 +109,7 @@ def test_a_run_that_is_killed_before_there_is_an_index_is_begun_anew(
         write_features(target, texts, config(target, texts), tmp_path / "s")
     assert [one.name for one in (tmp_path / "left").iterdir()] == [LOCK]
     write_features(target, texts, config(target, texts), tmp_path / "left")
-    assert is_finished(tmp_path / "left")
+    assert read_index(tmp_path / "left").finished
 
 
 def test_a_store_goes_on_in_the_dtype_it_was_begun_in(target: TargetModel, tmp_path: Path) -> None:
@@ -177,20 +177,20 @@ def test_one_process_at_a_time_writes_a_store(target: TargetModel, tmp_path: Pat
             write_features(target, texts, config(target, texts), tmp_path / "s", resume=True)
 
     write_features(target, texts, config(target, texts), tmp_path / "s", progress=other)
-    assert is_finished(tmp_path / "s")
+    assert read_index(tmp_path / "s").finished
 
 
 def test_a_store_says_whether_it_is_whole(target: TargetModel, tmp_path: Path) -> None:
     def stop(_done: int, _tokens: int) -> None:
-        assert not is_finished(tmp_path / "s")
+        assert not read_index(tmp_path / "s").finished
         raise KeyboardInterrupt
 
     texts = samples(7)
     with pytest.raises(UserError, match="cannot read"):
-        is_finished(tmp_path / "s")
+        read_index(tmp_path / "s")
     with pytest.raises(KeyboardInterrupt):
         write_features(target, texts, config(target, texts), tmp_path / "s", progress=stop)
-    assert has_begun(tmp_path / "s") and not is_finished(tmp_path / "s")
+    assert has_begun(tmp_path / "s") and not read_index(tmp_path / "s").finished
 
 
 def test_what_does_not_fit_is_refused(

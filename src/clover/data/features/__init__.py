@@ -1,7 +1,7 @@
 """What the frozen target says about training text: computed as it is needed, or once and kept on disk."""
 
 from clover.data.features.compute import Features, compute_features, hidden_scale
-from clover.data.features.index import StoreConfig, has_begun, is_finished
+from clover.data.features.index import StoreConfig, has_begun, read_index
 from clover.data.features.store import FeatureStore, check_store
 from clover.data.features.write import write_features
 
@@ -12,7 +12,7 @@ __all__ = [
     "check_store",
     "compute_features",
     "has_begun",
-    "is_finished",
     "hidden_scale",
+    "read_index",
     "write_features",
 ]

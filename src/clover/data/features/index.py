@@ -68,11 +68,6 @@ def has_begun(path: Path) -> bool:
     return (path / INDEX).exists()
 
 
-def is_finished(path: Path) -> bool:
-    """Return True if the directory holds a whole store; UserError if it holds none that can be read."""
-    return read_index(path).finished
-
-
 def read_index(path: Path) -> Index:
     """Read the index of a store; UserError if there is none, or it is not what `write_features` wrote."""
     content, name = read_json(path / INDEX), str(path / INDEX)
