@@ -141,9 +141,9 @@ BUDGET = {
     "assets": (70, 1, 5),
     "audit": (1600, 13, 31),
     "cache": (460, 3, 7),
-    "cli": (1470, 17, 43),
+    "cli": (1235, 14, 34),
     "cpu": (490, 5, 19),
-    "data": (2320, 16, 66),  # texts without an answer at the deadline
+    "data": (2295, 15, 64),
     "drafting": (1540, 15, 48),
     "drafts": (2460, 18, 74),
     "engine": (1880, 20, 35),
@@ -157,12 +157,12 @@ BUDGET = {
     "sampling": (890, 9, 12),
     "serve": (1660, 13, 28),
     "target": (1830, 13, 56),
-    "train": (1980, 16, 55),
+    "train": (1950, 15, 51),
     "tree": (270, 4, 3),
     "validation": (170, 1, 9),
     "verify": (150, 1, 5),
     "verify_host": (110, 1, 2),
-    "write": (290, 1, 5),
+    "write": (260, 1, 4),
 }
 
 
