@@ -20,13 +20,16 @@ TOKENIZER = make_tokenizer()
 
 def stream(tokens: list[int], stop: tuple[str, ...] = ()) -> tuple[str, Detokenizer]:
     detokenizer = Detokenizer(TOKENIZER, stop)
-    pieces = []
-    for token in tokens:
+    pieces, completed = [], ""
+    for number, token in enumerate(tokens):
         pieces.append(detokenizer.push(token))
         assert "".join(pieces) == detokenizer.text[: len("".join(pieces))]
-        if detokenizer.stopped:
+        if detokenizer.stopped or number == len(tokens) - 1:
             break
+        completed += detokenizer.piece
     pieces.append(detokenizer.finish())
+    completed += detokenizer.piece
+    assert completed.startswith(detokenizer.text) and (completed == detokenizer.text) != detokenizer.stopped
     return "".join(pieces), detokenizer
 
 

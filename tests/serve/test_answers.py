@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from clover.engine import Generation, Request, StepEvent, TokenLogprobs
+from clover.engine.text import Detokenizer
 from clover.metrics import Acceptance
 from clover.serve.answers import Answer
 from clover.serve.bodies import CompletionBody
@@ -31,9 +32,15 @@ def logprobs_of(
     whole = Generation(text, tuple(tokens), 1, 0, Acceptance(), "length", 0.1, 0.2)
     told = [(TokenLogprobs(value, top),) for token in tokens]
     ends = [None] * (len(tokens) - 1) + [whole]
+    detokenizer, pieces = Detokenizer(TOKENIZER), []
+    for token in tokens:
+        detokenizer.push(token)
+        pieces.append(detokenizer.piece)
+    detokenizer.finish()
+    pieces[-1] = detokenizer.piece
     events = [
-        StepEvent(0, (token,), text if end else "", end, logprobs=one)
-        for token, end, one in zip(tokens, ends, told, strict=True)
+        StepEvent(0, (token,), text if end else "", end, pieces=(piece,), logprobs=one)
+        for token, end, piece, one in zip(tokens, ends, pieces, told, strict=True)
     ]
     (choice,) = answer.whole([TextStep(0, event, 0.1) for event in events])["choices"]
     return choice["logprobs"]

@@ -112,6 +112,8 @@ class StepEvent:
         text: the text that became certain with them; may be "" (half a character, a possible stop string).
         generation: the whole result, with the request's last event.
         path: accepted nodes of the step's tree, root included; also those after the end of the text.
+        pieces: the text that each token completed, also where it is part of a stop string or held back; together the
+            pieces of a text begin with the text. "" for half a character.
         logprobs: of each token, if the request asked for them.
         drafted: the step's tree, if the request asked for it.
     """
@@ -121,5 +123,6 @@ class StepEvent:
     text: str
     generation: Generation | None = None
     path: tuple[int, ...] = (0,)
+    pieces: tuple[str, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
     drafted: Drafted | None = None

@@ -47,13 +47,14 @@ class RunningSequence:
 
         `path` are the accepted nodes of the step's tree, root included; its depth is 0 for a plain step.
         """
-        before, text = len(self.tokens), ""
+        before, text, pieces = len(self.tokens), "", []
         for token in tokens:
             self.tokens.append(token)
             self.finish_reason = self._end_after(token)
             text += self._detokenizer.push(token)
             if self.finish_reason:
                 text += self._detokenizer.finish()
+            pieces.append(self._detokenizer.piece)
             if self._detokenizer.stopped:
                 self.finish_reason = "stop"
             if self.finish_reason:
@@ -62,7 +63,7 @@ class RunningSequence:
         self.acceptance.record(len(emitted), drafted_depth, cut=len(emitted) < len(tokens))
         if not self._first_token_seconds:
             self._first_token_seconds = time.perf_counter() - self._started
-        return StepEvent(self.index, emitted, text, self._generation(), tuple(path))
+        return StepEvent(self.index, emitted, text, self._generation(), tuple(path), tuple(pieces))
 
     def _end_after(self, token: int) -> FinishReason | None:
         """Return why the text ends with its last token, stop strings aside; None if it goes on."""

@@ -25,6 +25,7 @@ class Detokenizer:
         self.tokenizer = tokenizer
         self.stop = stop
         self.text = ""  # all text decoded so far, up to the stop string if there was one
+        self.piece = ""  # what the last token added to it, before a stop string was cut off
         self.stopped = False
         self._tokens = list(prompt[-_CONTEXT:])
         self._window = 0  # first token of the window that is decoded
@@ -33,6 +34,7 @@ class Detokenizer:
 
     def push(self, token: int) -> str:
         """Append a token; return the text that became certain."""
+        self.piece = ""
         if self.tokenizer is None:
             return ""
         self._tokens.append(token)
@@ -71,6 +73,7 @@ class Detokenizer:
 
     def _append(self, piece: str) -> None:
         self.text += piece
+        self.piece += piece
         found = [at for at in (self.text.find(s, self._released) for s in self.stop) if at >= 0]
         if found:
             self.text, self.stopped = self.text[: min(found)], True

@@ -4,43 +4,35 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import deque
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
-from typing import Any, NamedTuple
+from typing import Any
 
-from clover.engine import Generation, Request, StepEvent, TokenLogprobs
-from clover.engine.text import HALF_CHARACTER, Detokenizer, token_name
+from clover.engine import Generation
+from clover.engine.text import HALF_CHARACTER, token_name
 from clover.metrics import Acceptance
 from clover.serve import LEAST_LOGPROB
 from clover.serve.parsing import ParsedRequest
-from clover.serve.speculation import Speculation
+from clover.serve.tokens import TextToken, TokenQueue, describe_step
 from clover.serve.worker import TextStep
-
-
-class _LogprobEntry(NamedTuple):
-    """A token with its log-probabilities, and where its text begins."""
-
-    token: int
-    offset: int
-    logprobs: TokenLogprobs
 
 
 @dataclass
 class _Piece:
-    """A part of one text: what a chunk holds, or all of it."""
+    """A part of one text: the contents of a chunk, or all of it. Its tokens are there if the request asked for them."""
 
     text: str = ""
-    logprobs: list[_LogprobEntry] = field(default_factory=list)
+    tokens: list[TextToken] = field(default_factory=list)
     finish_reason: str | None = None
     speculation: dict[str, Any] | None = None
 
     def extend(self, other: _Piece) -> None:
         """Append the piece that follows."""
         self.text += other.text
-        self.logprobs += other.logprobs
+        self.tokens += other.tokens
         self.finish_reason = other.finish_reason
 
 
@@ -56,8 +48,8 @@ class Answer:
         self._parsed, self._tokenizer = parsed, tokenizer
         kind = "chatcmpl" if parsed.chat else "cmpl"
         self._head = {"id": f"{kind}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
-        self._speculations = [_speculation(request, tokenizer) for request in parsed.requests]
-        self._tokens = [_TextTokens(tokenizer, request) for request in parsed.requests]
+        self._tokens = [TokenQueue() for _ in parsed.requests]
+        self._steps = Counter[int]()
         self._ended: dict[int, Generation] = {}
 
     # -- whole -----------------------------------------------------------------------------------------------------
@@ -72,12 +64,8 @@ class Answer:
         return self._head | {"object": kind, "choices": choices, "usage": self._usage()} | self._acceptance()
 
     def _choice(self, number: int, piece: _Piece) -> dict[str, Any]:
-        wanted = self._parsed.requests[number].logprobs is not None
-        said = {
-            "index": number,
-            "logprobs": self._logprobs(piece) if wanted else None,
-            "finish_reason": piece.finish_reason,
-        }
+        logprobs = self._logprobs(piece) if self._parsed.requests[number].logprobs is not None else None
+        said = {"index": number, "logprobs": logprobs, "finish_reason": piece.finish_reason}
         if self._parsed.chat:
             return said | {"message": {"role": "assistant", "content": piece.text, "refusal": None}}
         return said | {"text": piece.text}
@@ -98,9 +86,9 @@ class Answer:
     def chunk(self, step: TextStep) -> dict[str, Any] | None:
         """Return the chunk of one step; None if it has no content yet."""
         piece = self._piece(step)
-        if not (piece.text or piece.logprobs or piece.finish_reason or piece.speculation):
+        if not (piece.text or piece.tokens or piece.finish_reason or piece.speculation):
             return None
-        said = {"index": step.choice, "logprobs": self._logprobs(piece) if piece.logprobs else None}
+        said = {"index": step.choice, "logprobs": self._logprobs(piece) if piece.tokens else None}
         said["finish_reason"] = piece.finish_reason
         content = {"delta": {"content": piece.text}} if self._parsed.chat else {"text": piece.text}
         chunk = self._chunk(said | content)
@@ -124,16 +112,28 @@ class Answer:
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def _piece(self, step: TextStep) -> _Piece:
-        event, speculation = step.event, self._speculations[step.choice]
-        text, told = (event.text, None) if speculation is None else speculation.push(step)
+        event, request = step.event, self._parsed.requests[step.choice]
+        piece = _Piece(event.text)
         if event.generation is not None:
             self._ended[step.choice] = event.generation
-        finish = None if event.generation is None else _finish_reason(event.generation)
-        return _Piece(text, self._tokens[step.choice].push(event, text), finish, told)
+            # OpenAI's word; the end of the context is a length, too.
+            piece.finish_reason = "stop" if event.generation.finish_reason == "stop" else "length"
+        if request.logprobs is None and not request.show_trees:
+            return piece
+        parts = self._tokens[step.choice].push(event)
+        if request.logprobs is not None:
+            piece.tokens = [part.token for part in parts if part.first]
+        if request.show_trees:
+            self._steps[step.choice] += 1
+            piece.speculation = describe_step(self._steps[step.choice], step, parts, self._tokenizer)
+        return piece
 
     def _logprobs(self, piece: _Piece) -> dict[str, Any]:
-        own = [self._named(one.token, one.logprobs.logprob) for one in piece.logprobs]
-        tops = [[self._named(*pair) for pair in one.logprobs.top] for one in piece.logprobs]
+        told = [one.logprobs for one in piece.tokens if one.logprobs is not None]
+        own = [
+            self._named(one.token, logprobs.logprob) for one, logprobs in zip(piece.tokens, told, strict=True)
+        ]
+        tops = [[self._named(*pair) for pair in logprobs.top] for logprobs in told]
         if self._parsed.chat:
             content = [
                 _entry(*one) | {"top_logprobs": [_entry(*pair) for pair in top]}
@@ -145,7 +145,7 @@ class Answer:
             "token_logprobs": [value for _, value in own],
             # As OpenAI has it, the text's own token is there even if it is not one of the likeliest.
             "top_logprobs": [_by_name([*top, one]) for one, top in zip(own, tops, strict=True)],
-            "text_offset": [one.offset for one in piece.logprobs],
+            "text_offset": [one.offset for one in piece.tokens],
         }
 
     def _named(self, token: int, logprob: float) -> tuple[str, float]:
@@ -167,40 +167,6 @@ class Answer:
             "acceptance_histogram": whole.histogram,
         }
         return {"speculative_decoding": told}
-
-
-class _TextTokens:
-    """The tokens of one text with their log-probabilities, which wait as long as their text does.
-
-    Those of a stop string are never returned: to clients the tokens are the text.
-    """
-
-    def __init__(self, tokenizer: Any, request: Request):
-        self._text = Detokenizer(tokenizer, prompt=request.prompt)
-        self._held = deque[_LogprobEntry]()
-        self._sent = 0  # characters
-
-    def push(self, event: StepEvent, text: str) -> list[_LogprobEntry]:
-        """Return the tokens that belong to `text`, which a step has made certain."""
-        # There are no log-probabilities unless the request has them.
-        for token, logprobs in zip(event.tokens, event.logprobs, strict=False):
-            self._held.append(_LogprobEntry(token, len(self._text.text), logprobs))
-            self._text.push(token)
-        self._sent += len(text)
-        ends = event.generation is not None and len(self._text.text) <= self._sent  # no stop string cut it
-        told = []
-        while self._held and (ends or self._held[0].offset < self._sent):
-            told.append(self._held.popleft())
-        return told
-
-
-def _speculation(request: Request, tokenizer: Any) -> Speculation | None:
-    return Speculation(tokenizer, request) if request.show_trees else None
-
-
-def _finish_reason(generation: Generation) -> str:
-    """Return OpenAI's word; the end of the context is a length, too."""
-    return "stop" if generation.finish_reason == "stop" else "length"
 
 
 def _by_name(tokens: Sequence[tuple[str, float]]) -> dict[str, float]:
