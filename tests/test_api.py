@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import clover
 from clover.api import Clover, find_tuning
 from clover.drafting import AutoPolicy, Running
 from clover.drafting.tuning import Choice, Tuning, architecture_name, write_entry
+from clover.engine import Engine
 from clover.engine.compiled import CompiledRunner
 from clover.errors import UserError
 from clover.target import TargetModel
@@ -111,11 +113,18 @@ def test_trees_differ_in_what_drafts(pair: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "line"), [("method", 'give tree="own"'), ("plain", 'give tree="plain"')]
+    ("function", "argument", "line"),
+    [
+        (clover.load, "method", 'give tree="own"'),
+        (clover.load, "plain", 'give tree="plain"'),
+        (Engine, "prefill_chunk", "give limits=EngineLimits"),
+    ],
 )
-def test_removed_arguments_are_answered_by_what_replaces_them(argument: str, line: str) -> None:
+def test_removed_arguments_are_answered_by_what_replaces_them(
+    function: Callable, argument: str, line: str
+) -> None:
     with pytest.raises(UserError, match=line):
-        clover.load(**{argument: "draft"})
+        function(**{argument: "draft"})
 
 
 def test_a_tuning_beside_the_draft_is_used_where_it_fits(pair: tuple[Path, Path], tmp_path: Path) -> None:

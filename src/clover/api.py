@@ -20,7 +20,7 @@ from clover.drafting import AutoTree, PlainTree, Tree, parse_tree
 from clover.drafting.tuning import FILE_NAME, Tuning, architecture_name, read_tuning
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Generation, PrefixCache, Request
-from clover.errors import UserError, one_line, removed_arguments
+from clover.errors import UserError, answers_removed_arguments, one_line
 from clover.sampling import SamplingParams
 from clover.target import TargetModel, TargetWeights
 
@@ -28,10 +28,7 @@ Message = Mapping[str, str]
 Prompt = str | Sequence[int] | Sequence[Message]
 
 
-@removed_arguments(
-    method='method= was removed; give tree="own" for method="draft", tree="plain" or tree="auto"',
-    plain='plain= was removed; give tree="plain"',
-)
+@answers_removed_arguments
 def load(
     target: str | os.PathLike[str] | TargetWeights | None = None,
     draft: str | os.PathLike[str] | None = None,

@@ -1,4 +1,4 @@
-"""The one kind of error that a user, and not the program, can put right, and how it quotes others."""
+"""The one kind of error that a user, and not the program, can put right, and what earlier versions had."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -29,29 +29,34 @@ def is_out_of_memory(error: BaseException) -> bool:
     return named or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
 
 
-def removed_arguments(
-    **lines: str,
-) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
-    """Return a decorator for a function that had more keyword arguments in earlier versions.
+# Commands, options and arguments of earlier versions, each with the line that says what replaces it. An option is named
+# with its command or, where every command had it, alone; an argument with its function.
+REMOVED = {
+    "compare": "clover compare is gone; run python -m experiments.compare in a clone of the repository",
+    "recipe": "clover recipe is gone; use clover write and clover train, or in a clone python -m experiments.recipes",
+    "vocabulary": "vocabulary is gone; use clover train --max-steps 0 --set draft_vocab_size=N --start-from DRAFT",
+    "copies": "copies is gone; use clover train --max-steps 0 --start-from DRAFT",
+    "--method": "--method was removed; give --tree auto, --tree plain, or --tree own for the draft's own tree",
+    "--plain": "--plain was removed; give --tree plain",
+    "audit --against": "--against is gone; every token is compared with the model as transformers runs it",
+    "audit --no-float32": "--no-float32 is gone; an audit has one dtype, and --dtype float32 audits once more",
+    "load method=": 'method= was removed; give tree="own" for method="draft", tree="plain" or tree="auto"',
+    "load plain=": 'plain= was removed; give tree="plain"',
+    "Engine prefill_chunk=": "prefill_chunk= was removed; give limits=EngineLimits(prefill_chunk=…)",
+}
 
-    A call with a removed argument raises UserError with its line, which says what replaces it.
 
-    >>> @removed_arguments(colour="colour is gone; give shade")
-    ... def paint(shade: str = "dark") -> str:
-    ...     return shade
-    >>> paint(colour="red")
-    Traceback (most recent call last):
-    clover.errors.UserError: colour is gone; give shade
-    """
+def answers_removed_arguments(
+    function: Callable[_Parameters, _Result],
+) -> Callable[_Parameters, _Result]:
+    """Let a function raise UserError with the line of `REMOVED` for an argument of earlier versions."""
+    words = function.__qualname__.removesuffix(".__init__")
 
-    def decorate(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-        @wraps(function)
-        def call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
-            for name, line in lines.items():
-                if name in kwargs:
-                    raise UserError(line)
-            return function(*args, **kwargs)
+    @wraps(function)
+    def call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        for name in kwargs:
+            if line := REMOVED.get(f"{words} {name}="):
+                raise UserError(line)
+        return function(*args, **kwargs)
 
-        return call
-
-    return decorate
+    return call

@@ -5,9 +5,10 @@ import sys
 import warnings
 from collections.abc import Sequence
 from io import TextIOWrapper
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+import typer.core
 
 from clover import __version__
 from clover.cli import (
@@ -21,14 +22,24 @@ from clover.cli import (
     train,
     write,
 )
-from clover.cli.removed import Commands, replacement_of_option
-from clover.errors import UserError, is_out_of_memory
+from clover.errors import REMOVED, UserError, is_out_of_memory
 from clover.files import explain
 from clover.options import CLOSED_PIPE, INTERRUPTED, USER_ERROR
 
+
+class _Commands(typer.core.TyperGroup):
+    """The commands; a removed one raises UserError with the line that says what replaces it."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command = super().get_command(ctx, cmd_name)
+        if command is None and cmd_name in REMOVED:
+            raise UserError(REMOVED[cmd_name])
+        return command
+
+
 app = typer.Typer(
     name="clover",
-    cls=Commands,
+    cls=_Commands,
     help="Faster text from a language model with the same output: speculative decoding with Clover drafts.",
     epilog="Most commands take the embedded target and draft where --target and --draft are left out.",
     add_completion=False,
@@ -126,10 +137,9 @@ def _check_encoding(arguments: Sequence[str]) -> None:
 
 def _explain(error: Exception) -> str | None:
     """Return what to tell the user, or None when the error is a defect of the program."""
-    if format_message := getattr(
-        error, "format_message", None
-    ):  # of typer: its usage errors share no public class
-        return replacement_of_option(error) or format_message()
+    # Usage errors of typer share no public class.
+    if format_message := getattr(error, "format_message", None):
+        return _removed_option(error) or format_message()
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, UnicodeDecodeError):
@@ -140,3 +150,10 @@ def _explain(error: Exception) -> str | None:
     if is_out_of_memory(error):
         return "out of memory; use a smaller --batch-size or --batch-tokens, or --dtype bfloat16"
     return None
+
+
+def _removed_option(error: Any) -> str | None:
+    """Return the line for the unknown option of a usage error, if an earlier version had it."""
+    option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    command = context.command_path.partition(" ")[2] if context else ""
+    return REMOVED.get(f"{command} {option}", REMOVED.get(str(option)))

@@ -13,7 +13,7 @@ from clover.engine.runner import Runner
 from clover.engine.scheduler import Scheduler
 from clover.engine.sequences import check_request
 from clover.engine.timing import PhaseClock
-from clover.errors import UserError, removed_arguments
+from clover.errors import UserError, answers_removed_arguments
 from clover.target import Target
 
 
@@ -35,7 +35,7 @@ class Engine:
         runner: runs the steps; a `CompiledRunner` with `compile`.
     """
 
-    @removed_arguments(prefill_chunk="prefill_chunk= was removed; give limits=EngineLimits(prefill_chunk=…)")
+    @answers_removed_arguments
     def __init__(
         self,
         target: Target,
