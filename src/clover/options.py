@@ -107,6 +107,7 @@ Trees = Annotated[
 BatchSizes = Annotated[
     tuple[int, ...], _decoding("Texts that run together; may be given several times.", min=1)
 ]
+BatchSize = Annotated[int, option("Prompts that run together; less takes less memory.", min=1)]
 MaxNewTokens = Annotated[int, _decoding("Most tokens to generate per prompt.", min=1)]
 Stop = Annotated[
     list[str] | None, _decoding("Stop before this text; may be given several times.", metavar="TEXT")

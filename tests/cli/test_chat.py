@@ -36,12 +36,8 @@ def test_new_starts_over(chat: Callable, tiny_target: Path) -> None:
     assert chat("hello", "/new", "hello").out == f"{answer}\n{answer}\n"
 
 
-def test_exit_ends_before_the_next_turn(chat: Callable, tiny_target: Path) -> None:
-    assert chat("hello", "/exit", "more").out == say(tiny_target, "hello")[0] + "\n"
-
-
-def test_blank_lines_are_passed_over(chat: Callable) -> None:
-    assert chat("", "   ")[:2] == (0, "")
+def test_exit_ends_before_the_next_turn_and_blank_lines_are_none(chat: Callable, tiny_target: Path) -> None:
+    assert chat("", "   ", "hello", "/exit", "more").out == say(tiny_target, "hello")[0] + "\n"
 
 
 def test_long_conversation_goes_on_after_a_clear_line(chat: Callable) -> None:
@@ -83,15 +79,6 @@ def test_wrong_option_is_an_error_before_the_first_question(run_clover: Callable
     code, out, err = run_clover("chat", "--tree", "plain", "--target", tiny_target, "--top-p", 2)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "top_p" in err
-
-
-def test_method_plain_is_what_plain_is_short_for(
-    chat: Callable, run_clover: Callable, tiny_target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = chat("hello").out
-    monkeypatch.setattr("sys.stdin", io.StringIO("hello\n"))
-    flags = ["--max-new-tokens", 8, "--temperature", 0]
-    assert run_clover("chat", "--tree", "plain", "--target", tiny_target, *flags).out == expected
 
 
 def test_target_that_cannot_chat_is_an_error(chat: Callable, tiny_target_without_template: Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 from torch import Tensor
 
 import clover
-import clover.api
 from clover.target import HiddenStates, TargetModel
 from tests.tiny import save_tiny_pair
 
@@ -32,17 +31,6 @@ def test_one_prompt_is_continued(generate: Callable, expected: Callable) -> None
     assert "8 tokens" in err
     assert "tokens/s" in err
     assert "stopped at --max-new-tokens" in err
-
-
-def test_steps_are_compiled(generate: Callable, expected: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = clover.api.load
-
-    def load_quickly(*names: Any, compile: bool, **options: Any) -> Any:
-        assert compile
-        return load(*names, compile="eager", **options)
-
-    monkeypatch.setattr(clover.api, "load", load_quickly)
-    assert generate("def area", "--max-new-tokens", 8, "--compile").out == expected("def area") + "\n"
 
 
 def test_sampling_options_arrive(generate: Callable, expected: Callable) -> None:
@@ -128,8 +116,6 @@ def test_file_that_is_not_text_is_named(generate: Callable, tmp_path: Path) -> N
         (["x", "--dtype", "float12"], "float12"),
         (["x", "--device", "abacus"], "abacus"),
         (["x", "--batch-size", "0"], "batch-size"),
-        (["x", "--tree", "oak"], "oak"),
-        (["x", "--method", "fast"], "--method was removed"),
         (["x", "--tree", "oak"], "no tree 'oak'"),
         (["x", "--target", "missing/model"], "missing/model"),
     ],
@@ -145,18 +131,10 @@ def test_bad_input_is_one_line(generate: Callable, arguments: list[str], message
 def test_every_method_writes_the_same(run_clover: Callable, tmp_path: Path, method: str) -> None:
     target, draft = save_tiny_pair(tmp_path)
     expected = clover.load(str(target), tree="plain").generate("the cat", max_new_tokens=40, ignore_eos=False)
-    arguments = (
-        "generate",
-        "the cat",
-        "--target",
-        target,
-        "--draft",
-        draft,
-        "--max-new-tokens",
-        40,
-        "--json",
+    models = ("--target", target, "--draft", draft)
+    code, out, _ = run_clover(
+        "generate", "the cat", *models, "--max-new-tokens", 40, "--json", "--tree", method
     )
-    code, out, _ = run_clover(*arguments, "--tree", method)
     found = json.loads(out)
     assert (code, tuple(found["tokens"])) == (0, expected.tokens)
     assert (found["drafted"] == 0) == (method == "plain")

@@ -48,22 +48,19 @@ def test_the_draft_can_be_built_again_from_what_vllm_reads(system, tmp_path, run
     assert {name: stored.get(name) for name in fields} == fields  # what is not there is None
 
 
-def test_the_printed_command_names_the_directory(tmp_path, run_clover):
-    done = run_clover("export", "--to", "vllm", "clover2", tmp_path / "out", "--draft-tokens", 3)
+@pytest.mark.parametrize(("target", "served"), [(None, "TARGET"), ("my models/one", "'my models/one'")])
+def test_the_printed_command_names_directory_and_target(target, served, tmp_path, run_clover):
+    named = ["--target", target] if target else []
+    done = run_clover("export", "--to", "vllm", "clover2", tmp_path / "out", "--draft-tokens", 3, *named)
     described = json.loads(done.out[done.out.index("{") : done.out.rindex("}") + 1])
     assert described == {"method": "eagle", "model": str(tmp_path / "out"), "num_speculative_tokens": 3}
-    assert "vllm serve TARGET --speculative-config '{" in done.out
+    assert f"vllm serve {served} --speculative-config '{{" in done.out
 
 
 @pytest.mark.parametrize(("draft", "loses"), [("recall", False), ("smollm2/recall", True)])
 def test_a_draft_that_copies_says_that_it_does_not_there(draft, loses, tmp_path, run_clover):
     done = run_clover("export", "--to", "vllm", draft, tmp_path / "out")
     assert ("no place for its copies from the text" in done.out) == loses
-
-
-def test_the_printed_command_serves_the_given_target(tmp_path, run_clover):
-    done = run_clover("export", "--to", "vllm", "clover2", tmp_path / "out", "--target", "my models/one")
-    assert "vllm serve 'my models/one' --speculative-config '{" in done.out
 
 
 @pytest.mark.parametrize("to", ["vllm", "speculators"])

@@ -16,9 +16,9 @@ import pytest
 
 from clover.api import Clover
 from clover.engine import Scheduler, StepEvent
+from clover.serve.app import Service
 from clover.serve.options import ServerOptions
 from clover.serve.run import listen, make_server, run_server
-from clover.serve.service import Service
 
 NAME = "tiny"
 

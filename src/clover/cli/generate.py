@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from clover.cli.generation import GenerationOptions, describe
 from clover.errors import UserError
-from clover.options import argument, option, takes_options
+from clover.options import BatchSize, argument, option, takes_options
 
 if TYPE_CHECKING:
     from clover.api import Clover
@@ -25,7 +25,7 @@ class GenerateOptions(GenerationOptions):
     ] = None
     prompt_file: Annotated[Path | None, option("One more prompt: the text of this file.")] = None
     as_json: Annotated[bool, option("Print one JSON object per prompt.", "--json")] = False
-    batch_size: Annotated[int, option("Prompts that run together; less takes less memory.", min=1)] = 8
+    batch_size: BatchSize = 8
 
 
 @takes_options

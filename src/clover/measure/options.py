@@ -72,7 +72,7 @@ class EvaluateOptions(options.ModelOptions):
     temperatures: options.Temperatures = (0.0, 1.0)
     max_new_tokens: options.MaxNewTokens = 128
     max_prompts: options.MaxPrompts = 24
-    batch_size: Annotated[int, option("Prompts that run together; less takes less memory.", min=1)] = 8
+    batch_size: options.BatchSize = 8
     seed: options.Seed = 0
     json: options.Json = None
 

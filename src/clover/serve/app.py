@@ -1,4 +1,4 @@
-"""The application: routes, errors, and how the steps of the engine become responses."""
+"""The application: its parts, its routes, errors, and how the steps of the engine become responses."""
 
 from __future__ import annotations
 
@@ -19,15 +19,41 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from clover import __version__
+from clover.api import Clover, fill_chat_template
+from clover.errors import UserError
 from clover.serve.answers import Answer
 from clover.serve.bodies import Body, ChatBody, CompletionBody
 from clover.serve.errors import ApiError, invalid_body, no_model, to_api_error
 from clover.serve.guard import Guard
-from clover.serve.service import Service
-from clover.serve.worker import Stream, TextStep
+from clover.serve.metrics import ServerMetrics
+from clover.serve.options import ServerOptions
+from clover.serve.parsing import RequestParser
+from clover.serve.worker import Stream, TextStep, Worker
 
 _PAGE = Path(__file__).parent / "page"
 T = TypeVar("T")
+
+
+class Service:
+    """A model, the thread that its engine runs in, and how it is known to clients."""
+
+    def __init__(self, model: Clover, name: str, draft: str | None, settings: ServerOptions):
+        self.name, self.settings = name, settings
+        self.tokenizer = model.target.require_tokenizer()
+        self.metrics = ServerMetrics()
+        self.worker = Worker(model.engine, settings, self.metrics)
+        most_texts = settings.max_sequences + settings.max_waiting
+        self.parser = RequestParser(model, name, settings.max_new_tokens, most_texts)
+        self.card: dict[str, Any] = {
+            "id": name,
+            "object": "model",
+            "created": int(time.time()),
+            "owned_by": "clover",
+            "draft": draft,
+            "max_model_len": model.target.longest_run,
+            "max_new_tokens": settings.max_new_tokens,
+            "chat": _tells_roles_apart(self.tokenizer),
+        }
 
 
 def make_app(service: Service) -> FastAPI:
@@ -128,6 +154,7 @@ async def _generate(service: Service, body: Body, request: Request) -> Response:
         parsed = await loop.run_in_executor(service.parser.executor, service.parser.parse, body)
     answer = Answer(parsed, service.name, service.tokenizer)
     stream = service.worker.submit(parsed.requests, arrived)
+    service.metrics.prompt.inc(parsed.prompt_tokens)
     if body.stream:
         return _EventStream(stream, answer)
     with closing(stream):
@@ -187,3 +214,13 @@ async def _events(stream: Stream, answer: Answer) -> AsyncIterator[bytes]:
 
 def _encode(events: list[dict[str, Any]]) -> bytes:
     return b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
+
+
+def _tells_roles_apart(tokenizer: Any) -> bool:
+    """Return whether a chat template works and does more than to join messages; the page offers chat then."""
+    if not getattr(tokenizer, "chat_template", None):
+        return False
+    try:
+        return fill_chat_template(tokenizer, [{"role": "user", "content": "?"}], tokenize=False) != "?"
+    except UserError:
+        return False

@@ -15,7 +15,7 @@ class ServerMetrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._prompt = self._of(Counter, "prompt_tokens", "Prompt tokens of requests that got a first token.")
+        self.prompt = self._of(Counter, "prompt_tokens", "Prompt tokens of requests that were not refused.")
         self._tokens = self._of(Counter, "generation_tokens", "New tokens.")
         self._first = self._histogram(
             "time_to_first_token_seconds", "From arrival to the first tokens.", _SECONDS
@@ -52,10 +52,6 @@ class ServerMetrics:
         """Set the functions that return how many texts run or wait, and how many run."""
         self._running.set_function(running)
         self._waiting.set_function(lambda: max(held() - running(), 0))
-
-    def begin(self, prompt_tokens: int) -> None:
-        """Count the prompt of a text that gets its first tokens; 0 where another text of the request counted it."""
-        self._prompt.inc(prompt_tokens)
 
     def record(self, event: StepEvent, seconds: float, first: bool, speculates: bool) -> None:
         """Add a step of one text, so many seconds after the one before, or after the request's arrival."""

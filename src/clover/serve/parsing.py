@@ -18,6 +18,18 @@ from clover.serve.bodies import Body, ChatBody, CompletionBody
 from clover.serve.errors import ApiError, no_model
 
 _COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
+_SAMPLING = (
+    *(
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "repetition_penalty",
+        "frequency_penalty",
+        "presence_penalty",
+    ),
+    "logit_bias",
+)
 
 
 @dataclass(frozen=True)
@@ -166,17 +178,8 @@ def _prompt_field(body: Body) -> str:
 
 def _params(body: Body, seed: int) -> SamplingParams:
     """Return the parameters of one text; defaults are OpenAI's."""
-    return SamplingParams(
-        temperature=1.0 if body.temperature is None else body.temperature,
-        top_k=max(body.top_k or 0, 0),
-        top_p=1.0 if body.top_p is None else body.top_p,
-        min_p=body.min_p or 0.0,
-        repetition_penalty=body.repetition_penalty or 1.0,
-        frequency_penalty=body.frequency_penalty or 0.0,
-        presence_penalty=body.presence_penalty or 0.0,
-        logit_bias=body.logit_bias or {},
-        seed=seed % 2**63,
-    )
+    said = {name: value for name in _SAMPLING if (value := getattr(body, name)) is not None}
+    return SamplingParams(**{"temperature": 1.0} | said, seed=seed % 2**63)
 
 
 def _logprobs(body: Body) -> int | None:

@@ -16,9 +16,8 @@ import uvicorn
 
 from clover.api import Clover
 from clover.errors import UserError, one_line
-from clover.serve.app import make_app
+from clover.serve.app import Service, make_app
 from clover.serve.options import ServerOptions
-from clover.serve.service import Service
 
 _FAREWELL_SECONDS = 1.0  # for clients to take their last answer
 

@@ -45,7 +45,6 @@ class _Job:
     choice: int
     request: Request
     arrived: float
-    prompt_tokens: int  # of the request's texts after one prompt the first counts them
     index: int | None = None
     last: float | None = None  # when its latest tokens came
 
@@ -59,11 +58,7 @@ class Stream:
         late = ApiError(408, f"it took longer than {seconds:g} s", "timeout")
         left = max(seconds - (time.perf_counter() - arrived), 0.0)
         self._limit = asyncio.get_running_loop().call_later(left, self.fail, late)
-        prompts = [request.prompt for request in requests]
-        self.jobs = [
-            _Job(self, choice, request, arrived, 0 if before is request.prompt else len(request.prompt))
-            for choice, (request, before) in enumerate(zip(requests, [None, *prompts], strict=False))
-        ]
+        self.jobs = [_Job(self, choice, request, arrived) for choice, request in enumerate(requests)]
         self._left = len(self.jobs)
 
     def put(self, step: TextStep) -> None:
@@ -248,8 +243,6 @@ class Worker:
         steps = []
         for event in events:
             job = self._jobs[event.index]
-            if job.last is None:
-                self._metrics.begin(job.prompt_tokens)
             waited = now - (job.last or job.arrived)
             self._metrics.record(event, waited, job.last is None, not job.request.plain)
             job.last = now
