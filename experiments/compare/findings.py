@@ -12,7 +12,7 @@ from typing import Any
 
 from clover.errors import UserError
 from clover.measure.acceptance import depth_pairs, tau_pairs
-from clover.measure.accuracy import TOP, HeadAccuracy
+from clover.measure.ranks import TOP, HeadAccuracy
 from clover.measure.report.statistics import Pair
 from clover.measure.systems import system_name
 from clover.validation import validated

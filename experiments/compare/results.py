@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from clover.measure.accuracy import HeadAccuracy
+from clover.measure.ranks import HeadAccuracy
 from clover.measure.report.provenance import Provenance
 from clover.metrics import Acceptance
 from clover.validation import read_lines

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 
 from clover import assets
-from clover.data import Batch, Sample
+from clover.data import Sample
 from clover.drafts import DraftModel, load_usable
 from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, Request
@@ -26,7 +26,7 @@ from clover.files import (
     locked_directory,
     locked_file,
 )
-from clover.measure.accuracy import as_sample, measure_heads, text_batches
+from clover.measure.ranks import MAX_HEADS, HeadAccuracy, rank_texts
 from clover.measure.report.progress import Progress
 from clover.measure.report.provenance import Provenance
 from clover.measure.report.words import duration
@@ -247,8 +247,10 @@ class Comparison:
             result, recorded = _recorded(draft)
         model = self._ready(draft)
         share = self.progress.part(1, f"accuracy of {draft.method.words}")
-        wanted = self.suite.measuring.accuracy
-        heads = measure_heads(self.target, model, self._written, share) if wanted else None
+        heads = None
+        if self.suite.measuring.accuracy:
+            paths = rank_texts(self.target, model, *self._written, MAX_HEADS, share)
+            heads = HeadAccuracy.of(paths, min(model.max_depth, MAX_HEADS))
         parameters, against = model.num_parameters(), draft.system.against
         known = (draft.method, parameters, result.tokens, result.seconds, result.loss, heads, against)
         return Trained(*known, recorded)
@@ -306,8 +308,11 @@ class Comparison:
         return training_text(self.target, self.suite.text, self.work / f"text.{self.plan.text}.jsonl", tell)
 
     @cached_property
-    def _written(self) -> list[Batch]:
-        """Return what the target writes after the prompts of all tasks, greedily and sampled in turn."""
+    def _written(self) -> tuple[list[Request], tuple[tuple[int, ...], ...]]:
+        """Return prompts of all tasks and what the target writes after them, greedily and sampled in turn.
+
+        The requests are greedy ones, so that the draft's ranks are those of its logits.
+        """
         options = self.suite.measuring
         prompts = [p for task in self.suite.tasks for p in task_prompts(self.target, task, options.prompts)]
         requests = []
@@ -315,7 +320,7 @@ class Comparison:
             room = min(options.max_new_tokens, self.target.longest_run - len(prompt))
             requests.append(Request(prompt, room, SamplingParams(temperature=float(i % 2), seed=i)))
         texts = decode(Engine(self.target), requests, max_sequences=_WRITTEN_TOGETHER).texts
-        return text_batches(self.target, list(map(as_sample, prompts, texts)))
+        return [Request(one.prompt, one.max_new_tokens) for one in requests], texts
 
 
 def _recorded(draft: Draft) -> tuple[RecordedResult, MethodKey]:

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from clover.data import FileTexts, Record, Sample
 from clover.errors import UserError
-from clover.measure.accuracy import as_sample
 from clover.target import TargetModel
 from experiments.recipes.corpus import Document, prompts_from
 
@@ -38,7 +37,9 @@ def corpus_windows(stream: Tensor, tokens: int, window: int) -> list[Sample]:
     """About `tokens` tokens of the corpus (Short [T]) in windows that start anywhere; all of each is learnt."""
     generator = torch.Generator().manual_seed(1)
     starts = torch.randint(len(stream) - window, (tokens // window,), generator=generator).tolist()
-    return [as_sample((), stream[start : start + window].tolist()) for start in starts]
+    return [
+        Sample(stream[start : start + window].int(), torch.ones(window, dtype=torch.bool)) for start in starts
+    ]
 
 
 def learnt_tokens(samples: Iterable[Sample]) -> int:

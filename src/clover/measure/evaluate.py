@@ -9,8 +9,8 @@ from rich.console import Console
 from clover.drafting import StaticTree, own_shape, parse_tree
 from clover.errors import UserError
 from clover.measure.acceptance import Group, Setting, count_groups, count_kinds
-from clover.measure.accuracy import TOP, HeadAccuracy, TopCounts, as_sample, measure_heads, text_batches
 from clover.measure.options import EvaluateOptions
+from clover.measure.ranks import MAX_HEADS, TOP, HeadAccuracy, TopCounts, rank_texts
 from clover.measure.report.output import Report, check_outputs, publish
 from clover.measure.report.progress import Progress
 from clover.measure.report.statistics import Estimate
@@ -61,10 +61,9 @@ def _measure(
         runs[tree, temperature] = decode(
             engines[tree], requests, max_sequences=options.batch_size, progress=share
         )
-    new = runs[greedy].texts
-    texts = [as_sample(one.tokens, text) for one, text in zip(session.prompts, new, strict=True)]
-    share, batches = progress.part(1, "accuracy of the heads"), text_batches(session.target, texts)
-    heads = measure_heads(session.target, session.draft.model.for_inference(), batches, share)
+    share, draft = progress.part(1, "accuracy of the heads"), session.draft.model.for_inference()
+    paths = rank_texts(session.target, draft, session.requests(), runs[greedy].texts, MAX_HEADS, share)
+    heads = HeadAccuracy.of(paths, min(draft.max_depth, MAX_HEADS))
     found = []
     for tree, temperature in settings:
         run, nodes = runs[tree, temperature], engines[tree].policy.max_nodes - 1

@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, product
+from itertools import chain, islice, product, takewhile
 
 from clover.drafting import StaticTree, parse_tree
 from clover.measure.ranks import RankPath
 from clover.measure.session import PLAIN
 from clover.tree import TreeShape
 
+WIDTH = 10  # ranks that a node may have
 _REFINEMENTS = 2  # times that a tree is chosen anew by the steps that it leads to
 _CHAINS = (1, 2, 3, 4, 6, 8, 10, 12)  # depths
 _SIZES = (4, 8, 16, 32, 64)  # draft tokens of trees that are timed
@@ -31,10 +32,11 @@ class Candidate:
 
 
 def count_starts(paths: Iterable[RankPath]) -> Counter[RankPath]:
-    """Return how many rank paths start with each path: so often a tree that has this node accepts it."""
+    """Return how many rank paths start with each path of ranks below WIDTH: so often a tree accepts this node."""
     counts: Counter[RankPath] = Counter()
     for path in paths:
-        counts.update(path[:depth] for depth in range(1, len(path) + 1))
+        known = len(list(takewhile(lambda rank: rank < WIDTH, path)))
+        counts.update(path[:depth] for depth in range(1, known + 1))
     return counts
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from clover.measure.accuracy import TOP, HeadAccuracy
+from clover.measure.ranks import TOP, HeadAccuracy
 from clover.measure.report.provenance import Provenance
 from clover.metrics import Acceptance
 from experiments.compare.plan import MethodKey, digest
