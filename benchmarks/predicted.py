@@ -23,7 +23,7 @@ from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine
 from clover.measure.session import choose_prompts
 from clover.measure.step_costs import measure_steps
-from clover.measure.step_timing import until
+from clover.measure.steps import until
 from clover.measure.timing import acceptance_of, decode, interleave, make_batches, speedups
 from clover.target import TargetModel
 from clover.tree import TreeShape
@@ -42,15 +42,16 @@ def main() -> None:
         batch = make_batches(prompts, size, 0.0, options.max_new_tokens, target.longest_run)[0]
         enough = until(options.steps, 12, options.seconds)
         costs = measure_steps(target, _untrained(draft, target), shapes, batch, enough)
-        engines = {"plain": Engine(target)} | {cost.tree: Engine(target, draft, cost.tree) for cost in costs}
+        trees = [cost.own.step.tree for cost in costs]
+        engines = {"plain": Engine(target)} | {tree: Engine(target, draft, tree) for tree in trees}
         runs = interleave(
             {name: partial(decode, engine) for name, engine in engines.items()}, [batch], options.rounds
         )
-        for cost in costs:
-            tau = acceptance_of([run for part in runs[cost.tree] for run in part]).tau
-            came, told = median(speedups(runs[cost.tree], runs["plain"])), cost.speedup(tau)
-            found = {"batch_size": size, "tree": cost.tree, "tau": tau, "predicted": told, "measured": came}
-            print(json.dumps(found | {"ratio": told / came, "steps": cost.steps}), flush=True)
+        for tree, cost in zip(trees, costs, strict=True):
+            tau = acceptance_of([run for part in runs[tree] for run in part]).tau
+            came, told = median(speedups(runs[tree], runs["plain"])), cost.speedup(tau)
+            found = {"batch_size": size, "tree": tree, "tau": tau, "predicted": told, "measured": came}
+            print(json.dumps(found | {"ratio": told / came, "steps": cost.own.step.steps}), flush=True)
 
 
 def _untrained(draft: DraftModel, target: TargetModel) -> DraftModel:

@@ -16,7 +16,6 @@ from dataclasses import replace
 from datetime import date
 from itertools import product
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -27,7 +26,7 @@ from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Request
 from clover.measure.ranks import MAX_DEPTH, RankPath, rank_texts
 from clover.measure.session import PLAIN, choose_prompts
-from clover.measure.step_timing import time_in_turn, until
+from clover.measure.steps import time_in_turn, until
 from clover.measure.timing import WRITTEN_TOGETHER, decode, make_batches
 from clover.measure.trees import accepted
 from clover.target import TargetModel
@@ -96,12 +95,9 @@ def step_costs(
     count = len(requests)
     batches = [[requests[n % count] for n in range(at, at + size)] for at in range(0, count, size)]
     steps = time_in_turn(target, draft, every, batches, until(24, 12, 60.0))
-    costs: dict[str, Any] = {
-        name: round(median(step.seconds for step in some), 6) for name, some in steps.items()
-    }
-    del costs["wide"]
-    passes = {every[name].max_nodes: [s.verify_seconds or 0.0 for s in some] for name, some in steps.items()}
-    return costs | {"verify": {nodes: round(median(some), 6) for nodes, some in sorted(passes.items())}}
+    costs: dict[str, Any] = {name: round(one.seconds, 6) for name, one in steps.items() if name != "wide"}
+    passes = {one.nodes: round(one.verify_seconds, 6) for one in steps.values()}
+    return costs | {"verify": dict(sorted(passes.items()))}
 
 
 def _firsts(path: RankPath) -> int:

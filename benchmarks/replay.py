@@ -25,6 +25,7 @@ from statistics import fmean, geometric_mean
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
 from clover.drafting import (
@@ -38,7 +39,7 @@ from clover.drafting import (
     StepOutcome,
     parse_tree,
 )
-from clover.drafting.tuning import Choice, Tuning, VerifyCost, interpolate
+from clover.drafting.tuning import Choice, Tuning, VerifyCost
 from clover.drafts.ngrams import RepeatingText
 
 PATHS = Path(__file__).parents[1] / "docs" / "results" / "replay"
@@ -112,7 +113,7 @@ class Pair:
 def on_line(points: Sequence[tuple[float, float]], x: float) -> float:
     """Interpolate; beyond the ends on the line of the last two points there, which never falls."""
     if len(points) < 2 or points[0][0] <= x <= points[-1][0]:
-        return interpolate(points, x)
+        return float(np.interp(x, *zip(*points, strict=True)))
     (x0, y0), (x1, y1) = points[:2] if x < points[0][0] else points[-2:]
     slope = max((y1 - y0) / (x1 - x0), 0.0)
     return y1 + slope * (x - x1) if x > x1 else max(y0 + slope * (x - x0), 0.0)

@@ -37,9 +37,13 @@ def test_a_single_slow_step_changes_little() -> None:
     assert costs.seconds["plain"] < 1.01 and costs.machine == pytest.approx(1.0, rel=0.05)
 
 
-def test_lines_never_fall() -> None:
-    assert fit_line([(0.0, 1.0), (2.0, 2.0), (4.0, 3.0)]) == pytest.approx((0.5, 1.0))
+def test_lines_ignore_outliers_never_fall_and_start_at_nothing_or_above() -> None:
+    points = [(0.0, 1.0), (2.0, 2.0), (4.0, 3.0)]
+    assert fit_line(points) == pytest.approx((0.5, 1.0))
+    assert fit_line([*points, (6.0, 4.0), (2.0, 90.0)]) == pytest.approx((0.5, 1.0))
     assert fit_line([(0.0, 3.0), (2.0, 1.0)]) == (0.0, 2.0)
+    assert fit_line([(1.0, 3.0), (2.0, 9.0), (2.0, 9.0)]) == (4.5, 0.0)
+    assert fit_line([(1.0, 3.0), (1.0, 5.0)]) == (0.0, 4.0)
 
 
 def test_even_rates_give_the_tokens_they_are_made_from() -> None:

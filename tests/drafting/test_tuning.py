@@ -11,8 +11,8 @@ from clover.drafting.tuning import (
     TuningFile,
     VerifyCost,
     architecture_name,
-    interpolate,
     read_tuning,
+    seconds_at,
     write_entry,
 )
 from clover.errors import UserError
@@ -72,20 +72,10 @@ def test_a_target_is_told_by_its_sizes():
     assert architecture_name(SimpleNamespace(**vars(config) | {"hidden_size": 8})) != "llama-16-256-4096"
 
 
-# -- between measured costs --------------------------------------------------------------------------------------------
-
-
-def test_lines_go_through_their_points_and_are_level_beyond_them():
-    points = [(1.0, 4.0), (2.0, 2.0), (6.0, 6.0)]
-    assert [interpolate(points, x) for x, _ in points] == [4.0, 2.0, 6.0]
-    assert interpolate(points, 4) == 4.0 and interpolate(points, 1.5) == 3.0
-    assert interpolate(points, 8) == 6.0 and interpolate(points, 0) == 4.0
-    assert interpolate([(3.0, 7.0)], 100) == 7.0
-
-
-def test_verify_costs_are_those_of_the_nearest_batch_size():
-    assert TUNING.verify_line(2) == [(1, 0.011), (9, 0.014)]
-    assert TUNING.verify_line(4) == [(1, 0.07)]
+def test_seconds_are_on_lines_through_those_of_the_nearest_batch_size():
+    costs = [VerifyCost(1, 6, 6.0), VerifyCost(1, 1, 4.0), VerifyCost(1, 2, 2.0), VerifyCost(8, 3, 7.0)]
+    assert [seconds_at(costs, 1, nodes) for nodes in (1, 2, 4, 6, 8)] == [4.0, 2.0, 4.0, 6.0, 6.0]
+    assert seconds_at(costs, 2, 2) == 2.0 and seconds_at(costs, 4, 100) == 7.0
 
 
 # -- files that are no tunings -----------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import predicted, record
-from clover.measure.step_timing import until
+from clover.measure.steps import until
 from tests.tiny import save_tiny_pair
 
 

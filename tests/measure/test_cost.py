@@ -8,7 +8,8 @@ import pytest
 
 from clover.measure.cost import TrainingCost, as_data, break_even_table, recorded_cost, run_cost
 from clover.measure.options import CostOptions
-from clover.measure.step_costs import PlainCost, TreeCost
+from clover.measure.step_costs import TextCost, TreeCost
+from clover.measure.steps import StepCost
 from clover.train.record import RECORD_FILE
 from tests.tiny import save_tiny_pair
 
@@ -84,9 +85,9 @@ def write_record(folder: Path, config: dict[str, Any]) -> Path:
 
 
 def test_a_tau_that_the_tree_cannot_give_is_not_one_that_never_pays() -> None:
-    fast = TreeCost(
-        PlainCost(1, 100, 0.1, 0.01), "chain:2", 2, 2, 0.1, 0.011, 0.0, 9
-    )  # a step is little dearer
+    plain = TextCost(100, 0.1, StepCost(1, "plain", 1, 0.01, fixed=0.01))
+    own = TextCost(100, 0.1, StepCost(1, "chain:2", 3, 0.011, fixed=0.011))  # a step is little dearer
+    fast = TreeCost(plain, own, 2)
     taus, training = (1.0, 3.0, 3.5), TrainingCost(3600.0)
     ((batch, _, never, paid, beyond),) = break_even_table([fast], training, taus).rows
     assert (batch, never, beyond) == ("1", "never", "–") and paid not in ("never", "–")

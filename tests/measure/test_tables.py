@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from clover.drafting.tuning import Choice
 from clover.measure.acceptance import Group, Setting, Share
-from clover.measure.accuracy import HeadAccuracy
 from clover.measure.cost import TrainingCost, break_even_table, tau_table
 from clover.measure.evaluate import make_tables
+from clover.measure.ranks import HeadAccuracy
 from clover.measure.report.statistics import Estimate
 from clover.measure.report.table import Table
 from clover.measure.speed_report import speed_table, step_table
-from clover.measure.step_costs import PlainCost, TreeCost
+from clover.measure.step_costs import TextCost, TreeCost
+from clover.measure.steps import StepCost
 from clover.measure.tune import TimedTree, best_table
 from clover.metrics import Acceptance
 from tests.measure.hand import found
@@ -49,18 +49,21 @@ def evaluate() -> list[Table]:
 
 
 def tune() -> list[Table]:
-    def timed(size: int, tree: str, nodes: int, tau: float, seconds: float) -> TimedTree:
-        return TimedTree(
-            Choice(size, tree, tau, seconds, size * tau / seconds), nodes, 0.01, 9, tau * 0.02 / seconds
-        )
-
     rows = [("chain:2", 3, 2.1, 0.025), ("paths:0,1,00", 4, 2.2, 0.03), ("plain", 1, 1.0, 0.02)]
-    return [best_table([[timed(size, *row) for row in rows] for size in (1, 16)])]
+    timed = [
+        [TimedTree(StepCost(size, tree, nodes, seconds), tau, 0.02) for tree, nodes, tau, seconds in rows]
+        for size in (1, 16)
+    ]
+    return [best_table(timed)]
 
 
 def cost() -> list[Table]:
+    def text(size: int, tree: str, depth: int, fixed: float, per_token: float) -> TextCost:
+        step = StepCost(size, tree, depth + 1, size * fixed, 0.0004, fixed=size * fixed, per_token=per_token)
+        return TextCost(100, 0.1, step)
+
     costs = [
-        TreeCost(PlainCost(size, 100, 0.1, 0.01 * size), tree, depth, depth, 0.1, 0.011 * size, 0.001, 9)
+        TreeCost(text(size, "plain", 0, 0.01, 0.0), text(size, tree, depth, 0.011, 0.001), depth)
         for size in (1, 4)
         for tree, depth in (("chain:2", 2), ("chain:8", 8))
     ]

@@ -12,8 +12,8 @@ from clover.drafts import Clover1Draft, RecallDraft
 from clover.errors import UserError
 from clover.measure.options import TuneOptions
 from clover.measure.tune_vllm import (
-    StepCost,
     StepCosts,
+    VLLMStep,
     chain_taus,
     draft_counts,
     run_tune_vllm,
@@ -26,8 +26,8 @@ STEPS = [{"batch_size": 1, "drafted": k, "seconds": 0.01 + k / 1e5} for k in (0,
 TAUS = {0: 1.0, 1: 1.6, 2: 2.0, 3: 2.2, 4: 2.3}
 
 
-def costs(*rows: tuple[int, int, float]) -> dict[int, dict[int, float]]:
-    return StepCosts("0.32.0", tuple(StepCost(*row) for row in rows)).by_size
+def costs(*rows: tuple[int, int, float]) -> StepCosts:
+    return StepCosts("0.32.0", tuple(VLLMStep(*row) for row in rows))
 
 
 def test_tau_of_chains_is_counted_step_by_step():
@@ -38,31 +38,31 @@ def test_tau_of_chains_is_counted_step_by_step():
 
 def test_a_step_between_two_measured_ones_is_on_the_line():
     ((*some,),) = draft_counts(costs((1, 0, 0.010), (1, 4, 0.014)), TAUS)
-    by_number = {one.drafted: one for one in some}
-    assert [by_number[k].seconds for k in range(5)] == pytest.approx([0.010, 0.011, 0.012, 0.013, 0.014])
+    by_number = {one.step.nodes - 1: one for one in some}
+    assert [by_number[k].step.seconds for k in range(5)] == pytest.approx([0.010, 0.011, 0.012, 0.013, 0.014])
     assert by_number[2].speedup == pytest.approx(2.0 * 10 / 12)
     assert by_number[2].tokens_per_second == pytest.approx(2.0 / 0.012)
-    assert some[0].drafted == max(by_number, key=lambda k: TAUS[k] / by_number[k].seconds)
+    assert some[0] is by_number[max(by_number, key=lambda k: TAUS[k] / by_number[k].step.seconds)]
 
 
 def test_where_steps_grow_dear_fewer_tokens_are_drafted():
     cheap, dear = (1, 0, 0.010), (64, 0, 0.010)
     sizes = draft_counts(costs(cheap, (1, 4, 0.011), dear, (64, 4, 0.050)), TAUS)
-    assert [some[0].drafted for some in sizes] == [4, 0]
-    config = speculative_config([some[0] for some in sizes], "dir")
+    assert [some[0].step.tree for some in sizes] == ["chain:4", "plain"]
+    config = speculative_config([some[0].step for some in sizes], "dir")
     assert config["num_speculative_tokens"] == 4
     assert config["num_speculative_tokens_per_batch_size"] == [[1, 63, 4], [64, 1024, 0]]
 
 
 def test_one_number_for_all_sizes_needs_no_schedule_and_none_no_draft():
     (some,) = draft_counts(costs((1, 0, 0.010), (1, 4, 0.011)), TAUS)
-    assert speculative_config(some[:1], "dir") == {
+    assert speculative_config([some[0].step], "dir") == {
         "method": "eagle",
         "model": "dir",
         "num_speculative_tokens": 4,
     }
     (some,) = draft_counts(costs((1, 0, 0.010), (1, 4, 0.110)), TAUS)
-    assert speculative_config(some[:1], "dir") == {}
+    assert speculative_config([some[0].step], "dir") == {}
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_one_number_for_all_sizes_needs_no_schedule_and_none_no_draft():
 )
 def test_costs_that_say_too_little_are_refused(rows, message):
     with pytest.raises(UserError, match=message):
-        costs(*rows)
+        _ = costs(*rows).by_size
 
 
 def test_no_number_of_a_file_is_counted_up_to():
     ((*some,),) = draft_counts(costs((1, 0, 0.01), (1, 10**12, 0.02)), TAUS)
-    assert sorted(one.drafted for one in some) == sorted(TAUS)
+    assert sorted(one.step.nodes - 1 for one in some) == sorted(TAUS)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_the_whole_of_it(options: TuneOptions):
     found = json.loads(Path(options.json).read_text())
     assert [one["drafted"] for one in sorted(found["choices"], key=lambda c: c["drafted"])] == [0, 1, 2, 3]
     written = json.loads(Path(options.output).read_text())
-    assert written.get("num_speculative_tokens", 0) == best.drafted
+    assert written.get("num_speculative_tokens", 0) == best.nodes - 1
     assert "--for vllm" in found["provenance"]["command"]
 
 

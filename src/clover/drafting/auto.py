@@ -11,7 +11,7 @@ from clover.drafting.plain import PLAIN
 from clover.drafting.prompt_lookup import LookupTree
 from clover.drafting.static import StaticTree, own_shape
 from clover.drafting.tree import Tree, parse_tree
-from clover.drafting.tuning import Choice, Tuning, interpolate
+from clover.drafting.tuning import Choice, Tuning, seconds_at
 from clover.drafts import DraftModel
 from clover.tree import TreeShape
 
@@ -41,9 +41,7 @@ class AutoTree(Tree):
             costs.setdefault(choice.batch_size, {})[tree.name] = choice.step_seconds
             taus.setdefault(tree.name, []).append(choice.tau)
         drafted = any(tree.needs_draft for tree in trees.values())
-        if not any(
-            tree.is_chain for tree in trees.values()
-        ):  # the policy needs one, which may not have been tuned
+        if not any(tree.is_chain for tree in trees.values()):  # the policy needs one, tuned or not
             depths = [min(depth, draft.max_depth) for depth in (_COMPILED_DEPTHS if compiled else _DEPTHS)]
             shapes = [*map(TreeShape.chain, depths), *([] if drafted else [own_shape(draft)])]
             trees |= {tree.name: tree for tree in map(StaticTree, shapes)}
@@ -71,6 +69,8 @@ def _lookup_seconds(
     """Return the seconds of a step of each prompt lookup: a plain step's, with the target's pass over more tokens."""
     if plain is None or not tuning.verify:
         return {}
-    passes = tuning.verify_line(size)
-    one = interpolate(passes, 1)
-    return {tree.name: plain * max(interpolate(passes, 1 + tree.length) / one, 1.0) for tree in lookups}
+    one = seconds_at(tuning.verify, size, 1)
+    return {
+        tree.name: plain * max(seconds_at(tuning.verify, size, 1 + tree.length) / one, 1.0)
+        for tree in lookups
+    }

@@ -18,10 +18,7 @@ from clover.drafts.ngrams import RepeatingText
 
 _PROBE_SHARE, _PROBE_STEPS = 0.01, 3  # share of the time that probes may lose; steps of each
 _LEAST_LOSS = 1 / 12  # of a probe's seconds, which count as lost at least
-_TUNED_STEPS, _TUNED_WEIGHT = (
-    3,
-    8.0,
-)  # what a tuning counts for: steps of its costs, observations of its acceptance
+_TUNED_STEPS, _TUNED_WEIGHT = 3, 8.0  # what a tuning counts for: steps of costs, observations of acceptance
 _TREES_TURN = 4  # of so many probes one is of a tree, while plain steps lead
 _FEW = 8  # positions that the draft commits in no time
 _LOOKUP_COST = 0.05  # of a plain step, per token: what a lookup is taken to cost before any has run

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from math import exp, log
-from statistics import fmean, linear_regression
+from statistics import median
 
 _MEMORY = 32.0  # steps that acceptance is averaged over
 _FORGOTTEN = 1e-9  # observations: less must not sink further, to 0 of 0
@@ -75,9 +76,14 @@ class StepSeconds:
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return slope and intercept of the line through points; it never falls."""
-    slope, intercept = linear_regression(*zip(*points, strict=True))
-    return max(slope, 0.0), intercept if slope > 0 else fmean(y for _, y in points)
+    """Return slope and intercept of the line of Theil and Sen, which outliers hardly move: a median over all pairs.
+
+    It never falls. A line that would pass below the origin, as few or noisy points may give, goes through the origin.
+    """
+    slopes = [(y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in combinations(points, 2) if x1 != x2]
+    slope = max(median(slopes), 0.0) if slopes else 0.0
+    start = median(y - slope * x for x, y in points)
+    return (slope, start) if start >= 0 else (median(y / x for x, y in points if x), 0.0)
 
 
 def even_rate(tau: float, depth: int) -> float:

@@ -91,10 +91,6 @@ class Tuning:
         """Return the choices of the nearest batch size that was measured, by ratio; the best first."""
         return _of_nearest(self.choices, batch_size)
 
-    def verify_line(self, batch_size: int) -> list[tuple[float, float]]:
-        """Return nodes and seconds of the target's passes at the nearest measured batch size, rising."""
-        return sorted((cost.nodes, cost.seconds) for cost in _of_nearest(self.verify, batch_size))
-
 
 @dataclass(frozen=True)
 class TuningFile:
@@ -138,16 +134,20 @@ def write_entry(path: str | os.PathLike[str], tuning: Tuning) -> None:
     write_json(path, {"format": _FORMAT, "entries": [asdict(one) for one in (*others, tuning)]})
 
 
-def interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
-    """Return y at x, piecewise linear through points with rising x; beyond the ends the y of the nearest one.
+def seconds_at(costs: Sequence[VerifyCost], batch_size: int, nodes: int) -> float:
+    """Return the seconds over `nodes` tokens at the nearest batch size that was measured, by ratio.
 
-    >>> interpolate([(1, 1.0), (3, 2.0)], 2), interpolate([(1, 1.0), (3, 2.0)], 5)
-    (1.5, 2.0)
+    Between two numbers of nodes that were measured the time is a straight line; beyond them it is that of the nearest.
+
+    >>> costs = VerifyCost(1, 1, 1.0), VerifyCost(1, 3, 2.0), VerifyCost(8, 1, 7.0)
+    >>> seconds_at(costs, 1, 2), seconds_at(costs, 2, 5), seconds_at(costs, 16, 2)
+    (1.5, 2.0, 7.0)
     """
-    return float(np.interp(x, [at for at, _ in points], [y for _, y in points]))
+    known = sorted(_of_nearest(costs, batch_size), key=lambda cost: cost.nodes)
+    return float(np.interp(nodes, [cost.nodes for cost in known], [cost.seconds for cost in known]))
 
 
-def _of_nearest(measured: tuple[_Entry, ...], batch_size: int) -> tuple[_Entry, ...]:
+def _of_nearest(measured: Sequence[_Entry], batch_size: int) -> tuple[_Entry, ...]:
     """Return those of the nearest batch size by ratio; of two the smaller."""
     sizes = {one.batch_size for one in measured}
     nearest = min(sizes, key=lambda size: (abs(math.log(size / batch_size)), size), default=0)

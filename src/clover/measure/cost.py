@@ -6,7 +6,7 @@ Training costs T · p_train; each token saves (t_plain - t_plain / s) · p_serve
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,11 +23,12 @@ from clover.errors import UserError
 from clover.measure.options import CostOptions
 from clover.measure.report.output import Report, check_outputs, publish
 from clover.measure.report.progress import Progress
+from clover.measure.report.statistics import Estimate
 from clover.measure.report.table import Table
 from clover.measure.report.words import count, duration, times
 from clover.measure.session import Session
 from clover.measure.step_costs import TreeCost, measure_steps
-from clover.measure.step_timing import share_time
+from clover.measure.steps import share_time
 from clover.measure.systems import draft_kind
 from clover.measure.trees import tree_label
 from clover.target import TargetWeights
@@ -207,36 +208,42 @@ def _report(
 
 def tau_table(costs: Sequence[TreeCost], taus: Sequence[float]) -> Table:
     """Return the τ that each of SPEEDUPS needs, and the speed-up at each of `taus`."""
-    columns: dict[str, Callable[[TreeCost], str]] = {
-        "batch": lambda one: str(one.plain.batch_size),
-        "tree": lambda one: tree_label(one.tree),
-        "plain\nstep, ms": lambda one: f"{1e3 * one.plain.step:.1f}",
-        "step,\nms": lambda one: f"{1e3 * one.step(1 + one.depth / 2):.1f}",
+    columns = {
+        "plain\nstep, ms": lambda one: _milliseconds(one.plain.step.seconds, one.plain.step.error),
+        "step,\nms": lambda one: _milliseconds(one.own.step.at(1 + one.depth / 2), one.own.step.error),
     }
     columns |= {f"τ for\n{speedup:.1f}×": partial(_tau_cell, speedup) for speedup in SPEEDUPS}
     columns |= {f"at τ {tau:g}": partial(_speedup_cell, tau) for tau in taus}
-    return Table.of(
-        "What τ must be",
-        costs,
-        columns,
-        f"τ: tokens per step and text; texts of {costs[0].plain.new_tokens} new tokens, prompts included",
-        group=lambda one: one.plain.batch_size,
-        once=("batch", "plain\nstep, ms"),
-        strong=lambda one: False,
-        words=2,
-    )
+    note = f"τ: tokens per step and text; texts of {costs[0].plain.new_tokens} new tokens, prompts included"
+    return _table("What τ must be", costs, columns, note, once=("batch", "plain\nstep, ms"))
 
 
 def break_even_table(costs: Sequence[TreeCost], training: TrainingCost, taus: Sequence[float]) -> Table:
     """Return the tokens after which the training has paid for itself, with the last tree of each batch size."""
-    columns: dict[str, Callable[[TreeCost], str]] = {
-        "batch": lambda one: str(one.plain.batch_size),
-        "tree": lambda one: tree_label(one.tree),
+    columns = {f"at τ {tau:g}": partial(_paying_cell, training, tau) for tau in taus}
+    last = {one.plain.step.batch_size: one for one in costs}.values()
+    return _table("Tokens after which the training has paid for itself", last, columns)
+
+
+def _table(
+    title: str,
+    costs: Iterable[TreeCost],
+    columns: dict[str, Callable[[TreeCost], str]],
+    note: str = "",
+    once: Sequence[str] = (),
+) -> Table:
+    named: dict[str, Callable[[TreeCost], str]] = {
+        "batch": lambda one: str(one.plain.step.batch_size),
+        "tree": lambda one: tree_label(one.own.step.tree),
     }
-    columns |= {f"at τ {tau:g}": partial(_paying_cell, training, tau) for tau in taus}
-    last = {one.plain.batch_size: one for one in costs}.values()
-    title = "Tokens after which the training has paid for itself"
-    return Table.of(title, last, columns, strong=lambda one: False, words=2)
+    group = named["batch"] if once else lambda one: ""
+    return Table.of(
+        title, costs, named | columns, note, group=group, once=once, strong=lambda one: False, words=2
+    )
+
+
+def _milliseconds(seconds: float, error: float) -> str:
+    return Estimate(seconds, error).scaled(1e3).text(1)
 
 
 def _tau_cell(speedup: float, one: TreeCost) -> str:
@@ -251,20 +258,23 @@ def _speedup_cell(tau: float, one: TreeCost) -> str:
 def _paying_cell(training: TrainingCost, tau: float, one: TreeCost) -> str:
     if tau > one.depth + 1:
         return "–"
-    tokens = training.paying_tokens(one.plain.token_seconds, one.speedup(tau))
+    tokens = training.paying_tokens(one.plain_token_seconds, one.speedup(tau))
     return "never" if tokens is None else count(tokens)
 
 
 def as_data(one: TreeCost, training: TrainingCost | None, taus: Sequence[float]) -> dict[str, Any]:
     """Return all numbers of a tree as JSON values."""
-    speedups = {tau: one.speedup(tau) for tau in taus if tau <= one.depth + 1}
-    seconds = one.plain.token_seconds
-    return asdict(one) | {
+    speedups = {f"{tau:g}": one.speedup(tau) for tau in taus if tau <= one.depth + 1}
+    paying = dict[str, float | None]()
+    if training:
+        seconds = one.plain_token_seconds
+        paying = {tau: training.paying_tokens(seconds, faster) for tau, faster in speedups.items()}
+    return {
+        **asdict(one.own.step),
+        "depth": one.depth,
+        "prefill": one.own.prefill,
+        "plain": asdict(one.plain),
         "tau_for": {f"{speedup:g}": one.tau(speedup) for speedup in SPEEDUPS},
-        "speedup_at": {f"{tau:g}": speedup for tau, speedup in speedups.items()},
-        "paying_tokens_at": {
-            f"{tau:g}": training.paying_tokens(seconds, speedup) for tau, speedup in speedups.items()
-        }
-        if training
-        else {},
+        "speedup_at": speedups,
+        "paying_tokens_at": paying,
     }

@@ -1,24 +1,20 @@
-"""Measure what a decoding step costs on this machine, and compute the τ that a speed-up needs.
+"""Measure what drafting with a tree costs here, with any weights of the draft, and the τ that a speed-up needs.
 
-A step that emits τ tokens takes a + b · τ seconds, because accepted tokens are kept in the caches, and committed to
-the draft.
-So for texts of N new tokens
+For texts of N new tokens, and a step of fixed + per_token · τ seconds (`clover.measure.steps`),
 
-    speed-up(τ) = (prefill + N · plain step) / (prefill with draft + N / τ · (a + b · τ)).
+    speed-up(τ) = (prefill + N · plain step) / (prefill with draft + N / τ · (fixed + per_token · τ)).
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from statistics import fmean, median
-
-import numpy as np
+from statistics import median
 
 from clover.drafting import PLAIN_DRAFTER, CommittedInput, DraftInput, StaticDrafter, StaticTree
 from clover.drafts import DraftModel
 from clover.engine import Engine, Request
 from clover.measure.session import PLAIN
-from clover.measure.step_timing import Step, time_in_turn
+from clover.measure.steps import StepCost, time_in_turn
 from clover.measure.timing import decode
 from clover.target import TargetWeights
 from clover.tree import TokenTree, TreeShape
@@ -28,56 +24,46 @@ _LEAST, _MOST = 0.1, 0.95  # chance that a token on the forced path is right, dr
 
 
 @dataclass(frozen=True)
-class PlainCost:
-    """Seconds of plain decoding of one batch: prefill of all prompts, and a step, a token of each sequence."""
+class TextCost:
+    """Seconds of decoding whole texts of one batch: the prefill of all prompts, and a step."""
 
-    batch_size: int
     new_tokens: int
     prefill: float
-    step: float
+    step: StepCost
 
-    @property
-    def seconds(self) -> float:
-        """Return the seconds of whole texts."""
-        return self.prefill + self.new_tokens * self.step
-
-    @property
-    def token_seconds(self) -> float:
-        """Return the seconds per token of whole texts."""
-        return self.seconds / (self.new_tokens * self.batch_size)
+    def seconds(self, tau: float = 1.0) -> float:
+        """Return the seconds of all texts at this τ, which is 1 for plain decoding."""
+        return self.prefill + self.new_tokens / tau * self.step.at(tau)
 
 
 @dataclass(frozen=True)
 class TreeCost:
-    """Seconds of decoding one batch with a tree, `fixed + per_token * tau` a step; τ is at most `depth` + 1."""
+    """Seconds of decoding one batch plainly, and with a tree of this depth; τ is at most `depth` + 1."""
 
-    plain: PlainCost
-    tree: str
-    nodes: int
+    plain: TextCost
+    own: TextCost
     depth: int
-    prefill: float
-    fixed: float
-    per_token: float
-    steps: int
-
-    def step(self, tau: float) -> float:
-        """Return the seconds of a step that emits so many tokens of each sequence."""
-        return self.fixed + self.per_token * tau
 
     def speedup(self, tau: float) -> float:
         """Return the speed-up against plain decoding at this τ.
 
-        >>> cost = TreeCost(PlainCost(1, 100, 1.0, 0.01), "chain:3", 4, 3, 1.0, 0.018, 0.001, 9)
+        >>> plain = TextCost(100, 1.0, StepCost(1, "plain", 1, 0.01, fixed=0.01))
+        >>> cost = TreeCost(plain, TextCost(100, 1.0, StepCost(1, "chain:3", 4, 0.02, fixed=0.018, per_token=0.001)), 3)
         >>> round(cost.speedup(2.0), 6), round(cost.speedup(cost.tau(1.1)), 6)
         (1.0, 1.1)
         """
-        return self.plain.seconds / (self.prefill + self.plain.new_tokens / tau * self.step(tau))
+        return self.plain.seconds() / self.own.seconds(tau)
+
+    @property
+    def plain_token_seconds(self) -> float:
+        """Return the seconds per token of whole texts, decoded plainly."""
+        return self.plain.seconds() / (self.plain.new_tokens * self.plain.step.batch_size)
 
     def tau(self, speedup: float) -> float | None:
         """Return the τ that this speed-up needs; None where the tree cannot reach it."""
-        tokens = self.plain.new_tokens
-        left = self.plain.seconds / speedup - self.prefill - tokens * self.per_token
-        needed = tokens * self.fixed / left if left > 0 else self.depth + 2
+        tokens, step = self.own.new_tokens, self.own.step
+        left = self.plain.seconds() / speedup - self.own.prefill - tokens * step.per_token
+        needed = tokens * step.fixed / left if left > 0 else self.depth + 2
         return max(needed, 1.0) if needed <= self.depth + 1 else None
 
 
@@ -96,40 +82,16 @@ def measure_steps(
     batch = [replace(one, eos=()) for one in sorted(batch, key=lambda one: -len(one.prompt))]
     written = decode(Engine(target), batch).texts
     texts = [[*one.prompt, *new] for one, new in zip(batch, written, strict=True)]
-    trees = {StaticTree(shape).name: StaticDrafter(draft, shape) for shape in shapes}
-    forced = {name: ForcedDrafter(drafter, texts, seed) for name, drafter in trees.items()}
+    forced = {
+        StaticTree(shape).name: ForcedDrafter(StaticDrafter(draft, shape), texts, seed) for shape in shapes
+    }
     steps = time_in_turn(target, draft, {PLAIN: PLAIN_DRAFTER, **forced}, [batch], enough, seed)
-    prefills = [_prefill(Engine(target), batch), _prefill(Engine(target, draft), batch)]
-    plain_step = median(step.seconds for step in steps[PLAIN])
-    plain = PlainCost(len(batch), batch[0].max_new_tokens, prefills[0], plain_step)
-    return [_tree_cost(plain, name, one, prefills[1], steps[name]) for name, one in trees.items()]
-
-
-def _tree_cost(
-    plain: PlainCost, name: str, drafter: StaticDrafter, prefill: float, steps: Sequence[Step]
-) -> TreeCost:
-    fixed, slope = fitted_line([fmean(step.emitted) for step in steps], [step.seconds for step in steps])
-    nodes, depth = drafter.max_nodes - 1, drafter.max_depth
-    return TreeCost(plain, name, nodes, depth, prefill, fixed, slope, len(steps))
-
-
-def fitted_line(emitted: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
-    """Return the seconds of a step that emits nothing, and those per token, by the line of Theil and Sen.
-
-    A line that passes below the origin, as few or noisy steps may give, is replaced by one through the origin.
-    """
-    x, y = np.asarray(emitted), np.asarray(seconds)
-    slope = _median_slope(x, y)
-    fixed = float(np.median(y - slope * x))
-    return (fixed, slope) if fixed >= 0 else (0.0, float(np.median(y / x)))
-
-
-def _median_slope(x: np.ndarray, y: np.ndarray) -> float:
-    """Return the slope of Theil and Sen, which outliers hardly move: the median over all pairs; 0 if it is negative."""
-    first, second = np.triu_indices(len(x), 1)
-    run, rise = x[second] - x[first], y[second] - y[first]
-    slopes = rise[run != 0] / run[run != 0]
-    return max(float(np.median(slopes)), 0.0) if len(slopes) else 0.0
+    length = batch[0].max_new_tokens
+    plain = TextCost(length, _prefill(Engine(target), batch), steps[PLAIN])
+    prefill = _prefill(Engine(target, draft), batch)
+    return [
+        TreeCost(plain, TextCost(length, prefill, steps[name]), one.max_depth) for name, one in forced.items()
+    ]
 
 
 def _prefill(engine: Engine, batch: Sequence[Request]) -> float:

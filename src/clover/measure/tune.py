@@ -33,11 +33,10 @@ from clover.measure.report.provenance import Provenance
 from clover.measure.report.table import Table
 from clover.measure.report.words import duration, mode, number_of, times
 from clover.measure.session import OWN, PLAIN, Session
-from clover.measure.step_timing import Step, share_time, time_in_turn
+from clover.measure.steps import StepCost, share_time, time_in_turn
 from clover.measure.systems import draft_kind
 from clover.measure.timing import WRITTEN_TOGETHER, decode
 from clover.measure.trees import Candidate, tree_label, worth_timing
-from clover.tree import TreeShape
 
 _STEPS, _FEWEST = 40, 8  # steps of each tree that are timed, and how many at least, however late it is
 _ORIGIN = ("device", "dtype", "machine", "threads", "date", "versions")
@@ -46,17 +45,36 @@ _SHOWN = 4  # trees per batch size in the table, besides plain decoding
 
 @dataclass(frozen=True)
 class TimedTree:
-    """The timed steps of one tree (`nodes` with its root) at one batch size; the speed-up leaves the prefill out."""
+    """What the steps of a tree take at one batch size, and its τ; the speed-up leaves the prefill out."""
 
-    choice: Choice
-    nodes: int
-    verify_seconds: float
-    steps: int
-    speedup: float
+    step: StepCost
+    tau: float
+    plain_seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Return the speed of the whole batch."""
+        return self.step.batch_size * self.tau / self.step.seconds
+
+    @property
+    def speedup(self) -> float:
+        """Return the speed-up against plain steps."""
+        return self.tau * self.plain_seconds / self.step.seconds
+
+    @property
+    def choice(self) -> Choice:
+        """Return what a tuning saves of it."""
+        step = self.step
+        return Choice(step.batch_size, step.tree, self.tau, step.seconds, self.tokens_per_second)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers as JSON values."""
-        return asdict(self.choice) | {"nodes": self.nodes, "steps": self.steps, "speedup": self.speedup}
+        return asdict(self.choice) | {
+            "nodes": self.step.nodes,
+            "steps": self.step.steps,
+            "step_error": self.step.error,
+            "speedup": self.speedup,
+        }
 
 
 def run_tune(options: TuneOptions, console: Console | None = None, errors: Console | None = None) -> Tuning:
@@ -151,31 +169,23 @@ def time_trees(
     seed: int = 0,
 ) -> list[TimedTree]:
     """Time plain steps and trees in turn, see `time_in_turn`; the fastest first, plain decoding among them."""
-    target, draft = session.target, session.draft.model
-    every = {PLAIN: Candidate(TreeShape(), 1.0), **{one.spec: one for one in candidates}}
+    draft = session.draft.model
     drafters = {PLAIN: PLAIN_DRAFTER, **{one.spec: StaticDrafter(draft, one.shape) for one in candidates}}
-    steps = time_in_turn(target, draft, drafters, batches, enough, seed)
-    plain = median(step.seconds for step in steps[PLAIN])
-    found = [_timed(name, one, steps[name], plain) for name, one in every.items()]
-    return sorted(found, key=lambda one: -one.speedup)
+    taus = {PLAIN: 1.0, **{one.spec: one.tau for one in candidates}}
+    steps = time_in_turn(session.target, draft, drafters, batches, enough, seed)
+    return fastest_first(TimedTree(one, taus[name], steps[PLAIN].seconds) for name, one in steps.items())
 
 
-def _timed(name: str, candidate: Candidate, steps: Sequence[Step], plain: float) -> TimedTree:
-    size, seconds = len(steps[0].emitted), median(step.seconds for step in steps)
-    return TimedTree(
-        choice=Choice(size, name, candidate.tau, seconds, size * candidate.tau / seconds),
-        nodes=len(candidate.shape.parents),
-        verify_seconds=median(s.verify_seconds for s in steps if s.verify_seconds is not None),
-        steps=len(steps),
-        speedup=candidate.tau * plain / seconds,
-    )
+def fastest_first(timed: Iterable[TimedTree]) -> list[TimedTree]:
+    """Return trees of one batch size by their speed."""
+    return sorted(timed, key=lambda one: -one.speedup)
 
 
 def verify_costs(timed: Iterable[TimedTree]) -> list[VerifyCost]:
     """Return the cost of the target's pass by its nodes and batch size; the median of trees of one size."""
     found: dict[tuple[int, int], list[float]] = {}
     for one in timed:
-        found.setdefault((one.choice.batch_size, one.nodes), []).append(one.verify_seconds)
+        found.setdefault((one.step.batch_size, one.step.nodes), []).append(one.step.verify_seconds)
     return [VerifyCost(size, nodes, median(seconds)) for (size, nodes), seconds in sorted(found.items())]
 
 
@@ -198,7 +208,7 @@ def _report(
     seconds: float,
 ) -> Report:
     system = draft_kind(session.draft.model.config)
-    best = [f"{times(one.speedup)} at batch {one.choice.batch_size}" for one, *_ in sizes[:3]]
+    best = [f"{times(one.speedup)} at batch {one.step.batch_size}" for one, *_ in sizes[:3]]
     facts = [
         ("target", session.target_name),
         ("draft", f"{session.draft.name} ({system})"),
@@ -216,29 +226,28 @@ def acceptance_fact(session: Session, options: TuneOptions) -> tuple[str, str]:
     return "acceptance on", f"{texts}, {mode(options.temperature)}"
 
 
-def best_table(sizes: Sequence[Sequence[TimedTree]]) -> Table:
-    """Return the fastest trees of each batch size, which come first, and plain decoding."""
+def best_table(
+    sizes: Sequence[Sequence[TimedTree]], where: str = "the median, all trees timed in turn"
+) -> Table:
+    """Return the fastest trees of each batch size, which come first, and plain decoding; `where` steps were timed."""
     columns: dict[str, Callable[[TimedTree], str]] = {
-        "batch": lambda one: str(one.choice.batch_size),
-        "tree": lambda one: tree_label(one.choice.tree),
-        "draft\ntokens": lambda one: str(one.nodes - 1),
-        "τ": lambda one: f"{one.choice.tau:.2f}",
-        "step,\nms": lambda one: f"{1e3 * one.choice.step_seconds:.1f}",
-        "tokens/s": lambda one: f"{one.choice.tokens_per_second:.1f}",
+        "batch": lambda one: str(one.step.batch_size),
+        "tree": lambda one: tree_label(one.step.tree),
+        "draft\ntokens": lambda one: str(one.step.nodes - 1),
+        "τ": lambda one: f"{one.tau:.2f}",
+        "step,\nms": lambda one: f"{1e3 * one.step.seconds:.1f}",
+        "tokens/s": lambda one: f"{one.tokens_per_second:.1f}",
         "speed-up": lambda one: times(one.speedup),
     }
     shown = [
-        one
-        for timed in sizes
-        for place, one in enumerate(timed)
-        if place < _SHOWN or one.choice.tree == PLAIN
+        one for timed in sizes for place, one in enumerate(timed) if place < _SHOWN or one.step.tree == PLAIN
     ]
     return Table.of(
         "The best trees per batch size",
         shown,
         columns,
-        "τ: tokens per step and text, counted; step: the median, all trees timed in turn",
-        group=lambda one: one.choice.batch_size,
+        f"τ: tokens per step and text, counted; step: {where}",
+        group=lambda one: one.step.batch_size,
         once=("batch",),
         words=2,
         optional=("draft\ntokens",),

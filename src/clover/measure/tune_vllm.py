@@ -5,18 +5,17 @@ A request gets τ tokens per step, whatever the batch; a step of B requests take
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import Field
 from rich.console import Console
 
 from clover import assets
+from clover.drafting.tuning import VerifyCost, seconds_at
 from clover.drafts import RecallDraft
 from clover.errors import UserError
 from clover.files import check_output_file, write_json
@@ -26,19 +25,24 @@ from clover.measure.options import TuneOptions
 from clover.measure.ranks import RankPath
 from clover.measure.report.output import Report, check_outputs, publish
 from clover.measure.report.progress import Progress
-from clover.measure.report.table import Table
-from clover.measure.report.words import times
-from clover.measure.session import Session
+from clover.measure.session import PLAIN, Session
+from clover.measure.steps import StepCost
 from clover.measure.trees import exact_tau
-from clover.measure.tune import acceptance_fact, load_session, rank_paths
+from clover.measure.tune import (
+    TimedTree,
+    acceptance_fact,
+    best_table,
+    fastest_first,
+    load_session,
+    rank_paths,
+)
 from clover.validation import checked, read_model, validated
 
-_SHOWN = 3  # numbers per batch size in the table, besides none
 _ELSEWHERE = "run python -m clover.integrations.vllm.costs, and give its file with --costs"
 
 
 @checked
-class StepCost:
+class VLLMStep:
     """Seconds of a step of vLLM with so many requests, each with so many drafted tokens."""
 
     batch_size: Annotated[int, Field(ge=1)]
@@ -51,52 +55,34 @@ class StepCosts:
     """The file that `costs` writes: vLLM's version and its steps, those without drafted tokens included."""
 
     vllm: str
-    steps: Annotated[tuple[StepCost, ...], Field(min_length=1)]
+    steps: Annotated[tuple[VLLMStep, ...], Field(min_length=1)]
 
     @property
-    def by_size(self) -> dict[int, dict[int, float]]:
-        """Return the seconds by batch size and number of drafted tokens, both rising.
+    def by_size(self) -> dict[int, list[VerifyCost]]:
+        """Return the steps by batch size, both rising; nodes are drafted tokens and the root.
 
         UserError for a batch size that was measured with fewer than two numbers, or not without drafted tokens.
         """
-        sizes: dict[int, dict[int, float]] = {}
+        sizes: dict[int, dict[int, VerifyCost]] = {}
         for cost in sorted(self.steps, key=lambda one: (one.batch_size, one.drafted)):
-            sizes.setdefault(cost.batch_size, {})[cost.drafted] = cost.seconds
+            one = VerifyCost(cost.batch_size, cost.drafted + 1, cost.seconds)
+            sizes.setdefault(cost.batch_size, {})[one.nodes] = one
         for size, measured in sizes.items():
-            if 0 not in measured or len(measured) < 2:
+            if 1 not in measured or len(measured) < 2:
                 raise UserError(f"the costs of batch size {size} must hold 0 drafted tokens and one more")
-        return sizes
+        return {size: [*measured.values()] for size, measured in sizes.items()}
 
 
-@dataclass(frozen=True)
-class DraftCount:
-    """A number of drafted tokens at a batch size, and its speed; `speedup` is against drafting none."""
+def draft_counts(costs: StepCosts, taus: Mapping[int, float]) -> list[list[TimedTree]]:
+    """Return, per batch size, chains of every number of tokens in `taus` up to the most measured, the fastest first.
 
-    batch_size: int
-    drafted: int
-    tau: float
-    seconds: float
-    tokens_per_second: float
-    speedup: float
-
-
-def draft_counts(
-    costs: Mapping[int, Mapping[int, float]], taus: Mapping[int, float]
-) -> list[list[DraftCount]]:
-    """Return, per batch size, every number of drafted tokens in `taus` up to the most measured, the fastest first.
-
-    `costs` is by batch size and number of drafted tokens, see `StepCosts`. Between two numbers that were measured the
-    time of a step is a straight line.
+    Between two numbers that were measured the time of a step is a straight line.
     """
     found = []
-    for size, measured in costs.items():
-        some = list[DraftCount]()
-        for count, tau in taus.items():
-            if count <= max(measured):
-                seconds = float(np.interp(count, list(measured), list(measured.values())))
-                speedup = tau * measured[0] / seconds
-                some.append(DraftCount(size, count, tau, seconds, size * tau / seconds, speedup))
-        found.append(sorted(some, key=lambda one: -one.tokens_per_second))
+    for size, measured in costs.by_size.items():
+        seconds = {n: seconds_at(measured, size, n + 1) for n in taus if n < measured[-1].nodes}
+        steps = {n: StepCost(size, f"chain:{n}" if n else PLAIN, n + 1, s) for n, s in seconds.items()}
+        found.append(fastest_first(TimedTree(step, taus[n], seconds[0]) for n, step in steps.items()))
     return found
 
 
@@ -106,19 +92,19 @@ def chain_taus(paths: Sequence[Sequence[RankPath]], depth: int) -> dict[int, flo
     return {length: exact_tau(paths, frozenset(chain[:length])) for length in range(depth + 1)}
 
 
-def speculative_config(best: Sequence[DraftCount], draft: str) -> dict[str, Any]:
+def speculative_config(best: Sequence[StepCost], draft: str) -> dict[str, Any]:
     """Return the value of `vllm serve --speculative-config`, with a schedule where batch sizes differ.
 
-    Each size stands for those from itself to the next one. Empty where drafting pays at none.
+    `best` has the step of each batch size. Each size stands for those from itself to the next one. Empty where
+    drafting pays at none.
     """
-    most = max(one.drafted for one in best)
-    if most == 0:
+    drafted = [one.nodes - 1 for one in best]
+    if not any(drafted):
         return {}
-    config: dict[str, Any] = {"method": "eagle", "model": draft, "num_speculative_tokens": most}
-    if len({one.drafted for one in best}) > 1:
+    config: dict[str, Any] = {"method": "eagle", "model": draft, "num_speculative_tokens": max(drafted)}
+    if len(set(drafted)) > 1:
         starts = [1, *(one.batch_size for one in best[1:])]
         ends = [*(start - 1 for start in starts[1:]), max(best[-1].batch_size, 1024)]
-        drafted = [one.drafted for one in best]
         config["num_speculative_tokens_per_batch_size"] = [
             list(one) for one in zip(starts, ends, drafted, strict=True)
         ]
@@ -127,10 +113,10 @@ def speculative_config(best: Sequence[DraftCount], draft: str) -> dict[str, Any]
 
 def run_tune_vllm(
     options: TuneOptions, console: Console | None = None, errors: Console | None = None
-) -> list[DraftCount]:
+) -> list[StepCost]:
     """Measure acceptance, and vLLM's steps where no file has them; print the table and the configuration for vLLM.
 
-    Returns the best number of drafted tokens per batch size. UserError if an option, a file or a model cannot be
+    Returns the best step of each batch size. UserError if an option, a file or a model cannot be
     used, or vLLM is neither installed nor measured.
     """
     check_outputs(options.json)
@@ -138,7 +124,8 @@ def run_tune_vllm(
         check_output_file(options.output)
     _check(options)
     costs = read_model(options.costs, StepCosts) if options.costs else None
-    sizes = costs.by_size if costs else {}
+    if costs is not None:
+        _ = costs.by_size  # what it lacks is said before the models are loaded
     with Progress(errors) as progress:
         progress.say("loading target and draft")
         session = load_session(options)
@@ -148,10 +135,9 @@ def run_tune_vllm(
         if costs is None:
             progress.say("timing vLLM's steps")
             costs = _measured(session, options)
-            sizes = costs.by_size
-        depth = min(draft.max_depth, max(max(measured) for measured in sizes.values()))
-        counts = draft_counts(sizes, chain_taus(rank_paths(session, options, progress, depth), depth))
-    best = [some[0] for some in counts]
+        depth = min(draft.max_depth, max(one.drafted for one in costs.steps))
+        counts = draft_counts(costs, chain_taus(rank_paths(session, options, progress, depth), depth))
+    best = [some[0].step for some in counts]
     config = speculative_config(best, "EXPORTED_DRAFT")
     if options.output is not None:
         write_json(options.output, config)  # before anything is printed, as in `publish`
@@ -192,30 +178,20 @@ def _measured(session: Session, options: TuneOptions) -> StepCosts:
 
 
 def _report(
-    session: Session, options: TuneOptions, costs: StepCosts, sizes: Sequence[Sequence[DraftCount]]
+    session: Session, options: TuneOptions, costs: StepCosts, sizes: Sequence[Sequence[TimedTree]]
 ) -> Report:
-    columns: dict[str, Callable[[DraftCount], str]] = {
-        "batch": lambda one: str(one.batch_size),
-        "draft\ntokens": lambda one: str(one.drafted),
-        "τ": lambda one: f"{one.tau:.2f}",
-        "step,\nms": lambda one: f"{1e3 * one.seconds:.1f}",
-        "tokens/s": lambda one: f"{one.tokens_per_second:.1f}",
-        "speed-up": lambda one: times(one.speedup),
-    }
-    table = Table.of(
-        "The best numbers of drafted tokens",
-        [one for some in sizes for place, one in enumerate(some) if place < _SHOWN or not one.drafted],
-        columns,
-        "τ: tokens per step and request, counted here; step: of vLLM, between measured ones a straight line",
-        group=lambda one: one.batch_size,
-        once=("batch",),
-    )
     facts = [
         ("target", session.target_name),
         ("draft", session.draft.name),
         acceptance_fact(session, options),
         ("vLLM", costs.vllm),
     ]
-    title = f"vLLM: draft {', '.join(f'{some[0].drafted} at batch {some[0].batch_size}' for some in sizes)}"
-    data = {"vllm": costs.vllm, "choices": [asdict(one) for some in sizes for one in some]}
-    return Report(title, session.provenance("tune", options, "files"), facts, [table], data=data)
+    best = [f"{one.step.nodes - 1} at batch {one.step.batch_size}" for one, *_ in sizes]
+    choices = [one.to_dict() | {"drafted": one.step.nodes - 1} for some in sizes for one in some]
+    return Report(
+        f"vLLM: draft {', '.join(best)}",
+        session.provenance("tune", options, "files"),
+        facts,
+        [best_table(sizes, "of vLLM, between measured ones a straight line")],
+        data={"vllm": costs.vllm, "choices": choices},
+    )

@@ -1,17 +1,26 @@
 """Time single decoding steps of several drafters, which alternate, a few steps each, within one run.
 
 Texts do not depend on what drafts, so drafters may change within a run: all see the same contexts, and whatever else
-the machine does slows all of them alike.
+the machine does slows all of them alike. `StepCost` is what is known of a tree's steps: their median, and a line
+
+    seconds of a step that emits τ tokens of each sequence = fixed + per_token · τ,
+
+because accepted tokens are kept in the caches, and committed to the draft.
 """
+
+from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import cycle
+from math import pi, sqrt
 from random import Random
+from statistics import fmean, median
 
 from clover.drafting import Drafter, Policy, Running, StepOutcome
+from clover.drafting.estimates import fit_line
 from clover.drafts import DraftModel
 from clover.engine import Engine, PhaseClock, Request
 from clover.measure.report.progress import Progress
@@ -19,6 +28,7 @@ from clover.target import TargetWeights
 
 _TURN = 5  # steps; the first is not counted: the draft commits the steps before it, and the caches fill
 _SHORTEST_RUN = 64  # new tokens
+_ERROR_OF_MEDIAN = 1.4826 * sqrt(pi / 2)  # of one step, in median absolute deviations
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,54 @@ class Step:
     seconds: float
     emitted: tuple[int, ...]
     verify_seconds: float | None
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What a step takes with one tree at one batch size.
+
+    Attributes:
+        batch_size: sequences.
+        tree: its name.
+        nodes: rows of the target's pass per sequence, root included.
+        seconds: the median.
+        error: its standard error, by the median absolute deviation, as if times were normally distributed.
+        verify_seconds: the median of the target's pass.
+        fixed, per_token: the line.
+        steps: that were timed.
+    """
+
+    batch_size: int
+    tree: str
+    nodes: int
+    seconds: float
+    error: float = 0.0
+    verify_seconds: float = 0.0
+    fixed: float = 0.0
+    per_token: float = 0.0
+    steps: int = 0
+
+    @classmethod
+    def of(cls, tree: str, nodes: int, steps: Sequence[Step]) -> StepCost:
+        """Return the cost of a tree by its steps, at least one."""
+        seconds = [step.seconds for step in steps]
+        middle = median(seconds)
+        per_token, fixed = fit_line([(fmean(step.emitted), step.seconds) for step in steps])
+        return cls(
+            batch_size=len(steps[0].emitted),
+            tree=tree,
+            nodes=nodes,
+            seconds=middle,
+            error=_ERROR_OF_MEDIAN * median(abs(one - middle) for one in seconds) / sqrt(len(seconds)),
+            verify_seconds=median(one.verify_seconds for one in steps if one.verify_seconds is not None),
+            fixed=fixed,
+            per_token=per_token,
+            steps=len(steps),
+        )
+
+    def at(self, tau: float) -> float:
+        """Return the seconds of a step that emits so many tokens of each sequence."""
+        return self.fixed + self.per_token * tau
 
 
 class RoundRobinPolicy(Policy):
@@ -74,8 +132,8 @@ def time_in_turn(
     batches: Sequence[Sequence[Request]],
     enough: Callable[[int], bool],
     seed: int = 0,
-) -> dict[str, list[Step]]:
-    """Decode batches, again and again, with drafters that alternate; return the timed steps of each drafter.
+) -> dict[str, StepCost]:
+    """Decode batches, again and again, with drafters that alternate; return what the steps of each drafter take.
 
     Each batch is decoded until one of its sequences ends; end-of-sequence tokens do not count. After each batch,
     `enough` is called with the fewest steps of a drafter, and the work ends when it returns True.
@@ -89,7 +147,9 @@ def time_in_turn(
                 if event.generation is not None:
                     break
         if enough(min(map(len, policy.steps.values()))):
-            return policy.steps
+            return {
+                name: StepCost.of(name, drafters[name].max_nodes, some) for name, some in policy.steps.items()
+            }
     raise AssertionError("there is nothing to decode")
 
 
