@@ -37,7 +37,9 @@ def draft_function(draft: DraftModel, params: SamplingParams) -> reference.Draft
         sampler = Sampler([params], [PROMPT], target.vocab_size, target.device)
         new = text[len(PROMPT) :]
         sampler.commit(torch.tensor([new], dtype=torch.long), torch.tensor([len(new)]))
-        hidden = target.train_forward(torch.tensor([text[:-1]]), draft.config.hidden_state).read
+        hidden = target.train_forward(
+            torch.tensor([text[:-1]]), draft.config.hidden_state
+        ).draft_hidden_states
         session = draft.new_session(1, len(text) + DEPTH)
         logits = session.commit(hidden, torch.tensor([text[1:]]), [len(text) - 1])[:, None]
         chain: list[int] = []

@@ -19,7 +19,7 @@ from clover import assets
 from clover.drafting import AutoTree, PlainTree, Tree, parse_tree
 from clover.drafting.tuning import FILE_NAME, Tuning, architecture_name, read_tuning
 from clover.drafts import DraftModel, load_draft
-from clover.engine import Engine, Generation, PrefixCache, Request
+from clover.engine import Engine, Generation, PrefixStore, Request
 from clover.errors import UserError, answers_removed_arguments, one_line
 from clover.sampling import SamplingParams
 from clover.target import TargetModel, TargetWeights
@@ -234,7 +234,7 @@ class Conversation:
         self.model, self.options = model, options
         self.messages: list[dict[str, str]] = []
         self.last: Generation | None = None
-        self._prefix = PrefixCache()
+        self._store = PrefixStore(most_texts=1, fewest=1)
 
     def say(self, text: str) -> Iterator[str]:
         """Add a user message and yield the answer as it becomes certain.
@@ -244,9 +244,10 @@ class Conversation:
         question = {"role": "user", "content": text}
         turn = len(self.messages) // 2
         request = self.model.request([*self.messages, question], sequence=turn, **self.options)
+        request = replace(request, keep=True)
         answer: list[str] = []
         try:
-            for event in self.model.engine.run([request], prefix=self._prefix):
+            for event in self.model.engine.run([request], store=self._store):
                 answer.append(event.text)
                 if event.generation is not None:
                     self.last = event.generation

@@ -43,6 +43,7 @@ REMOVED = {
     "load method=": 'method= was removed; give tree="own" for method="draft", tree="plain" or tree="auto"',
     "load plain=": 'plain= was removed; give tree="plain"',
     "Engine prefill_chunk=": "prefill_chunk= was removed; give limits=EngineLimits(prefill_chunk=…)",
+    "Engine.run prefix=": "prefix= was removed; give store=PrefixStore(), and requests with keep=True",
 }
 
 

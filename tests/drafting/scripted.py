@@ -128,7 +128,7 @@ def fake_target(vocab: int) -> SimpleNamespace:
 
 def draft_input(session: Any, logits: Tensor, root: Tensor, sampler: Any) -> DraftInput:
     """Return the input of a step whose draft has just committed everything."""
-    return CommittedInput(root, sampler, session, logits)
+    return CommittedInput(root.unsqueeze(1), sampler, session, logits.unsqueeze(1))
 
 
 def grown(drafter: Any, draft: ScriptedDraft, rows: int, sampler: Sampler | None = None) -> TokenTree:

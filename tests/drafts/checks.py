@@ -38,7 +38,7 @@ def make(
 def texts(target: TargetModel, draft: DraftModel, rows: int = 2, length: int = T) -> tuple[Tensor, Tensor]:
     """Random tokens Long [rows, length] and the hidden states that the draft reads there."""
     tokens = torch.randint(VOCAB, (rows, length))
-    return tokens, target.train_forward(tokens, draft.config.hidden_state).read
+    return tokens, target.train_forward(tokens, draft.config.hidden_state).draft_hidden_states
 
 
 @torch.no_grad()

@@ -105,7 +105,7 @@ def test_without_augmenting_block_it_starts_with_what_the_target_says(family: st
     draft = Clover1Draft.from_target(target, augmenting="none", hidden_state="pre_norm")
     tokens = torch.randint(VOCAB, (2, 9))
     output = target.train_forward(tokens, "pre_norm")
-    for head in draft(output.read, tokens):
+    for head in draft(output.draft_hidden_states, tokens):
         torch.testing.assert_close(head, output.hidden, rtol=1e-6, atol=1e-8)
 
 

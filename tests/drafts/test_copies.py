@@ -139,7 +139,7 @@ def test_sessions_mix_in_what_follows_in_the_text(size: int | None) -> None:
         return [mixed_slowly(each, text[1:], drafted[:depth], SHARES) for depth, each in enumerate(own)]
 
     tokens = letters(3, 17)
-    hidden = target.train_forward(tokens, draft.config.hidden_state).read
+    hidden = target.train_forward(tokens, draft.config.hidden_state).draft_hidden_states
     both = (draft.new_session, draft.for_inference().new_session)
     walk_everywhere(both, hidden, expected, tokens, letters=LETTERS)
     check_drop(target, draft)

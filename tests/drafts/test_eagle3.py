@@ -115,7 +115,7 @@ def test_session_and_reference_agree_everywhere(family: str) -> None:
     def expected(hidden: Tensor, text: list[int], drafted: list[int]) -> list[Tensor]:
         return [target.logits(state) for state in reference(target, draft, hidden, text, drafted)]
 
-    hidden = target.train_forward(tokens, "low_middle_high").read
+    hidden = target.train_forward(tokens, "low_middle_high").draft_hidden_states
     walk_everywhere([draft.new_session], hidden, expected, tokens, EXACT)
 
 
@@ -124,7 +124,7 @@ def test_session_and_reference_agree_everywhere(family: str) -> None:
 def test_training_and_reference_agree_at_every_depth(family: str) -> None:
     target, draft = make(family, num_heads=4)
     tokens = torch.randint(VOCAB, (2, 9))
-    hidden = target.train_forward(tokens, "low_middle_high").read
+    hidden = target.train_forward(tokens, "low_middle_high").draft_hidden_states
     outputs = draft(hidden, tokens)
     assert outputs.shape == (4, 2, 9, HIDDEN)
     for row, at in ((0, 0), (0, 4), (1, 2)):
@@ -138,7 +138,7 @@ def test_training_and_reference_agree_at_every_depth(family: str) -> None:
 def test_training_is_what_a_session_forced_with_the_text_computes(family: str) -> None:
     target, draft = make(family)
     tokens = torch.randint(VOCAB, (2, T))
-    hidden = target.train_forward(tokens, "low_middle_high").read
+    hidden = target.train_forward(tokens, "low_middle_high").draft_hidden_states
     logits = draft.train_logits(draft(hidden, tokens))
     session = draft.new_session(2, capacity=4)
     for at in range(T - 6):
@@ -156,7 +156,8 @@ def test_padding_on_the_right_changes_nothing(llama: tuple[TargetModel, Eagle3Dr
     tokens = torch.randint(VOCAB, (1, 9))
     padded = torch.cat((tokens, torch.full((1, 4), 7)), dim=1)
     outputs, longer = (
-        draft(target.train_forward(text, "low_middle_high").read, text) for text in (tokens, padded)
+        draft(target.train_forward(text, "low_middle_high").draft_hidden_states, text)
+        for text in (tokens, padded)
     )
     for depth in range(5):
         real = 9 - 1 - depth
@@ -167,7 +168,7 @@ def test_padding_on_the_right_changes_nothing(llama: tuple[TargetModel, Eagle3Dr
 def test_gradients_reach_every_weight_and_go_through_the_steps(family: str) -> None:
     target, draft = make(family)
     tokens = torch.randint(VOCAB, (2, 9))
-    hidden = target.train_forward(tokens, "low_middle_high").read.requires_grad_()
+    hidden = target.train_forward(tokens, "low_middle_high").draft_hidden_states.requires_grad_()
     outputs = draft(hidden, tokens)
     outputs.square().mean().backward(retain_graph=True)
     for name, weight in draft.named_parameters():
@@ -182,7 +183,7 @@ def test_training_under_bf16_autocast() -> None:
     target, draft = make()
     draft = draft.float()
     tokens = torch.randint(VOCAB, (2, 9))
-    hidden = target.train_forward(tokens, "low_middle_high").read.float()
+    hidden = target.train_forward(tokens, "low_middle_high").draft_hidden_states.float()
     exact = draft(hidden, tokens)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         outputs = draft(hidden, tokens)

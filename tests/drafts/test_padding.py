@@ -22,7 +22,7 @@ def test_padding_past_the_context_changes_nothing(family: str, system: str) -> N
     target = TargetModel(tiny_model(family, config=config))
     draft = SYSTEMS[system].from_target(target, **OPTIONS.get(system, {})).to(target.dtype).eval()
     tokens = torch.randint(VOCAB, (2, CONTEXT))
-    hidden = target.train_forward(tokens, draft.config.hidden_state).read
+    hidden = target.train_forward(tokens, draft.config.hidden_state).draft_hidden_states
     lengths, counts = [CONTEXT - 2, 5], [1, MANY]
     together = draft.new_session(2, CONTEXT)
     together.commit(hidden, tokens, lengths)

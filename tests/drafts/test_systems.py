@@ -83,7 +83,7 @@ def test_every_option_makes_another_draft(name: str) -> None:
     for options in REFERENCES[name].OPTIONS:
         disturb = 0.0 if "start" in options else 0.2
         target, draft = make(SYSTEMS[name], disturb=disturb, **options)
-        hidden = target.train_forward(tokens, draft.config.hidden_state).read
+        hidden = target.train_forward(tokens, draft.config.hidden_state).draft_hidden_states
         logits = draft.train_logits(draft(hidden, tokens).movedim(0, -2))
         assert all((logits - other).abs().max() > 1e-3 for other in seen), options
         seen.append(logits)

@@ -15,7 +15,7 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from clover.drafting import DrawnTree, FixedPolicy, StaticTree, Tree, parse_tree
+from clover.drafting import Drafter, DrawnTree, FixedPolicy, StaticTree, Tree, parse_tree
 from clover.drafts import RecallDraft
 from clover.engine import Engine, Request
 from clover.engine.verifiers import Verifier
@@ -223,7 +223,7 @@ def test_trees_end_where_positions_do(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found[0].acceptance.drafted > found[0].acceptance.steps
 
 
-class Noting:
+class Noting(Drafter):
     """A drafter that notes how deep each row's tree is."""
 
     def __init__(self, drafter: Any):

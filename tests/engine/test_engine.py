@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from clover.drafts import RecallDraft
-from clover.engine import Engine, PhaseClock, PrefixCache, Request
+from clover.engine import Engine, PhaseClock, Request
 from clover.errors import UserError
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
@@ -26,8 +26,8 @@ def draft(target: TargetModel) -> RecallDraft:
     return RecallDraft.from_target(target).to(target.dtype).eval()
 
 
-def tokens_of(engine: Engine, request: Request, prefix: PrefixCache | None = None) -> tuple[int, ...]:
-    return next(e.generation for e in engine.run([request], prefix=prefix) if e.generation is not None).tokens
+def tokens_of(engine: Engine, request: Request) -> tuple[int, ...]:
+    return next(e.generation for e in engine.run([request]) if e.generation is not None).tokens
 
 
 def test_events_add_up_to_the_generation(target: TargetModel, draft: RecallDraft) -> None:
@@ -115,61 +115,6 @@ def test_a_tree_deeper_than_the_draft_is_refused(target: TargetModel, draft: Rec
 
     with pytest.raises(UserError, match="17 deep"):
         Engine(target, draft, "chain:17")
-
-
-@pytest.mark.parametrize("with_draft", [False, True])
-def test_a_kept_prefix_changes_nothing_but_the_prefill(
-    target: TargetModel, draft: RecallDraft, with_draft: bool
-) -> None:
-    engine, prefix = Engine(target, draft if with_draft else None), PrefixCache()
-    prompt = (3, 9, 27, 31, 14)
-    for turn in range(4):
-        request = Request(prompt, 15, SamplingParams(temperature=0.7, seed=turn), eos=())
-        shared = prefix.shared_length(prompt)
-        assert (shared > 0) == (turn > 0)
-        found = tokens_of(engine, request, prefix)
-        assert found == tokens_of(engine, request)
-        prompt = (*prompt, *found, 5 + turn, 6) if turn != 1 else (*prompt, *found[:4], 40, 41, 42)
-
-
-def test_a_prefix_survives_a_consumer_that_stops_early(target: TargetModel, draft: RecallDraft) -> None:
-    engine, prefix = Engine(target, draft), PrefixCache()
-    request = Request((3, 9, 27, 31, 14), 30, eos=())
-    run = engine.run([request], prefix=prefix)
-    started = [next(run) for _ in range(3)]
-    run.close()
-    said = [token for event in started for token in event.tokens]
-    follow_up = Request((*request.prompt, *said, 8, 8), 20, eos=())
-    assert prefix.shared_length(follow_up.prompt) >= len(request.prompt) - 1
-    assert tokens_of(engine, follow_up, prefix) == tokens_of(engine, follow_up)
-
-
-def test_a_prefix_survives_a_run_that_fails_in_its_prefill(
-    target: TargetModel, draft: RecallDraft, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine, prefix = Engine(target, draft), PrefixCache()
-    said = tokens_of(engine, Request((3, 9, 27, 31, 14), 12, eos=()), prefix)
-    follow_up = Request((3, 9, 27, 31, 14, *said, 8), 12, eos=())
-    with monkeypatch.context() as patch:
-        patch.setattr(target, "forward", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            tokens_of(engine, Request((3, 9, 40, 41, 42, 43), 12, eos=()), prefix)
-    assert prefix.shared_length(follow_up.prompt) == 1
-    assert tokens_of(engine, follow_up, prefix) == tokens_of(engine, follow_up)
-
-
-def test_a_prompt_that_is_cached_whole_leaves_the_draft_its_hidden_states(
-    target: TargetModel, draft: RecallDraft
-) -> None:
-    engine, prefix = Engine(target, draft), PrefixCache()
-    prompt = (3, 9, 27, 31, 14)
-    said = tokens_of(engine, Request(prompt, 12, eos=()), prefix)
-    again = Request((*prompt, *said[:6]), 12, eos=())
-    seen = []
-    for kept in (prefix, None):
-        events = list(engine.run([again], prefix=kept))
-        seen.append([event.tokens for event in events])
-    assert seen[0] == seen[1], "the same steps, so the same drafts"
 
 
 def test_stop_strings_need_a_tokenizer(target: TargetModel) -> None:

@@ -15,7 +15,6 @@ from clover.drafting import (
     PLAIN_DRAFTER,
     AutoTree,
     Drafter,
-    FixedPolicy,
     LookupDrafter,
     PlainDrafter,
     Policy,
@@ -24,7 +23,7 @@ from clover.drafting import (
     parse_tree,
 )
 from clover.drafts.loading import SYSTEMS
-from clover.engine import Engine, EngineLimits, PrefixCache, Request
+from clover.engine import Engine, EngineLimits, Request
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
 from tests.engine.test_lossless import SETTINGS, requests_of, run, tokens_of
@@ -191,20 +190,6 @@ def test_outcomes_say_what_happened(target: TargetModel) -> None:
     assert [len(outcome.emitted) for outcome in policy.outcomes] == sizes
     assert len(policy.outcomes) == max(generation.acceptance.steps for generation in generations)
     assert sum(sum(outcome.emitted) for outcome in policy.outcomes) >= 29
-
-
-def test_a_conversation_keeps_what_plain_steps_wrote(target: TargetModel) -> None:
-    draft = SYSTEMS["clover2"].from_target(target).to(target.dtype).eval()
-    engine = Engine(target, draft, policy=FixedPolicy(PLAIN_DRAFTER))
-    prefix, prompt = PrefixCache(), (3, 9, 27, 31, 14)
-    (said,) = [e.generation for e in engine.run([Request(prompt, 15, eos=())], prefix=prefix) if e.generation]
-    follow_up = (*prompt, *said.tokens, 5, 6)
-    assert prefix.shared_length(follow_up) >= len(prompt) + len(said.tokens) - 2
-    engine = Engine(target, draft)
-    again = [
-        e.generation for e in engine.run([Request(follow_up, 15, eos=())], prefix=prefix) if e.generation
-    ]
-    assert tokens_of(again) == tokens_of(run(engine, [Request(follow_up, 15, eos=())]))
 
 
 class MovedClock(Policy):

@@ -185,3 +185,42 @@ def test_a_text_larger_than_the_store_is_not_copied(
     assert not copied and len(store) == 0
     finished(engine.open(1, store=store), [small])
     assert copied and len(store) == 1
+
+
+def test_a_text_is_kept_when_the_consumer_stops_early(target: TargetModel) -> None:
+    engine, store = engine_of(target, "recall", "chain:3"), PrefixStore()
+    request = Request(text(1, 20), 30, eos=(), keep=True)
+    events = engine.run([request], store=store)
+    said = [token for event in (next(events) for _ in range(3)) for token in event.tokens]
+    events.close()
+    follow_up = Request((*request.prompt, *said, 8, 8), 20, eos=())
+    [(tokens, cached)] = finished(engine.open(1, store=store), [follow_up])
+    assert cached >= len(request.prompt) - 1 and tokens == run(engine, [follow_up])[0].tokens
+
+
+def test_a_run_that_fails_in_its_prefill_leaves_the_store_as_it_was(
+    target: TargetModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, store = engine_of(target, "recall", "chain:3"), PrefixStore(most_texts=1)
+    [(said, _)] = finished(engine.open(1, store=store), [Request(text(1, 20), 12, eos=(), keep=True)])
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "forward", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            list(engine.run([Request(text(2, 20), 12, eos=(), keep=True)], store=store))
+    follow_up = Request((*text(1, 20), *said, 8), 12, eos=())
+    [(tokens, cached)] = finished(engine.open(1, store=store), [follow_up])
+    assert cached >= 30 and tokens == run(engine, [follow_up])[0].tokens
+
+
+def test_a_prompt_that_is_kept_whole_leaves_the_draft_its_hidden_states(target: TargetModel) -> None:
+    engine, store = engine_of(target, "recall", "chain:3"), PrefixStore()
+    [(said, _)] = finished(engine.open(1, store=store), [Request(text(1, 20), 12, eos=(), keep=True)])
+    again = Request((*text(1, 20), *said[:6]), 12, eos=())
+    seen = [[event.tokens for event in engine.run([again], store=one)] for one in (store, None)]
+    assert seen[0] == seen[1], "the same steps, so the same drafts"
+
+
+def test_a_store_of_one_text_has_the_last_one(target: TargetModel) -> None:
+    decoding = Engine(target).open(1, store=(store := PrefixStore(most_texts=1, fewest=3)))
+    finished(decoding, [Request(text(seed, 5), 2, eos=(), keep=True) for seed in range(3)])
+    assert len(store) == 1 and store.find(text(2, 5)) and not store.find(text(1, 5))

@@ -75,7 +75,7 @@ def order(logits: Tensor) -> list[int]:
 def slow_paths(target: TargetModel, draft: DraftModel, prompt: tuple[int, ...], new: tuple[int, ...]) -> Any:
     """The rank path at each new token, each by a session of its own."""
     text, found = torch.tensor([[*prompt, *new]]), []
-    read = target.train_forward(text, draft.config.hidden_state).read
+    read = target.train_forward(text, draft.config.hidden_state).draft_hidden_states
     for at in range(len(prompt) - 2, len(prompt) - 2 + len(new)):
         session, path = draft.new_session(1, text.shape[1]), list[int]()
         logits = session.commit(read[:, : at + 1], text[:, 1 : at + 2], [at + 1])[0]
@@ -106,7 +106,7 @@ def test_the_session_says_what_training_says(target: TargetModel) -> None:
     """Depth d at t is what `forward` gives at [d, :, t], for a draft that trains all its depths."""
     torch.manual_seed(1)
     draft, text = RecallDraft.from_target(target, num_heads=5).eval(), torch.tensor([(3, 9, *TEXTS[0])])
-    outputs = draft(target.train_forward(text).read, text)
+    outputs = draft(target.train_forward(text).draft_hidden_states, text)
     logits = draft.train_logits(outputs.movedim(0, -2))[0]  # [T, D, V]
     (paths,) = rank_texts(target, draft, [Request((3, 9), 1)], TEXTS[:1], 5)
     for at, path in enumerate(paths):

@@ -22,8 +22,9 @@ import pytest
 
 from clover.api import Clover
 from clover.cache import KVCache
-from clover.engine import PrefixCache, Request
+from clover.engine import Request
 from clover.engine.batch import Batch
+from clover.engine.prefixes import StoredText
 from clover.engine.sequences import RunningSequence
 from clover.serve.answers import Answer
 from clover.serve.errors import ApiError
@@ -251,7 +252,7 @@ def test_a_thousand_clients_that_vanish_leave_no_work_memory_or_cache_behind(tin
             wait_for(lambda: not live.server.server_state.connections)
             live.until_idle()
             gc.collect()
-            kinds = (Stream, Answer, KVCache, Batch, RunningSequence, PrefixCache)
+            kinds = (Stream, Answer, KVCache, Batch, RunningSequence, StoredText)
             return dict(Counter(type(one).__name__ for one in gc.get_objects() if type(one) in kinds))
 
         before = left()

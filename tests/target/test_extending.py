@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from clover.drafting import FixedPolicy, LookupDrafter, parse_tree
-from clover.engine import Engine, PrefixCache, PrefixStore, Request
+from clover.engine import Engine, PrefixStore, Request
 from clover.sampling import SamplingParams
 from clover.target import TargetSession
 from clover.tree import TokenTree
@@ -90,18 +90,12 @@ def test_requests_join_and_leave(target: Any) -> None:
 
 
 def test_a_conversation_goes_on_where_it_ended(target: Any) -> None:
-    engine, prefix, store = Engine(target), PrefixCache(), PrefixStore(10_000)
+    engine, store = Engine(target), PrefixStore(10_000)
     first = Request(tuple(range(14)) * 2, 20, eos=(), keep=True)
-    (one,) = [e.generation for e in engine.run([first], prefix=prefix) if e.generation is not None]
+    (one,) = [e.generation for e in engine.run([first], store=store) if e.generation is not None]
     second = Request((*first.prompt, *one.tokens, 3, 4), 20, eos=())
-    (two,) = [e.generation for e in engine.run([second], prefix=prefix) if e.generation is not None]
+    (two,) = [e.generation for e in engine.run([second], store=store) if e.generation is not None]
     assert list(two.tokens) == follow_up(target, list(second.prompt), 20) and two.cached_tokens > 40
-    batch = engine.open(1, store=store)
-    for request in (first, second):
-        batch.add(request)
-    stepped = iter(lambda: None if batch.idle else batch.step(), None)
-    found = [e.generation for events in stepped for e in events if e.generation is not None]
-    assert [g.tokens for g in found] == [one.tokens, two.tokens] and found[1].cached_tokens > 40
 
 
 def test_a_slip_in_the_target_would_be_found(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def test_tree_logits_at_a_node_are_those_of_its_path_alone(family: str, lengths:
     output = run_tree(target, cache, trees, PARENTS)
     logits = target.logits(output.hidden)
     assert cache.capacity >= 12 and logits.shape == (len(lengths), len(PARENTS), VOCAB)
-    assert output.read is output.hidden
+    assert output.draft_hidden_states is output.hidden
     for row, length in enumerate(lengths):
         alone = [torch.cat([texts[row, :length], trees[row, path_of(node)]]) for node in range(len(PARENTS))]
         padded = torch.nn.utils.rnn.pad_sequence(alone, batch_first=True)
@@ -57,14 +57,16 @@ def test_plain_steps_and_whole_texts_agree(family: str, kind: str) -> None:
     target = TargetModel(tiny_model(family))
     tokens = torch.randint(VOCAB, (2, 6))
     whole = target.train_forward(tokens, kind)
-    assert whole.read.shape[-1] == target.hidden_width(kind)
+    assert whole.draft_hidden_states.shape[-1] == target.hidden_width(kind)
     if kind == "pre_norm":
-        torch.testing.assert_close(target.final_norm(whole.read), whole.hidden, **EXACT)
+        torch.testing.assert_close(target.final_norm(whole.draft_hidden_states), whole.hidden, **EXACT)
     cache = target.new_cache(2, 4)
     for step in range(6):
         output = prefill(target, cache, tokens[:, step : step + 1], [1, 1], kind)
         torch.testing.assert_close(output.hidden, whole.hidden[:, step : step + 1], **EXACT)
-        torch.testing.assert_close(output.read, whole.read[:, step : step + 1], **EXACT)
+        torch.testing.assert_close(
+            output.draft_hidden_states, whole.draft_hidden_states[:, step : step + 1], **EXACT
+        )
 
 
 def test_a_model_on_another_device_is_refused() -> None:
@@ -251,4 +253,6 @@ def test_three_layers_side_by_side() -> None:
     tokens = torch.randint(VOCAB, (2, 6))
     states = target.model(input_ids=tokens, output_hidden_states=True, use_cache=False).hidden_states
     expected = torch.cat([states[2], states[4], states[5]], dim=-1)
-    torch.testing.assert_close(target.train_forward(tokens, "low_middle_high").read, expected, **EXACT)
+    torch.testing.assert_close(
+        target.train_forward(tokens, "low_middle_high").draft_hidden_states, expected, **EXACT
+    )

@@ -19,7 +19,7 @@ def target() -> TargetModel:
 def opened(target: Target, texts: torch.Tensor, lengths: list[int]) -> TargetSession:
     session = target.open(len(texts), 4)
     output = session.run(texts, logits=False)
-    assert output.logits is None and output.hidden.shape[:2] == texts.shape
+    assert output.logits is None and output.draft_hidden_states.shape[:2] == texts.shape
     session.commit(lengths)
     assert session.lengths == lengths
     return session

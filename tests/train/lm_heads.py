@@ -20,7 +20,12 @@ TOKENS = torch.randint(V, (B, T), generator=torch.Generator().manual_seed(4))
 
 def capped(weight: Tensor) -> Callable[[Tensor], Tensor]:
     """Return an lm_head with a scale and a soft cap, as Gemma and Cohere have."""
-    return lambda hidden: 5.0 * torch.tanh(0.3 * (hidden @ weight.T.to(hidden.dtype)))
+    return lambda hidden: cap(hidden @ weight.T.to(hidden.dtype))
+
+
+def cap(logits: Tensor) -> Tensor:
+    """Scale and cap logits."""
+    return 5.0 * torch.tanh(0.3 * logits)
 
 
 class HeadDraft:
@@ -32,17 +37,21 @@ class HeadDraft:
     def __init__(self, weight: Tensor, known: list[int] | None = None, own: Tensor | None = None):
         self.weight, self.own = weight, own
         self.d2t = None if known is None else torch.tensor(known)
-        self.target: Any = SimpleNamespace(dtype=weight.dtype, logits=self._counted(capped(weight)))
+        head = SimpleNamespace(scaled=cap)
+        self.target: Any = SimpleNamespace(
+            dtype=weight.dtype, logits=self._counted(capped(weight)), head=head
+        )
         self.head_parameters = [] if own is None else [own]
         self.rows_used: list[int] = []
 
-    def lm_head_rows(self, rows: Tensor | None) -> Callable[[Tensor], Tensor]:
+    def lm_head(self, hidden: Tensor) -> Tensor:
         weight = self.weight if self.d2t is None else self.weight[self.d2t]
-        return self._counted(capped(weight if rows is None else weight[rows]))
+        return self._counted(lambda states: states @ weight.T.to(states.dtype))(hidden)
 
     def train_logits(self, outputs: Tensor, rows: Tensor | None = None) -> Tensor:
         if self.own is None:
-            return self.lm_head_rows(rows)(outputs)
+            weight = self.weight if self.d2t is None else self.weight[self.d2t]
+            return self._counted(capped(weight if rows is None else weight[rows]))(outputs)
         return torch.einsum("...dh,dvh->...dv", outputs, self.own if rows is None else self.own[:, rows])
 
     def _counted(self, logits_fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

@@ -1,4 +1,5 @@
 """The key-value cache of a batch of texts: the only package that edits KV tensors."""
 
 from clover.cache.kv import KVCache as KVCache
+from clover.cache.rows import CachedRows as CachedRows
 from clover.cache.rows import KVShape as KVShape

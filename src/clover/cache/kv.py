@@ -62,10 +62,10 @@ class ModelCache(Cache):
 class KVCache(RowStore, ModelCache):  # pyright: ignore[reportIncompatibleMethodOverride]
     """The cache of texts in rows, during and after forward passes."""
 
-    def __init__(self, keys: Tensor, values: Tensor) -> None:
+    def __init__(self, *storage: Tensor) -> None:
         self.layers = []
-        self.num_layers = keys.shape[0]
-        super().__init__(keys, values)
+        self.num_layers = storage[0].shape[0]
+        super().__init__(*storage)
 
     # -- one forward pass ----------------------------------------------------------------------------------------
 
@@ -106,6 +106,17 @@ class KVCache(RowStore, ModelCache):  # pyright: ignore[reportIncompatibleMethod
         self._write_keys[layer_idx].copy_(key_states)
         self._write_values[layer_idx].copy_(value_states)
         return self._read_keys[layer_idx], self._read_values[layer_idx]
+
+    def write_tokens(self, tokens: Tensor) -> None:
+        """Store the new tokens Long [B, N], where the tokens of the texts are stored."""
+        self.tokens[:, self._start : self._start + self._count] = tokens
+
+    def last_tokens(self, count: int) -> Tensor:
+        """Return the last tokens of each text before the new ones, Long [B, count], -1 before its first one."""
+        if self.uniform:
+            start = self.length - count
+            return pad(self.tokens[:, max(start, 0) : self.length], (max(-start, 0), 0), value=-1)
+        return gathered_tokens(self.tokens, self.lengths_on_device, count)
 
     def attention_mask(self, ancestor_mask: Tensor) -> Tensor:
         """Return which slots each new token sees, its row's text and its ancestors: Bool [B, 1, N, S'].
@@ -202,13 +213,13 @@ class KVCache(RowStore, ModelCache):  # pyright: ignore[reportIncompatibleMethod
         nodes = nodes.to(device)
         if self.uniform:
             sources = nodes + self.length
-            for storage in (self.keys, self.values):
+            for storage in self.used:
                 storage.narrow(3, self.length + offset, width).copy_(_gathered(storage, sources))
             return
         sources = nodes + (self.lengths_on_device[:, None] if self._in_place else self._start)
         rows = torch.arange(self.batch_size, device=device)[:, None]
         targets = self.positions(offset + width)[:, offset:]
-        for storage in (self.keys, self.values):
+        for storage in self.used:
             storage[:, rows, :, targets] = storage[:, rows, :, sources]
 
     # -- read by models of transformers --------------------------------------------------------------------------
@@ -221,6 +232,12 @@ class KVCache(RowStore, ModelCache):  # pyright: ignore[reportIncompatibleMethod
         """Return the mask's width and its first column's offset; older releases pass positions, not their number."""
         new = query_length if isinstance(query_length, int) else query_length.shape[0]
         return self.length + new, 0
+
+
+def gathered_tokens(tokens: Tensor, lengths: Tensor, count: int) -> Tensor:
+    """Return the last tokens of texts, Long [B, count], of tokens Long [B, S] and lengths Long [B]; -1 for none."""
+    slots = lengths[:, None] + torch.arange(-count, 0, device=tokens.device)
+    return tokens.gather(1, slots.clamp(min=0)).masked_fill(slots < 0, -1)
 
 
 def _gathered(storage: Tensor, sources: Tensor) -> Tensor:

@@ -7,14 +7,14 @@ either of them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
 KVShape = tuple[int, int, int, int]  # L, Hkv, Dk, Dv
-_SHORT = 256  # slots per row; it is not worth a copy to have fewer
 _MAX_ADDED = 1024  # slots that growth adds at once, so that little memory stays unused
 _LEAST_FIXED = 256  # slots of a cache for forward passes of fixed shape
 
@@ -25,30 +25,54 @@ class RowStore:
     Row b owns the slots ``0 .. lengths[b] - 1``; what stands in later slots means nothing. The memory for R rows stays;
     `drop` and `insert` change how many of them are in use.
 
+    Args:
+        storage: keys [L, R, Hkv, S, Dk] and values [L, R, Hkv, S, Dv]; then, where the tokens of the texts are stored
+            too, those as Long [1, R, 1, S, 1].
+
     Attributes:
-        keys, values: [L, B, Hkv, S, Dk] and [L, B, Hkv, S, Dv], views of the rows in use.
         lengths: tokens of each row, on the host.
+        short: slots per row; it is not worth a copy to have fewer.
     """
 
-    def __init__(self, keys: Tensor, values: Tensor) -> None:
-        self._all_keys, self._all_values = keys, values
+    short = 256
+
+    def __init__(self, *storage: Tensor) -> None:
+        self.storage = storage  # of all rows, in use or not
         self._fixed = False  # whether S must be one of few sizes (`fixed_capacity`) and never falls
         self._aside: list[int] = []  # lengths of the other rows, inside `first_rows`
-        self._use_rows([0] * keys.shape[1])
+        self._use_rows([0] * storage[0].shape[1])
 
     @classmethod
-    def new(cls, shape: KVShape, batch_size: int, capacity: int, like: Tensor) -> Self:
-        """Return a store for B empty texts, with the dtype and device of `like`; it grows when it needs more slots."""
+    def new(cls, shape: KVShape, batch_size: int, capacity: int, like: Tensor, tokens: bool = False) -> Self:
+        """Return a store for B empty texts, with the dtype and device of `like`; it grows when it needs more slots.
+
+        With `tokens` it has a place for the tokens of the texts as well.
+        """
         num_layers, heads, *dims = shape
-        slots = (num_layers, batch_size, heads, max(capacity, 1))
-        return cls(*(zeros((*slots, dim), like.dtype, like.device) for dim in dims))
+        slots = max(capacity, 1)
+        storage = [
+            zeros((num_layers, batch_size, heads, slots, dim), like.dtype, like.device) for dim in dims
+        ]
+        if tokens:
+            storage.append(zeros((1, batch_size, 1, slots, 1), torch.long, like.device))
+        return cls(*storage)
 
     # -- facts ---------------------------------------------------------------------------------------------------
 
     @property
-    def storage(self) -> tuple[Tensor, Tensor]:
-        """Return keys [L, R, Hkv, S, Dk] and values [L, R, Hkv, S, Dv] of all rows, in use or not."""
-        return self._all_keys, self._all_values
+    def keys(self) -> Tensor:
+        """Return the keys [L, B, Hkv, S, Dk] of the rows in use."""
+        return self.used[0]
+
+    @property
+    def values(self) -> Tensor:
+        """Return the values [L, B, Hkv, S, Dv] of the rows in use."""
+        return self.used[1]
+
+    @property
+    def tokens(self) -> Tensor:
+        """Return the tokens of the rows in use, Long [B, S], where they are stored."""
+        return self.used[2][0, :, 0, :, 0]
 
     @property
     def batch_size(self) -> int:
@@ -101,11 +125,11 @@ class RowStore:
         *lengths, length = self.lengths
         last = len(lengths)
         if row != last:
-            self.keys[:, row, :, :length] = self.keys[:, last, :, :length]
-            self.values[:, row, :, :length] = self.values[:, last, :, :length]
+            for tensor in self.used:
+                tensor[:, row, :, :length] = tensor[:, last, :, :length]
             lengths[row] = length
         self._use_rows(lengths)
-        least = max(self.length, _SHORT)
+        least = max(self.length, self.short)
         if self.length and self.capacity > 4 * least and not self._fixed:
             self._resize(2 * least)
 
@@ -113,16 +137,15 @@ class RowStore:
         """Add the rows of another store of the same shape after the present rows; grow if there is no room."""
         first, length = self.batch_size, other.length
         rows = first + other.batch_size
-        if length > self.capacity or rows > self._all_keys.shape[1]:
+        if length > self.capacity or rows > self.storage[0].shape[1]:
             self._resize(max(length, self.capacity), rows)
         self._use_rows([*self.lengths, *other.lengths])
-        self.keys[:, first:, :, :length] = other.keys[..., :length, :]
-        self.values[:, first:, :, :length] = other.values[..., :length, :]
+        for tensor, others in zip(self.used, other.used, strict=True):
+            tensor[:, first:, :, :length] = others[..., :length, :]
 
     def copy_row(self, row: int, length: int) -> Self:
         """Return a copy of the first `length` tokens of a row, as a store of one row."""
-        keys, values = (tensor[:, row : row + 1, :, :length].clone() for tensor in (self.keys, self.values))
-        copied = type(self)(keys, values)
+        copied = type(self)(*(tensor[:, row : row + 1, :, :length].clone() for tensor in self.used))
         copied.lengths = [length]
         return copied
 
@@ -131,8 +154,8 @@ class RowStore:
         assert self.lengths[row] == 0 and length <= other.length
         if length > self.capacity:
             self._resize(length)
-        self.keys[:, row, :, :length] = other.keys[:, 0, :, :length]
-        self.values[:, row, :, :length] = other.values[:, 0, :, :length]
+        for tensor, others in zip(self.used, other.used, strict=True):
+            tensor[:, row, :, :length] = others[:, 0, :, :length]
         self.lengths[row] = length
         self._close()
 
@@ -152,7 +175,7 @@ class RowStore:
     def _use_rows(self, lengths: list[int]) -> None:
         """Use as many rows as there are lengths."""
         self.lengths = lengths
-        self.keys, self.values = self._all_keys[:, : len(lengths)], self._all_values[:, : len(lengths)]
+        self.used = tuple(tensor[:, : len(lengths)] for tensor in self.storage)
         self._close()
 
     def _close(self) -> None:
@@ -172,12 +195,46 @@ class RowStore:
 
     def _resize(self, capacity: int, rows: int = 0) -> None:
         """Change S to `capacity`, and R to a power of two of at least `rows` if it is less than that."""
-        used, present = self.batch_size + len(self._aside), self._all_keys.shape[1]
+        used, present = self.batch_size + len(self._aside), self.storage[0].shape[1]
         rows = present if rows <= present else power_of_two(rows)
         capacity = fixed_capacity(capacity) if self._fixed else capacity
-        self._all_keys = _resized(self._all_keys, rows, capacity, used)
-        self._all_values = _resized(self._all_values, rows, capacity, used)
+        self.storage = tuple(_resized(tensor, rows, capacity, used) for tensor in self.storage)
         self._use_rows(self.lengths)
+
+
+class CachedRows:
+    """The rows of a session that remembers all it must of the texts in a `KVCache`."""
+
+    cache: Any  # a `KVCache`, or for compiled steps what has its members
+
+    @property
+    def lengths(self) -> list[int]:
+        return self.cache.lengths
+
+    def crop(self, lengths: Sequence[int]) -> None:
+        self.cache.crop(lengths)
+
+    def drop(self, row: int) -> None:
+        self.cache.drop(row)
+
+    def insert(self, other: Self) -> None:
+        self.cache.insert(other.cache)
+
+    def first_rows(self, rows: int) -> AbstractContextManager[None]:
+        return self.cache.first_rows(rows)
+
+    def copy_row(self, row: int, length: int) -> Self:
+        return self.over(self.cache.copy_row(row, length))
+
+    def fill_row(self, row: int, other: Self, length: int) -> None:
+        self.cache.fill_row(row, other.cache, length)
+
+    def row_bytes(self, length: int) -> int:
+        return self.cache.row_bytes(length)
+
+    def over(self, cache: Any) -> Self:
+        """Return a session like this one over another cache, before its next commit."""
+        raise NotImplementedError
 
 
 def on_device(numbers: Sequence[int], device: torch.device) -> Tensor:

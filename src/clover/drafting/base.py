@@ -21,7 +21,7 @@ class DraftInput(Protocol):
 
     @property
     def root(self) -> Tensor:
-        """Return the last committed token of each sequence, Long [B]."""
+        """Return the last committed token of each sequence, Long [B, 1]."""
         ...
 
     @property
@@ -30,7 +30,7 @@ class DraftInput(Protocol):
         ...
 
     def commit_draft(self) -> tuple[DraftSession, Tensor]:
-        """Let the draft commit all that the target has run; return its session, and its logits [B, V] for depth 1."""
+        """Let the draft commit all that the target has run; return its session, and logits [B, 1, V] for depth 1."""
         ...
 
     def texts(self) -> Sequence[RepeatingText | None]:
@@ -54,15 +54,27 @@ class CommittedInput:
         return ()
 
 
-class Drafter(Protocol):
-    """Grows the trees of a step; none is deeper than `max_depth` or has more nodes, root included, than `max_nodes`."""
+class Drafter:
+    """Grows the trees of a step.
+
+    Attributes:
+        max_depth: no tree is deeper.
+        max_nodes: no tree has more nodes, root included.
+        max_expanded: nodes that the draft runs at most, where compiled steps can grow the trees. 0 where they cannot,
+            because rows depend on each other, or on random numbers that `GumbelNoise` does not have.
+        d2t: Long [V], the tokens that the draft's logits are of; None for the whole vocabulary.
+        copies: whether the trees are copied from the texts.
+    """
 
     max_depth: int
     max_nodes: int
+    max_expanded = 0
+    d2t: Tensor | None = None
+    copies = False
 
     def grow(self, batch: DraftInput) -> TokenTree:
         """Draft one tree per sequence."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)

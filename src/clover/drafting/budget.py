@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from clover.drafting.base import DraftInput
+from clover.drafting.base import Drafter, DraftInput
 from clover.drafting.top_k import MOST_SORTED, best, compact, likeliest
 from clover.drafting.tree import Tree
 from clover.drafts import DraftModel
@@ -41,7 +41,7 @@ class BudgetTree(Tree):
         return BudgetDrafter(draft, self)
 
 
-class BudgetDrafter:
+class BudgetDrafter(Drafter):
     """Grows level by level until the budget is spent or the draft ends.
 
     1. Token level: of a node's children, the most probable first, those are candidates whose probabilities sum to at
@@ -59,12 +59,11 @@ class BudgetDrafter:
         self.tree, self.d2t, self._on_cpu = tree, draft.session_tokens, draft.target.device.type == "cpu"
         self.max_depth = min(draft.max_depth, tree.budget)
         self.max_nodes = 1 + tree.budget
-        # nodes that the draft runs at most: a level has room for all that could be kept in any sequence
+        # a level has room for all that could be kept in any sequence
         self.max_expanded = sum(tree.budget - depth for depth in range(self.max_depth - 1))
 
     def grow(self, batch: DraftInput) -> TokenTree:
-        session, logits = batch.commit_draft()
-        tokens, output = [batch.root.unsqueeze(1)], logits.unsqueeze(1)
+        (session, output), tokens = batch.commit_draft(), [batch.root]
         exists = [torch.ones_like(tokens[0], dtype=torch.bool)]
         parents, first, joint = [torch.zeros_like(tokens[0])], 0, exists[0].double()
         left = torch.full_like(tokens[0], self.tree.budget)

@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from clover.drafting.base import DraftInput
+from clover.drafting.base import Drafter, DraftInput
 from clover.drafting.top_k import likeliest
 from clover.drafting.tree import Tree
 from clover.drafts import DraftModel
@@ -42,7 +42,7 @@ class ConfidentChain(Tree):
         return ConfidentDrafter(draft, self)
 
 
-class ConfidentDrafter:
+class ConfidentDrafter(Drafter):
     """Drafts one token after another until their joint probability, as the mean over sequences, is below the least.
 
     The threshold is that of transformers' `assistant_confidence_threshold` and of SpecDec++ (2405.19715), here on the
@@ -57,9 +57,8 @@ class ConfidentDrafter:
         self._shapes = [TreeShape.chain(depth) for depth in range(1, self.max_depth + 1)]
 
     def grow(self, batch: DraftInput) -> TokenTree:
-        session, logits = batch.commit_draft()
-        tokens, output = [batch.root.unsqueeze(1)], logits.unsqueeze(1)
-        slots, joint = torch.zeros_like(tokens[0]), torch.ones_like(batch.root, dtype=torch.float64)
+        (session, output), tokens = batch.commit_draft(), [batch.root]
+        slots, joint = torch.zeros_like(tokens[0]), torch.ones_like(batch.root[:, 0], dtype=torch.float64)
         for depth in range(1, self.max_depth + 1):
             found, indices = likeliest(batch.sampler.gumbel_scores(output, depth - 1, self.d2t)[:, 0], 1)
             tokens.append(target_tokens(self.d2t, indices))

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from clover.drafting.base import DraftInput
-from clover.drafting.static import StaticDrafter, StaticTree
+from clover.drafting.static import Level, StaticDrafter, StaticTree
 from clover.drafting.tree import Tree, parse_tree
 from clover.drafts import DraftModel
-from clover.drafts.vocabulary import over_all_tokens, target_tokens
+from clover.drafts.vocabulary import over_all_tokens
 from clover.errors import UserError
 from clover.sampling import Sampler
 from clover.tree import Draws, TokenTree, TreeShape
@@ -67,6 +67,7 @@ class DrawnDrafter(StaticDrafter):
 
     def __init__(self, draft: DraftModel, tree: DrawnTree):
         super().__init__(draft, tree.shape)
+        self.max_expanded = 0
         device, self._vocab_size = draft.target.device, draft.target.vocab_size
         expanded = sorted(set(tree.shape.parents[1:]))
         children = [[i for i, parent in enumerate(tree.shape.parents) if parent == node] for node in expanded]
@@ -79,20 +80,16 @@ class DrawnDrafter(StaticDrafter):
         sampler = batch.sampler
         if not (isinstance(sampler, Sampler) and sampler.any_sampled):
             return super().grow(batch)
-        session, logits = batch.commit_draft()
-        tokens, output = [batch.root.unsqueeze(1)], logits.unsqueeze(1)
-        missing, probs = [torch.zeros_like(tokens[0], dtype=torch.bool)], []
-        for depth, level in enumerate(self.levels):
-            if depth:
-                output = level.advance(session, tokens[-1])
+        missing, probs = [torch.zeros_like(batch.root, dtype=torch.bool)], list[Tensor]()
+
+        def draw(depth: int, level: Level, output: Tensor) -> Tensor:
             probs.append(sampler.draft_probs(output))
             drawn = sampler.draw(probs[-1], level.expanded, level.choices, self.d2t)
-            impossible = probs[-1].gather(2, drawn) == 0
-            tokens.append(target_tokens(self.d2t, drawn[:, level.slots, level.ranks]))
-            missing.append(impossible[:, level.slots, level.ranks])
-        draws = self._draws(torch.cat(probs, dim=1))
-        tree = TokenTree.from_shape(self.shape, torch.cat(tokens, dim=1)).without(torch.cat(missing, dim=1))
-        return dataclasses.replace(tree, draws=draws)
+            missing.append((probs[-1].gather(2, drawn) == 0)[:, level.slots, level.ranks])
+            return drawn[:, level.slots, level.ranks]
+
+        tree = TokenTree.from_shape(self.shape, self.walk(batch, draw)).without(torch.cat(missing, dim=1))
+        return dataclasses.replace(tree, draws=self._draws(torch.cat(probs, dim=1)))
 
     def _draws(self, draft_probs: Tensor) -> Draws:
         """Return the distributions that verification needs, from probabilities float64 [B, P, V']."""

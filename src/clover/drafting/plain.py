@@ -3,19 +3,19 @@
 from dataclasses import dataclass
 from typing import Any
 
-from clover.drafting.base import DraftInput
+from clover.drafting.base import Drafter, DraftInput
 from clover.drafting.tree import Tree
 from clover.tree import TokenTree
 
 
-class PlainDrafter:
+class PlainDrafter(Drafter):
     """Plain decoding: the tree is its root alone."""
 
     max_depth = 0
     max_nodes = 1
 
     def grow(self, batch: DraftInput) -> TokenTree:
-        return TokenTree.root_only(batch.root.unsqueeze(1))
+        return TokenTree.root_only(batch.root)
 
 
 PLAIN_DRAFTER = PlainDrafter()

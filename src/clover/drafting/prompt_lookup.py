@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from clover.drafting.base import DraftInput
+from clover.drafting.base import Drafter, DraftInput
 from clover.drafting.tree import Tree
 from clover.drafts.ngrams import RepeatingText
 from clover.tree import TokenTree, TreeShape
@@ -35,15 +35,15 @@ class LookupTree(Tree):
         return LookupDrafter(self.length)
 
 
-class LookupDrafter:
+class LookupDrafter(Drafter):
     """Proposes a chain of `length` tokens in each sequence that repeats itself, and nothing in the others."""
 
     def __init__(self, length: int):
-        self.max_depth, self.max_nodes = length, length + 1
+        self.max_depth, self.max_nodes, self.copies = length, length + 1, True
         self._shape = TreeShape.chain(length)
 
     def grow(self, batch: DraftInput) -> TokenTree:
-        root = batch.root.unsqueeze(1)
+        root = batch.root
         found = [[] if text is None else text.following(self.max_depth) for text in batch.texts()]
         if not any(found):
             return TokenTree.root_only(root)

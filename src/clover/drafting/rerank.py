@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from clover.drafting.base import DraftInput
+from clover.drafting.base import Drafter, DraftInput
 from clover.drafting.static import known_tokens
 from clover.drafting.top_k import MOST_SORTED, best, compact, likeliest
 from clover.drafting.tree import Tree
@@ -42,7 +42,7 @@ class RerankTree(Tree):
         return RerankDrafter(draft, self)
 
 
-class RerankDrafter:
+class RerankDrafter(Drafter):
     """Keeps the candidates with the highest probability of the path that leads to them.
 
     Expansion: at each depth the K best nodes get K children each. Re-ranking: of all children, whatever their depth,
@@ -56,11 +56,10 @@ class RerankDrafter:
         self.d2t = draft.session_tokens
         self.beam = min(tree.beam, known_tokens(draft))
         self.max_nodes = 1 + min(tree.budget, self.beam * (1 + (self.max_depth - 1) * self.beam))
-        self.max_expanded = self.beam * (self.max_depth - 1)  # nodes that the draft runs at most
+        self.max_expanded = self.beam * (self.max_depth - 1)
 
     def grow(self, batch: DraftInput) -> TokenTree:
-        session, logits = batch.commit_draft()
-        tokens, output = [batch.root.unsqueeze(1)], logits.unsqueeze(1)
+        (session, output), tokens = batch.commit_draft(), [batch.root]
         scores = torch.zeros_like(tokens[0], dtype=torch.float64)  # [B, P], of the frontier's paths
         parent_of = torch.zeros_like(tokens[0])  # where the frontier is among all candidates
         parents, values, first = [parent_of], [scores], 1

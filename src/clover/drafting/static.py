@@ -5,7 +5,7 @@ Shapes: B batch, N nodes (root included), P frontier nodes, V the draft's vocabu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -125,7 +125,7 @@ class Level:
         return session.advance(self.above.expand(len(nodes), -1), parents)
 
 
-class StaticDrafter:
+class StaticDrafter(Drafter):
     """Fills a fixed tree shape: node i is the `ranks[i]`-th best child of its parent (Clover-2, section 3).
 
     The best are the most probable ones in greedy sequences; in sampled ones those with the highest Gumbel scores
@@ -145,7 +145,7 @@ class StaticDrafter:
                 "give a narrower tree or a draft with a larger vocabulary"
             )
         self.shape, self.max_depth, self.max_nodes = shape, shape.max_depth, len(shape.parents)
-        self.max_expanded = self.max_nodes  # nodes that the draft runs at most
+        self.max_expanded = self.max_nodes
         self.levels = levels_of(shape, draft.target.device)
         self.d2t = draft.session_tokens
 
@@ -154,13 +154,22 @@ class StaticDrafter:
 
     def fill(self, batch: DraftInput) -> Tensor:
         """Return the tokens of the tree, Long [B, N]."""
-        session, logits = batch.commit_draft()
-        tokens, output = [batch.root.unsqueeze(1)], logits.unsqueeze(1)
+        return self.walk(
+            batch,
+            lambda depth, level, output: level.pick(batch.sampler.gumbel_scores(output, depth, self.d2t)),
+        )
+
+    def walk(self, batch: DraftInput, pick: Callable[[int, Level, Tensor], Tensor]) -> Tensor:
+        """Return the tokens of the tree, Long [B, N], level by level.
+
+        `pick` returns those of a level, Long [B, nodes], in the draft's numbering, by the depth of their parents, the
+        level and the draft's logits [B, parents, V].
+        """
+        (session, output), tokens = batch.commit_draft(), [batch.root]
         for depth, level in enumerate(self.levels):
             if depth:
                 output = level.advance(session, tokens[-1])
-            picked = level.pick(batch.sampler.gumbel_scores(output, depth, self.d2t))
-            tokens.append(target_tokens(self.d2t, picked))
+            tokens.append(target_tokens(self.d2t, pick(depth, level, output)))
         return torch.cat(tokens, dim=1)
 
 

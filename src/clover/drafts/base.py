@@ -4,7 +4,6 @@ Shapes: B batch, A committed positions of one call, P frontier nodes, T text, D 
 W width of the hidden states that are read, V vocabulary.
 """
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -17,7 +16,7 @@ from clover.cpu import shared_copy, speed_up, versions
 from clover.cpu.linear import int8_linear, linear_of
 from clover.drafts.config import DraftConfig, check_names, check_options, check_target
 from clover.drafts.copies import Guesses
-from clover.drafts.session import DraftSession, FrontierSession, shifted
+from clover.drafts.session import DraftSession, shifted
 from clover.drafts.training import TrainingDefaults
 from clover.drafts.vocabulary import check_map, check_size
 from clover.target import TargetWeights
@@ -197,7 +196,7 @@ class DraftModel(PreTrainedModel):
 
     def new_session(self, batch_size: int, capacity: int) -> DraftSession:
         """Return a session for `batch_size` sequences with room for `capacity` positions each; it grows when needed."""
-        return FrontierSession(self, self.new_cache(batch_size, capacity))
+        return DraftSession(self, self.new_cache(batch_size, capacity))
 
     def read(self, hidden: Tensor, next_tokens: Tensor, cache: KVCache | None = None) -> Tensor:
         """Run what runs once per verified position; return the states [B, A, H] that the first depth starts from.
@@ -258,14 +257,10 @@ class DraftModel(PreTrainedModel):
         Args:
             rows: Long [S] the rows of the lm_head to use; None for all.
         """
-        return self.lm_head_rows(rows)(outputs)
-
-    def lm_head_rows(self, rows: Tensor | None) -> Callable[[Tensor], Tensor]:
-        """Return a function from outputs [..., H] to logits [..., S] by rows Long [S] of the lm_head; None for all."""
         head = self.lm_head
         if rows is not None:
             head = linear_of(head.weight[rows], None if head.bias is None else head.bias[rows])
-        return lambda outputs: self.target.head.scaled(head(outputs.to(self.target.dtype)))
+        return self.target.head.scaled(head(outputs.to(self.target.dtype)))
 
     @property
     def head_parameters(self) -> list[nn.Parameter]:

@@ -40,8 +40,7 @@ from clover.drafts.base import DraftModel
 from clover.drafts.config import DraftConfig, OneLayer, Scale
 from clover.drafts.copies import LONGEST, CopyWeights, Guesses, Text, fit_copy_weights
 from clover.drafts.layers import TokenTable, attention_heads, has_room, identity_linear, unit_scale
-from clover.drafts.session import FrontierSession, shifted
-from clover.drafts.token_rows import TokenRows
+from clover.drafts.session import DraftSession, shifted
 from clover.drafts.training import LossConfig, TrainingDefaults
 from clover.target import TargetWeights
 from clover.target.decoder import DecoderStack
@@ -185,7 +184,7 @@ class RecallDraft(DraftModel):
     def new_session(self, batch_size: int, capacity: int) -> RecallSession:
         weight, heads = self.projector.weight, self.layer.num_heads
         width = len(weight) // heads
-        cache = KVCache.new((1, heads, width, width), batch_size, capacity, weight)
+        cache = KVCache.new((1, heads, width, width), batch_size, capacity, weight, tokens=True)
         copy_weights = CopyWeights.of(self.config.copy_shares or [], weight.device) if self.copies else None
         return RecallSession(self, cache, copy_weights)
 
@@ -224,11 +223,11 @@ class RecallDraft(DraftModel):
         self.of_mixed = linear_of(torch.cat((of_state, of_state @ layer.output.weight), dim=1))
 
 
-class RecallSession(FrontierSession):
+class RecallSession(DraftSession):
     """A Clover-Recall draft in one running batch.
 
-    It remembers of each committed position k and v, in its cache, and the token after it, in `tokens`: the two newest
-    are read again for u, all of them where the draft copies from the text.
+    Of each committed position its cache has k and v, and the token after it: the two newest are read again for u, all
+    of them where the draft copies from the text.
 
     Attributes:
         weights: copy weights; None to copy nothing.
@@ -241,19 +240,18 @@ class RecallSession(FrontierSession):
 
     def __init__(self, draft: RecallDraft, cache: KVCache, weights: CopyWeights | None):
         super().__init__(draft, cache)
-        self.tokens, self.weights = TokenRows.new(cache), weights
+        self.weights = weights
 
     # -- commit and draft ------------------------------------------------------------------------------------------
 
     def read(self, hidden: Tensor, next_tokens: Tensor) -> Tensor:
         """Keep k, v and the tokens of the positions h [B, A, H]; return o_0 = h."""
         draft = self.draft
-        self.tokens.fit(self.cache)  # which may have grown for these positions
-        newest = self.tokens.last(self.cache, WindowLinear.earlier)
+        newest = self.cache.last_tokens(WindowLinear.earlier)
         earlier = draft.embed(newest.clamp(min=0)) * (newest >= 0).unsqueeze(-1)
         window = draft.fold(hidden, draft.embed(next_tokens), earlier)
         self.cache.update(*draft.layer.keys_values(window), layer_idx=0)
-        self.tokens.write(self.cache, next_tokens)
+        self.cache.write_tokens(next_tokens)
         return hidden
 
     def step(self, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -273,47 +271,11 @@ class RecallSession(FrontierSession):
             return logits
         if self.depth == 0:
             # one slot at least, even of a text without tokens
-            text = self.tokens.storage[: self.cache.batch_size, : max(self.cache.length, 1)]
+            text = self.cache.tokens[:, : max(self.cache.length, 1)]
             self.text = Text.of(text, self.cache.positions(1))
             self.runs = copies.runs_at_end(self.text)
         found = copies.copied(self.runs, self.text)
         return copies.mixed(logits, found, self.weights, draft.d2t, draft.target.vocab_size)
 
-    # -- the sequences of the batch --------------------------------------------------------------------------------
-
-    def drop(self, row: int) -> None:
-        self.tokens.copy(self.cache.batch_size - 1, row)
-        super().drop(row)
-        self.tokens.fit(self.cache)
-
-    def insert(self, other: RecallSession) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        first = self.cache.batch_size
-        super().insert(other)
-        self.tokens.fit(self.cache)
-        self.tokens.insert(other.tokens, other.cache.batch_size, first, other.cache.length)
-
-    def copy_row(self, row: int) -> Self:
-        copied = super().copy_row(row)
-        copied.tokens = TokenRows(self.tokens.storage[row : row + 1, : copied.cache.capacity].clone())
-        return copied
-
-    def fill_row(self, row: int, other: RecallSession, length: int) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        super().fill_row(row, other, length)
-        self.tokens.fit(self.cache)
-        self.tokens.insert(other.tokens, 1, row, length)
-
-    # -- forwards of fixed shape -----------------------------------------------------------------------------------
-
-    @property
-    def storage(self) -> tuple[Tensor, ...]:
-        return *super().storage, self.tokens.storage
-
-    def begin_fixed(self, num_tokens: int, room: int) -> None:
-        super().begin_fixed(num_tokens, room)
-        self.tokens.fit(self.cache)
-
-    def on(self, cache: KVCache, *others: Tensor) -> Self:
-        session = super().on(cache)
-        session.weights = self.weights
-        session.tokens = TokenRows(*others) if others else TokenRows.new(cache)
-        return session
+    def over(self, cache: Any) -> Self:
+        return type(self)(self.draft, cache, self.weights)

@@ -7,74 +7,23 @@ H hidden, W width of the hidden states that are read, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from typing_extensions import Self
 
-from clover.cache import KVCache
+from clover.cache import CachedRows, KVCache
 
 Counts = Sequence[int] | Tensor  # how many positions of each row are real: on the host, or Long [B]
 
 
-class DraftSession(Protocol):
-    """The draft's side of one running batch. It commits verified positions only, so a run rolls nothing back."""
+class DraftSession(CachedRows):
+    """The draft's side of one running batch. It commits verified positions only, so a step never has to undo anything.
 
-    @property
-    def lengths(self) -> list[int]:
-        """Return the number of committed positions of each sequence."""
-        ...
-
-    def commit(self, hidden: Tensor, next_tokens: Tensor, counts: list[int]) -> Tensor:
-        """Commit positions that the target has run.
-
-        Args:
-            hidden: [B, A, W] the target's hidden states there, of the kind `config.hidden_state` names.
-            next_tokens: Long [B, A] the token that follows each of them.
-            counts: how many of the A positions of each sequence are real; the rest is padding at the end.
-
-        Returns:
-            logits [B, V], of the draft's `session_tokens`, after the last committed pair: the first depth of the tree.
-        """
-        ...
-
-    def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
-        """Go one depth down; returns logits [B, P, V] for the children of these nodes, the frontier of the next call.
-
-        Args:
-            slots: Long [B, P] which node of the frontier before each continues (0 on the first call after `commit`).
-            tokens: Long [B, P] the nodes' tokens, in the target's numbering.
-        """
-        ...
-
-    def drop(self, row: int) -> None:
-        """Forget a sequence; the last one takes its place."""
-
-    def insert(self, other: Self) -> None:
-        """Append the sequences of another session of the same draft; a commit follows."""
-
-    def crop(self, lengths: list[int]) -> None:
-        """Forget all positions of sequence b from lengths[b] on, before the next turn of a conversation."""
-
-    def copy_row(self, row: int) -> Self:
-        """Return what is committed of a sequence as a session of its own."""
-        ...
-
-    def fill_row(self, row: int, other: Self, length: int) -> None:
-        """Copy the first committed positions of another session's only sequence into an empty one."""
-
-    def first_rows(self, rows: int) -> AbstractContextManager[None]:
-        """Leave all but the first sequences out of the commits inside the block."""
-        ...
-
-
-class FrontierSession:
-    """The session of drafts whose tree needs no more than the states of the nodes that were expanded last.
-
-    The draft's `read` runs over committed positions, of which `cache` keeps what it needs, its `step` at every depth.
+    The draft's `read` runs over committed positions, of which `cache` keeps what it needs, its `step` at every depth. A
+    tree needs no more than the states of the nodes that were expanded last, unless the draft has a `TreeSession`.
     """
 
     def __init__(self, draft: Any, cache: KVCache):
@@ -82,11 +31,21 @@ class FrontierSession:
         self.states = torch.empty(0)  # [B, P, H], of the nodes that were expanded last
         self.depth = 0  # calls of `advance` since the last `commit`
 
-    @property
-    def lengths(self) -> list[int]:
-        return self.cache.lengths
+    def over(self, cache: Any) -> Self:
+        return type(self)(self.draft, cache)
 
     def commit(self, hidden: Tensor, next_tokens: Tensor, counts: list[int]) -> Tensor:
+        """Commit positions that the target has run.
+
+        Args:
+            hidden: [B, A, W] the target's hidden states there, of the kind `config.hidden_state` names.
+            next_tokens: Long [B, A] the token that follows each of them.
+            counts: how many of the A positions of each sequence are real; the rest is padding at the end. In compiled
+                steps Long [B].
+
+        Returns:
+            logits [B, V], of the draft's `session_tokens`, after the last committed pair: the first depth of the tree.
+        """
         self.cache.begin(hidden.shape[1])
         states = self.read(hidden, next_tokens)
         self.cache.commit(counts)
@@ -94,6 +53,12 @@ class FrontierSession:
         return self._logits(last_position(states, counts), last_position(next_tokens, counts))[:, 0]
 
     def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
+        """Go one depth down; return logits [B, P, V] for the children of these nodes, the frontier of the next call.
+
+        Args:
+            slots: Long [B, P] which node of the frontier before each continues (0 on the first call after `commit`).
+            tokens: Long [B, P] the nodes' tokens, in the target's numbering.
+        """
         self.depth += 1
         return self._logits(self._parents(slots), tokens)
 
@@ -104,48 +69,6 @@ class FrontierSession:
     def step(self, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Run the draft's `step` at this depth: states and outputs [B, P, H] of [B, P, H] and tokens Long [B, P]."""
         return self.draft.step(self.depth, parents, tokens)
-
-    def drop(self, row: int) -> None:
-        self.cache.drop(row)
-
-    def insert(self, other: FrontierSession) -> None:
-        self.cache.insert(other.cache)
-
-    def crop(self, lengths: list[int]) -> None:
-        self.cache.crop(lengths)
-
-    def copy_row(self, row: int) -> Self:
-        # Start from a fresh session: the other attributes have one row per sequence of the whole batch.
-        fresh: Any = self.draft.new_session(1, 0)
-        return fresh.on(self.cache.copy_row(row, self.lengths[row]))
-
-    def fill_row(self, row: int, other: FrontierSession, length: int) -> None:
-        self.cache.fill_row(row, other.cache, length)
-
-    def first_rows(self, rows: int) -> AbstractContextManager[None]:
-        return self.cache.first_rows(rows)
-
-    @property
-    def storage(self) -> tuple[Tensor, ...]:
-        """Return the tensors of all rows that a forward of fixed shape reads and writes; `on` reads them again."""
-        return self.cache.storage
-
-    def begin_fixed(self, num_tokens: int, room: int) -> None:
-        """Make room in `storage` for a commit of N positions in fixed shape; see `KVCache.begin_fixed`."""
-        self.cache.begin_fixed(num_tokens, room)
-
-    def on(self, cache: KVCache, *others: Tensor) -> Self:
-        """Return this session over another cache: of fixed shape (`clover.engine.compiled`), or of other sequences.
-
-        What a session remembers that is neither in the cache nor made anew at each commit, its class copies itself.
-
-        Args:
-            others: what `storage` has after the keys and values; nothing if the cache has no text yet.
-        """
-        session = type(self).__new__(type(self))  # PyTorch 2.11 does not compile copy.copy
-        session.draft, session.cache = self.draft, cache
-        session.states, session.depth = self.states, self.depth
-        return session
 
     def _logits(self, parents: Tensor, tokens: Tensor) -> Tensor:
         """Return logits [B, P, V] after tokens Long [B, P]; a draft that ignores them has one row for all nodes."""
@@ -159,7 +82,7 @@ class FrontierSession:
         return self.states.gather(1, slots.unsqueeze(-1).expand(-1, -1, self.states.shape[-1]))
 
 
-class TreeSession(FrontierSession):
+class TreeSession(DraftSession):
     """The session of drafts that attend inside the tree: a node sees the text and its own drafted ancestors.
 
     Their `run` is one step for true pairs and for nodes alike. Behind the committed pairs the cache holds, until the

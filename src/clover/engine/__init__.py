@@ -2,7 +2,6 @@
 
 from clover.engine.engine import Engine as Engine
 from clover.engine.limits import EngineLimits as EngineLimits
-from clover.engine.prefixes import PrefixCache as PrefixCache
 from clover.engine.prefixes import PrefixStore as PrefixStore
 from clover.engine.requests import Drafted as Drafted
 from clover.engine.requests import Generation as Generation

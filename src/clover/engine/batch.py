@@ -28,7 +28,7 @@ class Batch:
         target: what the target remembers of them.
         draft: what the draft has committed of them; None without a draft.
         sampler: how the sequences' tokens are chosen; of no use to a batch without sequences.
-        root: Long [B], the last committed token of each sequence, which the target has not run.
+        root: Long [B, 1], the last committed token of each sequence, which the target has not run.
         uncommitted: what the target has run and the draft has not committed, oldest first; empty without a draft.
         committed_backlog: the `backlog` that was committed last; the scheduler sets it to 0 before each step.
     """
@@ -52,10 +52,10 @@ class Batch:
         return [text for text in self.texts() if text is not None]
 
     def commit_draft(self) -> tuple[DraftSession, Tensor]:
-        """Let the draft commit all that the target has run; return its session, and its logits [B, V] for depth 1."""
+        """Let the draft commit all that the target has run; return its session, and logits [B, 1, V] for depth 1."""
         assert self.draft is not None, "only a draft can commit"
         logits = [self.draft.commit(*part) for part in self.take_uncommitted()]
-        return self.draft, logits[-1]
+        return self.draft, logits[-1].unsqueeze(1)
 
     def take_uncommitted(self, last: int | None = None) -> list[Uncommitted]:
         """Remove what is uncommitted and return it in chunks, the last one of at most `last` positions."""

@@ -7,7 +7,7 @@ from clover.drafting.tuning import Tuning
 from clover.drafts import DraftModel
 from clover.engine.compiled import CompiledRunner
 from clover.engine.limits import EngineLimits
-from clover.engine.prefixes import PrefixCache, PrefixStore
+from clover.engine.prefixes import PrefixStore
 from clover.engine.requests import Request, StepEvent
 from clover.engine.runner import Runner
 from clover.engine.scheduler import Scheduler
@@ -75,13 +75,9 @@ class Engine:
         self,
         max_sequences: int,
         clock: PhaseClock | None = None,
-        prefix: PrefixCache | None = None,
         store: PrefixStore | None = None,
     ) -> Scheduler:
-        """Open a batch that requests can join at any time, of which so many run at once; for the rest see `run`.
-
-        `store` keeps the texts of requests that say so, and spares others their prefill.
-        """
+        """Open a batch that requests can join at any time, of which so many run at once; for the rest see `run`."""
         if max_sequences < 1:
             raise UserError(f"max_sequences is {max_sequences}; it must be at least 1")
         return Scheduler(
@@ -91,27 +87,27 @@ class Engine:
             self.limits,
             max_sequences,
             clock or PhaseClock(),
-            prefix,
             store,
         )
 
+    @answers_removed_arguments
     def run(
         self,
         requests: Sequence[Request],
         clock: PhaseClock | None = None,
-        prefix: PrefixCache | None = None,
+        store: PrefixStore | None = None,
         max_sequences: int | None = None,
     ) -> Generator[StepEvent, None, None]:
         """Decode `requests`; yield what every step gives to each. UserError as `check`, before anything is generated.
 
         Args:
-            prefix: a single request's earlier turns, brought up to date at the end, also when the consumer stops early.
+            store: keeps the texts of requests that say so, and spares others their prefill. What runs when the consumer
+                stops early is kept as well.
             max_sequences: requests that run at once; the others take the places of those that finish. All if None.
         """
         if not requests:
             return
-        assert prefix is None or len(requests) == 1, "a prefix belongs to one request"
-        scheduler = self.open(min(max_sequences or len(requests), len(requests)), clock, prefix)
+        scheduler = self.open(min(max_sequences or len(requests), len(requests)), clock, store)
         for request in requests:
             scheduler.add(request)
         try:

@@ -64,11 +64,12 @@ class Prefill:
         ]
         tokens = torch.tensor([[*text, *[0] * (size + 1 - len(text))] for text in texts], device=device)
         with batch.target.first_rows(rows):
-            hidden = batch.target.run(tokens[:, :-1], self._hidden_state, logits=False).hidden
+            output = batch.target.run(tokens[:, :-1], self._hidden_state, logits=False)
             batch.target.commit([min(count, size) for count in left[:rows]])
         for one in batch.sequences:
             one.prefilled += size
         if batch.draft is not None:
+            hidden = output.draft_hidden_states
             (last,) = batch.uncommitted
             for row, count in enumerate(left):
                 if 0 < count <= size:

@@ -1,28 +1,29 @@
-"""Beginnings of texts that need not run again: the earlier turns of a conversation, and a store of texts that ended."""
+"""Beginnings of texts that need not run again: a store of texts that ended, such as the turns of a conversation."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
-
-from torch import Tensor
 
 from clover.drafts import DraftSession
 from clover.engine.batch import Batch
 from clover.engine.uncommitted import joined
 from clover.target import TargetSession
 
-_FEWEST = 16  # a shared beginning with fewer tokens is not worth a copy
 
+class StoredText(NamedTuple):
+    """The committed tokens of a text, and what the target and the draft remember of them."""
 
-@dataclass
-class PrefixCache:
-    """The committed tokens of a conversation, and what the target and the draft remember of them."""
+    tokens: list[int]
+    target: TargetSession
+    draft: DraftSession | None
 
-    tokens: list[int] = field(default_factory=list)
-    target: TargetSession | None = None
-    draft: DraftSession | None = None
+    @property
+    def bytes(self) -> int:
+        """Return the memory that the sessions use."""
+        sessions = (self.target, self.draft) if self.draft is not None else (self.target,)
+        return sum(one.row_bytes(one.lengths[0]) for one in sessions)
 
     def shared_length(self, prompt: Sequence[int]) -> int:
         """Return how many tokens at the start of `prompt` need no prefill.
@@ -35,62 +36,45 @@ class PrefixCache:
             if old != new:
                 break
             agreeing += 1
-        cached = [one.lengths[0] for one in (self.target, self.draft) if one is not None]
-        return max(min([agreeing - 1, len(prompt) - 2, *cached]), 0)
+        remembered = [one.lengths[0] for one in (self.target, self.draft) if one is not None]
+        return max(min([agreeing - 1, len(prompt) - 2, *remembered]), 0)
 
-    def take(self, prompt: Sequence[int]) -> PrefixCache:
-        """Return the sessions, cut to what `prompt` shares; this object is empty until they are brought back.
-
-        A turn that begins while another runs must not write into the sessions of that one.
-        """
-        shared, target, draft = self.shared_length(prompt), self.target, self.draft
-        if target is not None:
-            target.crop([shared])
-            shared = target.lengths[0]
-        if draft is not None:
-            draft.crop([shared])
-        taken = PrefixCache(self.tokens[:shared], target, draft)
-        self.tokens, self.target, self.draft = [], None, None
-        return taken
-
-
-class Prefix(NamedTuple):
-    """The first `length` tokens of a stored text."""
-
-    kept: PrefixCache
-    length: int
-
-    def fill(self, batch: Batch, row: int) -> int:
-        """Copy them into an empty row of a batch; return how many tokens the target could use."""
-        assert self.kept.target is not None
-        batch.target.fill_row(row, self.kept.target, self.length)
+    def fill(self, batch: Batch, row: int, length: int) -> int:
+        """Copy the first `length` tokens into an empty row of a batch; return how many the target could use."""
+        batch.target.fill_row(row, self.target, length)
         length = batch.target.lengths[row]
-        if batch.draft is not None and self.kept.draft is not None:
-            batch.draft.fill_row(row, self.kept.draft, length)
+        if batch.draft is not None and self.draft is not None:
+            batch.draft.fill_row(row, self.draft, length)
         return length
 
 
 class PrefixStore:
-    """The turns of conversations that ended last, as many as fit into `most_bytes`.
+    """The texts that ended last, as many as the limits allow.
 
     A text is copied when its sequence leaves the batch, and again when a request continues it, so that the store shares
     no memory with what runs. A later turn replaces the earlier ones that it begins with.
+
+    Args:
+        most_bytes: bytes of all texts together.
+        most_texts: number of texts.
+        fewest: a shared beginning with fewer tokens is not worth a copy.
     """
 
-    def __init__(self, most_bytes: int):
-        self.most_bytes, self.bytes = most_bytes, 0
-        self._kept: list[PrefixCache] = []  # the one that was used last at the end
+    def __init__(self, most_bytes: int = sys.maxsize, most_texts: int = sys.maxsize, fewest: int = 16):
+        self.most_bytes, self.most_texts, self.fewest = most_bytes, most_texts, fewest
+        self.bytes = 0
+        self._texts: list[StoredText] = []  # the one that was used last at the end
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._texts)
 
-    def find(self, prompt: Sequence[int]) -> Prefix | None:
-        """Return what spares most of a prompt's prefill; None if that is not worth a copy."""
-        found = [Prefix(kept, kept.shared_length(prompt)) for kept in self._kept]
-        best = max(found, key=lambda prefix: prefix.length, default=None)
-        if best is None or best.length < _FEWEST:
+    def find(self, prompt: Sequence[int]) -> tuple[StoredText, int] | None:
+        """Return the text that spares most of a prompt's prefill, and how many tokens; None if not worth a copy."""
+        found = [(text, text.shared_length(prompt)) for text in self._texts]
+        best = max(found, key=lambda pair: pair[1], default=None)
+        if best is None or best[1] < self.fewest:
             return None
-        self._kept.sort(key=lambda kept: kept is best.kept)
+        self._texts.sort(key=lambda text: text is best[0])
         return best
 
     def keep(self, batch: Batch, row: int) -> None:
@@ -106,28 +90,20 @@ class PrefixStore:
             return
         target, draft = batch.target.copy_row(row, length), None
         if batch.draft is not None:
-            draft = batch.draft.copy_row(row)
+            draft = batch.draft.copy_row(row, batch.draft.lengths[row])
             chunk = batch.limits.chunk(1, length)
             for part in joined(batch.uncommitted).rows([row]).split(chunk, chunk):
                 draft.commit(*part)
-        kept = PrefixCache(tokens, target, draft)
-        if _bytes(kept) > self.most_bytes:
+        text = StoredText(tokens, target, draft)
+        if text.bytes > self.most_bytes:
             return
-        for earlier in [one for one in self._kept if one.tokens == tokens[: len(one.tokens)]]:
+        for earlier in [one for one in self._texts if one.tokens == tokens[: len(one.tokens)]]:
             self._forget(earlier)
-        self._kept.append(kept)
-        self.bytes += _bytes(kept)
-        while self.bytes > self.most_bytes:
-            self._forget(self._kept[0])
+        self._texts.append(text)
+        self.bytes += text.bytes
+        while self.bytes > self.most_bytes or len(self) > self.most_texts:
+            self._forget(self._texts[0])
 
-    def _forget(self, kept: PrefixCache) -> None:
-        self._kept = [other for other in self._kept if other is not kept]
-        self.bytes -= _bytes(kept)
-
-
-def _bytes(kept: PrefixCache) -> int:
-    """Return the bytes of a text's tensors; what a draft remembers outside its cache is little."""
-    assert kept.target is not None
-    of_draft = getattr(kept.draft, "cache", None)
-    tensors: tuple[Tensor, ...] = () if of_draft is None else of_draft.storage
-    return kept.target.row_bytes(kept.target.lengths[0]) + sum(tensor.nbytes for tensor in tensors)
+    def _forget(self, text: StoredText) -> None:
+        self._texts = [other for other in self._texts if other is not text]
+        self.bytes -= text.bytes

@@ -67,7 +67,7 @@ class Runner:
         lengths = zip(batch.sequences, batch.target.lengths, strict=True)
         alone = [one.request.plain or length >= furthest for one, length in lengths]
         if all(alone):
-            return TokenTree.root_only(batch.root.unsqueeze(1))
+            return TokenTree.root_only(batch.root)
         tree = self.grow(batch, drafter)
         return tree.without(torch.tensor(alone, device=batch.root.device)[:, None]) if any(alone) else tree
 
@@ -94,25 +94,16 @@ class Runner:
         path, tokens = verified.path[:, : max(counts)], verified.tokens[:, : max(counts)]
         batch.target.keep(path, counts)
         batch.sampler.commit(verified.tokens, verified.counts)
-        batch.root = verified.tokens.gather(1, verified.counts.unsqueeze(1) - 1).squeeze(1)
+        batch.root = verified.tokens.gather(1, verified.counts.unsqueeze(1) - 1)
         if batch.draft is not None:
-            index = path.unsqueeze(-1).expand(-1, -1, output.hidden.shape[-1])
-            batch.add_uncommitted(Uncommitted(output.hidden.gather(1, index), tokens, counts))
+            hidden = output.draft_hidden_states
+            hidden = hidden.gather(1, path.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
+            batch.add_uncommitted(Uncommitted(hidden, tokens, counts))
         return result
 
-    def sizes(self, sequences: int, most: int, prompt: int, text: int, nodes: int) -> tuple[int, int]:
-        """Return the rows of a new batch, and the tokens that each has room for.
-
-        Caches that grow need `sequences`, `text` and `nodes`; those of compiled steps `most`, `prompt` and `nodes`.
-
-        Args:
-            sequences: those that the batch begins with.
-            most: sequences that may run at once.
-            prompt: tokens of the longest prompt.
-            text: tokens that each sequence is given room for.
-            nodes: nodes of the largest tree.
-        """
-        return sequences, min(text, self.target.longest_run) + nodes
+    def rows(self, sequences: int, most: int) -> int:
+        """Return the rows of a new batch that begins with so many sequences, and may come to have `most`."""
+        return sequences
 
 
 def _on_host(tree: TokenTree, output: TargetOutput, verified: Verified) -> StepResult:

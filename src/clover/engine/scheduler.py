@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterable
 
 import torch
 
-from clover.drafting import LookupDrafter, Policy, Running, StepOutcome
+from clover.drafting import Policy, Running, StepOutcome
 from clover.drafts import DraftModel, DraftSession
 from clover.engine.batch import Batch
 from clover.engine.details import events_of
 from clover.engine.limits import EngineLimits
 from clover.engine.prefill import Prefill
-from clover.engine.prefixes import PrefixCache, PrefixStore
+from clover.engine.prefixes import PrefixStore
 from clover.engine.requests import Request, StepEvent
 from clover.engine.runner import Runner
 from clover.engine.sequences import RunningSequence, check_request
@@ -37,7 +38,6 @@ class Scheduler:
         draft: the draft, as sessions run it; None for plain decoding.
         policy: decides before each step what drafts.
         max_sequences: requests that run at once; the others wait in the order in which they were added.
-        prefix: earlier turns of the only request that will be added; brought up to date by its end or by `close`.
         store: texts that have ended, whose beginnings need not be run again.
     """
 
@@ -49,12 +49,11 @@ class Scheduler:
         limits: EngineLimits,
         max_sequences: int,
         clock: PhaseClock,
-        prefix: PrefixCache | None = None,
         store: PrefixStore | None = None,
     ):
         self.max_sequences, self.clock = max_sequences, clock
         self._runner, self._draft, self._policy, self._limits = runner, draft, policy, limits
-        self._target, self._prefix, self._store = runner.target, prefix, store
+        self._target, self._store = runner.target, store
         self._added = 0
         self._waiting: deque[RunningSequence] = deque()
         self._joining: Prefill | None = None
@@ -103,16 +102,16 @@ class Scheduler:
             return self._decode(self._batch) if self._batch is not None and self._batch.sequences else []
 
     def close(self) -> None:
-        """End the decoding; the next turn of the conversation goes on from what was decoded so far."""
-        self._save_prefix()
+        """End the decoding; what was decoded so far is offered to the store."""
+        if self._batch is not None:
+            with torch.inference_mode():
+                self._keep(self._batch, range(len(self._batch.sequences)))
 
-    def _save_prefix(self) -> None:
-        """Leave the batch's only text, and what is remembered of it, to the next turn."""
-        batch = self._batch or (self._joining and self._joining.batch)
-        if self._prefix is not None and batch is not None and batch.sequences:
-            sequence = batch.sequences[0]
-            self._prefix.tokens = [*sequence.request.prompt, *sequence.tokens]
-            self._prefix.target, self._prefix.draft = batch.target, batch.draft
+    def _keep(self, batch: Batch, rows: Iterable[int]) -> None:
+        """Offer the texts of rows to the store."""
+        for row in rows:
+            if self._store is not None and batch.sequences[row].request.keep:
+                self._store.keep(batch, row)
 
     # -- one decoding step -----------------------------------------------------------------------------------------
 
@@ -128,7 +127,7 @@ class Scheduler:
         )
         backlog = batch.committed_backlog
         with self.clock.phase("keep"):
-            events = events_of(batch.sequences, result, copied=isinstance(drafter, LookupDrafter))
+            events = events_of(batch.sequences, result, drafter.copies)
             self._leave(batch)
         nodes, seconds = result.tree.tokens.shape[1], time.perf_counter() - started
         self._policy.record(StepOutcome(nodes, emitted_when_drafted, seconds, backlog))
@@ -137,19 +136,10 @@ class Scheduler:
     def _leave(self, batch: Batch) -> None:
         """Remove the sequences that have finished; their texts are offered to the store."""
         finished = [row for row, one in enumerate(batch.sequences) if one.finish_reason]
-        if not finished:
-            return
-        if self._prefix is not None:
-            if batch.backlog:
-                batch.commit_draft()
-            self._save_prefix()
-            self._batch = None
-            return
-        for row in finished:
-            if self._store is not None and batch.sequences[row].request.keep:
-                self._store.keep(batch, row)
-        batch.drop(finished)
-        self._free()
+        if finished:
+            self._keep(batch, finished)
+            batch.drop(finished)
+            self._free()
 
     def _free(self) -> None:
         """Free the memory of a batch that has no sequences left and gets none."""
@@ -174,22 +164,10 @@ class Scheduler:
     def _first_prefill(self) -> Prefill:
         """Begin with all that wait, since nobody is delayed, in the caches that the batch will run in."""
         sequences = [self._waiting.popleft() for _ in range(min(self.max_sequences, len(self._waiting)))]
-        prefix = self._prefix and self._prefix.take(sequences[0].request.prompt)
-        if prefix is not None and prefix.target is not None:
-            sequences[0].cached_tokens = sequences[0].prefilled = len(prefix.tokens)
-            return self._prefill(self._make_batch(sequences, prefix.target, prefix.draft))
         every = [one.request for one in (*sequences, *self._waiting)]
-        rows, room = self._runner.sizes(
-            len(sequences),
-            self.max_sequences,
-            prompt=max(len(one.request.prompt) for one in sequences),
-            text=max(
-                len(request.prompt) + min(request.max_new_tokens, self._limits.new_tokens)
-                for request in every
-            ),
-            nodes=self._policy.max_nodes,
-        )
-        return self._begin(sequences, rows, room)
+        longest = max(len(one.prompt) + min(one.max_new_tokens, self._limits.new_tokens) for one in every)
+        room = min(longest, self._target.longest_run) + self._policy.max_nodes
+        return self._begin(sequences, self._runner.rows(len(sequences), self.max_sequences), room)
 
     def _next_prefill(self) -> Prefill:
         """Begin with the next prompts, in caches of their own; several if all of them together are one chunk."""
@@ -206,7 +184,7 @@ class Scheduler:
         store = self._store
         found = [(one, None if store is None else store.find(one.request.prompt)) for one in sequences]
         for one, prefix in found:
-            one.cached_tokens = one.prefilled = 0 if prefix is None else prefix.length
+            one.cached_tokens = one.prefilled = 0 if prefix is None else prefix[1]
         found.sort(key=lambda pair: pair[0].cached_tokens - len(pair[0].request.prompt))
         target = self._target.open(rows, room)
         draft = None if self._draft is None else self._draft.new_session(rows, room)
@@ -218,10 +196,8 @@ class Scheduler:
         batch = self._make_batch([one for one, _ in found], target, draft)
         for row, (one, prefix) in enumerate(found):
             if prefix is not None:
-                one.cached_tokens = one.prefilled = prefix.fill(batch, row)
-        return self._prefill(batch)
-
-    def _prefill(self, batch: Batch) -> Prefill:
+                text, length = prefix
+                one.cached_tokens = one.prefilled = text.fill(batch, row, length)
         return Prefill(batch, self._runner.hidden_state)
 
     def _make_batch(
@@ -232,10 +208,10 @@ class Scheduler:
         target, prompts = self._target, [one.request.prompt for one in sequences]
         params = [one.request.params for one in sequences]
         sampler = Sampler(params, prompts, target.vocab_size, target.device)
-        root = torch.tensor([prompt[-1] for prompt in prompts], device=target.device)
+        root = torch.tensor([prompt[-1:] for prompt in prompts], device=target.device)
         width = target.hidden_width(self._runner.hidden_state)
         hidden = torch.zeros(len(root), 1, width, dtype=target.dtype, device=root.device)
-        uncommitted = [Uncommitted(hidden, root.unsqueeze(1), [0] * len(root))]
+        uncommitted = [Uncommitted(hidden, root, [0] * len(root))]
         return Batch(
             sequences,
             session,

@@ -81,7 +81,7 @@ def _ranks(
     whole = [[*request.prompt, *new] for request, new in texts]
     longest, depths = max(map(len, whole)), min(draft.max_depth, max_depth)
     tokens = torch.tensor([[*text, *[0] * (longest - len(text))] for text in whole], device=target.device)
-    hidden = target.train_forward(tokens, draft.config.hidden_state).read
+    hidden = target.train_forward(tokens, draft.config.hidden_state).draft_hidden_states
     prompts = [request.prompt for request, _ in texts]
     sampler = Sampler([request.params for request, _ in texts], prompts, target.vocab_size, target.device)
     lengths = torch.tensor(list(map(len, prompts)), device=target.device)

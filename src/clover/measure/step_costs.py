@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from statistics import median
 
-from clover.drafting import PLAIN_DRAFTER, CommittedInput, DraftInput, StaticDrafter, StaticTree
+from clover.drafting import PLAIN_DRAFTER, CommittedInput, Drafter, DraftInput, StaticDrafter, StaticTree
 from clover.drafts import DraftModel
 from clover.engine import Engine, Request
 from clover.measure.session import PLAIN
@@ -101,7 +101,7 @@ def _prefill(engine: Engine, batch: Sequence[Request]) -> float:
     return median(run.seconds - run.clock.decoding_seconds for run in runs)
 
 
-class ForcedDrafter:
+class ForcedDrafter(Drafter):
     """Grows a static tree with the draft, and then puts the text's own tokens on its first deepest path.
 
     The draft does all of its work, and the engine accepts as many tokens as it would of a trained draft. How many is

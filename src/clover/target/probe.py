@@ -71,7 +71,7 @@ def check_tree(target: CachedModel, plain: PlainRun) -> None:
         nodes = _run_tree(target, plain)
     except Exception as error:
         raise UserError(f"{target.name} cannot run a token tree: {one_line(error)}") from error
-    if not _close(target.final_norm(nodes.read), nodes.hidden, target):
+    if not _close(target.final_norm(nodes.draft_hidden_states), nodes.hidden, target):
         raise UserError(f"{name}: its last hidden state does not come from the norm after its layers")
     if not _close(nodes.hidden[:, _PATH], plain.hidden[:, _TEXT:], target):
         raise UserError(

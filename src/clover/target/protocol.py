@@ -36,11 +36,11 @@ class TargetOutput:
     """The result of one forward pass over new tokens.
 
     Attributes:
-        hidden: [B, N, W], hidden states of the kind that was asked for, in the model's dtype.
-        logits: [B, N, V], for the token after each new token; None where no logits were asked for.
+        draft_hidden_states: [B, N, W], hidden states of the kind that was requested, in the model's dtype.
+        logits: [B, N, V], for the token after each new token; None where no logits were requested.
     """
 
-    hidden: Tensor
+    draft_hidden_states: Tensor
     logits: Tensor | None = None
 
 
@@ -50,11 +50,11 @@ class HiddenStates:
 
     Attributes:
         hidden: [B, N, H], after the final norm.
-        read: [B, N, W], of the kind that was asked for.
+        draft_hidden_states: [B, N, W], of the kind that was asked for.
     """
 
     hidden: Tensor
-    read: Tensor
+    draft_hidden_states: Tensor
 
 
 class Target(Protocol):

@@ -6,19 +6,18 @@ Shapes: B rows, N nodes of a tree or tokens of plain text, A nodes of an accepte
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from clover.cache import KVCache
+from clover.cache import CachedRows, KVCache
 from clover.target.cached_model import CachedModel
 from clover.target.protocol import TargetOutput, TargetSession
 from clover.tree import TokenTree
 
 
-class CachedSession(TargetSession):
+class CachedSession(CachedRows, TargetSession):
     """The session of a model with a key-value cache.
 
     Attributes:
@@ -27,10 +26,6 @@ class CachedSession(TargetSession):
 
     def __init__(self, target: CachedModel, cache: KVCache) -> None:
         self._target, self.cache = target, cache
-
-    @property
-    def lengths(self) -> list[int]:
-        return self.cache.lengths
 
     @torch.no_grad()
     def run(
@@ -44,7 +39,9 @@ class CachedSession(TargetSession):
             mask = None
         self.cache.begin(tokens.shape[1])
         output = self._target.forward(tokens, positions, self.cache, mask, hidden_state)
-        return TargetOutput(output.read, self._target.logits(output.hidden) if logits else None)
+        return TargetOutput(
+            output.draft_hidden_states, self._target.logits(output.hidden) if logits else None
+        )
 
     def _place(self, tree: TokenTree) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return tokens and positions, Long [B, N], and the mask of a tree; None where a lone root sees all slots."""
@@ -59,23 +56,5 @@ class CachedSession(TargetSession):
     def commit(self, counts: Sequence[int]) -> None:
         self.cache.commit(counts)
 
-    def crop(self, lengths: Sequence[int]) -> None:
-        self.cache.crop(lengths)
-
-    def drop(self, row: int) -> None:
-        self.cache.drop(row)
-
-    def insert(self, other: Self) -> None:
-        self.cache.insert(other.cache)
-
-    def first_rows(self, rows: int) -> AbstractContextManager[None]:
-        return self.cache.first_rows(rows)
-
-    def copy_row(self, row: int, length: int) -> Self:
-        return type(self)(self._target, self.cache.copy_row(row, length))
-
-    def fill_row(self, row: int, other: Self, length: int) -> None:
-        self.cache.fill_row(row, other.cache, length)
-
-    def row_bytes(self, length: int) -> int:
-        return self.cache.row_bytes(length)
+    def over(self, cache: KVCache) -> Self:
+        return type(self)(self._target, cache)

@@ -225,7 +225,7 @@ def _sampled_labels(draft: DraftModel, hidden: Tensor, following: Tensor, sampli
     The target's best token is the best that the draft knows: logits of the whole vocabulary cost more than they are
     worth.
     """
-    known, token = draft.lm_head_rows(None)(hidden), following
+    known, token = draft.target.head.scaled(draft.lm_head(hidden.to(draft.target.dtype))), following
     if (d2t := draft.d2t) is not None:
         token = draft_indices(d2t, int(max(d2t.max(), token.max())) + 1)[token]
     kept = torch.zeros(known.shape[-1], dtype=torch.bool, device=known.device)

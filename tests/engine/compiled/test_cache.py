@@ -38,12 +38,12 @@ def run_filled_tree(
     mask[:2, :7, :7] = ancestor_mask(PARENTS)
     depths[:2, :7] = mask[:2, :7, :7].sum(2) - 1
     cache.begin_fixed(NODES, NODES)
-    fixed = FixedCache(*cache.storage, cache.row_lengths(ROWS), target.longest_run)
+    fixed = FixedCache(cache.storage, cache.row_lengths(ROWS), target.longest_run)
     taps = target.taps(kind)
     with taps.active():
         tree = TokenTree(full, torch.zeros_like(full), depths, mask, NODES)
         output = run_fixed(target, tree, fixed, taps)
-    return output.hidden[:2, :7], output.read[:2, :7]
+    return output.hidden[:2, :7], output.draft_hidden_states[:2, :7]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -60,7 +60,7 @@ def test_a_tree_gives_what_it_gives_in_its_own_shape(family: str) -> None:
             expected = target.forward(tokens, positions, cache, seen, kind)
             hidden, read = run_filled_tree(target, fixed, tokens, kind)
             torch.testing.assert_close(hidden, expected.hidden, rtol=0, atol=1e-12)
-            torch.testing.assert_close(read, expected.read, rtol=0, atol=1e-12)
+            torch.testing.assert_close(read, expected.draft_hidden_states, rtol=0, atol=1e-12)
             for one in (cache, fixed):
                 one.keep(torch.tensor(PATHS), COUNTS)
         assert fixed.lengths == cache.lengths
@@ -89,7 +89,7 @@ def test_plain_text_needs_no_moving() -> None:
     cache = KVCache.new((1, 1, 1, 1), 2, 4, torch.zeros((), dtype=torch.float64))
     for counts in ([2, 1], [1, 2], [0, 2]):
         cache.begin_fixed(2, 2)
-        fixed = FixedCache(*cache.storage, cache.row_lengths(2), 2**31)
+        fixed = FixedCache(cache.storage, cache.row_lengths(2), 2**31)
         fixed.begin(2)
         numbers = (10 * torch.arange(2)[:, None] + fixed.positions(2)).double()
         fixed.update(numbers[:, None, :, None], numbers[:, None, :, None], 0)
@@ -103,7 +103,7 @@ def test_plain_text_needs_no_moving() -> None:
 
 
 def test_a_draft_sees_the_text_and_its_path() -> None:
-    fixed = FixedCache(torch.zeros(1, 2, 1, 8, 1), torch.zeros(1, 2, 1, 8, 1), torch.tensor([3, 1]), 2**31)
+    fixed = FixedCache((torch.zeros(1, 2, 1, 8, 1),) * 2, torch.tensor([3, 1]), 2**31)
     mask = fixed.attention_mask(torch.tensor([[[True, False, True]], [[False, True, True]]]))
     assert mask.shape == (2, 1, 1, 8)
     assert mask[0, 0, 0].tolist() == [True, True, True, True, False, True, False, False]
@@ -111,7 +111,7 @@ def test_a_draft_sees_the_text_and_its_path() -> None:
 
 
 def test_positions_of_padding_stay_within_the_limit() -> None:
-    fixed = FixedCache(torch.zeros(1, 2, 1, 8, 1), torch.zeros(1, 2, 1, 8, 1), torch.tensor([3, 5]), 6)
+    fixed = FixedCache((torch.zeros(1, 2, 1, 8, 1),) * 2, torch.tensor([3, 5]), 6)
     assert fixed.positions(3).tolist() == [[3, 4, 5], [5, 5, 5]]
 
 
@@ -149,6 +149,6 @@ def test_the_place_of_every_slot_is_that_of_the_growing_cache() -> None:
     assert grown[0].tolist() == [*range(12), 12, 13, 13]
     assert grown[1, :7].tolist() == list(range(7)) and grown[1, 12:].tolist() == [7, 8, 8]
     cache.begin_fixed(3, 3)
-    fixed = FixedCache(*cache.storage, cache.row_lengths(2), target.longest_run).slot_positions(positions)
+    fixed = FixedCache(cache.storage, cache.row_lengths(2), target.longest_run).slot_positions(positions)
     assert fixed[0, :15].tolist() == [*range(12), 12, 13, 13]
     assert fixed[1, :10].tolist() == [*range(7), 7, 8, 8]

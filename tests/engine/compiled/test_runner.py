@@ -15,10 +15,10 @@ from torch._dynamo.utils import counters
 
 from clover.cpu import linear
 from clover.cpu.linear import FastLinear
-from clover.drafting import PLAIN_DRAFTER, AutoTree, parse_tree
+from clover.drafting import PLAIN_DRAFTER, parse_tree
 from clover.drafts import DraftModel
 from clover.drafts.loading import SYSTEMS
-from clover.engine import Engine, EngineLimits, PrefixCache, Request
+from clover.engine import Engine, EngineLimits, PrefixStore, Request
 from clover.errors import UserError
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
@@ -188,11 +188,12 @@ def test_long_catching_up_runs_as_it_is(target: TargetModel) -> None:
 
 def test_a_conversation_keeps_its_caches(target: TargetModel) -> None:
     engine = Engine(target, make_draft("medusa", target), parse_tree("chain:2"), compile=BACKEND)
-    prefix, prompt = PrefixCache(), (3, 9, 27, 31, 14)
-    (said,) = [e.generation for e in engine.run([Request(prompt, 15, eos=())], prefix=prefix) if e.generation]
+    store, prompt = PrefixStore(), (3, 9, 27, 31, 14)
+    first = Request(prompt, 15, eos=(), keep=True)
+    (said,) = [e.generation for e in engine.run([first], store=store) if e.generation]
     longer = Request((*prompt, *said.tokens, 5, 6), 15, eos=())
-    assert prefix.shared_length(longer.prompt) >= len(prompt) + len(said.tokens) - 2
-    again = [e.generation for e in engine.run([longer], prefix=prefix) if e.generation]
+    again = [e.generation for e in engine.run([longer], store=store) if e.generation]
+    assert again[0].cached_tokens >= len(prompt) + len(said.tokens) - 2
     assert tokens_of(again) == tokens_of(run(Engine(target), [longer]))
 
 
@@ -237,9 +238,6 @@ def test_an_unknown_backend_is_refused(target: TargetModel) -> None:
         Engine(target, compile="turbo")
 
 
-def test_the_automatic_policy_has_room_for_all_its_trees(target: TargetModel) -> None:
-    draft = make_draft("clover2", target)
-    engine = Engine(target, draft, policy=AutoTree().policy(draft, compiled=True), compile=BACKEND)
-    nodes = engine.policy.max_nodes
-    assert engine.runner.sizes(1, 3, prompt=10, text=10, nodes=nodes) == (4, 256)
-    assert engine.runner.sizes(1, 1, prompt=256, text=256, nodes=nodes) == (1, 512)
+def test_a_batch_has_rows_for_all_that_may_join(target: TargetModel) -> None:
+    runner = Engine(target, compile=BACKEND).runner
+    assert [runner.rows(1, most) for most in (1, 3)] == [1, 4]

@@ -135,7 +135,9 @@ def own_chains(
         found = [states for text, states in known if text[: len(chain.text)] == chain.text]
         if not found:
             with torch.inference_mode():
-                states = target.train_forward(torch.tensor([chain.text]), draft.config.hidden_state).read
+                states = target.train_forward(
+                    torch.tensor([chain.text]), draft.config.hidden_state
+                ).draft_hidden_states
             known.append((chain.text, states))
             found = [states]
         hidden = found[0][:, : len(chain.text) - 1]

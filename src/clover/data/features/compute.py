@@ -37,7 +37,7 @@ def compute_features(target: TargetWeights, tokens: Tensor, hidden_state: str) -
         hidden_state: the draft's `config.hidden_state`.
     """
     output = target.train_forward(tokens, hidden_state)
-    return Features(hidden_input=output.read, hidden_target=output.hidden)
+    return Features(hidden_input=output.draft_hidden_states, hidden_target=output.hidden)
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clover.cache.kv import ModelCache
+from clover.cache.kv import ModelCache, gathered_tokens
 
 
 class FixedCache(ModelCache):
@@ -21,14 +21,14 @@ class FixedCache(ModelCache):
     It has the members of `KVCache` that a forward of the target or of a draft calls.
 
     Args:
-        keys, values: the storage, which is written in place.
+        storage: keys, values, and the tokens where they are stored; written in place.
         lengths: Long [B], cached tokens of each row.
         position_limit: padding may reach this position; its positions then stay below.
     """
 
-    def __init__(self, keys: Tensor, values: Tensor, lengths: Tensor, position_limit: int) -> None:
-        self.layers, self.num_layers = [], keys.shape[0]
-        self._all_keys, self._all_values = keys, values
+    def __init__(self, storage: tuple[Tensor, ...], lengths: Tensor, position_limit: int) -> None:
+        self.layers, self.num_layers = [], storage[0].shape[0]
+        self.storage = storage  # of all rows, those that do not run included
         self._row_lengths, self._position_limit, self._slots = lengths, position_limit, lengths
 
     def begin(self, num_tokens: int, after: int = 0) -> None:
@@ -39,15 +39,32 @@ class FixedCache(ModelCache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        rows, heads = key_states.shape[:2]
-        device = key_states.device
+        keys, values = self.storage[:2]
+        self._write(keys, key_states, layer_idx)
+        self._write(values, value_states, layer_idx)
+        return keys[layer_idx, : self.batch_size], values[layer_idx, : self.batch_size]
+
+    def write_tokens(self, tokens: Tensor) -> None:
+        """Store the new tokens Long [B, N], where the tokens of the texts are stored."""
+        self._write(self.storage[2], tokens[:, None, :, None], 0)
+
+    def _write(self, storage: Tensor, states: Tensor, layer: int) -> None:
+        """Write states [B, Hkv, N, D] of one layer to the new slots."""
+        rows, heads = states.shape[:2]
         # All indices are tensors: a layer taken by a number would be a view, and a compiler copies what it views.
-        layer = torch.full((1, 1, 1), layer_idx, device=device)
-        row = torch.arange(rows, device=device)[:, None, None]
-        place = (layer, row, torch.arange(heads, device=device)[None, None], self._slots)
-        self._all_keys.index_put_(place, key_states.transpose(1, 2))
-        self._all_values.index_put_(place, value_states.transpose(1, 2))
-        return self._all_keys[layer_idx, :rows], self._all_values[layer_idx, :rows]
+        layers = torch.full((1, 1, 1), layer, device=states.device)
+        row = torch.arange(rows, device=states.device)[:, None, None]
+        head = torch.arange(heads, device=states.device)[None, None]
+        storage.index_put_((layers, row, head, self._slots), states.transpose(1, 2))
+
+    @property
+    def tokens(self) -> Tensor:
+        """Return the tokens of the rows' texts, Long [B, S], where they are stored."""
+        return self.storage[2][0, : self.batch_size, 0, :, 0]
+
+    def last_tokens(self, count: int) -> Tensor:
+        """Return the last tokens of each text before the new ones, Long [B, count], -1 before its first one."""
+        return gathered_tokens(self.tokens, self._row_lengths, count)
 
     def attention_mask(self, ancestor_mask: Tensor) -> Tensor:
         """Return what each new token sees, Bool [B, 1, N, S], as `KVCache.attention_mask` does."""
@@ -78,9 +95,9 @@ class FixedCache(ModelCache):
 
     def text(self, layer: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return one layer's keys and values of the rows' texts, and the mask Bool [B, 1, 1, S] of their slots."""
-        rows, slots = self.batch_size, torch.arange(self.capacity, device=self._all_keys.device)
+        rows, slots = self.batch_size, torch.arange(self.capacity, device=self._row_lengths.device)
         mask = (slots < self._row_lengths[:, None])[:, None, None]
-        return self._all_keys[layer, :rows], self._all_values[layer, :rows], mask
+        return self.storage[0][layer, :rows], self.storage[1][layer, :rows], mask
 
     def commit(self, counts: Tensor) -> None:
         """Keep the first counts[b], Long [B], of the new tokens; the cache whose storage this is must do so, too."""
@@ -91,17 +108,12 @@ class FixedCache(ModelCache):
         return self._row_lengths
 
     @property
-    def storage(self) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of all rows, those that do not run included."""
-        return self._all_keys, self._all_values
-
-    @property
     def batch_size(self) -> int:
         return self._row_lengths.shape[0]
 
     @property
     def capacity(self) -> int:
-        return self._all_keys.shape[3]
+        return self.storage[0].shape[3]
 
     @property
     def length(self) -> int:

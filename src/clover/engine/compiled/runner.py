@@ -4,8 +4,8 @@ Two graphs make a step: the draft commits the last step's positions and grows it
 where all sequences choose the most probable token, verifies it. Rows, nodes, positions and the caches' slots are filled
 up to a few sizes, so that few graphs serve all steps. The lengths of the texts are tensors (`FixedCache`).
 
-Prompts, most of a long backlog, drawn and confident trees, prompt lookup, drafts without a `FrontierSession`, sampling
-and moving what was accepted run as they do without compilation.
+Prompts, most of a long backlog, drawn and confident trees, prompt lookup, sampling and moving what was accepted run as
+they do without compilation.
 
 Shapes: B batch, N nodes, A uncommitted positions, V vocabulary, W width of the hidden states that the draft reads; B',
 N' and A' filled up.
@@ -19,9 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from clover.cache import KVCache
-from clover.cache.rows import fixed_capacity, on_device, power_of_two
-from clover.drafting import BudgetDrafter, CommittedInput, Drafter, RerankDrafter, StaticDrafter
-from clover.drafts.session import FrontierSession
+from clover.cache.rows import on_device, power_of_two
+from clover.drafting import CommittedInput, Drafter, StaticDrafter
 from clover.engine.batch import Batch
 from clover.engine.compiled.cache import FixedCache
 from clover.engine.compiled.forward import run_fixed
@@ -39,7 +38,7 @@ from clover.tree import TokenTree
 from clover.verify import Verified, verify
 
 _GRAPHS = 256  # of one function; PyTorch's own limit of 8 is for shapes that nobody counts
-_Storage = tuple[Tensor, ...]  # keys, values, and what a draft's session remembers beside them
+_Storage = tuple[Tensor, ...]  # of a `KVCache`
 
 
 class _DraftInput(NamedTuple):
@@ -90,8 +89,8 @@ class CompiledRunner(Runner):
         self._run_target = self._compiled(self._forward, backend)
         self._run_draft = self._compiled(self._commit_and_grow, backend)
 
-    def sizes(self, sequences: int, most: int, prompt: int, text: int, nodes: int) -> tuple[int, int]:
-        return power_of_two(most), fixed_capacity(prompt + self._width + nodes)
+    def rows(self, sequences: int, most: int) -> int:
+        return power_of_two(most)
 
     def step(self, batch: Batch, drafter: Drafter) -> StepResult:
         if self._replays:  # the memory of what graphs returned in earlier steps is written again
@@ -104,31 +103,25 @@ class CompiledRunner(Runner):
         Of more positions than a graph commits, those before the last run as they would without.
         """
         session = batch.draft
-        # Rows of other trees depend on each other, or on random numbers that are not handed over.
-        if not isinstance(session, FrontierSession) or type(drafter) not in (
-            StaticDrafter,
-            BudgetDrafter,
-            RerankDrafter,
-        ):
+        if session is None or not drafter.max_expanded:
             return super().grow(batch, drafter)
-        assert isinstance(drafter, StaticDrafter | BudgetDrafter | RerankDrafter)
         *earlier, (hidden, next_tokens, counts) = batch.take_uncommitted(self._width)
         for part in earlier:
             session.commit(*part)
         rows, size = len(counts), row_size(batch)
-        session.begin_fixed(self._width, self._width + max(drafter.max_nodes, drafter.max_expanded))
+        session.cache.begin_fixed(self._width, self._width + max(drafter.max_nodes, drafter.max_expanded))
         noise = batch.sampler.gumbel_noise(drafter.max_depth, drafter.d2t)
         draft_input = _DraftInput(
             hidden=filled(hidden, (size, self._width)),
             next_tokens=filled(next_tokens, (size, self._width)),
             counts=on_device([*counts, *[0] * (size - rows)], hidden.device),
-            root=filled(batch.root, (size,)),
+            root=filled(batch.root, (size, 1)),
             noise=GumbelNoise(
                 filled(noise.temperatures, (size,), 1.0),
                 None if noise.numbers is None else filled(noise.numbers, (size,)),
             ),
             lengths=session.cache.row_lengths(size),
-            storage=_static(session.storage),
+            storage=_static(session.cache.storage),
         )
         grown = self._run_draft(session, drafter, draft_input)
         session.cache.commit(counts)
@@ -168,22 +161,20 @@ class CompiledRunner(Runner):
         self, tree: TokenTree, lengths: Tensor, storage: _Storage, verifies: bool
     ) -> tuple[Tensor, ...]:
         """Return hidden states, and logits or, if it verifies, the tensors of `Verified`."""
-        keys, values = storage
-        cache = FixedCache(keys, values, lengths, self.target.longest_run)
+        cache = FixedCache(storage, lengths, self.target.longest_run)
         output = run_fixed(self._model, tree, cache, self._taps)
         logits = self._model.logits(output.hidden)
         if not verifies:
-            return output.read, logits
+            return output.draft_hidden_states, logits
         verified = verify(tree, most_probable(logits))
-        return output.read, verified.path, verified.counts, verified.tokens
+        return output.draft_hidden_states, verified.path, verified.counts, verified.tokens
 
     def _commit_and_grow(self, session: Any, drafter: Any, draft_input: _DraftInput) -> tuple[Tensor, ...]:
         """Return the tensors of the trees, in the order of `TokenTree`; of static trees the tokens alone."""
-        keys, values, *others = draft_input.storage
-        cache: Any = FixedCache(keys, values, draft_input.lengths, self.target.longest_run)
-        session = session.on(cache, *others)
+        cache = FixedCache(draft_input.storage, draft_input.lengths, self.target.longest_run)
+        session = session.over(cache)
         logits = session.commit(draft_input.hidden, draft_input.next_tokens, draft_input.counts)
-        committed = CommittedInput(draft_input.root, draft_input.noise, session, logits)
+        committed = CommittedInput(draft_input.root, draft_input.noise, session, logits.unsqueeze(1))
         if isinstance(drafter, StaticDrafter):
             return (drafter.fill(committed),)
         tree = drafter.grow(committed)
