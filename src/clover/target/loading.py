@@ -10,10 +10,11 @@ from typing import Any
 import torch
 import transformers as hf
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
 from clover.errors import UserError, one_line
-from clover.target.gguf import Source, finish, loading_options
+from clover.target import gguf
+from clover.target.source import Source
 from clover.target.support import attention_of, auto_class, check_config
 from clover.validation import read_json
 
@@ -104,8 +105,12 @@ def load_config(source: Source, trust_remote_code: bool) -> hf.PretrainedConfig:
     if directory and (directory / "config.json").is_file():
         _check_sizes(directory / "config.json")
     try:
-        options = {"trust_remote_code": trust_remote_code, **source.options}
-        config = hf.AutoConfig.from_pretrained(source.place, **options)
+        if source.gguf is not None:
+            config = gguf.read_config(source.gguf)
+        else:
+            config = hf.AutoConfig.from_pretrained(source.place, trust_remote_code=trust_remote_code)
+    except UserError:
+        raise
     except FAILURES as error:
         if "trust_remote_code" in str(error):
             raise UserError(
@@ -139,10 +144,9 @@ def load_model(
     """Read safetensors weights (never pickles) into the unpatched model; UserError if any is missing or broken."""
     if source.directory:
         _refuse_pickles(source.directory)
-    how: dict[str, Any] = {"use_safetensors": True}
-    if source.gguf_file is not None:
-        how = {**source.options, **loading_options()}
     try:
+        if source.gguf is not None:
+            return gguf.load_weights(source.gguf, config, dtype).to(device)  # type: ignore[arg-type]
         loaded: Any = auto_class(config).from_pretrained(
             source.place,
             config=config,
@@ -150,7 +154,7 @@ def load_model(
             attn_implementation=attention_of(config),
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
-            **how,
+            use_safetensors=True,
         )
         model, report = loaded
         missing = sorted(report["missing_keys"])
@@ -158,7 +162,6 @@ def load_model(
             raise UserError(
                 f"target model {source.name}: its files hold no {missing[0]} ({len(missing)} missing)"
             )
-        finish(model, source)
         return model.to(device)
     except UserError:
         raise
@@ -176,9 +179,11 @@ def load_tokenizer(source: Source, trust_remote_code: bool) -> hf.PreTrainedToke
     if directory and not any((directory / name).is_file() for name in _TOKENIZER_FILES):
         return None
     try:
-        return hf.AutoTokenizer.from_pretrained(
-            source.place, trust_remote_code=trust_remote_code, **source.options
-        )
+        if source.gguf is not None:
+            return gguf.load_tokenizer(source.gguf)
+        return hf.AutoTokenizer.from_pretrained(source.place, trust_remote_code=trust_remote_code)
+    except UserError:
+        raise
     except BaseException as error:  # on broken files the tokenizers library raises Exception, or it panics
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
@@ -188,6 +193,11 @@ def load_tokenizer(source: Source, trust_remote_code: bool) -> hf.PreTrainedToke
 
 
 def _failure(source: Source, error: BaseException) -> UserError:
+    for file in sorted(source.directory.glob("*.safetensors")) if source.directory else ():
+        try:
+            safe_open(file, "pt").__enter__()
+        except (SafetensorError, OSError, UnicodeDecodeError):
+            return UserError(f"target model {file} is damaged, or its download broke off; get it again")
     return UserError(f"target model {source.name} cannot be loaded: {one_line(error)}")
 
 

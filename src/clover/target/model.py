@@ -15,10 +15,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from clover.target import loading, support
 from clover.target.cached_model import CachedModel
-from clover.target.gguf import find_source, hidden_bar
 from clover.target.probe import check_tree, run_plainly, windows_hold
 from clover.target.protocol import Target
 from clover.target.session import CachedSession
+from clover.target.source import find_source
 from clover.target.structure import (
     kv_shape,
     place_of_final_norm,
@@ -68,11 +68,10 @@ class TargetModel(CachedModel):
         device = loading.resolve_device(device)
         resolved = None if dtype == "fastest" else loading.resolve_dtype(dtype, device)
         source = find_source(str(name_or_path))
-        with hidden_bar(source):
-            config = loading.load_config(source, trust_remote_code)
-            dtype = resolved or loading.fastest_dtype(config.get_text_config().hidden_size, device)
-            model = loading.load_model(source, config, dtype, device, trust_remote_code)
-            tokenizer = loading.load_tokenizer(source, trust_remote_code)
+        config = loading.load_config(source, trust_remote_code)
+        dtype = resolved or loading.fastest_dtype(config.get_text_config().hidden_size, device)
+        model = loading.load_model(source, config, dtype, device, trust_remote_code)
+        tokenizer = loading.load_tokenizer(source, trust_remote_code)
         return cls(model, tokenizer)
 
     def require_tokenizer(self) -> PreTrainedTokenizerBase:

@@ -59,7 +59,21 @@ def run_plainly(target: CachedModel) -> PlainRun:
         logits = target.model(input_ids=text, use_cache=False).logits
     except Exception as error:
         raise UserError(f"{target.name} cannot run a short text: {one_line(error)}") from error
+    if not bool(output.last_hidden_state.isfinite().all()) or bool(logits.isnan().any()):
+        raise UserError(
+            f"{target.name}: a few tokens already give no finite numbers: {_why_not_finite(target)}"
+        )
     return PlainRun(tokens, text, output.last_hidden_state, logits, cache_of(output))
+
+
+def _why_not_finite(target: CachedModel) -> str:
+    weights = target.model.state_dict().items()
+    damaged = next((name for name, weight in weights if bool(weight.isnan().any())), None)
+    if damaged is not None:
+        return f"its weight {damaged} has values that are none (NaN); the file is damaged"
+    if target.dtype == torch.float16:
+        return "float16 ends at 65,504; choose the dtype bfloat16 or float32 (--dtype bfloat16)"
+    return "its activations leave the range of its dtype"
 
 
 def check_tree(target: CachedModel, plain: PlainRun) -> None:

@@ -1,0 +1,90 @@
+"""The tokenizer of a GGUF file, which splits text as the model's own does.
+
+A file names its rule for splitting text into pieces before they become tokens (`tokenizer.ggml.pre`). The rules here
+are those of the models' own tokenizers; transformers knows some of the names, and splits by GPT-2's rule elsewhere.
+"""
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+from tokenizers import Regex, decoders, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from clover.target.gguf.file import GgufFile
+
+_ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_REST_SLASH = _REST.replace(r"[\r\n]*", r"[\r\n/]*")
+_START = r"[^\r\n\p{L}\p{N}]?"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_TITLE, _CAPITALS = rf"{_START}{_UPPER}*{_LOWER}+", rf"{_START}{_UPPER}+{_LOWER}*"
+_DIGIT, _CJK = r"\p{N}", "[一-龥\u0800-一가-\ud7ff]+"
+
+_GPT2 = (r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",)
+_DIGITS = (_DIGIT, *_GPT2)
+_LLAMA3 = (rf"{_ENDINGS}|{_START}\p{{L}}+|\p{{N}}{{1,3}}{_REST}",)
+_QWEN2 = (rf"{_ENDINGS}|{_START}\p{{L}}+|\p{{N}}{_REST}",)
+_TEKKEN = (rf"{_TITLE}|{_CAPITALS}|\p{{N}}{_REST_SLASH}",)
+_GPT4O = (rf"{_TITLE}{_ENDINGS}?|{_CAPITALS}{_ENDINGS}?|\p{{N}}{{1,3}}{_REST_SLASH}",)
+_FALCON = (r"[\p{P}$+<=>^~|`]+", *_GPT2, r"\p{N}+", "[0-9][0-9][0-9]")
+_DEEPSEEK_LLM = (
+    *("[\r\n]", r"\s?[\p{Lu}\p{Ll}\p{Lt}]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", _CJK, _DIGIT),
+)
+_DEEPSEEK_CODER = ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CJK, _DIGIT)
+
+# By the names of llama.cpp: expressions that split text one after the other, each the pieces of the one before.
+_RULES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("gpt-2", "phi-2", "olmo"), _GPT2),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r"), _DIGITS),
+    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "dbrx", "smaug-bpe"), _LLAMA3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "stablelm2"), _QWEN2),
+    **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
+    "tekken": _TEKKEN,
+    "falcon": _FALCON,
+    "deepseek-llm": _DEEPSEEK_LLM,
+    "deepseek-coder": _DEEPSEEK_CODER,
+}
+_COMPOSED = ("qwen2", "command-r", "olmo")  # these compose characters (NFC) first
+# Old files name no rule: that of the models of an architecture.
+_BEFORE_NAMES = {"gpt2": "gpt-2", "starcoder2": "starcoder", "falcon": "falcon"}
+_BEFORE_NAMES |= dict.fromkeys(("qwen2", "qwen2moe", "qwen3", "qwen3moe"), "qwen2")
+
+
+def load_tokenizer(file: GgufFile) -> PreTrainedTokenizerBase:
+    """Return the tokenizer that a file describes; UserError if its rule for splitting text is not known."""
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(file.path.parent, gguf_file=file.path.name)
+    backend: Any = tokenizer.backend_tokenizer
+    if file.fields.get("tokenizer.ggml.model") == "gpt2":
+        name = file.fields.get("tokenizer.ggml.pre") or _BEFORE_NAMES.get(file.architecture)
+        if name is None:
+            warnings.warn(
+                f"{file.path} is an old file that does not name its rule for splitting text (tokenizer.ggml.pre); "
+                "GPT-2's is used, so some tokens may be others than the model's own; convert the model again",
+                stacklevel=2,
+            )
+        elif name not in _RULES:
+            raise file.refusal(
+                f"its rule for splitting text, {name}, is not known here ({', '.join(_RULES)} are)"
+            )
+        backend.pre_tokenizer = _splitter(_RULES[name or "gpt-2"])
+        if name in _COMPOSED:
+            backend.normalizer = normalizers.NFC()
+    elif file.fields.get("tokenizer.ggml.add_space_prefix") is False:
+        _leave_start(backend)
+    return tokenizer
+
+
+def _splitter(expressions: Iterable[str]) -> pre_tokenizers.PreTokenizer:
+    splits = [pre_tokenizers.Split(Regex(one), behavior="isolated") for one in expressions]
+    return pre_tokenizers.Sequence(
+        [*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+
+
+def _leave_start(backend: Any) -> None:
+    """Let a tokenizer of SentencePiece's kind put no space before a text, and remove none."""
+    if isinstance(backend.pre_tokenizer, pre_tokenizers.Metaspace):
+        backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=False)
+        steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+        backend.decoder = decoders.Sequence(steps)

