@@ -1,6 +1,6 @@
 r"""Which of transformers' causal language models run, with which drafts, and why the others are refused.
 
-    python benchmarks/architectures.py --write docs/models.md
+    python benchmarks/architectures.py --write docs
 
 Every model type that `AutoModelForCausalLM` or `AutoModelForImageTextToText` knows is made with random weights: two
 layers of width 32, windows of 12 tokens. Two texts of up to 60 tokens are decoded plainly and with an untrained draft
@@ -90,7 +90,7 @@ def main() -> None:
     """Try all types, or those that are named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("types", nargs="*", help="model types, such as llama; all when left out")
-    parser.add_argument("--write", type=Path, help="a Markdown page for what was found")
+    parser.add_argument("--write", type=Path, help="folder of the pages models.md and development/models.md")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.disable(logging.ERROR)
@@ -101,7 +101,8 @@ def main() -> None:
         rows.append((name, *tried(known[name])))
         print(*rows[-1], sep="  ", flush=True)
     if options.write:
-        write_text(options.write, page(rows))
+        write_text(options.write / "models.md", families_page(rows))
+        write_text(options.write / "development" / "models.md", types_page(rows))
 
 
 def tried(config_class: type[PretrainedConfig]) -> tuple[str, str]:
@@ -216,10 +217,8 @@ def _too_slow(*_: object) -> None:
     raise TimeoutError(f"more than {SECONDS} s")
 
 
-def page(rows: list[tuple[str, str, str]]) -> str:
-    """Return the Markdown page: the families that users look for, then every type."""
-    counts = {kind: sum(row[1] == kind for row in rows) for kind in ("runs", "refused", "not tried", "WRONG")}
-    counted = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+def families_page(rows: list[tuple[str, str, str]]) -> str:
+    """Return the Markdown page of the families that users look for."""
     lines = [
         "# Does my model run?",
         "",
@@ -230,27 +229,38 @@ def page(rows: list[tuple[str, str, str]]) -> str:
         "| --- | --- | --- |",
         *_families({name: found for name, found, _ in rows}),
         "",
-        "- **yes**: plain decoding is the model's own, and every draft that can be made for this type leaves the text "
-        "unchanged. The models were small, with random weights, so this says nothing about speed.",
-        "- **no**: refused by name when it is loaded, mostly because its layers carry a recurrent state or select what "
-        "they see. The list below has the reason.",
-        "- **not tried**: no small model of this type could be made for this page. A real one may run. Clover probes "
-        "every model when it is loaded, and refuses one that it cannot run without changing the text.",
+        "- **yes**: plain decoding is the model's own, and no draft changes the text. This was tried with small models "
+        "of random weights, so it says nothing about speed.",
+        "- **no**: refused by name when it is loaded. Mostly its layers carry a recurrent state or select what they "
+        "see.",
+        "- **not tried**: no small model of this type could be made. A real one may run. Clover probes every model "
+        "when it is loaded, and refuses one that it cannot run without changing the text.",
         "",
         "To try yours: `clover generate 'Once upon a time' --target DIR --tree lookup`. A GGUF file runs where "
         "transformers can read it (`pip install '.[gguf]'`).",
         "",
-        "## Every type",
-        "",
-        f"transformers {transformers.__version__}, torch {torch.__version__}: {counted}. Written by "
-        "`python benchmarks/architectures.py --write docs/models.md`, whose head says what is tried. *text alone*: the "
-        "model reads images, too, which Clover does not. *sdpa*, *eager*: which attention of transformers runs.",
-        "",
-        "| type | | how, or why not |",
-        "| --- | --- | --- |",
+        "[All types of transformers, with the reasons](development/models.md)",
     ]
-    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    return "\n".join([*lines, *(f"| {name} | {found} | {notes} |" for name, found, notes in cells), ""])
+    return "\n".join([*lines, ""])
+
+
+def types_page(rows: list[tuple[str, str, str]]) -> str:
+    """Return the Markdown page of every type: those that run, then those that do not, with the reason."""
+    counts = {kind: sum(row[1] == kind for row in rows) for kind in ("runs", "refused", "not tried", "WRONG")}
+    counted = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    lines = [
+        "# Which types of transformers run, and how?",
+        "",
+        f"transformers {transformers.__version__}, torch {torch.__version__}: {counted}. The head of the script says "
+        "what is tried. *text alone*: the model reads images, too, which Clover does not. *sdpa*, *eager*: which attention "
+        "of transformers runs.",
+        "",
+        "    python benchmarks/architectures.py --write docs",
+    ]
+    for kind in (kind for kind, count in counts.items() if count):
+        lines += ["", f"## {kind}", ""]
+        lines += [f"- `{name}`: {notes}" for name, found, notes in rows if found == kind]
+    return "\n".join([*lines, ""])
 
 
 def _families(found: dict[str, str]) -> Iterator[str]:
