@@ -252,8 +252,8 @@ def types_page(rows: list[tuple[str, str, str]]) -> str:
         "# Which types of transformers run, and how?",
         "",
         f"transformers {transformers.__version__}, torch {torch.__version__}: {counted}. The head of the script says "
-        "what is tried. *text alone*: the model reads images, too, which Clover does not. *sdpa*, *eager*: which attention "
-        "of transformers runs.",
+        "what is tried. *text alone*: the model reads images, too, which Clover does not. *sdpa*, *eager*: which "
+        "attention of transformers runs.",
         "",
         "    python benchmarks/architectures.py --write docs",
     ]
