@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from clover.errors import UserError
-from clover.measure.report.statistics import difference
+from clover.measure.report.statistics import Estimate, Pair, error_of, linearized
 from clover.validation import read_model
 
 
@@ -51,6 +52,16 @@ def main(first: str, second: str) -> None:
     for tree, temperature in common:
         pairs = (setting[tree, temperature].per_prompt or [] for setting in (ours, theirs))
         print(f"{tree}, T {temperature:g}: {difference(*pairs).text()}")
+
+
+def difference(first: Sequence[Pair], second: Sequence[Pair]) -> Estimate:
+    """The first ratio minus the second one, whose pairs are of the same prompts in the same order.
+
+    >>> difference([(3.0, 1.0), (6.0, 1.0)], [(2.0, 1.0), (4.0, 1.0)])
+    Estimate(value=1.5, error=0.5)
+    """
+    (one, ours), (other, theirs) = linearized(first), linearized(second)
+    return Estimate(one - other, error_of([a - b for a, b in zip(ours, theirs, strict=True)]))
 
 
 def _settings(file: str) -> dict[tuple[str, float], Setting]:

@@ -13,18 +13,18 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from functools import partial
-from statistics import median
 from typing import Any
 
 from clover import assets
 from clover.drafting import StaticTree, parse_tree
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine
+from clover.measure.comparison import measure
+from clover.measure.methods import Method
 from clover.measure.session import choose_prompts
 from clover.measure.step_costs import measure_steps
 from clover.measure.steps import until
-from clover.measure.timing import acceptance_of, decode, interleave, make_batches, speedups
+from clover.measure.timing import make_batches
 from clover.target import TargetModel
 from clover.tree import TreeShape
 
@@ -42,14 +42,11 @@ def main() -> None:
         batch = make_batches(prompts, size, 0.0, options.max_new_tokens, target.longest_run)[0]
         enough = until(options.steps, 12, options.seconds)
         costs = measure_steps(target, _untrained(draft, target), shapes, batch, enough)
-        trees = [cost.own.step.tree for cost in costs]
-        engines = {"plain": Engine(target)} | {tree: Engine(target, draft, tree) for tree in trees}
-        runs = interleave(
-            {name: partial(decode, engine) for name, engine in engines.items()}, [batch], options.rounds
-        )
-        for tree, cost in zip(trees, costs, strict=True):
-            tau = acceptance_of([run for part in runs[tree] for run in part]).tau
-            came, told = median(speedups(runs[tree], runs["plain"])), cost.speedup(tau)
+        methods = [Method(one.own.step.tree, Engine(target, draft, one.own.step.tree)) for one in costs]
+        plain, *others = measure([Method("plain", Engine(target)), *methods], [batch], options.rounds)
+        for cost, one in zip(costs, others, strict=True):
+            tau, tree = one.tau.value, one.method.name
+            came, told = one.speedup(plain).value, cost.speedup(tau)
             found = {"batch_size": size, "tree": tree, "tau": tau, "predicted": told, "measured": came}
             print(json.dumps(found | {"ratio": told / came, "steps": cost.own.step.steps}), flush=True)
 

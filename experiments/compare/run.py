@@ -26,13 +26,13 @@ from clover.files import (
     locked_directory,
     locked_file,
 )
+from clover.measure.comparison import measure as measure_in_turn
+from clover.measure.methods import Method as TimedMethod
 from clover.measure.ranks import MAX_HEADS, HeadAccuracy, rank_texts
 from clover.measure.report.progress import Progress
 from clover.measure.report.provenance import Provenance
 from clover.measure.report.words import duration
-from clover.measure.speed import Measured
-from clover.measure.speed import Method as TimedMethod
-from clover.measure.timing import decode, interleave, make_batches
+from clover.measure.timing import decode, make_batches
 from clover.sampling import SamplingParams
 from clover.target import TargetModel, weights_fingerprint
 from clover.train import TrainConfig
@@ -362,15 +362,14 @@ def measure(
 
     `progress` is called with the share that is done, 0 … 1.
     """
-    ways = {method: TimedMethod.of_engine(method.system, engine) for method, engine in engines.items()}
-    runs = interleave({method: way.decode for method, way in ways.items()}, batches, rounds, progress)
-    found = {method: Measured.of(way, runs[method], batches[0]) for method, way in ways.items()}
+    timed = [TimedMethod(str(method), engine) for method, engine in engines.items()]
+    found = dict(zip(engines, measure_in_turn(timed, batches, rounds, progress), strict=True))
     return tuple(
         Decoded(
             method=method,
             nodes=engines[method].policy.max_nodes - 1,
-            batches=tuple(one.batches),
-            acceptances=tuple(acceptance for run in one.rounds[0] for acceptance in run.acceptances),
+            batches=tuple(one.medians),
+            acceptances=tuple(acceptance for run in one.first_round for acceptance in run.acceptances),
             step_milliseconds={name: 1e3 * value for name, value in (one.steps or {}).items()},
             identical=one.identical_texts(found[MethodKey()]),
             exact=one.method.comparable(batches[0][0].params.temperature),

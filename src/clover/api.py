@@ -77,18 +77,19 @@ def make_engine(
     draft: str | os.PathLike[str] | DraftModel | None,
     tree: Tree | str,
     compile: bool | str = False,
+    place: str | os.PathLike[str] | None = None,
 ) -> Engine:
     """Make an engine; the draft is a directory or hub name, or bound to the target. None for a tree that needs none.
 
-    Raises UserError if the draft cannot be loaded, its tuning is damaged, or the tree is deeper than it goes.
+    `place` is where a bound draft was loaded from: its tuning is there. Raises UserError if the draft cannot be loaded,
+    its tuning is damaged, or the tree is deeper than it goes.
     """
-    tree, tuning = parse_tree(tree), None
-    if tree.needs_draft and draft is not None and not isinstance(draft, DraftModel):
-        tuning = find_tuning(draft, target) if isinstance(tree, AutoTree) else None
-        draft = load_draft(draft, target)
-    return Engine(
-        target, draft if isinstance(draft, DraftModel) else None, tree, compile=compile, tuning=tuning
-    )
+    tree = parse_tree(tree)
+    if not isinstance(draft, DraftModel):
+        place = draft if tree.needs_draft else None
+        draft = None if place is None else load_draft(place, target)
+    tuning = find_tuning(place, target) if place is not None and isinstance(tree, AutoTree) else None
+    return Engine(target, draft, tree, compile=compile, tuning=tuning)
 
 
 def find_tuning(draft: str | os.PathLike[str], target: TargetWeights) -> Tuning | None:

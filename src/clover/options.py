@@ -136,7 +136,7 @@ Prompts = Annotated[
 ]
 MaxPrompts = Annotated[int, option("Most prompts, spread over their groups.", min=1)]
 MaxMinutes = Annotated[
-    float, option("Most time, shared by the batch sizes; what is begun is finished.", metavar="M", min=0)
+    float, option("Most minutes, loading included; the first numbers come in any case.", metavar="M", min=0)
 ]
 Output = Annotated[
     Path, option("Directory to write; it appears, whole, when the work is done.", metavar="DIR")

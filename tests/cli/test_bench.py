@@ -11,35 +11,17 @@ TINY = ["--max-new-tokens", "4", "--max-prompts", "1", "--rounds", "1"]
 def test_bench_passes_its_options(run_clover: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[BenchOptions] = []
     monkeypatch.setattr("clover.measure.bench.run_bench", seen.append)
-    flags = [
-        "--draft",
-        "d",
-        "--prompts",
-        "p.txt",
-        "--batch-size",
-        "1",
-        "--batch-size",
-        "4",
-        "--batch-size",
-        "4",
-    ]
+    flags = ["--draft", "d", "--prompts", "p.txt", *("--batch-size", "1"), *("--batch-size", "4") * 2]
     flags += ["--temperature", "0.5", "--tree", "chain:2", "--assistant", "a", "--rounds", "3"]
-    flags += [
-        "--max-new-tokens",
-        "9",
-        "--max-prompts",
-        "2",
-        "--no-reference",
-        "--dtype",
-        "bf16",
-    ]
+    flags += ["--max-new-tokens", "9", "--max-prompts", "2", "--max-minutes", "3", "--no-reference"]
+    flags += ["--dtype", "bf16"]
     flags += ["--device", "cpu", "--trust-remote-code", "--json", "x.jsonl", "--picture", "x.svg"]
     assert run_clover("bench", "t", *flags).code == 0
     assert run_clover("bench", "--target", "t").code == 0
     assert seen == [
         BenchOptions(
             target="t", draft="d", prompts=Path("p.txt"), batch_sizes=(1, 4), temperatures=(0.5,),
-            trees=("chain:2",), assistant="a", rounds=3, max_new_tokens=9, max_prompts=2,
+            trees=("chain:2",), assistant="a", rounds=3, max_new_tokens=9, max_prompts=2, max_minutes=3.0,
             no_reference=True, dtype="bf16", device="cpu", trust_remote_code=True,
             json=Path("x.jsonl"), picture=Path("x.svg"),
         ),

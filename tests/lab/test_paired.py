@@ -30,6 +30,14 @@ def test_the_difference_is_that_of_tau(tmp_path: Path, capsys: pytest.CaptureFix
     assert float(value) == round(22 / 12 - 22 / 15, 2) and 0 < float(error) < 0.1
 
 
+def test_a_difference_is_paired() -> None:
+    # deviations: (2 - 16/6) - (1 - 11/6) = 1/6, (5 - 32/6) - (3 - 22/6) = 1/3 and so -1/2, of 6 each
+    found = paired.difference([(2.0, 1.0), (5.0, 2.0), (9.0, 3.0)], [(1.0, 1.0), (3.0, 2.0), (7.0, 3.0)])
+    spread = ((1 / 6) ** 2 + (1 / 3) ** 2 + (1 / 2) ** 2) * 3 / 2
+    assert found.value == pytest.approx(16 / 6 - 11 / 6)
+    assert found.error == pytest.approx(spread**0.5 / 6)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

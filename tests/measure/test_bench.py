@@ -14,13 +14,13 @@ from rich.console import Console
 
 from clover.engine.compiled import CompiledRunner
 from clover.errors import UserError
-from clover.measure.bench import (
+from clover.measure.bench import run_bench
+from clover.measure.methods import (
     TRANSFORMERS,
     TRANSFORMERS_LOOKUP,
     load_assistant,
     make_method,
     method_names,
-    run_bench,
 )
 from clover.measure.options import BenchOptions
 from clover.measure.session import AUTO, PLAIN, Session
@@ -115,16 +115,8 @@ def test_every_method_at_every_setting(tiny: Path, tmp_path: Path) -> None:
         assert (one["step_milliseconds"] is None) == (one["method"] not in ours[:6])
         assert one["prompts"] == 3 and one["texts"] == 3 + (one["batch_size"] == 2)  # batches are filled up
     assert {one["speedup"] for one in found if one["method"] == "plain"} == {1.0}
-    assert "drafted in " in out
+    assert "drafted in " in out and "--batch-size 2" in found[0]["provenance"]["command"]
     assert out.count("not able") == 2 and picture.stat().st_size > 1000
-
-
-@pytest.mark.long
-def test_time_left_is_shown(tiny: Path) -> None:
-    terminal = io.StringIO()
-    chosen = options(tiny, no_reference=True)
-    run_bench(chosen, Console(file=io.StringIO()), Console(file=terminal, force_terminal=True, width=120))
-    assert "batch 1, temperature 0" in terminal.getvalue() and "left" in terminal.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -148,10 +140,3 @@ def test_an_assistant_with_broken_weights_is_refused(tiny: Path, tmp_path: Path)
     (tmp_path / "broken" / "model.safetensors").write_bytes(b"broken")
     with pytest.raises(UserError, match="the assistant .*broken cannot be loaded"):
         load_assistant(str(tmp_path / "broken"), TargetModel.load(tiny / "target"), trust_remote_code=False)
-
-
-@pytest.mark.long
-def test_the_command_is_named(tiny: Path) -> None:
-    found, *_ = ran(options(tiny, no_reference=True))
-    assert found[0]["provenance"]["threads"] > 0
-    assert "--no-reference" in found[0]["provenance"]["command"]

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from clover.drafts.hydra import HydraDraft
 from clover.errors import UserError
-from clover.measure.demo import Demo, drafted_methods, method_names, run_demo
+from clover.measure.demo import draft_names, drafted_methods, run_demo
 from clover.measure.options import DemoOptions
-from clover.measure.rounds import TextDifference
 from clover.measure.session import LoadedDraft, Session
+from clover.measure.speed import TextDifference
 from clover.options import command_line
 from clover.target import TargetModel
 
@@ -41,19 +41,20 @@ def test_the_command_shows_and_writes_everything(
     HydraDraft.from_target(TargetModel.load(options.target or "")).save_pretrained(hydra)
     done = run_clover(*arguments(options, "--max-new-tokens", 8, "--json", found, "--draft", hydra))
     assert done.code == 0
-    assert done.err.count("prompt 3, ") == 2
+    assert done.err.count("2 texts, tokens/s: plain decoding ") == 2
     assert [line for line in done.out.splitlines() if line.startswith("wrote ")] == [
         f"wrote {path}" for path in (found, options.picture)
     ]
     assert options.picture.read_bytes().startswith(b"\x89PNG")
-    report = json.loads(found.read_text())
-    assert (report["provenance"]["device"], report["provenance"]["dtype"]) == ("cpu", "float32")
-    assert (report["target"], report["prompts"], report["differences"]) == (options.target, 3, [])
+    lines = [json.loads(line) for line in found.read_text().splitlines()]
+    assert {(one["provenance"]["dtype"], one["target"], one["prompts"]) for one in lines} == {
+        ("float32", options.target, 3)
+    }
     names = ("plain", "transformers", "recall", "hydra")
-    rows = [(one["method"], one["temperature"], one["identical"]) for one in report["methods"]]
+    rows = [(one["method"], one["temperature"], one["identical"]) for one in lines]
     sampled = [(name, 0.8, None if name == "transformers" else True) for name in names]
     assert rows == [*((name, 0.0, True) for name in names), *sampled]
-    assert [one["label"] for one in report["methods"]][:2] == ["plain decoding", "transformers' generate"]
+    assert [one["label"] for one in lines][:2] == ["plain decoding", "transformers' generate"]
 
 
 def test_quiet_greedy_and_another_tree(options: DemoOptions, run_clover: Callable) -> None:
@@ -78,7 +79,7 @@ def test_a_draft_that_names_no_tree_shows_a_chain_on_a_cpu(
 
 def test_drafts_are_called_by_system_directory_or_path(session: Session) -> None:
     def names(*places: str) -> list[str]:
-        return method_names([LoadedDraft(place, place, session.draft.model) for place in places])
+        return draft_names([LoadedDraft(place, place, session.draft.model) for place in places])
 
     assert names("a/x") == ["recall"]
     assert names("a/x", "b/y") == ["x", "y"]
@@ -87,33 +88,12 @@ def test_drafts_are_called_by_system_directory_or_path(session: Session) -> None
         names("a/x", "a/x")
 
 
-def ticking(seconds: float) -> Callable[[], float]:
-    """A clock on which every look takes so many seconds."""
-    now = [0.0]
-
-    def look() -> float:
-        now[0] += seconds
-        return now[0]
-
-    return look
-
-
-@pytest.mark.parametrize(("limit", "prompts", "tokens"), [(1e6, 3, 96), (0.0, 1, 24)])
-def test_what_would_not_end_in_time_is_left_out(
-    options: DemoOptions, limit: float, prompts: int, tokens: int
-) -> None:
-    report, _ = run_demo(options, Console(file=io.StringIO()), Console(file=io.StringIO()), limit)
-    assert isinstance(report.data, dict)
-    assert (report.data["max_new_tokens"], report.data["prompts"]) == (tokens, prompts)
-    assert all((note in dict(report.notes)) == (prompts == 1) for note in ("left out", "shortened"))
-
-
-def test_a_slow_target_writes_as_many_tokens_as_some_prompts_have_time_for(
-    options: DemoOptions, session: Session
-) -> None:
-    # Timing 16 tokens takes 3 s, of three prompts; 40 tokens each end 3 · 3/16 · 40 s later.
-    demo = Demo(replace(options, temperature=0.0), session, (), 96, ticking(3.0))
-    assert demo.affordable_tokens(deadline=6.0 + 3 * 3.0 / 16 * 40) == 40
+def test_a_slow_target_shows_fewer_tokens_of_one_prompt(options: DemoOptions) -> None:
+    report, _ = run_demo(
+        replace(options, max_minutes=0.0), Console(file=io.StringIO()), Console(file=io.StringIO())
+    )
+    assert {(one["max_new_tokens"], one["prompts"]) for one in report.data} == {(24, 1)}
+    assert {"shortened", "ended", "left out"} <= dict(report.notes).keys()
 
 
 @pytest.mark.parametrize(
@@ -138,21 +118,10 @@ def test_bad_input_is_one_line(
     assert not options.picture.exists()
 
 
-def test_interruption(options: DemoOptions, run_clover: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("clover.measure.timing.TimedDecoding.advance", interrupted)
-    done = run_clover(*arguments(options))
-    assert done.code == 130
-    assert done.err.strip() == "clover: error: interrupted"
-    assert not options.picture.exists()
-
-
 def test_a_defect_is_an_exit_code(
     options: DemoOptions, run_clover: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = TextDifference("recall", 1, 3, 2.0, defect=True)
-    monkeypatch.setattr("clover.measure.demo.find_differences", lambda *_: [found])
+    found = TextDifference("recall: a defect", defect=True)
+    monkeypatch.setattr("clover.measure.comparison.find_differences", lambda *_: [found])
     done = run_clover(*arguments(options, "--max-new-tokens", 2, "--quiet"))
     assert done.code == 1

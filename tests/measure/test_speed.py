@@ -16,7 +16,6 @@ def made(found: Measured | None = None, temperature: float = 0.0) -> Metrics:
 
 def test_speed_is_that_of_the_median_rounds() -> None:
     one = made()
-    assert one.rounds_speedup == (2.0, 4.0, 2.0)  # plain took 1, 2 and 4 s
     assert (one.tokens_per_second, one.speedup) == (12.0, 4.0)  # 6 tokens; medians: 0.5 and 2 s
     assert one.speedup_error is None
     base = made(plain())
@@ -25,9 +24,8 @@ def test_speed_is_that_of_the_median_rounds() -> None:
 
 def test_errors_are_those_over_batches() -> None:
     def measured(name: str, seconds: tuple[float, ...]) -> Measured:
-        return Measured(
-            method(name), [[run(s, ((1, 2),), [2], prefill=s / 2) for s in seconds]], {**DRAFT_STEP}
-        )
+        batches = [[run(s, ((1, 2),), [2], prefill=s / 2)] for s in seconds]
+        return Measured(method(name), batches, steps=DRAFT_STEP)
 
     base, fast = measured("plain", (1.0, 2.0, 3.0)), measured("own", (0.5, 1.0, 1.5))
     assert fast.metrics(base, 1, 0.0).speedup == 2.0
@@ -71,9 +69,8 @@ def test_identical_counts_texts_where_they_are_comparable() -> None:
     assert made().identical is False and made().identical_texts == 1 and made().texts == 2
     assert made(plain()).identical is True
     assert made(theirs(), 1.0).identical is made(drafted("drawn:chain:2"), 1.0).identical is None
-    late = drafted()
-    late.rounds[2][0] = run(1.0, ((1, 2, 9), (4, 5, 6)), [6])  # type: ignore[index]  # one text of one round
-    late.rounds[0][0] = late.rounds[1][0] = run(1.0, ((1, 2, 3), (4, 5, 6)), [6])  # type: ignore[index]
+    same, other = run(1.0, ((1, 2, 3), (4, 5, 6)), [6]), run(1.0, ((1, 2, 9), (4, 5, 6)), [6])
+    late = replace(drafted(), batches=[[same, same, other]])  # one text of one round
     assert made(late).identical is False and made(late).identical_texts == 1
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from clover.drafts import RecallDraft
-from clover.engine import Engine, PhaseClock
-from clover.measure.timing import Run, decode, interleave, make_batches, speed, texts_of
+from clover.engine import Engine
+from clover.measure.timing import decode, make_batches
 from clover.metrics import Acceptance
 from clover.target import TargetModel
 from tests.families import tiny_model
@@ -25,27 +25,6 @@ def test_batches_are_filled_up() -> None:
     assert [request.params.seed for request in requests] == [0, 1, 2, 3]
     assert [request.max_new_tokens for request in requests] == [9, 10, 8, 9]  # what the context leaves
     assert {request.params.temperature for request in requests} == {0.5}
-
-
-def test_every_method_decodes_every_batch_in_every_round_and_is_first_in_turn() -> None:
-    calls: list[str] = []
-
-    def scripted(name: str):
-        def run(batch) -> Run:
-            calls.append(f"{name}{batch[0].prompt[0]}:{batch[0].max_new_tokens}")
-            return Run(((1, 2), (3,)), 0.5, Acceptance(), PhaseClock())
-
-        return run
-
-    shares: list[float] = []
-    batches = make_batches(PROMPTS, 2, 0.0, 20, 100)
-    runs = interleave({name: scripted(name) for name in "ab"}, batches, 2, shares.append)
-    assert calls[:2] == ["a5:8", "b5:8"]  # the warm-up: few tokens
-    assert calls[2:] == ["a5:20", "b5:20", "b10:20", "a10:20", "a5:20", "b5:20", "b10:20", "a10:20"]
-    assert shares == [0.25, 0.5, 0.75, 1.0]
-    assert {name: [len(part) for part in found] for name, found in runs.items()} == {"a": [2, 2], "b": [2, 2]}
-    assert speed(runs["a"][0]) == 6.0
-    assert texts_of(runs["a"][1]) == [(1, 2), (3,), (1, 2), (3,)]
 
 
 def test_a_run_is_what_the_engine_wrote() -> None:

@@ -1,7 +1,8 @@
-"""Show the demo while it runs: a panel per method with its text as it grows, or a line per prompt."""
+"""Show the demo while it runs: a panel per method with its text as it grows."""
 
 from typing import Any
 
+from matplotlib.colors import to_rgb
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -9,11 +10,10 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import Self
 
-from clover.measure.report.figure import shade
+from clover.measure.comparison import Setting
+from clover.measure.methods import Method
 from clover.measure.report.table import facts_grid
-from clover.measure.report.words import mode, number_of, rate
-from clover.measure.rounds import Round, totals
-from clover.measure.speed import Method
+from clover.measure.report.words import number_of, rate
 from clover.measure.systems import system_color
 
 _COLUMNS = 3
@@ -25,9 +25,8 @@ _ON_SCREEN = 3000  # characters of a text that can be on the screen
 class Panels:
     """The live display; a context manager. Its size follows the terminal's."""
 
-    def __init__(self, console: Console, tokenizer: Any, total: int):
-        self.console, self.tokenizer, self.total = console, tokenizer, total
-        self.rounds: list[Round] = []
+    def __init__(self, console: Console, tokenizer: Any):
+        self.console, self.tokenizer = console, tokenizer
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
 
     @property
@@ -45,68 +44,60 @@ class Panels:
         """Remove what was drawn."""
         self._live.stop()
 
-    def show(self, current: Round) -> None:
-        """Show a round that is running."""
-        self._live.update(self.render(current), refresh=True)
+    def show(self, setting: Setting) -> None:
+        """Show a turn that is running."""
+        self._live.update(self.render(setting), refresh=True)
 
-    def render(self, current: Round) -> RenderableType:
+    def render(self, setting: Setting) -> RenderableType:
         """Return the whole display: a panel per method, and the totals of the prompts before."""
-        rows = -(-(len(current.methods) + 1) // _COLUMNS)
+        rows = -(-(len(setting.methods) + 1) // _COLUMNS)
         height = min((self.console.height - 2) // rows - 2, _MAX_LINES)
-        panels = [self._panel(current, one, height) for one in current.methods]
-        panels.append(self._totals(current, height))
+        panels = [self._panel(setting, one, height) for one in setting.methods]
+        panels.append(_totals(setting, height))
         table = Table.grid(expand=True)
         for _ in range(_COLUMNS):
             table.add_column(ratio=1)
         for row in range(rows):
             table.add_row(*panels[row * _COLUMNS : (row + 1) * _COLUMNS])
-        head = f" prompt {current.number + 1} of {self.total}   {mode(current.temperature)}   each shade is one step"
+        head = (
+            f" prompt {setting.turns + 1} of {len(setting.batches)}   {setting.name}   each shade is one step"
+        )
         return Group(Text(head, "bold", no_wrap=True, overflow="ellipsis"), table)
 
-    def _panel(self, current: Round, method: Method, height: int) -> Panel:
+    def _panel(self, setting: Setting, method: Method, height: int) -> Panel:
         width = max(self.console.width // _COLUMNS - 4, 8)
-        lines = self._text(current, method).wrap(self.console, width, overflow="fold")
+        lines = self._text(setting, method.name).wrap(self.console, width, overflow="fold")
         return Panel(
             Text("\n").join(lines[-height:]),
             title=Text(method.label, "bold"),
-            subtitle=Text(_speed(current, method)),
+            subtitle=Text(_speed(setting, method)),
             border_style=_colour(method.name, 0),
             height=height + 2,
             padding=(0, 1),
         )
 
-    def _text(self, current: Round, method: Method) -> Text:
-        text = Text(_printable(current.prompt[-_ON_SCREEN:]), style="dim")
-        decoding, run = current.decodings.get(method.name), current.runs.get(method.name)
-        pieces = [] if run is None else [self.tokenizer.decode(run.texts[0])]
-        for step, piece in enumerate(pieces if decoding is None else decoding.pieces):
-            text.append(_printable(piece), style=_colour(method.name, 2 * (step % 2)))
+    def _text(self, setting: Setting, name: str) -> Text:
+        prompt = self.tokenizer.decode(list(setting.batch[0].prompt))
+        text = Text(_printable(prompt[-_ON_SCREEN:]), style="dim")
+        pieces = [self.tokenizer.decode(setting.finished[name].texts[0])] if name in setting.finished else []
+        if name in setting.decodings:
+            pieces = setting.decodings[name].pieces
+        for step, piece in enumerate(pieces):
+            text.append(_printable(piece), style=_colour(name, 2 * (step % 2)))
         return text
 
-    def _totals(self, current: Round, height: int) -> Panel:
-        done = [one for one in self.rounds if one.temperature == current.temperature]
-        labels = {one.name: one.label for one in current.methods}
-        lines = [
-            (f"{gain:.2f}×", f"{rate(fast):>4}/s  {labels[name]}")
-            for name, (fast, gain) in totals(done).items()
-        ]
-        title = f"{number_of(len(done), 'prompt')} so far"
-        return Panel(facts_grid(lines), title=title, border_style="dim", height=height + 2)
+
+def _totals(setting: Setting, height: int) -> Panel:
+    done = setting.measured
+    lines = [
+        (f"{one.speedup(done[0]).value:.2f}×", f"{rate(one.speed):>4}/s  {one.method.label}") for one in done
+    ]
+    title = f"{number_of(setting.turns, 'prompt')} so far"
+    return Panel(facts_grid(lines), title=title, border_style="dim", height=height + 2)
 
 
-def describe(current: Round) -> str:
-    """Return a finished round in one line: the speed of each method, and of drafts the speed-up and τ."""
-    parts, (first, *_) = [], current.methods
-    for method in current.methods:
-        (fast, gain), run = totals([current])[method.name], current.runs[method.name]
-        same = "" if run.texts == current.runs[first.name].texts else ", NOT identical"
-        drafted = f" ({gain:.2f}×, τ {run.acceptance.tau:.2f}{same})" if method.drafts else ""
-        parts.append(f"{method.label} {rate(fast)}{drafted}")
-    return f"prompt {current.number + 1}, {mode(current.temperature)}, tokens/s: " + ", ".join(parts)
-
-
-def _speed(current: Round, method: Method) -> str:
-    decoding, run = current.decodings.get(method.name), current.runs.get(method.name)
+def _speed(setting: Setting, method: Method) -> str:
+    decoding, run = setting.decodings.get(method.name), setting.finished.get(method.name)
     if run is not None:
         tau = f"  τ {run.acceptance.tau:.2f}" if method.drafts else ""
         return f"✓ {rate(run.tokens / run.seconds)} tokens/s{tau}"
@@ -116,7 +107,8 @@ def _speed(current: Round, method: Method) -> str:
 
 
 def _colour(name: str, step: int) -> str:
-    red, green, blue = (round(255 * value) for value in shade(system_color(name), step))
+    """Return the colour of a method, mixed with white; the higher `step`, the more."""
+    red, green, blue = (round(255 * (part + (1 - part) * 0.25 * step)) for part in to_rgb(system_color(name)))
     return f"rgb({red},{green},{blue})"
 
 

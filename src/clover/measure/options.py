@@ -9,6 +9,11 @@ from clover.options import argument, option
 
 _money = options.panel("Training and money")
 
+FewerTokens = Annotated[
+    int | None,
+    option("Most tokens to generate per prompt. Left out: 96, or as few as 24 on a slow target.", min=1),
+]
+
 
 @dataclass(frozen=True)
 class BenchOptions(options.ModelOptions):
@@ -23,9 +28,12 @@ class BenchOptions(options.ModelOptions):
     assistant: Annotated[
         str | None, option("Small model for transformers' assisted generation.", metavar="NAME|DIR")
     ] = None
-    rounds: Annotated[int, option("How often every method decodes all prompts, in turn.", min=1)] = 5
-    max_new_tokens: options.MaxNewTokens = 128
+    rounds: Annotated[
+        int, option("Most rounds, in each of which every method decodes all prompts.", min=1)
+    ] = 5
+    max_new_tokens: FewerTokens = None
     max_prompts: Annotated[int, option("Most prompts; larger batches take them again.", min=1)] = 8
+    max_minutes: options.MaxMinutes = 2.0
     no_reference: Annotated[bool, option("Leave transformers' own `generate` out.")] = False
     compile: options.Compile = False
     json: options.Json = None
@@ -45,10 +53,8 @@ class DemoOptions(options.ModelOptions):
     ] = ()
     tree: options.Tree = None
     prompts: options.Prompts = None
-    max_new_tokens: Annotated[
-        int | None,
-        option("Left out: 96, or as few as 24 on a slow target, of as many prompts as end in time.", min=1),
-    ] = None
+    max_new_tokens: FewerTokens = None
+    max_minutes: options.MaxMinutes = 2.0
     temperature: options.SampledTemperature = 0.8
     picture: Annotated[Path, option("Picture to draw: .png, .pdf or .svg.")] = Path("demo.png")
     json: options.Json = None

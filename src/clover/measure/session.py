@@ -14,9 +14,9 @@ from typing import Any
 from typing_extensions import Self
 
 from clover import assets
-from clover.api import find_tuning
+from clover.api import make_engine
 from clover.data.tasks import Chosen, Task, TaskPrompt, choose_fitting, read_tasks
-from clover.drafting import AutoTree, Tree, parse_tree
+from clover.drafting import Tree, parse_tree
 from clover.drafts import DraftModel, load_usable
 from clover.engine import Engine, Request
 from clover.measure.report.provenance import Provenance
@@ -26,12 +26,8 @@ from clover.target import TargetModel
 
 DEVELOPMENT = "development"  # the group of the embedded prompts that nothing is judged by
 HELD_OUT = assets.HELD_OUT_PROMPTS.stem  # the group of those that published numbers are measured on
-PLAIN, AUTO, OWN, LOOKUP = (
-    "plain",
-    "auto",
-    "own",
-    "lookup",
-)  # names of trees that fit every draft, or need none
+# Names of trees that fit every draft, or need none.
+PLAIN, AUTO, OWN, LOOKUP = "plain", "auto", "own", "lookup"
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,10 +98,9 @@ class Session:
         """
         tree = parse_tree(tree)
         if not tree.needs_draft:
-            return Engine(self.target, tree=tree, compile=compile)
+            return make_engine(self.target, None, tree, compile)
         draft = draft or self.draft
-        tuning = find_tuning(draft.place, self.target) if isinstance(tree, AutoTree) else None
-        return Engine(self.target, draft.model, tree, compile=compile, tuning=tuning)
+        return make_engine(self.target, draft.model, tree, compile, draft.place)
 
     def requests(self, temperature: float = 0.0, seed: int = 0) -> list[Request]:
         """Return a request for each prompt; number i is sampled with `seed + i`."""

@@ -1,4 +1,4 @@
-"""Methods that decode, and the metrics of their runs: speed, where the time goes, and how near the ideal it comes.
+"""The metrics of a method's runs: speed, where the time goes, how near the ideal it comes, and where texts differ.
 
 A draft that costs nothing would make decoding τ · T_plain_step / T_verify_step times as fast; `ideal_share` is the
 speed-up divided by that. The speed-up counts the prefill and the ideal does not.
@@ -6,63 +6,25 @@ speed-up divided by that. The speed-up counts the prefill and the ideal does not
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import chain, islice
+from math import inf
 from statistics import median
+from typing import NamedTuple
 
 import torch
 
-from clover.engine import STEP_PHASES, Engine, Request
-from clover.integrations.generate import TransformersGenerate
+from clover.engine import STEP_PHASES, Request
 from clover.measure.ceilings import Limits
+from clover.measure.methods import Method
 from clover.measure.report.statistics import Estimate, ratio
-from clover.measure.session import LOOKUP, OWN
-from clover.measure.systems import system_name
-from clover.measure.timing import Decode, Run, acceptance_of, decode, speedups, texts_of
+from clover.measure.timing import Run, decode
 from clover.metrics import Acceptance
+from clover.target import TargetWeights
 
-
-@dataclass(frozen=True)
-class Method:
-    """A way to decode.
-
-    Attributes:
-        name, label: its name in results, and in reports.
-        decode: decodes a batch.
-        engine: the engine it runs on; None for transformers' own ways.
-    """
-
-    name: str
-    label: str
-    decode: Decode
-    engine: Engine | None = None
-
-    @classmethod
-    def of_engine(cls, name: str, engine: Engine) -> Method:
-        """Return a method that decodes on an engine."""
-        label = {LOOKUP: "prompt lookup (ours)", OWN: "own tree"}.get(name) or system_name(name)
-        return cls(name, label, partial(decode, engine), engine)
-
-    @property
-    def drafts(self) -> bool:
-        """Return whether a trained draft of this library proposes tokens."""
-        return self.engine is not None and self.engine.draft is not None
-
-    @property
-    def nodes(self) -> int | None:
-        """Return the tokens that every step verifies per text, the root included; None where steps differ."""
-        return self.engine.policy.max_nodes if self.engine and self.engine.tree.fixed_size else None
-
-    def refusal(self, batch_size: int) -> str | None:
-        """Return why it cannot decode batches of this size; None if it can."""
-        if isinstance(self.decode, TransformersGenerate) and self.decode.one_row_only and batch_size > 1:
-            return "not able: transformers runs it on one text at a time"
-        return None
-
-    def comparable(self, temperature: float) -> bool:
-        """Return whether its texts must be those of plain decoding, token by token."""
-        return temperature == 0 or (self.engine is not None and self.engine.tree.exact)
+Rounds = Sequence[Sequence[Run]]  # of one method: of each batch its rounds
+_TIE = 1e-3  # logits so near may change places when more tokens run at once
 
 
 @dataclass(frozen=True)
@@ -79,7 +41,6 @@ class Metrics:
     tokens_per_second: float
     speedup: float
     speedup_error: float | None
-    rounds_speedup: tuple[float, ...]
     tau: float
     tau_error: float | None
     ideal_speedup: float | None
@@ -99,58 +60,70 @@ class Measured:
     """The runs of one method in one setting.
 
     Attributes:
-        rounds: per round the run of each batch.
-        steps: mean seconds of a step, see `step_seconds`; None where steps are not ours.
-        peak_memory: bytes, on a GPU.
+        batches: of each batch its rounds.
         prompts: how many prompts are different, where `make_batches` filled a batch up with others' prompts.
+        steps: mean seconds of a step, see `step_seconds`; None where steps are not ours, or not looked at.
+        peak_memory: bytes, on a GPU.
     """
 
     method: Method
-    rounds: Sequence[Sequence[Run]]
+    batches: Rounds
+    prompts: int | None = None
     steps: dict[str, float] | None = None
     peak_memory: int | None = None
-    prompts: int | None = None
 
-    @classmethod
-    def of(cls, method: Method, rounds: Sequence[Sequence[Run]], requests: Sequence[Request]) -> Measured:
-        """Join the runs with the times of a step; on a GPU those of one more run, which waits after each phase."""
-        if method.engine is None:
-            return cls(method, rounds)
-        device = method.engine.target.device
+    def with_steps(self, requests: Sequence[Request]) -> Measured:
+        """Add the times of a step; on a GPU those of one more run, which waits after each phase."""
+        if self.method.engine is None:
+            return self
+        device = self.method.engine.target.device
         if device.type != "cuda":
-            return cls(method, rounds, step_seconds([run for part in rounds for run in part]))
+            return replace(self, steps=step_seconds(chain(*self.batches)))
         torch.cuda.reset_peak_memory_stats(device)
-        steps = step_seconds([decode(method.engine, requests, synchronize=True)])
-        return cls(method, rounds, steps, torch.cuda.max_memory_allocated(device))
+        steps = step_seconds([decode(self.method.engine, requests, synchronize=True)])
+        return replace(self, steps=steps, peak_memory=torch.cuda.max_memory_allocated(device))
+
+    @property
+    def first_round(self) -> list[Run]:
+        """Return one run of each batch."""
+        return [rounds[0] for rounds in self.batches]
 
     @property
     def acceptance(self) -> Acceptance:
         """Return the acceptance of one round."""
-        return acceptance_of(self.rounds[0])
-
-    @property
-    def batches(self) -> list[tuple[int, float]]:
-        """Return the new tokens of each batch, and the median seconds of its rounds."""
-        rounds = zip(*self.rounds, strict=True)
-        return [(runs[0].tokens, median(run.seconds for run in runs)) for runs in rounds]
+        return sum((run.acceptance for run in self.first_round), Acceptance())
 
     @property
     def tau(self) -> Estimate:
         """Return the tokens per step, with its error over prompts, or over batches if no more is known."""
-        parts = [part for run in self.rounds[0] for part in (run.acceptances or (run.acceptance,))]
+        parts = [part for run in self.first_round for part in (run.acceptances or (run.acceptance,))]
         different = min(self.prompts or len(parts), len(parts))
         of_prompts = [sum(parts[at::different], Acceptance()) for at in range(different)]
         return ratio([(part.emitted, part.steps) for part in of_prompts])
 
+    @property
+    def medians(self) -> list[tuple[int, float]]:
+        """Return the new tokens of each batch, and the median seconds of its rounds."""
+        return [(rounds[0].tokens, median(run.seconds for run in rounds)) for rounds in self.batches]
+
+    @property
+    def speed(self) -> float:
+        """Return the new tokens per second of all batches."""
+        return sum(tokens for tokens, _ in self.medians) / sum(seconds for _, seconds in self.medians)
+
+    @property
+    def texts(self) -> list[tuple[tuple[int, ...], ...]]:
+        """Return of each text of all batches what each round wrote."""
+        return [text for rounds in self.batches for text in zip(*(run.texts for run in rounds), strict=True)]
+
     def speedup(self, plain: Measured) -> Estimate:
         """Return that of all batches together; where texts differ, plain decoding is scaled to as many tokens."""
-        pairs = zip(self.batches, plain.batches, strict=True)
+        pairs = zip(self.medians, plain.medians, strict=True)
         return ratio([(base * tokens / count, seconds) for (tokens, seconds), (count, base) in pairs])
 
     def identical_texts(self, plain: Measured) -> int:
         """Return how many texts are plain decoding's in every round."""
-        written = zip(*map(texts_of, self.rounds), strict=True)
-        return sum(set(texts) == {one} for texts, one in zip(written, texts_of(plain.rounds[0]), strict=True))
+        return sum(set(texts) == {first} for texts, (first, *_) in zip(self.texts, plain.texts, strict=True))
 
     def metrics(
         self, plain: Measured, batch_size: int, temperature: float, limits: Limits | None = None
@@ -158,7 +131,7 @@ class Measured:
         """Return the metrics; `plain` is our plain decoding in the same setting."""
         assert plain.steps is not None
         method, steps, tau, gain = self.method, self.steps, self.tau, self.speedup(plain)
-        same, texts = self.identical_texts(plain), len(texts_of(plain.rounds[0]))
+        same, texts = self.identical_texts(plain), len(plain.texts)
         ideal = tau.value * plain.steps["total"] / steps["verify"] if steps and method.drafts else None
         verified = batch_size * method.nodes if method.nodes else None
         return Metrics(
@@ -166,10 +139,9 @@ class Measured:
             label=method.label,
             batch_size=batch_size,
             temperature=temperature,
-            tokens_per_second=sum(tokens for tokens, _ in self.batches) / sum(s for _, s in self.batches),
+            tokens_per_second=self.speed,
             speedup=gain.value,
             speedup_error=gain.error,
-            rounds_speedup=tuple(speedups(self.rounds, plain.rounds)),
             tau=tau.value,
             tau_error=tau.error,
             ideal_speedup=ideal,
@@ -187,25 +159,53 @@ class Measured:
         )
 
 
-def step_seconds(runs: Sequence[Run]) -> dict[str, float]:
+def step_seconds(runs: Iterable[Run]) -> dict[str, float]:
     """Return the mean seconds of a decoding step by phase, with "other", which no phase measures, and "total"."""
+    runs = list(runs)
     steps = sum(run.clock.steps for run in runs)
     phases = {name: sum(run.clock.seconds[name] for run in runs) / steps for name in STEP_PHASES}
     total = sum(run.seconds - run.clock.seconds["prefill"] for run in runs) / steps
     return phases | {"other": total - sum(phases.values()), "total": total}
 
 
-def measure_runs(
-    methods: Sequence[Method],
-    runs: Mapping[str, Sequence[Sequence[Run]]],
-    requests: Sequence[Request],
-    limits: Limits | None = None,
-    prompts: int | None = None,
-) -> list[Metrics]:
-    """Return the metrics of methods in one setting, plain decoding first.
+class TextDifference(NamedTuple):
+    """A greedy text that is not plain decoding's, in words; `defect` if rounding does not explain it."""
 
-    `runs` are by the methods' names, `requests` one of the batches; for `prompts` see `Measured`.
+    words: str
+    defect: bool
+
+
+def find_differences(
+    target: TargetWeights, requests: Sequence[Request], measured: Sequence[Measured]
+) -> Iterator[TextDifference]:
+    """Yield greedy texts that are not plain decoding's: all in an exact dtype, else the first of each method.
+
+    `requests` are those of all batches; plain decoding is the first that was measured.
     """
-    measured = [replace(Measured.of(one, runs[one.name], requests), prompts=prompts) for one in methods]
-    size, temperature = len(requests), requests[0].params.temperature
-    return [one.metrics(measured[0], size, temperature, limits) for one in measured]
+    exact = target.dtype in (torch.float32, torch.float64)
+    for one in measured:
+        differing = (
+            (row, plain, text)
+            for row, ((plain, *_), texts) in enumerate(zip(measured[0].texts, one.texts, strict=True))
+            for text in dict.fromkeys(texts)
+            if text != plain
+        )
+        for row, plain, text in differing if exact else islice(differing, 1):
+            both = min(len(plain), len(text))
+            at = next((at for at in range(both) if plain[at] != text[at]), both)
+            gap, what = inf, "one text ends"
+            if at < both:
+                gap = _gap(target, (*requests[row].prompt, *plain[:at]), plain[at], text[at])
+                what = f"the two tokens' logits are {gap:.2g} apart"
+            defect = exact and gap > _TIE
+            why = "a defect, rounding does not explain it" if defect else "rounding can do that"
+            where = f"prompt {row % (one.prompts or len(requests)) + 1}, at new token {at + 1}"
+            yield TextDifference(f"{one.method.name}, {where}: {what}; {why}", defect)
+
+
+@torch.inference_mode()
+def _gap(target: TargetWeights, text: Sequence[int], first: int, second: int) -> float:
+    """Return how far apart two logits are when the target reads the text before them at once."""
+    read = torch.tensor([list(text)], device=target.device)
+    logits = target.logits(target.train_forward(read).hidden[0, -1]).double()
+    return abs(float(logits[first] - logits[second]))

@@ -11,7 +11,7 @@ from clover.measure.report.output import Report
 from clover.measure.report.provenance import Provenance
 from clover.measure.report.statistics import Estimate
 from clover.measure.report.table import Table
-from clover.measure.report.words import mode, percent, rate, times
+from clover.measure.report.words import mode, percent, rate, shortened, times
 from clover.measure.speed import Metrics
 from clover.measure.systems import system_color
 
@@ -90,71 +90,70 @@ def make_report(
         meanings.append(("bandwidth", least.format("reading the weights once")))
         meanings.append(("arithmetic", least.format("the matrix products")))
     meanings.append(("identical", "token by token the texts of plain decoding; – where they need not be"))
-    picture = art.Picture(title, lambda: draw(found, title, f"target {facts[0][1]}; {run}", origin.line))
-    return Report(title, origin, [*facts, ("run", run)], tables, [picture], data, [*meanings, *notes])
+    picture = partial(draw, found, title, f"target {facts[0][1]}; {run}", origin.line)
+    return Report(title, origin, [*facts, ("run", run)], tables, data, [*meanings, *notes], picture)
 
 
-def draw(found: Sequence[Metrics], title: str, subtitle: str, foot: str) -> Figure:
+def draw(found: Sequence[Metrics], title: str, *foot: str) -> Figure:
     """Draw bars of the speed-up, a panel per batch size and temperature, and the acceptance per depth."""
     settings = list(dict.fromkeys(map(_setting, found)))
-    methods = list(dict.fromkeys((one.method, one.label) for one in found))
+    labels = {one.method: one.label for one in found}
     drafted = [one for one in found if _setting(one) == settings[0] and one.acceptance_per_depth]
     panels = len(settings) + bool(drafted)
     columns = min(panels, _PANELS)
     rows = -(-panels // columns)
-    height = 1.6 + rows * max(0.42 * len(methods) + 0.9, 2.6)
-    figure = art.new_figure(2.2 + 3.6 * columns, height, title, subtitle, foot)
+    height = rows * max(0.42 * len(labels) + 0.9, 2.6)
+    figure = art.new_figure(2.2 + 3.6 * columns, height, title, *foot)
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes in grid.flat[panels:]:
         axes.set_visible(False)
-    most = max(max(one.speedup, one.ideal_speedup or 0) for one in found)
-    for number, (axes, setting) in enumerate(zip(grid.flat, settings, strict=False)):
-        shown = {one.method: one for one in found if _setting(one) == setting}
-        _draw_setting(axes, methods, shown, most)
-        batch = f"batch {setting[0]}, " if len({size for size, _ in settings}) > 1 else ""
-        art.finish(axes, f"Speed-up, {batch}{mode(setting[1])}", "x", room=1.0)
-        axes.tick_params(axis="y", labelleft=number % columns == 0)
+    for axes, (size, temperature) in zip(grid.flat, settings, strict=False):
+        shown = [one for one in found if _setting(one) == (size, temperature)]
+        _draw_setting(axes, list(labels), {one.method: one for one in shown})
+        axes.set_title(f"Speed-up, batch {size}, {mode(temperature)}")
+        axes.set_yticks(range(len(labels)), map(shortened, labels.values()))
+        axes.set_xlim(0, 1.75 * max(max(one.speedup, one.ideal_speedup or 0) for one in found))
+    for axes in grid[:, 1:].flat:
+        axes.tick_params(axis="y", labelleft=False)
     if drafted:
-        _draw_depths(grid.flat[panels - 1], methods, drafted)
-        art.legend_below(figure, grid.flat[panels - 1])
+        _draw_depths(grid.flat[panels - 1], list(labels), drafted)
     return figure
 
 
-def _draw_setting(axes: Any, methods: list[tuple[str, str]], found: dict[str, Metrics], most: float) -> None:
+def _draw_setting(axes: Any, methods: list[str], found: dict[str, Metrics]) -> None:
     """Draw a bar per method with its error, inside the outline of the ideal."""
-    for place, (name, _) in enumerate(methods):
+    for place, name in enumerate(methods):
         one = found.get(name)
-        if one is None:
-            art.note(axes, 0, place, "not able")
-            continue
-        colour = system_color(name, place)
-        outline: Any = {"facecolor": "none", "edgecolor": colour, "linestyle": (0, (3, 2))}
-        if one.ideal_speedup is not None:
-            axes.barh(place, one.ideal_speedup, 0.7, **outline)
-        axes.barh(place, one.speedup, 0.7, color=colour)
-        error = one.speedup_error or 0.0
-        axes.errorbar(one.speedup, place, xerr=error, color=art.INK, linewidth=1, capsize=2)
-        end = max(one.speedup + error, one.ideal_speedup or 0.0)
-        tau = f", τ {one.tau:.2f}" if one.acceptance_per_depth else ""
-        art.note(axes, end, place, f"{one.speedup:.2f}×{tau}\n{rate(one.tokens_per_second)} tokens/s")
+        end, words = 0.0, "not able"
+        if one is not None:
+            colour, error = system_color(name, place), one.speedup_error or 0.0
+            outline: Any = {"facecolor": "none", "edgecolor": colour, "linestyle": (0, (3, 2))}
+            axes.barh(place, one.ideal_speedup or 0.0, 0.7, **outline)
+            axes.barh(place, one.speedup, 0.7, color=colour)
+            axes.errorbar(one.speedup, place, xerr=error, color=art.INK, linewidth=1, capsize=2)
+            end = max(one.speedup + error, one.ideal_speedup or 0.0)
+            tau = f", τ {one.tau:.2f}" if one.acceptance_per_depth else ""
+            words = f"{one.speedup:.2f}×{tau}\n{rate(one.tokens_per_second)} tokens/s"
+        axes.annotate(words, (end, place), (5, 0), textcoords="offset points", fontsize=9, va="center")
     axes.axvline(1.0, color=art.INK, linewidth=0.9, linestyle=":")
-    axes.set_xlim(0, 1.75 * most)
-    art.named_bars(axes, [label for _, label in methods])
+    axes.grid(visible=False, axis="y")
+    axes.set_ylim(len(methods) - 0.4, -0.6)
     axes.set_xlabel("dashed outline: a draft that costs nothing")
 
 
-def _draw_depths(axes: Any, methods: list[tuple[str, str]], drafted: Sequence[Metrics]) -> None:
+def _draw_depths(axes: Any, methods: list[str], drafted: Sequence[Metrics]) -> None:
     """Draw a line per method, of one setting."""
     for one in drafted:
-        place = methods.index((one.method, one.label))
-        depths = range(1, len(one.acceptance_per_depth) + 1)
+        place, depths = methods.index(one.method), range(1, len(one.acceptance_per_depth) + 1)
         shares = [100 * share for share in one.acceptance_per_depth]
-        style = art.line_style(place) | {"linestyle": "-", "color": system_color(one.method, place)}
-        axes.plot(depths, shares, label=one.label, **style)
+        colour, marker = system_color(one.method, place), art.MARKERS[place % len(art.MARKERS)]
+        axes.plot(depths, shares, label=one.label, color=colour, marker=marker, markersize=4.5)
     axes.set_xlabel("depth in the token tree, of the steps that got there")
     axes.set_ylim(0, 100)
+    axes.tick_params(axis="y", labelleft=True)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    art.finish(axes, f"Accepted, %, {mode(drafted[0].temperature)}", room=1.0)
+    axes.set_title(f"Accepted, %, {mode(drafted[0].temperature)}")
+    axes.legend()
 
 
 def _setting(one: Metrics) -> tuple[int, float]:

@@ -1,16 +1,10 @@
-"""Decode the same batches with several methods in turn: what every comparison of speeds is measured with.
-
-In each round every method decodes every batch once; which one is first changes from batch to batch, so that whatever
-else the machine does slows all of them alike. The median of the rounds counts; the lowest and highest are its spread.
-"""
+"""Decode a batch, at once or piece by piece, and note its texts, steps and seconds."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import reduce
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from operator import add
-from typing import TypeVar
+from math import inf
 
 import torch
 
@@ -18,17 +12,15 @@ from clover.engine import Engine, PhaseClock, Request
 from clover.metrics import Acceptance
 from clover.sampling import SamplingParams
 
-T = TypeVar("T")
 WRITTEN_TOGETHER = 8  # texts in a batch where their speed is not measured
-_WARM_UP_TOKENS = 8
 
 
 @dataclass(frozen=True)
 class Run:
     """One batch decoded once: the new tokens of each text, and the seconds for all of it, prefill included.
 
-    `acceptances` and `steps` (the new tokens of each step) are per text; they are empty where the method does not
-    report them.
+    `acceptances` and `steps` (the new tokens of each step) are per text; they are empty where the way does not report
+    them.
     """
 
     texts: tuple[tuple[int, ...], ...]
@@ -42,9 +34,6 @@ class Run:
     def tokens(self) -> int:
         """Return the number of new tokens of all texts."""
         return sum(map(len, self.texts))
-
-
-Decode = Callable[[Sequence[Request]], Run]
 
 
 def make_batches(
@@ -67,43 +56,6 @@ def make_batches(
     return [requests[at : at + batch_size] for at in range(0, len(requests), batch_size)]
 
 
-def warm_up(methods: Mapping[T, Decode], batch: Sequence[Request]) -> None:
-    """Decode the first few tokens of a batch with every method."""
-    for decode in methods.values():
-        decode([replace(one, max_new_tokens=min(one.max_new_tokens, _WARM_UP_TOKENS)) for one in batch])
-
-
-def interleave(
-    methods: Mapping[T, Decode],
-    batches: Sequence[Sequence[Request]],
-    rounds: int,
-    progress: Callable[[float], None] = lambda share: None,
-) -> dict[T, list[list[Run]]]:
-    """Decode all batches with every method, `rounds` times, after a warm-up.
-
-    Returns, per method and round, the run of each batch. `progress` is called with the share that is done, 0 … 1.
-    """
-    warm_up(methods, batches[0])
-    runs: dict[T, list[list[Run]]] = {method: [[] for _ in range(rounds)] for method in methods}
-    turns = [(number, batch) for number in range(rounds) for batch in batches]
-    for turn, (number, batch) in enumerate(turns):
-        for method in take_turns(list(methods), turn):
-            runs[method][number].append(methods[method](batch))
-        progress((turn + 1) / len(turns))
-    return runs
-
-
-def take_turns(methods: list[T], turn: int) -> list[T]:
-    """Return the methods in the order of a turn: each is first in one of them, and every other order is reversed.
-
-    >>> ["".join(take_turns(list("abc"), turn)) for turn in range(4)]
-    ['abc', 'bac', 'cab', 'acb']
-    """
-    start = turn % len(methods)
-    order = methods[start:] + methods[:start]
-    return order if turn % 2 == 0 else [order[0], *order[:0:-1]]
-
-
 class TimedDecoding:
     """One batch on one engine, decoded piece by piece; `seconds` counts only the time inside `advance`."""
 
@@ -119,18 +71,17 @@ class TimedDecoding:
         self.pieces: list[str] = []
         self._device = engine.target.device
         self._events = engine.run(batch, self.clock, max_sequences=max_sequences)
-        self._left = sum(request.max_new_tokens for request in batch)
-        self._total = self._left
+        self._limits = [request.max_new_tokens for request in batch]
+        self._left = self._total = sum(self._limits)
         self._steps: list[list[tuple[int, ...]]] = [[] for _ in batch]
         self._acceptances = [Acceptance() for _ in batch]
-        self._limits = [request.max_new_tokens for request in batch]
 
     @property
     def share(self) -> float:
         """Return the share of the work that is done, 0 … 1; a text that ends early is done."""
         return 1 - self._left / self._total
 
-    def advance(self, seconds: float = float("inf")) -> Run | None:
+    def advance(self, seconds: float = inf) -> Run | None:
         """Decode for about so many seconds, and until some text has its next tokens.
 
         Returns the whole run once nothing is left to decode, and None before.
@@ -154,7 +105,7 @@ class TimedDecoding:
         return Run(
             texts=tuple(tuple(chain(*row)) for row in self._steps),
             seconds=self.seconds,
-            acceptance=reduce(add, self._acceptances, Acceptance()),
+            acceptance=sum(self._acceptances, Acceptance()),
             clock=self.clock,
             acceptances=tuple(self._acceptances),
             steps=tuple(map(tuple, self._steps)),
@@ -173,30 +124,10 @@ def decode(
     `progress` is called with the share that is done, 0 … 1, after each step of a text.
     """
     decoding = TimedDecoding(engine, batch, synchronize, max_sequences)
-    while (run := decoding.advance(float("inf") if progress is None else 0.0)) is None:
+    while (run := decoding.advance(inf if progress is None else 0.0)) is None:
         assert progress is not None, "time that is not limited is enough"
         progress(decoding.share)
     return run
-
-
-def speed(runs: Sequence[Run]) -> float:
-    """Return the tokens per second of all runs together."""
-    return sum(run.tokens for run in runs) / sum(run.seconds for run in runs)
-
-
-def speedups(rounds: Sequence[Sequence[Run]], base: Sequence[Sequence[Run]]) -> list[float]:
-    """Return the speed of one method divided by that of another, in each round."""
-    return [speed(one) / speed(other) for one, other in zip(rounds, base, strict=True)]
-
-
-def acceptance_of(runs: Sequence[Run]) -> Acceptance:
-    """Return the acceptance of all runs together."""
-    return reduce(add, (run.acceptance for run in runs), Acceptance())
-
-
-def texts_of(runs: Sequence[Run]) -> list[tuple[int, ...]]:
-    """Return the texts of all runs, as token ids."""
-    return [text for run in runs for text in run.texts]
 
 
 def wait_for(device: torch.device) -> None:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from clover.measure.report.statistics import difference, ratio
+from clover.measure.report.statistics import ratio
 
 
 def test_one_sample_has_no_error() -> None:
@@ -27,11 +27,3 @@ def test_error_of_a_ratio_is_the_spread_over_repetitions() -> None:
     typical = sum(one.error or 0.0 for one in found) / len(found)
     assert centre == pytest.approx(2.0, rel=0.01)
     assert typical == pytest.approx(spread, rel=0.1)
-
-
-def test_a_difference_is_paired() -> None:
-    # deviations: (2 - 16/6) - (1 - 11/6) = 1/6, (5 - 32/6) - (3 - 22/6) = 1/3 and so -1/2, of 6 each
-    found = difference([(2.0, 1.0), (5.0, 2.0), (9.0, 3.0)], [(1.0, 1.0), (3.0, 2.0), (7.0, 3.0)])
-    spread = ((1 / 6) ** 2 + (1 / 3) ** 2 + (1 / 2) ** 2) * 3 / 2
-    assert found.value == pytest.approx(16 / 6 - 11 / 6)
-    assert found.error == pytest.approx(spread**0.5 / 6)

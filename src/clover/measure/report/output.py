@@ -1,6 +1,5 @@
 """Write a report: to a terminal, as JSON, as a picture, and as one HTML page."""
 
-import functools
 import io
 import json
 import sys
@@ -16,7 +15,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from clover.files import check_output_file, write_text
-from clover.measure.report.figure import Picture, check_picture, inline_svg, save_picture
+from clover.measure.report.figure import Draw, check_picture, save_picture
 from clover.measure.report.provenance import Provenance
 from clover.measure.report.table import Table, facts_grid
 
@@ -32,18 +31,18 @@ class Report:
         provenance: where it came from; None where results of several origins are joined.
         facts: the lines of the card: what was measured, on what.
         tables: in their order.
-        pictures: the first is the one that `picture` of `publish` saves.
         data: for JSON; a dict becomes one object, a list one object per line. Each gets the provenance.
         notes: lines below the tables: what the columns mean, what was left out.
+        draw: draws the picture, if there is one.
     """
 
     title: str
     provenance: Provenance | None
     facts: Sequence[tuple[str, str]]
     tables: Sequence[Table]
-    pictures: Sequence[Picture] = ()
     data: dict[str, Any] | list[dict[str, Any]] = field(default_factory=dict)
     notes: Sequence[tuple[str, str]] = ()
+    draw: Draw | None = None
 
     @property
     def all_facts(self) -> list[tuple[str, str]]:
@@ -59,8 +58,9 @@ class Report:
 
     def html(self) -> str:
         """Return the report as one page that needs no other file; values are escaped."""
-        figures = [(picture.caption, inline_svg(picture.draw)) for picture in self.pictures]
-        return _template().render(report=self, figures=figures)
+        source = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+        page = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(source)
+        return page.render(report=self)
 
     def print(self, console: Console) -> None:
         """Print card, tables and notes."""
@@ -106,7 +106,8 @@ def publish(
     if json is not None and json != _STDOUT:
         write_text(json, report.json())
     if picture is not None:
-        save_picture(report.pictures[0].draw, picture)
+        assert report.draw is not None
+        save_picture(report.draw, picture)
     console = console or standard_output()
     report.print(console)
     files = [path for path in (json, picture) if path is not None and path != _STDOUT]
@@ -119,9 +120,3 @@ def publish(
 def say(console: Console, line: str) -> None:
     """Print a line unchanged: without markup and colours, and not broken."""
     console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-@functools.cache
-def _template() -> jinja2.Template:
-    source = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-    return jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(source)

@@ -39,8 +39,8 @@ def ratio(pairs: Sequence[Pair]) -> Estimate:
     >>> ratio([(2.0, 1.0), (4.0, 2.0), (6.0, 3.0)]), ratio([(2.0, 1.0), (4.0, 1.0)])
     (Estimate(value=2.0, error=0.0), Estimate(value=3.0, error=1.0))
     """
-    value, deviations = _linearized(pairs)
-    return Estimate(value, _error(deviations))
+    value, deviations = linearized(pairs)
+    return Estimate(value, error_of(deviations))
 
 
 def difference(first: Sequence[Pair], second: Sequence[Pair]) -> Estimate:
@@ -49,17 +49,18 @@ def difference(first: Sequence[Pair], second: Sequence[Pair]) -> Estimate:
     >>> difference([(3.0, 1.0), (6.0, 1.0)], [(2.0, 1.0), (4.0, 1.0)])
     Estimate(value=1.5, error=0.5)
     """
-    (one, ours), (other, theirs) = _linearized(first), _linearized(second)
-    return Estimate(one - other, _error([a - b for a, b in zip(ours, theirs, strict=True)]))
+    (one, ours), (other, theirs) = linearized(first), linearized(second)
+    return Estimate(one - other, error_of([a - b for a, b in zip(ours, theirs, strict=True)]))
 
 
-def _linearized(pairs: Sequence[Pair]) -> tuple[float, list[float]]:
+def linearized(pairs: Sequence[Pair]) -> tuple[float, list[float]]:
     """Return the ratio, and how far each pair moves it."""
     total = sum(whole for _, whole in pairs) or 1.0
     value = float(sum(part for part, _ in pairs) / total)
     return value, [(part - value * whole) / total for part, whole in pairs]
 
 
-def _error(deviations: Sequence[float]) -> float | None:
+def error_of(deviations: Sequence[float]) -> float | None:
+    """Return the standard error of what moved so far by each pair; None where there is a single one."""
     number = len(deviations)
     return sqrt(number / (number - 1) * sum(one**2 for one in deviations)) if number > 1 else None

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from clover.engine import Engine, Request
-from clover.integrations.generate import TransformersGenerate
+from clover.measure.methods import TransformersGenerate
 from clover.measure.timing import decode, make_batches
 from clover.target import TargetModel
 from tests.families import tiny_model

@@ -1,0 +1,305 @@
+"""Compare methods on the prompts of a session, in turn, as long as there is time; and report what came out.
+
+`clover bench` and `clover demo` are both this; they differ in their methods, and in what is shown meanwhile.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from itertools import product
+from math import inf
+from typing import TypeVar
+
+from typing_extensions import Self
+
+from clover.engine import Request
+from clover.measure.budget import Budget
+from clover.measure.ceilings import Limits
+from clover.measure.methods import Method
+from clover.measure.report.output import Report
+from clover.measure.report.progress import Progress
+from clover.measure.report.provenance import Provenance
+from clover.measure.report.words import duration, mode, number_of, rate
+from clover.measure.session import AUTO, Session
+from clover.measure.speed import Measured, Metrics, TextDifference, find_differences
+from clover.measure.speed_report import make_report
+from clover.measure.timing import Run, TimedDecoding
+from clover.metrics import Acceptance
+
+TURN_SECONDS = 0.1  # where methods are watched
+_COLD_TOKENS, _WARM_TOKENS = 2, 8
+_FEWEST_TOKENS, _FEWEST_PROMPTS = 24, 4  # on a slow target: so many prompts, at the cost of tokens
+T = TypeVar("T")
+Show = Callable[["Setting"], None]
+
+
+@dataclass
+class Setting:
+    """Batches of one size and temperature, which several methods decode in turn, plain decoding first.
+
+    Attributes:
+        prompts: how many of them are different, where `make_batches` filled a batch up with others' prompts.
+        runs: by the methods' names, of each batch its rounds.
+        turns: how many are over.
+        decodings, finished: of the turn that is running, what began on our engines, and what is done.
+    """
+
+    methods: Sequence[Method]
+    batches: Sequence[Sequence[Request]]
+    prompts: int | None = None
+    runs: dict[str, list[list[Run]]] = field(default_factory=dict)
+    turns: int = 0
+    decodings: dict[str, TimedDecoding] = field(default_factory=dict)
+    finished: dict[str, Run] = field(default_factory=dict)
+
+    @property
+    def batch(self) -> Sequence[Request]:
+        """Return the batch whose turn it is; after the last one the first is next."""
+        return self.batches[self.turns % len(self.batches)]
+
+    @property
+    def temperature(self) -> float:
+        """Return the temperature of all requests."""
+        return self.batch[0].params.temperature
+
+    @property
+    def name(self) -> str:
+        """Return batch size and temperature in words."""
+        batch = f"batch {len(self.batch)}, " if len(self.batch) > 1 else ""
+        return batch + mode(self.temperature)
+
+    def take_turn(self, show: Show | None = None, seconds: float = TURN_SECONDS) -> None:
+        """Decode the next batch once with every method.
+
+        Which method is first changes from turn to turn, so that whatever else the machine does slows all alike. If
+        `show` is there, engines alternate after about so many seconds, and it is called after each slice; its time does
+        not count. transformers' `generate` cannot be paused, and runs when it is first in line.
+        """
+        waiting = order_of_turn(self.methods, self.turns)
+        self.decodings, self.finished = {}, {}
+        while waiting:
+            for one in tuple(waiting):
+                run = self._advance(one, seconds if show else inf)
+                if run is not None:
+                    waiting.remove(one)
+                    self.finished[one.name] = run
+                if show is not None:
+                    show(self)
+        for name, run in self.finished.items():
+            rounds = self.runs.setdefault(name, [])
+            rounds += [[]] * (self.turns < len(self.batches))
+            rounds[self.turns % len(self.batches)].append(run)
+        self.turns += 1
+
+    def _advance(self, method: Method, seconds: float) -> Run | None:
+        if method.engine is None:
+            return method.decode(self.batch)
+        if method.name not in self.decodings:
+            self.decodings[method.name] = TimedDecoding(method.engine, self.batch)
+        return self.decodings[method.name].advance(seconds)
+
+    @property
+    def measured(self) -> list[Measured]:
+        """Return what is known of each method so far, without the times of a step."""
+        return (
+            [Measured(one, self.runs[one.name], self.prompts) for one in self.methods] if self.turns else []
+        )
+
+    @property
+    def words(self) -> str:
+        """Return the speeds so far in one line: of methods that draft the speed-up and τ, too."""
+        plain, *others = self.measured
+        parts = [f"plain decoding {rate(plain.speed)}"]
+        for one in others:
+            tau = f", τ {one.tau.value:.2f}" if one.method.drafts else ""
+            parts.append(f"{one.method.label} {rate(one.speed)} ({one.speedup(plain).value:.2f}×{tau})")
+        return f"{self.name}, {number_of(len(plain.texts), 'text')}, tokens/s: " + ", ".join(parts)
+
+    def metrics(self, limits: Limits | None) -> list[Metrics]:
+        """Return the metrics of all methods."""
+        found = [one.with_steps(self.batches[0]) for one in self.measured]
+        return [one.metrics(found[0], len(self.batch), self.temperature, limits) for one in found]
+
+
+def order_of_turn(methods: Sequence[T], turn: int) -> list[T]:
+    """Return the methods in the order of a turn: each is first in one of them, and every other order is reversed.
+
+    >>> ["".join(order_of_turn("abc", turn)) for turn in range(4)]
+    ['abc', 'bac', 'cab', 'acb']
+    """
+    start = turn % len(methods)
+    order = [*methods[start:], *methods[:start]]
+    return order if turn % 2 == 0 else [order[0], *order[:0:-1]]
+
+
+def measure(
+    methods: Sequence[Method],
+    batches: Sequence[Sequence[Request]],
+    rounds: int,
+    progress: Callable[[float], None] = lambda share: None,
+) -> list[Measured]:
+    """Decode all batches, of one size and temperature, so often with every method, after a warm-up.
+
+    `progress` is called with the share that is done, 0 … 1.
+    """
+    setting, total = Setting(methods, batches), rounds * len(batches)
+    warm_up(methods, batches[0])
+    for _ in range(total):
+        setting.take_turn()
+        progress(setting.turns / total)
+    return [one.with_steps(batches[0]) for one in setting.measured]
+
+
+@dataclass
+class Comparison:
+    """Methods that decode the prompts of a session at several settings, for as long as `budget` lets them.
+
+    Attributes:
+        tokens: most new tokens per prompt.
+        rounds: how often every method decodes all prompts at most.
+    """
+
+    session: Session
+    methods: Sequence[Method]
+    settings: list[Setting]
+    budget: Budget
+    tokens: int
+    rounds: int = 1
+
+    @classmethod
+    def prepare(
+        cls,
+        session: Session,
+        methods: Sequence[Method],
+        sizes: Sequence[int],
+        temperatures: Sequence[float],
+        budget: Budget,
+        shorten_texts: bool,
+    ) -> Self:
+        """Warm up, and shorten the texts if not even some prompts would end in time otherwise."""
+        settings, tokens = list[Setting](), session.max_new_tokens
+        for size, temperature in product(sizes, temperatures):
+            able = [one for one in methods if one.refusal(size) is None]
+            settings.append(Setting(able, session.batches(size, temperature), len(session.prompts)))
+        seconds = [warm_up(one.methods, one.batch) for one in settings if one.temperature == temperatures[0]]
+        if shorten_texts:
+            turns = len(temperatures) * min(_FEWEST_PROMPTS, len(settings[0].batches))
+            tokens = affordable_tokens(sum(seconds) * turns, budget.left, tokens)
+            for one in settings:
+                one.batches = [shorten(batch, tokens) for batch in one.batches]
+        return cls(session, methods, settings, budget, tokens)
+
+    def run(self, rounds: int, progress: Progress, show: Show | None = None) -> None:
+        """Decode all prompts so often, or as often as there is time for; Ctrl-C ends it, too.
+
+        `progress` is told how far it is, and, unless `show` is called meanwhile, the speeds now and then.
+        """
+        self.rounds = rounds
+        progress.begin(1.0)
+        with self.budget.until_interrupted():
+            for done, one in enumerate(self.budget.each(self._turns), 1):
+                progress.say(one.name)
+                one.take_turn(show)
+                if not show and one.turns.bit_count() == 1:  # 1, 2, 4, 8, …
+                    progress.log(one.words)
+                progress.reach(max(done / len(self._turns), self.budget.share))
+
+    @property
+    def _turns(self) -> list[Setting]:
+        """Return the settings in the order of their turns: a batch of each, then the next."""
+        most = self.rounds * max(len(one.batches) for one in self.settings)
+        return [one for turn in range(most) for one in self.settings if turn < self.rounds * len(one.batches)]
+
+    @property
+    def measured(self) -> list[Setting]:
+        """Return the settings that had a turn."""
+        return [one for one in self.settings if one.turns]
+
+    @cached_property
+    def differences(self) -> list[TextDifference]:
+        """Return where greedy texts of our engines differ from plain decoding's."""
+        found = list[TextDifference]()
+        for one in self.measured:
+            requests = [request for batch in one.batches for request in batch]
+            ours = [known for known in one.measured if known.method.engine and not one.temperature]
+            found += find_differences(self.session.target, requests, ours) if ours else []
+        return found
+
+    def metrics(self, limits: Limits | None = None) -> list[Metrics]:
+        """Return the metrics of all methods at all settings."""
+        return [found for one in self.measured for found in one.metrics(limits)]
+
+    def report(
+        self,
+        title: str,
+        origin: Provenance,
+        models: Mapping[str, str],
+        found: Sequence[Metrics],
+        limits: Limits | None = None,
+    ) -> Report:
+        """Return the report; `models` begins with the target, `found` are all metrics."""
+        first, prompts = self.settings[0], len(self.session.prompts)
+        prompts, rounds = min(first.turns * len(first.batch), prompts), first.turns / len(first.batches)
+        times = f"{rounds:.2g} rounds" if rounds > 1 else "1 round"
+        run = (
+            f"{number_of(prompts, 'prompt')}, {self.tokens} new tokens each at most, {times} in turn after a warm-up, "
+            f"{duration(self.budget.used)} in all"
+        )
+        more = {**models, "prompts": prompts, "max_new_tokens": self.tokens, "seconds": self.budget.used}
+        more |= {"limits": asdict(limits)} if limits else {}
+        data = [asdict(one) | more for one in found]
+        facts = [*models.items(), *([limits.fact] if limits else [])]
+        return make_report(title, origin, facts, run, found, data, self._notes(found))
+
+    def _notes(self, found: Sequence[Metrics]) -> Iterator[tuple[str, str]]:
+        """Yield what a reader of the tables must know, each line with its label."""
+        for size, method in product(dict.fromkeys(len(one.batch) for one in self.settings), self.methods):
+            if (reason := method.refusal(size)) is not None:
+                yield method.label, f"batch {size}: {reason}"
+        yield from (("differs", one.words) for one in self.differences)
+        runs = [run for one in self.measured for rounds in one.runs.get(AUTO, ()) for run in rounds]
+        if runs:
+            yield AUTO, auto_words(sum((run.acceptance for run in runs), Acceptance()), found)
+        most = self.session.max_new_tokens
+        if self.tokens < most:
+            words = (
+                f"{self.tokens} new tokens in place of {most}, to end in time; --max-new-tokens lifts that"
+            )
+            yield "shortened", words
+        done, total = sum(one.turns for one in self.settings), len(self._turns)
+        if done < total:
+            yield "ended", f"after {done} of {total} batches, by {self.budget.why}"
+        yield from (("left out", one.name) for one in self.settings if not one.turns)
+
+
+def shorten(batch: Sequence[Request], tokens: int) -> list[Request]:
+    """Return the requests with so many new tokens at most."""
+    return [replace(one, max_new_tokens=min(one.max_new_tokens, tokens)) for one in batch]
+
+
+def warm_up(methods: Sequence[Method], batch: Sequence[Request]) -> float:
+    """Decode the first few tokens of a batch with every method; return the seconds for one token of each."""
+    started = 0.0
+    for tokens in (_COLD_TOKENS, _WARM_TOKENS):
+        started = time.perf_counter()
+        for one in methods:
+            one.decode(shorten(batch, tokens))
+    return (time.perf_counter() - started) / _WARM_TOKENS
+
+
+def affordable_tokens(seconds: float, left: float, most: int) -> int:
+    """Return how many new tokens let some prompts end in time, when one token of all takes so many seconds.
+
+    >>> affordable_tokens(0.1, 60.0, 128), affordable_tokens(1.0, 60.0, 128), affordable_tokens(9.0, 60.0, 128)
+    (128, 60, 24)
+    """
+    return min(most, max(_FEWEST_TOKENS, int(left / max(seconds, 1e-9))))
+
+
+def auto_words(auto: Acceptance, found: Sequence[Metrics]) -> str:
+    """Return how often auto drafted, and what to do if that was seldom although a tree was faster."""
+    drafted = auto.attempts[0] if auto.attempts else 0
+    fastest = max((one for one in found if one.ideal_share is not None), key=lambda one: one.speedup)
+    advice = "; run clover tune" if fastest.method != AUTO and drafted < auto.steps / 2 else ""
+    return f"drafted in {drafted:,} of {number_of(auto.steps, 'step')}{advice}"
