@@ -103,7 +103,7 @@ def test_the_whole_of_it(options: TuneOptions):
     (best,) = run_tune_vllm(options, Console(file=shown, width=120), Console(file=io.StringIO()))
     assert best.batch_size == 1
     found = json.loads(Path(options.json).read_text())
-    assert [one["drafted"] for one in sorted(found["choices"], key=lambda c: c["drafted"])] == [0, 1, 2, 3]
+    assert sorted(one["nodes"] for one in found["trees"]) == [1, 2, 3, 4] and found["vLLM"] == "0.32.0"
     written = json.loads(Path(options.output).read_text())
     assert written.get("num_speculative_tokens", 0) == best.nodes - 1
     assert "--for vllm" in found["provenance"]["command"]
@@ -113,7 +113,7 @@ def test_json_ends_standard_output(options: TuneOptions):
     shown = io.StringIO()
     quiet = Console(file=io.StringIO())
     run_tune_vllm(replace(options, json=Path("-")), Console(file=shown, width=120), quiet)
-    assert json.loads(shown.getvalue().splitlines()[-1])["choices"]
+    assert json.loads(shown.getvalue().splitlines()[-1])["trees"]
 
 
 def test_the_configuration_is_written_though_nobody_reads_the_report(options: TuneOptions, tmp_path: Path):

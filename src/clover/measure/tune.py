@@ -91,7 +91,9 @@ def run_tune(options: TuneOptions, console: Console | None = None, errors: Conso
         sizes = _measure(session, options, started + 60 * options.max_minutes, progress)
     tuning = _tuning(session, origin, sizes)
     write_entry(file, tuning)
-    report = _report(session, options, origin, sizes, time.monotonic() - started)
+    best = [f"{times(one.speedup)} at batch {one.step.batch_size}" for one, *_ in sizes[:3]]
+    title = f"{draft_kind(session.draft.model.config)}, tuned: {', '.join(best)}"
+    report = make_report(session, options, title, sizes, time=duration(time.monotonic() - started))
     publish(report, console, options.json, lines=[f"wrote {file}"])
     return tuning
 
@@ -200,36 +202,33 @@ def _tuning(session: Session, origin: Provenance, sizes: Sequence[Sequence[Timed
     )
 
 
-def _report(
+def make_report(
     session: Session,
     options: TuneOptions,
-    origin: Provenance,
+    title: str,
     sizes: Sequence[Sequence[TimedTree]],
-    seconds: float,
+    steps: str = "the median, all trees timed in turn",
+    **facts: str,
 ) -> Report:
-    system = draft_kind(session.draft.model.config)
-    best = [f"{times(one.speedup)} at batch {one.step.batch_size}" for one, *_ in sizes[:3]]
-    facts = [
-        ("target", session.target_name),
-        ("draft", f"{session.draft.name} ({system})"),
-        acceptance_fact(session, options),
-        ("time", duration(seconds)),
-    ]
+    """Return the report of a tuning; `steps` says how they were timed, `facts` come last on the card and in JSON."""
+    draft, texts = session.draft, number_of(len(session.prompts), "prompt")
     trees = [one.to_dict() for some in sizes for one in some]
-    data = {"seconds": seconds, "prompts": len(session.prompts), "trees": trees}
-    return Report(f"{system}, tuned: {', '.join(best)}", origin, facts, [best_table(sizes)], data=data)
+    card = {
+        "target": session.target_name,
+        "draft": f"{draft.name} ({draft_kind(draft.model.config)})",
+        "acceptance on": f"{texts}, {options.max_new_tokens} new tokens each at most, {mode(options.temperature)}",
+    }
+    return Report(
+        title,
+        session.provenance("tune", options, "files"),
+        [*card.items(), *facts.items()],
+        [best_table(sizes, steps)],
+        data={"prompts": len(session.prompts), "trees": trees, **facts},
+    )
 
 
-def acceptance_fact(session: Session, options: TuneOptions) -> tuple[str, str]:
-    """Return the line of a report's card that says on which texts acceptance was counted."""
-    texts = f"{number_of(len(session.prompts), 'prompt')}, {options.max_new_tokens} new tokens each at most"
-    return "acceptance on", f"{texts}, {mode(options.temperature)}"
-
-
-def best_table(
-    sizes: Sequence[Sequence[TimedTree]], where: str = "the median, all trees timed in turn"
-) -> Table:
-    """Return the fastest trees of each batch size, which come first, and plain decoding; `where` steps were timed."""
+def best_table(sizes: Sequence[Sequence[TimedTree]], steps: str) -> Table:
+    """Return the fastest trees of each batch size, which come first, and plain decoding; `steps` is for a note."""
     columns: dict[str, Callable[[TimedTree], str]] = {
         "batch": lambda one: str(one.step.batch_size),
         "tree": lambda one: tree_label(one.step.tree),
@@ -246,7 +245,7 @@ def best_table(
         "The best trees per batch size",
         shown,
         columns,
-        f"τ: tokens per step and text, counted; step: {where}",
+        f"τ: tokens per step and text, counted; step: {steps}",
         group=lambda one: one.step.batch_size,
         once=("batch",),
         words=2,

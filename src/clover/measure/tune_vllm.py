@@ -23,17 +23,16 @@ from clover.integrations.export import check_target, export
 from clover.integrations.vllm.costs import measure_costs, numbers_to_time
 from clover.measure.options import TuneOptions
 from clover.measure.ranks import RankPath
-from clover.measure.report.output import Report, check_outputs, publish
+from clover.measure.report.output import check_outputs, publish
 from clover.measure.report.progress import Progress
 from clover.measure.session import PLAIN, Session
 from clover.measure.steps import StepCost
 from clover.measure.trees import exact_tau
 from clover.measure.tune import (
     TimedTree,
-    acceptance_fact,
-    best_table,
     fastest_first,
     load_session,
+    make_report,
     rank_paths,
 )
 from clover.validation import checked, read_model, validated
@@ -144,7 +143,14 @@ def run_tune_vllm(
     line = (
         f"--speculative-config '{json.dumps(config)}'" if config else "Serve without a draft: none pays here."
     )
-    publish(_report(session, options, costs, counts), console, options.json, lines=[line])
+    title = f"vLLM: draft {', '.join(f'{one.nodes - 1} at batch {one.batch_size}' for one in best)}"
+    steps = "of vLLM, between measured ones a straight line"
+    publish(
+        make_report(session, options, title, counts, steps, vLLM=costs.vllm),
+        console,
+        options.json,
+        lines=[line],
+    )
     return best
 
 
@@ -175,23 +181,3 @@ def _measured(session: Session, options: TuneOptions) -> StepCosts:
         target = str(options.target or assets.TARGET)
         found = measure_costs(target, str(draft), options.batch_sizes, numbers, settings)
     return validated(StepCosts, found, "vLLM's steps")
-
-
-def _report(
-    session: Session, options: TuneOptions, costs: StepCosts, sizes: Sequence[Sequence[TimedTree]]
-) -> Report:
-    facts = [
-        ("target", session.target_name),
-        ("draft", session.draft.name),
-        acceptance_fact(session, options),
-        ("vLLM", costs.vllm),
-    ]
-    best = [f"{one.step.nodes - 1} at batch {one.step.batch_size}" for one, *_ in sizes]
-    choices = [one.to_dict() | {"drafted": one.step.nodes - 1} for some in sizes for one in some]
-    return Report(
-        f"vLLM: draft {', '.join(best)}",
-        session.provenance("tune", options, "files"),
-        facts,
-        [best_table(sizes, "of vLLM, between measured ones a straight line")],
-        data={"vllm": costs.vllm, "choices": choices},
-    )
