@@ -92,20 +92,6 @@ def test_the_json_file_holds_all_trees(tuned: Tuned) -> None:
         assert (one["speedup"] == 1.0) or one["tree"] != PLAIN
 
 
-def test_json_ends_standard_output(options: TuneOptions) -> None:
-    _, out = tune(replace(options, batch_sizes=(1,), max_new_tokens=4, json=Path("-")))
-    *_, told, last = out.splitlines()
-    assert told == f"wrote {options.output}" and json.loads(last)["trees"]
-
-
-def test_another_dtype_is_another_entry(options: TuneOptions) -> None:
-    assert options.output is not None
-    small = replace(options, batch_sizes=(1,), max_new_tokens=4)
-    tune(small)
-    tune(replace(small, dtype="float64"))
-    assert [entry.dtype for entry in read_tuning(options.output).entries] == ["float32", "float64"]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -109,13 +109,6 @@ def test_the_whole_of_it(options: TuneOptions):
     assert "--for vllm" in found["provenance"]["command"]
 
 
-def test_json_ends_standard_output(options: TuneOptions):
-    shown = io.StringIO()
-    quiet = Console(file=io.StringIO())
-    run_tune_vllm(replace(options, json=Path("-")), Console(file=shown, width=120), quiet)
-    assert json.loads(shown.getvalue().splitlines()[-1])["trees"]
-
-
 def test_the_configuration_is_written_though_nobody_reads_the_report(options: TuneOptions, tmp_path: Path):
     class Closed(io.StringIO):
         def write(self, _: str) -> int:
