@@ -41,18 +41,16 @@ def test_output_appears_whole_under_its_name(tmp_path: Path) -> None:
     assert names(final.parent) == ["draft"]
 
 
-def test_output_is_as_readable_as_any_new_directory(tmp_path: Path) -> None:
-    with output_directory(tmp_path / "draft"):
-        pass
-    (tmp_path / "usual").mkdir()
-    assert (tmp_path / "draft").stat().st_mode == (tmp_path / "usual").stat().st_mode
-
-
-def test_an_output_file_is_as_readable_as_any_new_file(tmp_path: Path) -> None:
+@pytest.mark.skipif(os.name != "posix", reason="modes are those of POSIX")
+def test_outputs_are_as_readable_as_any_new_file_or_directory(tmp_path: Path) -> None:
+    with output_directory(tmp_path / "draft") as folder:
+        (folder / "model.safetensors").touch(mode=0o600)
     with output_file(tmp_path / "one") as temporary:
         temporary.touch(mode=0o600)
-    (tmp_path / "usual").touch()
-    assert (tmp_path / "one").stat().st_mode == (tmp_path / "usual").stat().st_mode
+    (tmp_path / "usual").mkdir()
+    (tmp_path / "usual" / "file").touch()
+    for made, usual in (("draft", "usual"), ("draft/model.safetensors", "usual/file"), ("one", "usual/file")):
+        assert (tmp_path / made).stat().st_mode == (tmp_path / usual).stat().st_mode
 
 
 @pytest.mark.parametrize("link", [False, True])
@@ -80,11 +78,20 @@ def test_empty_directory_is_taken(tmp_path: Path) -> None:
     assert names(tmp_path) == ["draft"]
 
 
-def test_full_directory_is_refused_before_the_work(tmp_path: Path) -> None:
-    (tmp_path / "old").touch()
-    with pytest.raises(UserError, match="not empty"), output_directory(tmp_path):
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [("full", "not empty"), ("file", "not a directory"), ("file/draft", "draft"), (".", "current directory")],
+)
+def test_what_is_in_the_way_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    for name in ("full/old", "file"):
+        (tmp_path / name).touch()
+    with pytest.raises(UserError, match=message), output_directory(place, overwrite=place != "full"):
         pytest.fail("the block must not run")
-    assert names(tmp_path) == ["old"]
+    assert names(tmp_path) == ["file", "full"] and names(tmp_path / "full") == ["old"]
 
 
 def test_what_a_killed_process_leaves_does_not_fill_a_directory(tmp_path: Path) -> None:
@@ -105,24 +112,17 @@ def test_directory_filled_during_the_work_is_kept(tmp_path: Path) -> None:
     assert names(tmp_path) == ["draft"]
 
 
-def test_overwrite_replaces_everything(tmp_path: Path) -> None:
-    final = tmp_path / "draft"
-    final.mkdir()
-    (final / "old").touch()
-    with output_directory(final, overwrite=True) as temporary:
-        assert names(final) == ["old"]
-        (temporary / "new").touch()
-    assert names(final) == ["new"]
-    assert names(tmp_path) == ["draft"]
-
-
-def test_overwrite_that_fails_keeps_the_old_files(tmp_path: Path) -> None:
+def test_overwrite_replaces_everything_or_nothing(tmp_path: Path) -> None:
     final = tmp_path / "draft"
     final.mkdir()
     (final / "old").touch()
     with pytest.raises(ZeroDivisionError), output_directory(final, overwrite=True):
         raise ZeroDivisionError
     assert names(final) == ["old"]
+    with output_directory(final, overwrite=True) as temporary:
+        assert names(final) == ["old"]
+        (temporary / "new").touch()
+    assert names(final) == ["new"]
     assert names(tmp_path) == ["draft"]
 
 
@@ -176,27 +176,6 @@ def test_an_interruption_of_the_last_step_leaves_one_directory(
     assert names(tmp_path) == ["draft"]
 
 
-def test_file_in_the_way_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "draft").touch()
-    with (
-        pytest.raises(UserError, match="not a directory"),
-        output_directory(tmp_path / "draft", overwrite=True),
-    ):
-        pytest.fail("the block must not run")
-
-
-def test_parent_that_is_a_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="draft"), output_directory(tmp_path / "file" / "draft"):
-        pytest.fail("the block must not run")
-
-
-def test_current_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="current directory"), output_directory("."):
-        pytest.fail("the block must not run")
-
-
 @needs_permissions
 def test_read_only_parent_is_explained(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
@@ -227,20 +206,23 @@ def test_a_place_that_cannot_be_written_is_said_before_the_work(
     assert names(tmp_path) == ["file"]
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_full_disk_is_explained(tmp_path: Path, code: int) -> None:
+class SafetensorError(Exception):
+    """As safetensors raises it."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+        OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)),
+        SafetensorError("I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_full_disk_is_explained(tmp_path: Path, error: Exception) -> None:
     with pytest.raises(UserError, match=r"cannot write .*draft: the disk .* free some space"):
         with output_directory(tmp_path / "draft"):
-            raise OSError(code, os.strerror(code))
+            raise error
     assert names(tmp_path) == []
-
-
-def test_full_disk_reported_by_safetensors_is_explained(tmp_path: Path) -> None:
-    class SafetensorError(Exception):
-        pass
-
-    with pytest.raises(UserError, match="disk is full"), output_directory(tmp_path / "draft"):
-        raise SafetensorError("I/O error: No space left on device (os error 28)")
 
 
 def test_safetensors_still_numbers_its_errors(tmp_path: Path) -> None:
@@ -275,23 +257,17 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "pipe").is_fifo()
 
 
-def test_one_process_at_a_time_works_in_a_directory(tmp_path: Path) -> None:
+def test_one_process_at_a_time_works_in_a_directory_which_goes_away_if_nothing_is_left(
+    tmp_path: Path,
+) -> None:
     work = tmp_path / "deep" / "work"
     with locked_directory(work):
         with pytest.raises(UserError, match="another process works in"), locked_directory(work):
             raise AssertionError("both have it")
+    assert not work.exists()
     with locked_directory(work):
-        assert work.is_dir()
-
-
-def test_a_directory_that_one_works_in_alone_goes_away_if_nothing_is_left(tmp_path: Path) -> None:
-    with locked_directory(tmp_path / "work"):
-        with pytest.raises(UserError, match="another process works in"), locked_directory(tmp_path / "work"):
-            raise AssertionError("both have it")
-    assert names(tmp_path) == []
-    with locked_directory(tmp_path / "work"):
-        (tmp_path / "work" / "kept").touch()
-    assert names(tmp_path / "work") == ["kept"]
+        (work / "kept").touch()
+    assert names(work) == ["kept"]
 
 
 def test_one_process_at_a_time_writes_a_file(tmp_path: Path) -> None:
@@ -325,15 +301,6 @@ def test_what_a_killed_process_left_is_removed_when_the_next_one_begins(tmp_path
     assert len(left) == 2 and all(name.endswith(".partial") for name in left)
     with locked_directory(work):
         assert names(work) == [".lock", "whole"]
-
-
-@pytest.mark.skipif(os.name != "posix", reason="modes are those of POSIX")
-def test_the_files_of_a_directory_can_be_read_by_those_who_may_read_it(tmp_path: Path) -> None:
-    with output_directory(tmp_path / "out") as folder:
-        (folder / "model.safetensors").touch(mode=0o600)
-    (tmp_path / "other").touch()
-    made = tmp_path / "out" / "model.safetensors"
-    assert made.stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
 def test_a_name_beside_another_also_where_that_has_none(
