@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import importlib
 import os
 import platform
 import subprocess
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import torch
@@ -18,7 +20,8 @@ import transformers
 class Provenance:
     """Everything needed to reproduce a result: command, machine, versions, revision, date.
 
-    The command chooses the same options. The device is "cpu" or "cuda"; the date is ISO 8601, UTC, to the second.
+    The command chooses the same options. The revision is that of git; of an installed package it is "sha256:" and 12
+    digits of a digest of its files. The device is "cpu" or "cuda"; the date is ISO 8601, UTC, to the second.
     """
 
     command: str
@@ -35,7 +38,8 @@ class Provenance:
         """Return the provenance of a result of this process, on `device`, now."""
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         kind, threads = str(dtype).removeprefix("torch."), torch.get_num_threads()
-        return cls(command, machine(device), device.type, kind, threads, versions(), revision(), now)
+        place, source = machine(device), revision() or installed()
+        return cls(command, place, device.type, kind, threads, versions(), source, now)
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -70,6 +74,19 @@ def revision(package: Path = Path(__file__).parents[2]) -> str | None:
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     return _git(package, "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12")
+
+
+def installed(distribution: str = "clover-decoding") -> str | None:
+    """Return a digest of the files that pip installed, the same wherever the same wheel is; None without a wheel."""
+    try:
+        record = metadata.distribution(distribution).read_text("RECORD") or ""
+    except metadata.PackageNotFoundError:
+        return None
+    # What pip compiled here has no hash; scripts and the metadata of the installation name this machine.
+    lines = [line for line in record.splitlines() if line.startswith("clover/") and ",sha256=" in line]
+    return (
+        f"sha256:{hashlib.sha256(chr(10).join(sorted(lines)).encode()).hexdigest()[:12]}" if lines else None
+    )
 
 
 def machine(device: torch.device) -> str:
