@@ -31,7 +31,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
 
 def test_each_is_run_by_a_test() -> None:
     found = {path.name for path in EXAMPLES.iterdir() if path.is_file()}
-    assert found == {*SHOWN, "train.py", "openai_client.py", "vllm_offline.py"}
+    assert found == {*SHOWN, "train.py", "openai_client.py", "answers.py", "vllm_offline.py"}
 
 
 def test_they_are_short() -> None:
@@ -52,10 +52,18 @@ def test_training(run, tmp_path: Path) -> None:
     assert (tmp_path / "draft" / "model.safetensors").is_file()
 
 
-def test_the_client_of_a_server(run) -> None:
+def test_the_clients_of_a_server(run, tmp_path: Path) -> None:
     pytest.importorskip("openai")
     import clover
     from tests.serve.live import serving
 
+    asked = [{"role": "user", "content": "def close(self):"}, {"role": "assistant", "content": "old"}]
+    too_long = [{"role": "user", "content": "x = 1\n" * 1000}]
+    prompts, answers = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
+    prompts.write_text("".join(json.dumps({"messages": one}) + "\n" for one in (asked, too_long, asked)))
     with serving(clover.load()) as server:
         assert "mean_acceptance_length" in run("openai_client.py", server.url)
+        run("answers.py", server.url, prompts, answers)
+    records = [json.loads(line)["messages"] for line in answers.read_text().splitlines()]
+    assert [[one["role"] for one in record] for record in records] == [["user", "assistant"]] * 2
+    assert all(record[1]["content"] not in ("", "old") for record in records)
