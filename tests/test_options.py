@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, get_args
 
 import pytest
+import torch
 import typer
 from typer.models import OptionInfo
 from typer.testing import CliRunner
@@ -46,6 +47,15 @@ def test_fields_are_options(app: typer.Typer, seen: list[WorkOptions]) -> None:
     assert seen == [GIVEN, WorkOptions(), WorkOptions(batch_sizes=(3,))]
     assert CliRunner().invoke(app, ["--batch-size", "0"]).exit_code == 2
     assert "Do some work." in CliRunner().invoke(app, ["--help"]).output
+
+
+def test_threads_are_those_that_pytorch_computes_with(app: typer.Typer, seen: list[WorkOptions]) -> None:
+    before = torch.get_num_threads()
+    try:
+        assert CliRunner().invoke(app, ["--threads", str(before + 1)]).exit_code == 0
+        assert torch.get_num_threads() == before + 1 == seen[0].threads
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_command_line_chooses_the_same_options() -> None:

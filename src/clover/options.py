@@ -79,6 +79,7 @@ Dtype = Annotated[
 Device = Annotated[
     str | None, _models("cpu, cuda, cuda:1, … Left out: a GPU where there is one.", metavar="DEVICE")
 ]
+Threads = Annotated[int | None, _models("Threads on a CPU. Left out: one for each core.", min=1)]
 TrustRemoteCode = Annotated[bool, _models("Run model code that the hub delivers.", "--trust-remote-code")]
 
 Tree = Annotated[
@@ -156,6 +157,7 @@ class ModelOptions:
     target: Target = None
     dtype: Dtype = None
     device: Device = None
+    threads: Threads = None
     trust_remote_code: TrustRemoteCode = False
 
     @property
@@ -177,6 +179,7 @@ def takes_options(function: Callable[[Any], None]) -> Callable[..., None]:
     @wraps(function)
     def command(**given: Any) -> None:
         hide_loading_bars()
+        set_threads(given.get("threads"))
         values = {name: given[parameter.name] for name, parameter in parameters.items()}
         several = {name: tuple(dict.fromkeys(values[name] or ())) for name in values if _several(hints[name])}
         function(kind(**values | several))
@@ -232,6 +235,14 @@ def _parameter(field: Field[Any], hint: Any) -> Parameter:
         info.param_decls = (_flag(field.name, _several(hint)),)
     name = field.name.removesuffix("s") if _several(hint) else field.name
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
+
+
+def set_threads(number: int | None) -> None:
+    """Let PyTorch compute with so many threads; None leaves it as it is."""
+    if number is not None:
+        import torch
+
+        torch.set_num_threads(number)
 
 
 def hide_loading_bars() -> None:

@@ -103,7 +103,9 @@ def compared(
     with Progress(errors) as progress:
         comparison.run(rounds, progress, **more)  # type: ignore[arg-type]
     assert isinstance(errors.file, io.StringIO)
-    return comparison, errors.file.getvalue().splitlines()
+    start, *lines = errors.file.getvalue().splitlines()
+    assert start.startswith("measuring for ")
+    return comparison, [line for line in lines if "tokens/s" in line]
 
 
 def notes(comparison: Comparison) -> dict[str, str]:
@@ -172,6 +174,15 @@ def test_rounding_explains_differences_of_narrow_dtypes(session: Session) -> Non
         assert [one.defect for one in found] == [False]  # the first is enough
     finally:
         coarse.model.to(torch.float32)
+
+
+def test_what_does_not_fit_is_counted(session: Session) -> None:
+    comparison, _ = compared(replace(session, left_out=2), Budget(0.0))
+    origin = session.provenance("bench", BenchOptions())
+    facts = dict(comparison.report("title", origin, {"target": "t"}, comparison.metrics()).facts)
+    assert facts["run"].startswith(
+        "1 prompt (2 more do not fit into the context), 8 new tokens each at most, 1 round"
+    )
 
 
 def screen(width: int, height: int, terminal: bool = True) -> Console:

@@ -1,12 +1,24 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from clover.engine import Engine, Request
-from clover.measure.methods import TransformersGenerate
+from clover.engine.compiled import CompiledRunner
+from clover.errors import UserError
+from clover.measure.methods import (
+    TRANSFORMERS,
+    TRANSFORMERS_LOOKUP,
+    TransformersGenerate,
+    load_assistant,
+    make_method,
+    method_names,
+)
+from clover.measure.session import AUTO, PLAIN, Session
 from clover.measure.timing import decode, make_batches
 from clover.target import TargetModel
-from tests.families import tiny_model
+from tests.families import tiny_config, tiny_model
 
 PROMPTS = [(5, 6, 7, 5, 6, 7, 5), (8, 9), (10, 11, 12, 13)]
 
@@ -56,3 +68,44 @@ def test_sampled_texts_depend_on_the_seed_alone(target: TargetModel) -> None:
     first, second, *_ = make_batches(PROMPTS[:1] * 2, 1, 1.0, 20, 100)
     assert TransformersGenerate(target)(first).texts == TransformersGenerate(target)(first).texts
     assert TransformersGenerate(target)(first).texts != TransformersGenerate(target)(second).texts
+
+
+def test_all_methods_write_the_same(session: Session) -> None:
+    (batch, *_) = session.batches(1)
+    names = method_names(["chain:3", "drawn:chain:2"], reference=True, assisted=True)
+    methods = [make_method(name, session, session.target.model) for name in names]
+    texts = {one.name: one.decode(batch).texts for one in methods}
+    assert len(texts) == 9 and set(texts.values()) == {texts[PLAIN]}
+    assert [one.drafts for one in methods] == [False, True, True, False, True, True, False, False, False]
+    assert [one.nodes for one in methods][3:] == [None, 4, 3, None, None, None]
+    assert methods[0].nodes == 1 and methods[1].nodes is None
+    assert len({one.label for one in methods}) == 9
+
+
+def test_what_is_comparable_and_what_decodes_batches(session: Session) -> None:
+    own, drawn, theirs = (make_method(name, session) for name in ("own", "drawn:chain:2", TRANSFORMERS))
+    assert own.comparable(0.0) and own.comparable(1.0)
+    assert drawn.comparable(0.0) and not drawn.comparable(1.0)
+    assert theirs.comparable(0.0) and not theirs.comparable(0.5)
+    assert theirs.refusal(4) is own.refusal(4) is None
+    lookup = make_method(TRANSFORMERS_LOOKUP, session)
+    assert lookup.refusal(1) is None and "not able" in str(lookup.refusal(2))
+
+
+def test_steps_are_compiled_on_demand(session: Session) -> None:
+    for name in (PLAIN, "own", AUTO, "chain:2"):
+        compiled = make_method(name, session, compile="eager").engine
+        assert compiled is not None and isinstance(compiled.runner, CompiledRunner)
+        ordinary = make_method(name, session).engine
+        assert ordinary is not None and not isinstance(ordinary.runner, CompiledRunner)
+
+
+def test_an_assistant_needs_the_same_vocabulary_and_sound_weights(session: Session, tmp_path: Path) -> None:
+    config = tiny_config("llama")
+    tiny_model("llama", config=config).save_pretrained(tmp_path / "other")
+    with pytest.raises(UserError, match=f"vocabulary of 50, the target one of {session.target.vocab_size}"):
+        load_assistant(str(tmp_path / "other"), session.target, False)
+    (tmp_path / "other" / "model.safetensors").write_bytes(b"broken")
+    for name in ("none", "other"):
+        with pytest.raises(UserError, match=f"the assistant .*{name} cannot be loaded"):
+            load_assistant(str(tmp_path / name), session.target, False)

@@ -1,4 +1,6 @@
-"""The tables of all commands, of numbers made by hand, as a terminal shows them: compared with files.
+"""The tables of all commands and the picture of a benchmark, of numbers made by hand.
+
+Tables are compared with files, as a terminal shows them.
 
 A file is renewed with the text that the failing comparison shows.
 """
@@ -7,18 +9,22 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from matplotlib.text import Text
 from rich.console import Console
 
 from clover.measure.acceptance import Group, Setting, Share
 from clover.measure.cost import TrainingCost, break_even_table, tau_table
 from clover.measure.evaluate import make_tables
 from clover.measure.ranks import HeadAccuracy
+from clover.measure.report.provenance import Provenance
 from clover.measure.report.statistics import Estimate
 from clover.measure.report.table import Table
-from clover.measure.speed_report import speed_table, step_table
+from clover.measure.speed_report import draw, make_report, speed_table, step_table
 from clover.measure.step_costs import TextCost, TreeCost
 from clover.measure.steps import StepCost
 from clover.measure.tune import TimedTree, best_table
@@ -82,3 +88,29 @@ def test_tables(command: Callable[[], Sequence[Table]], width: int) -> None:
     file = FILES / f"{command.__name__}-{width}.txt"
     assert shown == file.read_text(encoding="utf-8")
     assert max(map(len, shown.splitlines())) <= width
+
+
+def test_columns_that_say_nothing_are_left_out() -> None:
+    assert "of ideal" not in speed_table(found([(1, 0.0)], [])).columns
+
+
+@pytest.mark.parametrize("settings", [SETTINGS[:1], SETTINGS[:2], SETTINGS])
+def test_a_panel_per_setting(settings: list[tuple[int, float]]) -> None:
+    figure = draw(found(settings, ["clover1", "clover2", "recall"]), "A headline", "a target", "a machine")
+    shown = [text.get_text() for text in figure.findobj(Text) if isinstance(text, Text)]
+    assert {"plain decoding", "Clover-1 (paper)", "Clover-2 (paper)", "Recall (ours)"} <= set(shown)
+    assert sum(text.startswith("Speed-up") for text in shown) == len(settings)
+
+
+@pytest.mark.parametrize(("dtype", "told"), [(torch.bfloat16, True), (torch.float32, False)])
+def test_near_ties_of_narrow_dtypes_are_named(dtype: torch.dtype, told: bool) -> None:
+    origin = Provenance.here("clover bench", torch.device("cpu"), dtype)
+    report = make_report("title", origin, [("target", "t")], "run", found([(1, 0.0)], ["own"]), [])
+    assert ("bfloat16: near-ties differ, --dtype float32 is exact" in dict(report.notes)["identical"]) == told
+
+
+def test_speeds_have_three_digits() -> None:
+    slow = [replace(one, tokens_per_second=one.tokens_per_second / 2) for one in found([(1, 0.0)], [])]
+    assert [row[3] for row in speed_table(slow).rows] == ["1.50", "1.50"]
+    fast = [replace(one, tokens_per_second=one.tokens_per_second * 10) for one in found([(1, 0.0)], [])]
+    assert [row[3] for row in speed_table(fast).rows] == ["30.0", "30.0"]

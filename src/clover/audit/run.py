@@ -33,7 +33,7 @@ from clover.target import TargetModel
 _CHAIN = 4
 _DRAWS = 1000  # per prompt
 # Options of an audit in this process, and of one of a server.
-_LOCAL = ("target", "draft", "trees", "dtype", "device", "trust_remote_code", "compile")
+_LOCAL = ("target", "draft", "trees", "dtype", "device", "threads", "trust_remote_code", "compile")
 _REMOTE = ("plain_server", "model")
 
 

@@ -29,7 +29,7 @@ def bench(options: BenchOptions) -> None:
 
 @takes_options
 def demo(options: DemoOptions) -> None:
-    """Compare drafts with plain decoding, live, then as a table and a picture.
+    """Compare drafts with plain decoding, live, then as a table and a picture: two minutes.
 
     Exits with 1 if a text differs from that of plain decoding and rounding does not explain it.
     """

@@ -1,10 +1,21 @@
 """The time that a command may use for measuring: kept, refined until it is used up, and ended early by Ctrl-C."""
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
+import torch
+
+from clover.measure.report.progress import Progress
+from clover.measure.report.words import duration
+
+_STAT = Path(
+    "/proc/stat"
+)  # of Linux: per processor the ticks of user, nice, system, idle, iowait, irq, softirq, steal
+_ROUGH = 0.25  # cores that are missing
 Thing = TypeVar("Thing")
 Clock = Callable[[], float]
 
@@ -18,7 +29,7 @@ class Budget:
     def __init__(self, minutes: float, clock: Clock = time.monotonic):
         self.minutes, self.done, self.interrupted = minutes, 0, False
         self._clock = clock
-        self._started = clock()
+        self._started, self._others = clock(), OtherPrograms()
 
     @property
     def used(self) -> float:
@@ -34,6 +45,18 @@ class Budget:
     def share(self) -> float:
         """Return the share of the time that is used up."""
         return self.used / (60 * self.minutes) if self.minutes else 1.0
+
+    def start(self, progress: Progress) -> None:
+        """Say how long it may take, and whether other programs disturb the measuring."""
+        progress.log(f"measuring for {duration(self.left)} at most; Ctrl-C prints what there is")
+        for _, words in self.facts:
+            progress.log(words)
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Return the line of a report's card about a busy machine; empty if it is not busy."""
+        words = self._others.words
+        return [("busy", words)] if words else []
 
     def each(self, things: Iterable[Thing]) -> Iterator[Thing]:
         """Yield the first thing, and others as long as the longest piece of work so far would end in time."""
@@ -60,3 +83,58 @@ class Budget:
     def why(self) -> str:
         """Return what ended the work before all of it was done."""
         return "Ctrl-C" if self.interrupted else f"--max-minutes {self.minutes:g}"
+
+
+class OtherPrograms:
+    """The processor time that other programs use from now on, where the system tells it.
+
+    `read` returns the seconds of a clock, of all programs on this program's processors, and of this program; or None.
+    """
+
+    def __init__(self, read: Callable[[], tuple[float, float, float] | None] | None = None):
+        self._read = read or _processor_times
+        self._before = self._read()
+
+    @property
+    def used(self) -> float | None:
+        """Return how many cores they used on the average; None where nothing is known."""
+        now = self._read()
+        if self._before is None or now is None:
+            return None
+        elapsed, busy, own = (later - earlier for earlier, later in zip(self._before, now, strict=True))
+        return max(busy - own, 0.0) / max(elapsed, 1e-9)
+
+    @property
+    def words(self) -> str | None:
+        """Return that they disturb the measuring, and how to do without; None if they do not."""
+        used = self.used
+        return (
+            None if used is None else busy_words(used, len(os.sched_getaffinity(0)), torch.get_num_threads())
+        )
+
+
+def busy_words(others: float, cores: int, threads: int) -> str | None:
+    """Return that other programs use so many cores; None where that leaves one for each thread.
+
+    >>> busy_words(1.6, 2, 2)
+    'other programs use 1.6 of 2 cores: numbers below are rough, --threads 1 is faster'
+    >>> busy_words(1.6, 2, 1)
+    'other programs use 1.6 of 2 cores: numbers below are rough'
+    >>> busy_words(1.1, 8, 4)
+    """
+    if others + threads <= cores + _ROUGH:
+        return None
+    free = max(1, round(cores - others))
+    advice = f", --threads {free} is faster" if free < threads else ""
+    return f"other programs use {others:.1f} of {cores} cores: numbers below are rough{advice}"
+
+
+def _processor_times() -> tuple[float, float, float] | None:
+    """Return the seconds of the clock, of all programs on this program's processors, and of this program."""
+    if not _STAT.is_file():
+        return None
+    names = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    rows = [line.split() for line in _STAT.read_text(encoding="ascii").splitlines()]
+    ticks = [[int(field) for field in row[1:9]] for row in rows if row and row[0] in names]
+    busy = sum(sum(row) - row[3] - row[4] for row in ticks) / os.sysconf("SC_CLK_TCK")
+    return time.monotonic(), busy, time.process_time()

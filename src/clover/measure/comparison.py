@@ -30,6 +30,7 @@ from clover.metrics import Acceptance
 TURN_SECONDS = 0.1  # where methods are watched
 _COLD_TOKENS, _WARM_TOKENS = 2, 8
 _FEWEST_TOKENS, _FEWEST_PROMPTS = 24, 4  # on a slow target: so many prompts, at the cost of tokens
+_LOOP, _PHRASE = 24, 16  # tokens at the end that repeat others, and how long what they repeat is at most
 T = TypeVar("T")
 Show = Callable[["Setting"], None]
 
@@ -196,6 +197,7 @@ class Comparison:
         `progress` is told how far it is, and, unless `show` is called meanwhile, the speeds now and then.
         """
         self.rounds = rounds
+        self.budget.start(progress)
         progress.begin(1.0)
         with self.budget.until_interrupted():
             for done, one in enumerate(self.budget.each(self._turns), 1):
@@ -242,14 +244,13 @@ class Comparison:
         first, prompts = self.settings[0], len(self.session.prompts)
         prompts, rounds = min(first.turns * len(first.batch), prompts), first.turns / len(first.batches)
         times = f"{rounds:.2g} rounds" if rounds > 1 else "1 round"
-        run = (
-            f"{number_of(prompts, 'prompt')}, {self.tokens} new tokens each at most, {times} in turn after a warm-up, "
-            f"{duration(self.budget.used)} in all"
-        )
+        count = number_of(prompts, "prompt") + self.session.left_out_words
+        run = f"{count}, {self.tokens} new tokens each at most, {times} in turn after a warm-up, "
+        run += f"{duration(self.budget.used)} in all"
         more = {**models, "prompts": prompts, "max_new_tokens": self.tokens, "seconds": self.budget.used}
         more |= {"limits": asdict(limits)} if limits else {}
         data = [asdict(one) | more for one in found]
-        facts = [*models.items(), *([limits.fact] if limits else [])]
+        facts = [*models.items(), *([limits.fact] if limits else []), *self.budget.facts]
         return make_report(title, origin, facts, run, found, data, self._notes(found))
 
     def _notes(self, found: Sequence[Metrics]) -> Iterator[tuple[str, str]]:
@@ -258,6 +259,12 @@ class Comparison:
             if (reason := method.refusal(size)) is not None:
                 yield method.label, f"batch {size}: {reason}"
         yield from (("differs", one.words) for one in self.differences)
+        greedy = [text for one in self.measured if not one.temperature for text, *_ in one.measured[0].texts]
+        if loops := sum(map(repeats, greedy)):
+            words = (
+                f"{loops} of {number_of(len(greedy), 'greedy text')} end in a loop, which is easy to draft"
+            )
+            yield "loops", words
         runs = [run for one in self.measured for rounds in one.runs.get(AUTO, ()) for run in rounds]
         if runs:
             yield AUTO, auto_words(sum((run.acceptance for run in runs), Acceptance()), found)
@@ -295,6 +302,19 @@ def affordable_tokens(seconds: float, left: float, most: int) -> int:
     (128, 60, 24)
     """
     return min(most, max(_FEWEST_TOKENS, int(left / max(seconds, 1e-9))))
+
+
+def repeats(text: Sequence[int]) -> bool:
+    """Return whether a text ends in a phrase of at most 16 tokens that it writes again and again.
+
+    >>> repeats([1, 2, 3, *[4, 5] * 13]), repeats(range(40))
+    (True, False)
+    """
+    periods = ((period, max(_LOOP, 2 * period)) for period in range(1, _PHRASE + 1))
+    return any(
+        len(text) >= length + period and text[-length:] == text[-length - period : -period]
+        for period, length in periods
+    )
 
 
 def auto_words(auto: Acceptance, found: Sequence[Metrics]) -> str:

@@ -16,6 +16,7 @@ from clover.measure.methods import TRANSFORMERS, Method, make_method
 from clover.measure.options import DemoOptions
 from clover.measure.report.output import Report, check_outputs, publish, standard_output
 from clover.measure.report.progress import Progress
+from clover.measure.report.words import mode
 from clover.measure.session import HELD_OUT, OWN, PLAIN, LoadedDraft, Session
 from clover.measure.speed import Metrics
 
@@ -105,8 +106,9 @@ def draft_names(drafts: Sequence[LoadedDraft]) -> list[str]:
 
 
 def _title(found: Sequence[Metrics]) -> str:
-    """Return the best speed-up as a headline: of greedy text where there is some."""
+    """Return the speed-up of the best method as a headline: of greedy text, and beside it of sampled text."""
     drafted = [one for one in found if one.ideal_share is not None]
     best = max(drafted, key=lambda one: (one.temperature == 0, one.speedup))
-    title = f"{best.label}: {best.speedup:.2f}× the speed of plain decoding"
-    return title + (", identical output" if all(one.identical for one in drafted) else "")
+    gains = [f"{one.speedup:.2f}× {mode(one.temperature)}" for one in drafted if one.method == best.method]
+    same = ", identical output" if all(one.identical for one in drafted) else ""
+    return f"{best.label}, against plain decoding: {', '.join(gains)}{same}"

@@ -75,13 +75,13 @@ def _measure(
 def _report(
     session: Session, options: EvaluateOptions, settings: Sequence[Setting], heads: HeadAccuracy
 ) -> Report:
-    draft, left_out = session.draft, session.left_out
-    more = f" ({left_out} more do not fit into the context)" if left_out else ""
+    draft = session.draft
+    count = number_of(len(session.prompts), "prompt")
     facts = {
         "target": session.target_name,
         "draft": draft.name,
         "system": draft_kind(draft.model.config),
-        "prompts": f"{number_of(len(session.prompts), 'prompt')}, {options.max_new_tokens} new tokens each{more}",
+        "prompts": f"{count}, {options.max_new_tokens} new tokens each{session.left_out_words}",
         "heads measured on": "what the target writes at temperature 0",
     }
     data = {"heads": heads.to_dict(), "settings": [setting.to_dict() for setting in settings]}

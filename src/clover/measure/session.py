@@ -85,6 +85,11 @@ class Session:
         return cls(target, name, loaded, tuple(chosen.prompts), max_new_tokens, chosen.left_out)
 
     @property
+    def left_out_words(self) -> str:
+        """Return how many prompts do not fit, for the end of a line that counts those that do; empty if all fit."""
+        return f" ({self.left_out} more do not fit into the context)" if self.left_out else ""
+
+    @property
     def draft(self) -> LoadedDraft:
         """Return the first draft."""
         return self.drafts[0]

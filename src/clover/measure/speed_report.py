@@ -21,11 +21,12 @@ _PHASES = ("draft", "verify", "accept", "keep", "other", "total")
 
 def speed_table(found: Sequence[Metrics]) -> Table:
     """Return a row per method and setting, without the columns that say nothing about any of them."""
+    digits = 1 if min(one.tokens_per_second for one in found) >= 10 else 2
     columns: dict[str, Callable[[Metrics], str]] = {
         "method": lambda one: one.label,
         "batch": lambda one: str(one.batch_size),
         "T": lambda one: f"{one.temperature:g}",
-        "tokens/s": lambda one: f"{one.tokens_per_second:.1f}",
+        "tokens/s": lambda one: f"{one.tokens_per_second:.{digits}f}",
         "speed-up": lambda one: Estimate(one.speedup, one.speedup_error or None).text() + "×",
         "τ": lambda one: Estimate(one.tau, one.tau_error or None).text(),
         "ideal": lambda one: times(one.ideal_speedup),
@@ -89,7 +90,10 @@ def make_report(
         least = "the time for {} at the measured speed, divided by the step's"
         meanings.append(("bandwidth", least.format("reading the weights once")))
         meanings.append(("arithmetic", least.format("the matrix products")))
-    meanings.append(("identical", "token by token the texts of plain decoding; – where they need not be"))
+    same = "token by token the texts of plain decoding; – where they need not be"
+    if origin.dtype in ("bfloat16", "float16") and any(one.identical is False for one in found):
+        same += f". {origin.dtype}: near-ties differ, --dtype float32 is exact"
+    meanings.append(("identical", same))
     picture = partial(draw, found, title, f"target {facts[0][1]}; {run}", origin.line)
     return Report(title, origin, [*facts, ("run", run)], tables, data, [*meanings, *notes], picture)
 

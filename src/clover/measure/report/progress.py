@@ -22,7 +22,7 @@ class Progress:
     Where there is no terminal, a thread prints a line after `first_line` seconds and now and then from there on.
     """
 
-    def __init__(self, console: Console | None = None, first_line: float = 8.0):
+    def __init__(self, console: Console | None = None, first_line: float = 3.0):
         self.console = console or Console(stderr=True)
         self.total, self.done = 0.0, 0.0
         self._doing, self._started_at = "starting", 0.0
