@@ -16,15 +16,16 @@ from typing import Any, overload
 import torch
 
 from clover import assets
+from clover.chat import ChatFormat, Delta, ReplyParser, find_format, find_tool_format, prepare_messages
 from clover.drafting import AutoTree, PlainTree, Tree, parse_tree
 from clover.drafting.tuning import FILE_NAME, Tuning, architecture_name, read_tuning
 from clover.drafts import DraftModel, load_draft
-from clover.engine import Engine, Generation, PrefixStore, Request
+from clover.engine import Engine, Generation, PrefixStore, Request, StepEvent
 from clover.errors import UserError, answers_removed_arguments, one_line
 from clover.sampling import SamplingParams
 from clover.target import TargetModel, TargetWeights
 
-Message = Mapping[str, str]
+Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | Sequence[Message]
 
 
@@ -110,6 +111,7 @@ class Clover:
     def __init__(self, engine: Engine):
         self.engine = engine
         self.target = engine.target
+        self._formats: dict[bool, ChatFormat | None] = {}  # of answers with and without calls
 
     @overload
     def generate(  # pyright: ignore[reportOverlappingOverload]  # a string is a sequence of strings, too
@@ -155,28 +157,42 @@ class Clover:
         finished = {
             e.index: e.generation for e in self.engine.run(requests, max_sequences=batch_size) if e.generation
         }
-        results = [finished[i] for i in range(len(requests))]
+        results = [self._parted(p, finished[i]) for i, p in enumerate(listed)]
         return results[0] if single else results
+
+    def _parted(self, prompt: Prompt, generation: Generation) -> Generation:
+        """Return what was generated with reasoning and words apart, where it answers a conversation."""
+        reply = self.new_reply(prompt)
+        if reply is None:
+            return generation
+        deltas = (reply.feed(generation.text), reply.finish())
+        content, reasoning = (
+            "".join(parts) for parts in zip(*((d.content, d.reasoning) for d in deltas), strict=True)
+        )
+        return replace(generation, text=content, reasoning=reasoning)
 
     def stream(self, prompt: Prompt, **options: Any) -> Iterator[str]:
         """Continue one prompt and yield its text as it becomes certain.
 
         Args:
-            prompt: a string, a list of token ids or a list of messages.
+            prompt: a string, a list of token ids or a list of messages; the reasoning of an answer is left out.
             options: those of `generate` but `batch_size`: max_new_tokens, stop, ignore_eos, and sampling parameters.
         """
+        reply = self.new_reply(prompt)
         for event in self.engine.run([self.request(prompt, **options)]):
-            if event.text:
-                yield event.text
+            text = event.text if reply is None else _read(reply, event).content
+            if text:
+                yield text
 
-    def chat(self, **options: Any) -> Conversation:
+    def chat(self, tools: Sequence[Mapping[str, Any]] = (), **options: Any) -> Conversation:
         """Begin a conversation, which keeps its cache between turns.
 
         Args:
+            tools: functions that the model may call, in the form of OpenAI's interface.
             options: those of `generate` but `batch_size`: max_new_tokens, stop, ignore_eos, and sampling parameters.
                 Turn number i is sampled with `seed + i`.
         """
-        return Conversation(self, options)
+        return Conversation(self, tools, options)
 
     def request(
         self,
@@ -186,17 +202,53 @@ class Clover:
         stop: str | Sequence[str] = (),
         ignore_eos: bool = False,
         sequence: int = 0,
+        tools: Sequence[Mapping[str, Any]] = (),
         **sampling: Any,
     ) -> Request:
-        """Return an engine request for a prompt; options as for `generate`, `sequence` is added to the seed."""
+        """Return an engine request for a prompt; options as for `generate`, `sequence` is added to the seed.
+
+        `tools` are offered in a conversation, see `encode`.
+        """
         params = SamplingParams(**sampling)
         params = replace(params, seed=params.seed + sequence)
         eos = () if ignore_eos else None
         ends = tuple(stop) if isinstance(stop, Iterable) and not isinstance(stop, str) else (stop,)
-        return Request(tuple(self.encode(prompt)), max_new_tokens, params, ends, eos)
+        tokens = tuple(self.encode(prompt, tools))
+        format = self.find_format(prompt, tools)
+        return Request(
+            tokens, max_new_tokens, params, ends, eos, hidden=None if format is None else format.hidden
+        )
 
-    def encode(self, prompt: Prompt) -> list[int]:
-        """Return the token ids of a prompt: a string, token ids (returned as they are), or a list of messages."""
+    def find_format(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] = ()) -> ChatFormat | None:
+        """Return how the answer to a prompt is parted; None where it is words alone.
+
+        Raises UserError if the target cannot chat, or cannot call tools and some are offered.
+        """
+        tokenizer: Any = self.target.tokenizer
+        if (
+            isinstance(prompt, str)
+            or _is_list_of(int, prompt)
+            or not getattr(tokenizer, "chat_template", None)
+        ):
+            return None
+        if bool(tools) not in self._formats:
+            ends = self.target.eos_token_ids
+            self._formats[bool(tools)] = (find_tool_format if tools else find_format)(tokenizer, ends)
+        return self._formats[bool(tools)]
+
+    def new_reply(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] = ()) -> ReplyParser | None:
+        """Return a parser for the answer to a prompt; None where it is words alone."""
+        format = self.find_format(prompt, tools)
+        if format is None:
+            return None
+        return ReplyParser(format, self.target.require_tokenizer().decode(self.encode(prompt, tools)), tools)
+
+    def encode(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+        """Return the token ids of a prompt: a string, token ids (returned as they are), or a list of messages.
+
+        Messages may have what OpenAI's interface has: calls, results of tools, `reasoning_content`. `tools` are offered
+        to the model, in the form of that interface.
+        """
         if not isinstance(prompt, str) and _is_list_of(int, prompt):
             return list(prompt)  # type: ignore[arg-type]
         if not isinstance(prompt, str) and not _is_list_of(Mapping, prompt):
@@ -211,14 +263,15 @@ class Clover:
             return list(tokenizer(prompt)["input_ids"])
         if not getattr(tokenizer, "chat_template", None):
             raise UserError("the target's tokenizer has no chat template; give plain text, no messages")
-        return list(fill_chat_template(tokenizer, list(prompt), return_dict=False))  # type: ignore[arg-type]
+        messages = prepare_messages(prompt, tokenizer)  # type: ignore[arg-type]
+        return list(fill_chat_template(tokenizer, messages, tools=list(tools) or None, return_dict=False))
 
 
 def _is_list_of(kind: type, values: object) -> bool:
     return isinstance(values, Sequence) and all(isinstance(value, kind) for value in values)
 
 
-def fill_chat_template(tokenizer: Any, messages: list[Message], **options: bool) -> Any:
+def fill_chat_template(tokenizer: Any, messages: Sequence[Message], **options: Any) -> Any:
     """Return messages and the opening of an answer by `apply_chat_template`; UserError if the template fails."""
     try:
         return tokenizer.apply_chat_template(messages, add_generation_prompt=True, **options)
@@ -228,31 +281,50 @@ def fill_chat_template(tokenizer: Any, messages: list[Message], **options: bool)
         ) from error
 
 
-class Conversation:
-    """Turns of one chat; what earlier turns left in the cache is not run again."""
+def _read(reply: ReplyParser | None, event: StepEvent) -> Delta:
+    """Return what the text of an event adds to an answer."""
+    if reply is None:
+        return Delta(event.text)
+    delta = reply.feed(event.text)
+    return delta if event.generation is None else delta + reply.finish()
 
-    def __init__(self, model: Clover, options: dict[str, Any]):
-        self.model, self.options = model, options
-        self.messages: list[dict[str, str]] = []
+
+class Conversation:
+    """Turns of one chat; what earlier turns left in the cache is not run again.
+
+    Attributes:
+        messages: all that was said, in the form of OpenAI's interface.
+        last: the last answer as the engine wrote it.
+    """
+
+    def __init__(self, model: Clover, tools: Sequence[Mapping[str, Any]], options: dict[str, Any]):
+        self.model, self.tools, self.options = model, tools, options
+        self.messages: list[Message] = []
         self.last: Generation | None = None
         self._store = PrefixStore(most_texts=1, fewest=1)
 
     def say(self, text: str) -> Iterator[str]:
-        """Add a user message and yield the answer as it becomes certain.
+        """Add a user message and yield the words of the answer as they become certain.
 
         When the consumer stops early, what it was given is the answer; a question that cannot be answered is not kept.
         """
-        question = {"role": "user", "content": text}
-        turn = len(self.messages) // 2
-        request = self.model.request([*self.messages, question], sequence=turn, **self.options)
+        for delta in self.reply({"role": "user", "content": text}):
+            yield delta.content
+
+    def reply(self, *said: Message) -> Iterator[Delta]:
+        """Add messages, a question or the results of calls, and yield the parts of the answer, as `say` does."""
+        messages, turn = [*self.messages, *said], sum(one["role"] == "assistant" for one in self.messages)
+        request = self.model.request(messages, sequence=turn, tools=self.tools, **self.options)
         request = replace(request, keep=True)
-        answer: list[str] = []
+        reply = self.model.new_reply(messages, self.tools)
+        answer: Delta | None = None
         try:
             for event in self.model.engine.run([request], store=self._store):
-                answer.append(event.text)
+                delta = _read(reply, event)
+                answer = delta if answer is None else answer + delta
                 if event.generation is not None:
                     self.last = event.generation
-                yield event.text
+                yield delta
         finally:
-            if answer:
-                self.messages += [question, {"role": "assistant", "content": "".join(answer)}]
+            if answer is not None:
+                self.messages = [*messages, answer.message(len(messages))]

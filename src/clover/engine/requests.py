@@ -20,6 +20,7 @@ class Request:
         prompt: token ids, at least one.
         stop: the text ends before the first of these strings that it would contain.
         eos: tokens that end the text; the target's own if None, none if empty.
+        hidden: special tokens that have no text; None for all of them.
         logprobs: events hold each token's log-probability, and those of so many of the most probable tokens; None for
             no log-probabilities.
         show_trees: whether events hold what was drafted.
@@ -36,6 +37,7 @@ class Request:
     show_trees: bool = False
     plain: bool = False
     keep: bool = False
+    hidden: frozenset[int] | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -89,6 +91,7 @@ class Generation:
         finish_reason: "stop" (end-of-sequence token or stop string), "length" (max_new_tokens) or "context" (the target
             runs no more).
         cached_tokens: of the prompt that earlier texts had left, and that were not run.
+        reasoning: what the model wrote before its answer to a conversation; the front ends take it out of `text`.
         first_token_seconds, seconds: from when its prompt began to run to the first and to the last token.
     """
 
@@ -100,6 +103,7 @@ class Generation:
     finish_reason: FinishReason
     first_token_seconds: float
     seconds: float
+    reasoning: str = ""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ class RunningSequence:
         self.finish_reason: FinishReason | None = None
         self.cached_tokens = 0  # tokens of the prompt that need not run
         self.prefilled = 0  # prompt tokens that have been scheduled; may exceed the prompt
-        self._detokenizer = Detokenizer(target.tokenizer, request.stop, request.prompt)
+        self._detokenizer = Detokenizer(target.tokenizer, request.stop, request.prompt, request.hidden)
         self._started = 0.0
         self._first_token_seconds = 0.0
 

@@ -19,10 +19,18 @@ class Detokenizer:
         tokenizer: a transformers tokenizer, or None (then all text is "").
         stop: strings before which the text ends.
         prompt: the tokens before the text; some tokenizers write a token's first space only after other tokens.
+        hidden: special tokens that have no text; None for all of them.
     """
 
-    def __init__(self, tokenizer: Any | None, stop: tuple[str, ...] = (), prompt: tuple[int, ...] = ()):
+    def __init__(
+        self,
+        tokenizer: Any | None,
+        stop: tuple[str, ...] = (),
+        prompt: tuple[int, ...] = (),
+        hidden: frozenset[int] | None = None,
+    ):
         self.tokenizer = tokenizer
+        self._hidden = hidden
         self.stop = stop
         self.text = ""  # all text decoded so far, up to the stop string if there was one
         self.piece = ""  # what the last token added to it, before a stop string was cut off
@@ -66,9 +74,12 @@ class Detokenizer:
 
     def _decode(self, start: int, end: int) -> str:
         assert self.tokenizer is not None
+        tokens = self._tokens[start:end]
+        if self._hidden is not None:
+            tokens = [token for token in tokens if token not in self._hidden]
         # "Clean-up" takes spaces away across tokens, also from text that was returned before.
         return self.tokenizer.decode(
-            self._tokens[start:end], skip_special_tokens=True, clean_up_tokenization_spaces=False
+            tokens, skip_special_tokens=self._hidden is None, clean_up_tokenization_spaces=False
         )
 
     def _append(self, piece: str) -> None:

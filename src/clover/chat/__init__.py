@@ -1,0 +1,18 @@
+"""What a chat model writes beside its words: reasoning, and calls of tools. See docs/serving.md.
+
+`find_format` finds out how a model marks them, a `ReplyParser` reads an answer as it is written.
+"""
+
+from clover.chat.format import ChatFormat, find_format, find_tool_format
+from clover.chat.messages import prepare_messages
+from clover.chat.reply import Delta, ReplyParser, ToolCall
+
+__all__ = [
+    "ChatFormat",
+    "Delta",
+    "ReplyParser",
+    "ToolCall",
+    "find_format",
+    "find_tool_format",
+    "prepare_messages",
+]

@@ -1,0 +1,124 @@
+"""Which format a model writes in, found out from its tokenizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clover.chat.formats import FORMATS, THINK
+from clover.chat.messages import renders_tools
+from clover.errors import UserError
+
+_CALLS = "tool_calls"  # begins the names of regions of calls
+_OPENERS = ("<think>", "[THINK]")  # of reasoning, with which a prompt may end
+_MARK = "qmarkq"
+
+
+@dataclass(frozen=True)
+class ChatFormat:
+    """How the answers of one model are parted.
+
+    Args:
+        template: a response template of transformers.
+        own: whether the tokenizer brought it; it then finds the beginning of the answer in the prompt itself.
+        hidden: special tokens that no region begins or ends with: they have no text.
+    """
+
+    template: Mapping[str, Any]
+    own: bool
+    hidden: frozenset[int]
+
+    @property
+    def has_calls(self) -> bool:
+        """Return whether it has a region of calls."""
+        return any(name.startswith(_CALLS) for name in self.template["fields"])
+
+    def parser(self, prompt: str, tools: Sequence[Mapping[str, Any]]) -> Any:
+        """Return transformers' `ResponseParser` for the answer to a prompt."""
+        from transformers.utils.chat_parsing import ResponseParser
+
+        end = prompt.rstrip()
+        opener = next((one for one in _OPENERS if end.endswith(one)), "")
+        return ResponseParser(dict(self.template), prompt if self.own else opener, tools=list(tools) or None)  # type: ignore[arg-type]
+
+
+def find_tool_format(tokenizer: Any, ends: Sequence[int]) -> ChatFormat:
+    """Return how a model's answers are parted when tools are offered; UserError if it was not made for tools."""
+    format = find_format(tokenizer, ends, calls=True)
+    if not renders_tools(tokenizer):
+        raise UserError("this model was not made for tools: its chat template shows it none")
+    if format is None or not format.has_calls:
+        raise UserError("this model writes calls of tools in a format that is not known; leave tools out")
+    return format
+
+
+def find_format(tokenizer: Any, ends: Sequence[int], calls: bool = False) -> ChatFormat | None:
+    """Return how a model's answers are parted; None where they are words alone.
+
+    Args:
+        tokenizer: of the model, with a chat template.
+        ends: tokens that end an answer; they never have a text.
+        calls: whether calls are looked for; else they are words.
+
+    Raises:
+        UserError: the model marks its reasoning by special tokens in a way that is not known, so that it would be
+            glued to the answer; or transformers is too old to part answers.
+    """
+    own = getattr(tokenizer, "response_template", None)
+    template = dict(own) if own else _known(str(tokenizer.chat_template))
+    fields = {
+        name: one for name, one in template.get("fields", {}).items() if calls or not name.startswith(_CALLS)
+    }
+    if not set(fields) - {"content"}:
+        if mark := _reasoning_mark(tokenizer):
+            raise UserError(
+                f"chats with this model are not supported: it marks its reasoning by {mark}, in a format that is not "
+                "known; decode plain text, or give the tokenizer a response_template (transformers)"
+            )
+        return None
+    try:
+        import transformers.utils.chat_parsing  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            "answers of this model are parted by transformers 5.10 or later; update it"
+        ) from error
+    template = template | {"fields": fields}
+    text = json.dumps(template, ensure_ascii=False).replace("\\", "")
+    special = {token: str(one) for token, one in tokenizer.added_tokens_decoder.items() if one.special}
+    hidden = frozenset(token for token, name in special.items() if name not in text or token in ends)
+    return ChatFormat(template, bool(own), hidden)
+
+
+def _known(chat_template: str) -> dict[str, Any]:
+    """Return the response template of the first format whose marks a chat template has; {} if there is none."""
+    found = next((one for one in FORMATS if all(mark in chat_template for mark in one.marks)), None)
+    fields = dict(found.fields) if found else {"content": {}}
+    if "reasoning_content" not in fields and "</think>" in chat_template:
+        fields |= THINK
+    return {"start_anchor_pattern": r"\A", "fields": fields}
+
+
+def _reasoning_mark(tokenizer: Any) -> str | None:
+    """Return the special token that a chat template writes before reasoning; None if there is none."""
+    question, answer = {"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}
+    reasoned = answer | dict.fromkeys(("reasoning_content", "reasoning", "thinking"), _MARK)
+    plain, text = (_rendered(tokenizer, [question, one]) for one in (answer, reasoned))
+    before, found, _ = text.partition(_MARK)
+    added = before[len(_common(before, plain)) :]
+    special = [str(one) for one in tokenizer.added_tokens_decoder.values() if one.special]
+    return next((one for one in special if found and one in added), None)
+
+
+def _common(first: str, second: str) -> str:
+    """Return the beginning that two texts share."""
+    at = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), len(first))
+    return first[:at]
+
+
+def _rendered(tokenizer: Any, messages: list[dict[str, str]]) -> str:
+    try:
+        return tokenizer.apply_chat_template(messages, tokenize=False)
+    except Exception:  # noqa: BLE001  # the template is a program of its own, which may raise anything
+        return ""

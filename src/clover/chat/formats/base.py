@@ -1,0 +1,22 @@
+"""What a format is, and reasoning between <think> and </think>, which several formats share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+THINK = {"reasoning_content": {"open": "<think>", "close": "</think>"}}
+# Of a region whose pattern captured the function's name: the text of the region is the arguments.
+NAMED = {"function": {"name": "{name}", "arguments": "{content}"}}
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a family of models writes.
+
+    Args:
+        marks: strings that the chat templates of the family have, and those of no other format before it.
+        fields: regions of the answer, see `clover.chat.formats`.
+    """
+
+    marks: tuple[str, ...]
+    fields: Mapping[str, Mapping[str, Any]]

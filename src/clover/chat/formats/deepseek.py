@@ -1,0 +1,18 @@
+"""DeepSeek: calls between special tokens, with the name before `<｜tool▁sep｜>` (V3.1) or behind it (V3, R1)."""
+
+from clover.chat.formats.base import NAMED, Format
+
+FORMAT = Format(
+    marks=("<｜tool▁call▁begin｜>",),
+    fields={
+        "content": {},
+        "tool_calls": {
+            "open_pattern": r"(?:<｜tool▁calls▁begin｜>\s*)?<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?"
+            r"(?P<name>(?!function<)[\w.-]+)(?:<｜tool▁sep｜>|\n```json\n)",
+            "close_pattern": r"(?:\n?```)?\s*<｜tool▁call▁end｜>",
+            "repeats": True,
+            "transform": NAMED,
+        },
+        "nothing": {"open": "<｜tool▁calls▁end｜>"},  # what follows the last call is dropped
+    },
+)

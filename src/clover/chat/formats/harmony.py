@@ -1,0 +1,35 @@
+"""gpt-oss, "harmony": channels between special tokens, as in `<|channel|>analysis<|message|>…<|end|>`.
+
+The channels are analysis (the reasoning), final, and commentary, which holds calls, as in `<|channel|>commentary
+to=functions.weather <|constrain|>json<|message|>{"city": "Paris"}<|call|>`, and words for the user before them. The
+recipient may also stand before the channel. What lies outside messages is dropped.
+"""
+
+from clover.chat.formats.base import NAMED, Format
+
+_KIND = r"(?:<\|channel\|>\w+)?\s*(?:<\|constrain\|>)?\s*\w*\s*<\|message\|>"
+_END = ["<|end|>", "<|call|>", "<|return|>", "<|start|>"]
+
+FORMAT = Format(
+    marks=("<|channel|>", "<|message|>"),
+    fields={
+        "reasoning_content": {
+            "open_pattern": r"<\|channel\|>analysis<\|message\|>",
+            "close": _END,
+            "repeats": True,
+            "join": "\n",
+        },
+        "tool_calls": {
+            "open_pattern": rf"to=functions\.(?P<name>[\w.-]+)\s*{_KIND}",
+            "close": _END,
+            "repeats": True,
+            "transform": NAMED,
+        },
+        "content": {
+            "open_pattern": r"<\|channel\|>(?:final|commentary)\s*(?:<\|constrain\|>\s*\w+)?\s*<\|message\|>",
+            "close": _END,
+            "repeats": True,
+            "join": "\n",
+        },
+    },
+)

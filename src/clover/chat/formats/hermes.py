@@ -1,0 +1,11 @@
+"""Hermes, and most models of Qwen: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, one block for each call."""
+
+from clover.chat.formats.base import Format
+
+FORMAT = Format(
+    marks=("<tool_call>",),
+    fields={
+        "content": {},
+        "tool_calls": {"open": "<tool_call>", "close": "</tool_call>", "repeats": True},
+    },
+)

@@ -1,0 +1,29 @@
+"""Qwen3-Coder and Qwen3.5: the arguments of a call are elements, whose types only the tool's schema tells.
+
+<tool_call>
+<function=weather>
+<parameter=city>
+Paris
+</parameter>
+</function>
+</tool_call>
+"""
+
+from clover.chat.formats.base import NAMED, Format
+
+FORMAT = Format(
+    marks=("<tool_call>", "<function="),
+    fields={
+        "content": {},
+        "tool_calls": {
+            "open_pattern": r"<tool_call>\s*<function=(?P<name>[^>\n]+)>",
+            "close_pattern": r"</function>\s*</tool_call>",
+            "repeats": True,
+            "content": "xml-inline",
+            "content_args": {
+                "tag_pattern": r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>",
+            },
+            "transform": NAMED,
+        },
+    },
+)
