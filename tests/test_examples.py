@@ -31,7 +31,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
 
 def test_each_is_run_by_a_test() -> None:
     found = {path.name for path in EXAMPLES.iterdir() if path.is_file()}
-    assert found == {*SHOWN, "train.py", "openai_client.py", "answers.py", "vllm_offline.py"}
+    assert found == {*SHOWN, "train.py", "openai_client.py", "answers.py", "agent.py", "vllm_offline.py"}
 
 
 def test_they_are_short() -> None:
@@ -67,3 +67,18 @@ def test_the_clients_of_a_server(run, tmp_path: Path) -> None:
     records = [json.loads(line)["messages"] for line in answers.read_text().splitlines()]
     assert [[one["role"] for one in record] for record in records] == [["user", "assistant"]] * 2
     assert all(record[1]["content"] not in ("", "old") for record in records)
+
+
+def test_an_agent_calls_a_function_and_answers_with_its_result(run) -> None:
+    pytest.importorskip("openai")
+    from tests.scripted import QWEN, scripted
+    from tests.serve.live import serving
+
+    def answer(prompt: str) -> str:
+        assert "Multiply two numbers." in prompt
+        if "<tool_response>" in prompt:
+            return f"It is {prompt.split('<tool_response>')[1].split('<')[0]}."
+        return '<tool_call>{"name": "multiply", "arguments": {"a": 12.5, "b": 64}}</tool_call>'
+
+    with serving(scripted(QWEN, answer)) as server:
+        assert run("agent.py", server.url) == "multiply(12.5, 64) = 800.0\nIt is 800.0.\n"

@@ -15,6 +15,7 @@ from clover.engine import Generation
 from clover.engine.text import HALF_CHARACTER, token_name
 from clover.metrics import Acceptance
 from clover.serve import LEAST_LOGPROB
+from clover.serve.bodies import ChatBody
 from clover.serve.parsing import ParsedRequest
 from clover.serve.tokens import TextToken, TokenQueue, describe_step
 from clover.serve.worker import TextStep
@@ -25,6 +26,8 @@ class _Piece:
     """A part of one text: the contents of a chunk, or all of it. Its tokens are there if the request asked for them."""
 
     text: str = ""
+    reasoning: str = ""
+    calls: list[dict[str, Any]] = field(default_factory=list)
     tokens: list[TextToken] = field(default_factory=list)
     finish_reason: str | None = None
     speculation: dict[str, Any] | None = None
@@ -32,8 +35,22 @@ class _Piece:
     def extend(self, other: _Piece) -> None:
         """Append the piece that follows."""
         self.text += other.text
+        self.reasoning += other.reasoning
+        self.calls += other.calls
         self.tokens += other.tokens
         self.finish_reason = other.finish_reason
+
+    @property
+    def empty(self) -> bool:
+        """Return whether nothing is there yet that a chunk could have."""
+        said = (self.text, self.reasoning, self.calls, self.tokens, self.finish_reason, self.speculation)
+        return not any(said)
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """Return the fields of a chat's message beside its content."""
+        reasoning = {"reasoning_content": self.reasoning} if self.reasoning else {}
+        return reasoning | ({"tool_calls": self.calls} if self.calls else {})
 
 
 class Answer:
@@ -49,7 +66,10 @@ class Answer:
         kind = "chatcmpl" if parsed.chat else "cmpl"
         self._head = {"id": f"{kind}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
         self._tokens = [TokenQueue() for _ in parsed.requests]
+        self._replies = [parsed.new_reply() for _ in parsed.requests] if parsed.new_reply else []
+        self._calls = Counter[int]()  # of each text
         self._steps = Counter[int]()
+        self._written = 0  # tokens, of all texts
         self._ended: dict[int, Generation] = {}
 
     # -- whole -----------------------------------------------------------------------------------------------------
@@ -67,7 +87,11 @@ class Answer:
         logprobs = self._logprobs(piece) if self._parsed.requests[number].logprobs is not None else None
         said = {"index": number, "logprobs": logprobs, "finish_reason": piece.finish_reason}
         if self._parsed.chat:
-            return said | {"message": {"role": "assistant", "content": piece.text, "refusal": None}}
+            content = piece.text or (None if piece.calls else "")
+            for call in piece.calls:
+                del call["index"]  # which chunks have alone
+            message = {"role": "assistant", "content": content, "refusal": None} | piece.parts
+            return said | {"message": message}
         return said | {"text": piece.text}
 
     # -- in chunks -------------------------------------------------------------------------------------------------
@@ -86,12 +110,19 @@ class Answer:
     def chunk(self, step: TextStep) -> dict[str, Any] | None:
         """Return the chunk of one step; None if it has no content yet."""
         piece = self._piece(step)
-        if not (piece.text or piece.tokens or piece.finish_reason or piece.speculation):
+        if piece.empty:
             return None
         said = {"index": step.choice, "logprobs": self._logprobs(piece) if piece.tokens else None}
         said["finish_reason"] = piece.finish_reason
-        content = {"delta": {"content": piece.text}} if self._parsed.chat else {"text": piece.text}
-        chunk = self._chunk(said | content)
+        if self._parsed.chat:
+            parts = piece.parts
+            said |= {"delta": ({} if parts and not piece.text else {"content": piece.text}) | parts}
+        else:
+            said |= {"text": piece.text}
+        chunk = self._chunk(said)
+        options = self._parsed.body.stream_options
+        if options is not None and options.continuous_usage_stats:
+            chunk |= {"usage": self._counts(self._written)}
         if piece.speculation is not None:
             chunk["speculation"] = piece.speculation
         if len(self._ended) == len(self._parsed.requests):
@@ -113,11 +144,14 @@ class Answer:
 
     def _piece(self, step: TextStep) -> _Piece:
         event, request = step.event, self._parsed.requests[step.choice]
-        piece = _Piece(event.text)
+        piece = self._parted(step) if self._replies else _Piece(event.text)
+        self._written += len(event.tokens)
         if event.generation is not None:
             self._ended[step.choice] = event.generation
             # OpenAI's word; the end of the context is a length, too.
             piece.finish_reason = "stop" if event.generation.finish_reason == "stop" else "length"
+            if self._calls[step.choice] and piece.finish_reason == "stop":
+                piece.finish_reason = "tool_calls"
         if request.logprobs is None and not request.show_trees:
             return piece
         parts = self._tokens[step.choice].push(event)
@@ -126,6 +160,22 @@ class Answer:
         if request.show_trees:
             self._steps[step.choice] += 1
             piece.speculation = describe_step(self._steps[step.choice], step, parts, self._tokenizer)
+        return piece
+
+    def _parted(self, step: TextStep) -> _Piece:
+        """Return the parts of an answer that a step made certain."""
+        reply, body = self._replies[step.choice], self._parsed.body
+        delta = reply.feed(step.event.text)
+        if step.event.generation is not None:
+            delta += reply.finish()
+        piece = _Piece(delta.content, delta.reasoning)
+        for call in delta.calls:
+            number = self._calls[step.choice]
+            if number and isinstance(body, ChatBody) and body.parallel_tool_calls is False:
+                continue
+            self._calls[step.choice] += 1
+            # Ids of nine letters or digits, because Mistral's templates refuse others.
+            piece.calls.append({"index": number} | call.to_dict(uuid.uuid4().hex[:9]))
         return piece
 
     def _logprobs(self, piece: _Piece) -> dict[str, Any]:
@@ -153,10 +203,13 @@ class Answer:
 
     def _usage(self) -> dict[str, Any]:
         new = sum(len(one.tokens) for one in self._ended.values())
-        prompt, texts = self._parsed.prompt_tokens, self._parsed.body.n or 1
+        texts = self._parsed.body.n or 1
         cached = sum(one.cached_tokens for number, one in self._ended.items() if number % texts == 0)
-        said = {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
-        return said | {"prompt_tokens_details": {"cached_tokens": cached}}
+        return self._counts(new) | {"prompt_tokens_details": {"cached_tokens": cached}}
+
+    def _counts(self, new: int) -> dict[str, Any]:
+        prompt = self._parsed.prompt_tokens
+        return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
 
     def _acceptance(self) -> dict[str, Any]:
         """Return the acceptance of all texts together, by vLLM's names; no rate if nothing was drafted."""

@@ -52,7 +52,7 @@ class Service:
             "draft": draft,
             "max_model_len": model.target.longest_run,
             "max_new_tokens": settings.max_new_tokens,
-            "chat": _tells_roles_apart(self.tokenizer),
+            "chat": _tells_roles_apart(model),
         }
 
 
@@ -216,11 +216,13 @@ def _encode(events: list[dict[str, Any]]) -> bytes:
     return b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
 
 
-def _tells_roles_apart(tokenizer: Any) -> bool:
+def _tells_roles_apart(model: Clover) -> bool:
     """Return whether a chat template works and does more than to join messages; the page offers chat then."""
+    tokenizer, question = model.target.require_tokenizer(), [{"role": "user", "content": "?"}]
     if not getattr(tokenizer, "chat_template", None):
         return False
     try:
-        return fill_chat_template(tokenizer, [{"role": "user", "content": "?"}], tokenize=False) != "?"
+        model.find_format(question)
+        return fill_chat_template(tokenizer, question, tokenize=False) != "?"
     except UserError:
         return False

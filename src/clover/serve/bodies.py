@@ -1,7 +1,8 @@
 """The bodies of requests, as pydantic reads them: strictly, with an error for every field that would be ignored.
 
-Field names are OpenAI's; `top_k`, `min_p`, `repetition_penalty` and `ignore_eos` are those that vLLM adds,
-`speculation` and `stream_options.include_speculation` are ours.
+Field names are OpenAI's; `top_k`, `min_p`, `repetition_penalty`, `ignore_eos`, `min_tokens`, `reasoning_content` and
+`stream_options.continuous_usage_stats` are those that vLLM adds, `speculation` and `stream_options.include_speculation`
+are ours.
 """
 
 from collections.abc import Iterable
@@ -22,8 +23,23 @@ from pydantic import (
 from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
-_EMPTY = [None, False, [], {}]  # values that stand for nothing, in any field
-_NOTHING = (*_EMPTY, "none", "auto", "default")
+_EMPTY = [None, [], {}]  # values that stand for nothing, in any field
+_NOTHING = (*_EMPTY, False, "none", "auto", "default")
+# What this server does, by the names of fields that it does not know otherwise: other values are refused. False is no
+# such value as a rule: `skip_special_tokens` and `enable_thinking` are true where they are left out.
+_HARMLESS = {
+    "add_generation_prompt": True,
+    "background": False,
+    "continue_final_message": False,
+    "early_stopping": False,
+    "include_reasoning": True,
+    "include_stop_str_in_output": False,
+    "return_token_ids": False,
+    "return_tokens_as_token_ids": False,
+    "separate_reasoning": True,
+    "skip_special_tokens": True,
+    "use_beam_search": False,
+}
 
 
 def _is_one_of(values: Iterable[Any], value: Any) -> bool:
@@ -54,7 +70,7 @@ class _Body(BaseModel):
     def _knows_all(self) -> Self:
         """Refuse the first unknown field alone: there may be half a million, and an error for each takes seconds."""
         for name, value in (self.model_extra or {}).items():
-            if not _is_one_of(_EMPTY, value):
+            if not _is_one_of((*_EMPTY, _HARMLESS.get(name)), value):
                 problem = InitErrorDetails(type="extra_forbidden", loc=(name,), input=None)
                 raise ValidationError.from_exception_data("body", [problem])
         return self
@@ -81,35 +97,103 @@ class TextPart(_Body):
     text: str
 
 
+class CalledFunction(_Body):
+    """The function of a call, and its arguments: the text of a JSON object."""
+
+    name: str
+    arguments: str
+
+
+class Call(_Body):
+    """A call in an earlier answer."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class Message(_Body):
     """One message of a conversation."""
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: (
         str
         | Annotated[
             list[Annotated[TextPart, BeforeValidator(_only_text)]], Field(min_length=1, fail_fast=True)
         ]
-    )
+        | None
+    ) = None
     name: str | None = None
+    tool_calls: Annotated[list[Call], Field(max_length=1024, fail_fast=True)] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
     refusal: str | None = None
     annotations: Any = None
-    tool_calls: _refused("tool calls") = None  # type: ignore[valid-type]
     function_call: _refused("function calls") = None  # type: ignore[valid-type]
     audio: _refused("audio") = None  # type: ignore[valid-type]
 
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+            raise ValueError("content is missing")
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError("tool_calls are the assistant's")
+        if self.tool_call_id and self.role != "tool":
+            raise ValueError("tool_call_id belongs to the role tool")
+        if self.reasoning_content and self.role != "assistant":
+            raise ValueError("reasoning_content is the assistant's")
+        return self
+
     @property
-    def text(self) -> str:
+    def text(self) -> str | None:
         """Return the content without its division into parts."""
-        return (
-            self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
-        )
+        if self.content is None or isinstance(self.content, str):
+            return self.content
+        return "\n".join(part.text for part in self.content)
+
+    def for_template(self) -> dict[str, Any]:
+        """Return the message as `clover.chat.prepare_messages` reads it; a developer is the system there."""
+        calls = self.tool_calls and [
+            call.model_dump(include={"id", "type", "function"}) for call in self.tool_calls
+        ]
+        role = "system" if self.role == "developer" else self.role
+        said = {"role": role, "content": self.text, "tool_calls": calls, "tool_call_id": self.tool_call_id}
+        named = {"name": self.name} if self.role == "tool" else {}
+        return said | named | {"reasoning_content": self.reasoning_content}
+
+
+class Function(_Body):
+    """What a tool does; `parameters` is a JSON schema. `strict` is read and not enforced, as in vLLM."""
+
+    name: Annotated[str, Field(pattern=r"^[\w.-]{1,64}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(_Body):
+    """A function that the model may call."""
+
+    type: Literal["function"]
+    function: Function
+
+    def for_template(self) -> dict[str, Any]:
+        """Return the tool as chat templates read it."""
+        known = {"name", "description", "parameters"}
+        return {"type": "function", "function": self.function.model_dump(include=known, exclude_none=True)}
+
+
+def _only_free_choice(value: Any) -> Any:
+    if value == "required" or isinstance(value, dict):
+        raise ValueError("this server cannot force calls; give auto or none")
+    return value
 
 
 class StreamOptions(_Body):
     """What a stream has in addition to its text."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
     include_speculation: bool | None = None
     include_obfuscation: bool | None = None
 
@@ -119,6 +203,8 @@ class GenerationBody(_Body):
 
     model: str | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=2**31), AfterValidator(lambda k: max(k, 0))] | None = None
@@ -182,16 +268,15 @@ class ChatBody(GenerationBody):
     """The body of POST /v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=128, fail_fast=True)] | None = None
+    tool_choice: Annotated[Literal["none", "auto"] | None, BeforeValidator(_only_free_choice)] = None
+    parallel_tool_calls: bool | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: Annotated[ResponseFormat, BeforeValidator(_only_text)] | None = None
     modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    tools: _refused("tools") = None  # type: ignore[valid-type]
-    tool_choice: _refused("tools") = None  # type: ignore[valid-type]
-    parallel_tool_calls: Any = None
     functions: _refused("functions") = None  # type: ignore[valid-type]
     function_call: _refused("functions") = None  # type: ignore[valid-type]
     audio: _refused("audio") = None  # type: ignore[valid-type]
@@ -199,6 +284,11 @@ class ChatBody(GenerationBody):
     reasoning_effort: _refused("reasoning") = None  # type: ignore[valid-type]
     verbosity: _refused("verbosity") = None  # type: ignore[valid-type]
     web_search_options: _refused("web search") = None  # type: ignore[valid-type]
+
+    @property
+    def offered(self) -> list[Tool]:
+        """Return the tools that the model may call."""
+        return [] if self.tool_choice == "none" else self.tools or []
 
 
 Body = CompletionBody | ChatBody

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import copy
+import json
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from math import inf
 from typing import Any
 
+from torch import Tensor
+
 from clover.api import Clover
+from clover.chat import ReplyParser
 from clover.engine import Request
 from clover.errors import UserError, one_line
 from clover.sampling import SamplingParams
+from clover.sampling.params import Process
 from clover.serve.bodies import Body, ChatBody, CompletionBody
 from clover.serve.errors import ApiError, no_model
 
@@ -39,6 +46,7 @@ class ParsedRequest:
     body: Body
     requests: tuple[Request, ...]
     prompt_tokens: int
+    new_reply: Callable[[], ReplyParser] | None = None  # for answers that are more than words
 
     @property
     def chat(self) -> bool:
@@ -76,25 +84,37 @@ class RequestParser:
         if len(given) * texts > self._most_texts:
             message = f"{len(given) * texts} texts are asked for at once; the most is {self._most_texts}"
             raise ApiError(400, message, "invalid_value", "n")
-        prompts = [tuple(self._encoded(prompt, _prompt_field(body))) for prompt in given]
+        tools = [tool.for_template() for tool in body.offered] if isinstance(body, ChatBody) else []
+        with _errors_of("tools" if tools else "messages"):
+            format = self._model.find_format(given[0], tools)
+        prompts = [tuple(self._encoded(prompt, _prompt_field(body), tools)) for prompt in given]
         # Without a seed equal prompts get different texts.
         seeds = [secrets.randbits(63) if body.seed is None else body.seed for _ in prompts]
         pairs = zip(prompts, seeds, strict=True)
-        made = [self._request(body, prompt, seed + i) for prompt, seed in pairs for i in range(texts)]
-        return ParsedRequest(body, tuple(made), sum(map(len, prompts)))
+        hidden = None if format is None else format.hidden
+        made = [self._request(body, prompt, seed + i, hidden) for prompt, seed in pairs for i in range(texts)]
+        new_reply = None
+        if format is not None:
+            before = self._model.target.require_tokenizer().decode(prompts[0])
+            new_reply = partial(ReplyParser, format, before, tools)
+        return ParsedRequest(body, tuple(made), sum(map(len, prompts)), new_reply)
 
-    def _encoded(self, prompt: str | Sequence[int] | list[dict[str, str]], field: str) -> Sequence[int]:
-        length = _characters(prompt)
+    def _encoded(
+        self, prompt: str | Sequence[int] | list[dict[str, Any]], field: str, tools: list[dict[str, Any]]
+    ) -> Sequence[int]:
+        length = _characters(prompt) + (len(json.dumps(tools)) if tools else 0)
         if length > self._most_characters:  # to read them would take seconds
             raise self._too_long(f"{length} characters", field)
         with _errors_of(field):
-            return self._model.encode(prompt)
+            return self._model.encode(prompt, tools)
 
-    def _request(self, body: Body, prompt: tuple[int, ...], seed: int) -> Request:
+    def _request(
+        self, body: Body, prompt: tuple[int, ...], seed: int, hidden: frozenset[int] | None
+    ) -> Request:
         stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
         options = body.stream_options
         with _errors_of("temperature"):  # the body has bounds for all others
-            params = _params(body, seed)
+            params = _params(body, seed, self._end_later(body, len(prompt)))
         with _errors_of("logit_bias"):
             params.check_vocabulary(self._engine.target.vocab_size)
         with _errors_of(_prompt_field(body)):
@@ -108,9 +128,30 @@ class RequestParser:
                 keep=isinstance(body, ChatBody),
                 plain=body.speculation is False,
                 show_trees=bool(body.stream and options and options.include_speculation),
+                hidden=hidden,
             )
             self._engine.check(request)
         return request
+
+    def _end_later(self, body: Body, prompt_tokens: int) -> Process | None:
+        """Return the process that keeps a text from ending before `min_tokens`; None if nothing is to be kept."""
+        least = body.min_tokens or 0
+        if body.stop and least:
+            raise ApiError(400, "min_tokens does not go with stop", "invalid_value", "min_tokens")
+        if least > (body.max_completion_tokens or body.max_tokens or least):
+            raise ApiError(400, "min_tokens is above max_tokens", "invalid_value", "min_tokens")
+        ends = list(self._engine.target.eos_token_ids)
+        if not least or body.ignore_eos or not ends:
+            return None
+
+        def process(texts: Tensor, logits: Tensor) -> Tensor:
+            if texts.shape[1] - prompt_tokens >= least:
+                return logits
+            logits = logits.clone()
+            logits[:, ends] = -inf
+            return logits
+
+        return process
 
     def _too_long(self, length: str, field: str) -> ApiError:
         message = f"{self._limit}; the {length} of the prompt do not fit"
@@ -122,11 +163,10 @@ class RequestParser:
         return f"the {target.run_limit} is {target.longest_run} tokens"
 
     def _new_tokens(self, body: Body, prompt_tokens: int) -> int:
-        asked, field, default = body.max_tokens, "max_tokens", _COMPLETION_TOKENS
-        if isinstance(body, ChatBody):
-            default = None
-            if body.max_completion_tokens is not None:
-                asked, field = body.max_completion_tokens, "max_completion_tokens"
+        asked, field = body.max_tokens, "max_tokens"
+        default = None if isinstance(body, ChatBody) else _COMPLETION_TOKENS
+        if body.max_completion_tokens is not None:
+            asked, field = body.max_completion_tokens, "max_completion_tokens"
         room = self._engine.target.longest_run - prompt_tokens
         if room < 1:
             raise self._too_long(f"{prompt_tokens} tokens", _prompt_field(body))
@@ -151,35 +191,31 @@ def _errors_of(field: str) -> Iterator[None]:
         raise ApiError(400, one_line(error), "invalid_value", field) from error
 
 
-def _prompts(body: Body) -> Sequence[str | Sequence[int] | list[dict[str, str]]]:
+def _prompts(body: Body) -> Sequence[str | Sequence[int] | list[dict[str, Any]]]:
     if isinstance(body, ChatBody):
-        return [[{"role": _role(message.role), "content": message.text} for message in body.messages]]
+        return [[message.for_template() for message in body.messages]]
     prompt = body.prompt
     single = isinstance(prompt, str) or isinstance(prompt[0], int)
     return [prompt] if single else prompt  # type: ignore[list-item, return-value]
 
 
-def _role(role: str) -> str:
-    """Return the role's name in chat templates, which call a developer "system"."""
-    return "system" if role == "developer" else role
-
-
-def _characters(prompt: str | Sequence[int] | list[dict[str, str]]) -> int:
+def _characters(prompt: str | Sequence[int] | list[dict[str, Any]]) -> int:
     """Count the characters of a prompt that is text; 0 for tokens."""
-    texts = (
-        [prompt] if isinstance(prompt, str) else [one["content"] for one in prompt if isinstance(one, dict)]
-    )
-    return sum(map(len, texts))
+    if isinstance(prompt, str):
+        return len(prompt)
+    said = [value for one in prompt if isinstance(one, dict) for name, value in one.items() if name != "role"]
+    return sum(len(value) if isinstance(value, str) else len(json.dumps(value)) for value in said if value)
 
 
 def _prompt_field(body: Body) -> str:
     return "messages" if isinstance(body, ChatBody) else "prompt"
 
 
-def _params(body: Body, seed: int) -> SamplingParams:
+def _params(body: Body, seed: int, process: Process | None) -> SamplingParams:
     """Return the parameters of one text; defaults are OpenAI's."""
-    said = {name: value for name in _SAMPLING if (value := getattr(body, name)) is not None}
-    return SamplingParams(**{"temperature": 1.0} | said, seed=seed % 2**63)
+    said: dict[str, Any] = {"temperature": 1.0}
+    said |= {name: value for name in _SAMPLING if (value := getattr(body, name)) is not None}
+    return SamplingParams(**said, seed=seed % 2**63, process=process)
 
 
 def _logprobs(body: Body) -> int | None:

@@ -1,0 +1,172 @@
+"""Chats that are more than words, by the real client of OpenAI: tools, reasoning, and what of them is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from tests.scripted import HARMONY, QWEN, scripted
+from tests.serve.live import NAME, Live, serving
+
+CALLS = (
+    "<think>\nTwo cities.\n</think>\n\nI look.\n"
+    '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "weather", "arguments": {"city": "Rom"}}\n</tool_call>'
+)
+WEATHER = {
+    "name": "weather",
+    "description": "It tells the weather.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+ASKED: dict[str, Any] = {
+    "model": NAME,
+    "messages": [{"role": "user", "content": "What is the weather in Paris and Rome?"}],
+    "tools": [{"type": "function", "function": WEATHER | {"strict": True}}],
+    "temperature": 0,
+}
+THOUGHT = "<|channel|>analysis<|message|>be kind<|end|><|start|>assistant<|channel|>final<|message|>Hello!"
+
+
+@pytest.fixture(scope="module")
+def seen() -> list[str]:
+    """The prompts that the model of tools got."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def tools(seen: list[str]) -> Iterator[Live]:
+    def answer(prompt: str) -> str:
+        seen.append(prompt)
+        return "Sunny." if "<tool_response>" in prompt else CALLS
+
+    with serving(scripted(QWEN, answer)) as live:
+        yield live
+
+
+@pytest.fixture(scope="module")
+def thinker() -> Iterator[Live]:
+    with serving(scripted(HARMONY, THOUGHT)) as live:
+        yield live
+
+
+def client_of(live: Live) -> Any:
+    return openai.OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0).chat.completions
+
+
+def test_calls_reasoning_and_words_come_apart_whole_and_streamed(tools: Live, seen: list[str]) -> None:
+    choice = client_of(tools).create(**ASKED).choices[0]
+    message = choice.message
+    assert choice.finish_reason == "tool_calls"
+    assert (message.content, message.reasoning_content) == ("I look.", "Two cities.")
+    calls = [
+        (call.type, call.function.name, json.loads(call.function.arguments)) for call in message.tool_calls
+    ]
+    assert calls == [("function", "weather", {"city": "Paris"}), ("function", "weather", {"city": "Rom"})]
+    assert len({call.id for call in message.tool_calls}) == 2
+    assert '"description": "It tells the weather."' in seen[-1] and "strict" not in seen[-1]
+    chunks = list(client_of(tools).create(**ASKED, stream=True))
+    deltas = [chunk.choices[0].delta for chunk in chunks]
+    assert "".join(delta.content or "" for delta in deltas) == "I look."
+    assert "".join(getattr(delta, "reasoning_content", "") for delta in deltas) == "Two cities."
+    streamed = [call for delta in deltas for call in delta.tool_calls or []]
+    assert [call.index for call in streamed] == [0, 1]
+    assert [
+        ("function", call.function.name, json.loads(call.function.arguments)) for call in streamed
+    ] == calls
+    assert [chunk.choices[0].finish_reason for chunk in chunks][-1] == "tool_calls"
+
+
+def test_the_stream_helper_of_the_client_puts_calls_together(tools: Live) -> None:
+    with client_of(tools).stream(**ASKED) as stream:
+        message = stream.get_final_completion().choices[0].message
+    assert [json.loads(call.function.arguments)["city"] for call in message.tool_calls] == ["Paris", "Rom"]
+
+
+def test_results_of_tools_go_back_to_the_model(tools: Live, seen: list[str]) -> None:
+    said = client_of(tools).create(**ASKED).choices[0].message
+    result = {
+        "role": "tool",
+        "tool_call_id": said.tool_calls[0].id,
+        "content": [{"type": "text", "text": "20 °C"}],
+    }
+    messages = [*ASKED["messages"], said.model_dump(exclude_none=True), result]
+    answer = client_of(tools).create(**ASKED | {"messages": messages}).choices[0]
+    assert (answer.message.content, answer.finish_reason) == ("Sunny.", "stop")
+    # Arguments, which clients send as text, are the object that the model wrote.
+    assert '<tool_call>{"name": "weather", "arguments": {"city": "Paris"}}</tool_call>' in seen[-1]
+    assert "<tool_response>20 °C</tool_response>" in seen[-1] and "Two cities." not in seen[-1]
+
+
+def test_choices_among_calls(tools: Live) -> None:
+    one = client_of(tools).create(**ASKED, parallel_tool_calls=False).choices[0].message
+    assert [json.loads(call.function.arguments)["city"] for call in one.tool_calls] == ["Paris"]
+    for options in ({"tool_choice": "none"}, {"tools": None}, {"tools": []}):
+        message = client_of(tools).create(**ASKED | options).choices[0].message
+        assert message.tool_calls is None and message.content == CALLS.partition("</think>\n\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("change", "param", "said"),
+    [
+        ({"tool_choice": "required"}, "tool_choice", "cannot force calls"),
+        (
+            {"tool_choice": {"type": "function", "function": {"name": "weather"}}},
+            "tool_choice",
+            "cannot force calls",
+        ),
+        ({"tools": [{"type": "web_search"}]}, "tools", "tools.0.type"),
+        ({"tools": [{"type": "function", "function": WEATHER | {"name": "a b"}}]}, "tools", "name"),
+        ({"tools": [{"type": "function", "function": WEATHER | {"cache": True}}]}, "tools", "cache"),
+        (
+            {"messages": [{"role": "tool", "content": "x", "tool_calls": []}, {"role": "user"}]},
+            "messages",
+            "content",
+        ),
+        ({"messages": [{"role": "user", "content": "x", "tool_call_id": "1"}]}, "messages", "tool_call_id"),
+    ],
+)
+def test_what_cannot_be_done_is_named(tools: Live, change: Any, param: str, said: str) -> None:
+    status, answer = tools.post("/v1/chat/completions", ASKED | change)
+    assert status == 400 and answer["error"]["param"] == param and said in answer["error"]["message"], answer
+
+
+def test_arguments_of_earlier_calls_must_be_an_object(tools: Live) -> None:
+    for arguments in ("{", "5"):
+        call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": arguments}}
+        messages = [*ASKED["messages"], {"role": "assistant", "content": None, "tool_calls": [call]}]
+        status, answer = tools.post("/v1/chat/completions", ASKED | {"messages": messages})
+        assert status == 400 and "arguments of weather are no JSON" in answer["error"]["message"]
+
+
+def test_models_that_know_no_tools_refuse_them(live: Live) -> None:
+    status, answer = live.post("/v1/chat/completions", ASKED | {"max_tokens": 1})
+    assert (status, answer["error"]["param"]) == (400, "tools")
+    assert "not made for tools" in answer["error"]["message"]
+
+
+def test_reasoning_between_special_tokens_is_no_part_of_the_answer(thinker: Live) -> None:
+    body: dict[str, Any] = {"model": NAME, "messages": [{"role": "user", "content": "Hi"}], "temperature": 0}
+    message = client_of(thinker).create(**body, logprobs=True).choices[0].message
+    assert (message.content, message.reasoning_content) == ("Hello!", "be kind")
+    deltas = [chunk.choices[0].delta for chunk in client_of(thinker).create(**body, stream=True)]
+    assert "".join(delta.content or "" for delta in deltas) == "Hello!"
+    assert "".join(getattr(delta, "reasoning_content", "") for delta in deltas) == "be kind"
+    again = client_of(thinker).create(**body, n=2)
+    assert [choice.message.content for choice in again.choices] == ["Hello!", "Hello!"]
+
+
+def test_a_model_whose_reasoning_cannot_be_told_apart_is_not_offered_for_chat() -> None:
+    template = (
+        "{% for m in messages %}<|start|>{{ m.role }}\n{% if m.thinking %}<|constrain|>"
+        "{{ m.thinking }}<|end|>{% endif %}"
+        "{{ m.content }}{% endfor %}{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
+    )
+    with serving(scripted(template, "x")) as live:
+        assert live.service.card["chat"] is False
+        status, answer = live.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]})
+        assert status == 400 and "marks its reasoning by <|constrain|>" in answer["error"]["message"]
+        assert live.post("/v1/completions", {"prompt": "Hi", "max_tokens": 2})[0] == 200
