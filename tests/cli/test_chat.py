@@ -1,11 +1,15 @@
 import io
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import clover
 import clover.api
+from clover.chat import Delta
+from tests.scripted import HARMONY, QWEN, scripted
 
 
 @pytest.fixture
@@ -57,14 +61,14 @@ def test_question_that_is_too_long_does_not_end_the_chat(chat: Callable, tiny_ta
 def test_question_that_is_too_long_after_a_broken_off_answer_is_one_line(
     chat: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = clover.api.Conversation.say
+    whole = clover.api.Conversation.reply
 
-    def broken_off(self: clover.api.Conversation, text: str) -> Iterator[str]:
-        for piece in whole(self, text):
+    def broken_off(self: clover.api.Conversation, *said: Any) -> Iterator[Delta]:
+        for piece in whole(self, *said):
             yield piece
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("clover.api.Conversation.say", broken_off)
+    monkeypatch.setattr("clover.api.Conversation.reply", broken_off)
     code, out, err = chat("hello", "x" * 300)
     assert (code, out.count(" …\n"), err.count("\n")) == (0, 1, 1)
     assert err.startswith("clover: error: ")
@@ -88,8 +92,48 @@ def test_target_that_cannot_chat_is_an_error(chat: Callable, tiny_target_without
 
 
 def test_interruption_stops_the_answer_alone(chat: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(self: object, text: str) -> None:
+    def interrupted(self: object, *said: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("clover.api.Conversation.say", interrupted)
+    monkeypatch.setattr("clover.api.Conversation.reply", interrupted)
     assert chat("hello", "again") == (0, " …\n …\n", "")
+
+
+def test_reasoning_is_no_part_of_the_answer(run_clover: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = "<|channel|>analysis<|message|>be kind<|end|><|start|>assistant<|channel|>final<|message|>Hello!"
+    monkeypatch.setattr("clover.api.load", lambda *_, **__: scripted(HARMONY, answer))
+    monkeypatch.setattr("sys.stdin", io.StringIO("hi\n"))
+    code, out, err = run_clover("chat", "--temperature", 0)
+    assert (code, out, err.splitlines()[0]) == (0, "Hello!\n", "be kind")
+
+
+def test_calls_are_shown_and_the_next_lines_are_their_results(
+    run_clover: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def answer(prompt: str) -> str:
+        assert "qx-description" in prompt
+        results = [part.split("<")[0] for part in prompt.split("<tool_response>")[1:]]
+        one = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
+        return f"They are {', '.join(results)}." if results else f"I look.\n{one}\n{one}"
+
+    monkeypatch.setattr("clover.api.load", lambda *_, **__: scripted(QWEN, answer))
+    (tmp_path / "tools.json").write_text(
+        json.dumps([{"type": "function", "function": {"name": "f", "description": "qx-description"}}])
+    )
+    monkeypatch.setattr("sys.stdin", io.StringIO("hi\n20\n30\n"))
+    code, out, _ = run_clover("chat", "--temperature", 0, "--tools", tmp_path / "tools.json")
+    call = '→ f({"a": 1})\n'
+    assert (code, out) == (0, f"I look.\n{call}{call}They are 20, 30.\n")
+    (tmp_path / "tools.json").write_text('[{"name": "f"}]')
+    code, out, err = run_clover("chat", "--tools", tmp_path / "tools.json")
+    assert (code, out) == (2, "") and "is no list of tools" in err
+
+
+def test_tools_need_a_model_that_was_made_for_them(
+    run_clover: Callable, tiny_target: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "tools.json").write_text(json.dumps([{"type": "function", "function": {"name": "f"}}]))
+    code, out, err = run_clover(
+        "chat", "--target", tiny_target, "--tree", "plain", "--tools", tmp_path / "tools.json"
+    )
+    assert (code, out) == (2, "") and "not made for tools" in err

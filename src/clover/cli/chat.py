@@ -1,17 +1,22 @@
 """``clover chat``: a conversation in the terminal that keeps its cache between turns."""
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from clover.cli.generation import GenerationOptions, describe
 from clover.errors import UserError
-from clover.options import USER_ERROR, MaxNewTokens, Temperature, takes_options
+from clover.options import USER_ERROR, MaxNewTokens, Temperature, option, takes_options
 
 if TYPE_CHECKING:
     from clover.api import Conversation
+    from clover.chat import Delta
+
+_DIM, _PLAIN = "\033[2m", "\033[0m"
 
 
 @dataclass(frozen=True)
@@ -20,29 +25,58 @@ class ChatOptions(GenerationOptions):
 
     max_new_tokens: MaxNewTokens = 1024
     temperature: Temperature = 0.7
+    tools: Annotated[
+        Path | None,
+        option(
+            "Functions that the model may call: a JSON list in the form of OpenAI's interface. A call is shown, and "
+            "what you type then is its result."
+        ),
+    ] = None
 
 
 @takes_options
 def chat(options: ChatOptions) -> None:
     """Talk with the target; /new starts over, /exit or Ctrl-D ends, Ctrl-C stops an answer."""
+    tools = _read_tools(options.tools)
     model, request = options.load(), options.request
     # What no question can mend (an option, a target that cannot chat) ends the command before the first one.
-    model.request([{"role": "user", "content": "?"}], **request)
-    conversation = model.chat(**request)
+    model.request([{"role": "user", "content": "?"}], tools=tools, **request)
+    conversation = model.chat(tools, **request)
     answered: list[bool] = []
-    while (text := _read_turn()) is not None:
+    while (text := _read_turn(_calls(conversation))) is not None:
         if text == "/new":
-            conversation = model.chat(**request)
+            conversation = model.chat(tools, **request)
         elif text:
             answered.append(_answer(conversation, text))
     if answered and not any(answered):
         raise typer.Exit(USER_ERROR)
 
 
-def _read_turn() -> str | None:
-    """Read what the user says, without its outer blanks; None at the end."""
+def _read_tools(file: Path | None) -> list[dict[str, Any]]:
+    from clover.files import read_text
+    from clover.validation import parse_json
+
+    tools = parse_json(read_text(file), str(file)) if file else []
+    if not isinstance(tools, list) or not all(isinstance(one, dict) and "function" in one for one in tools):
+        raise UserError(
+            f'{file} is no list of tools, as in [{{"type": "function", "function": {{"name": …}}}}]'
+        )
+    return tools
+
+
+def _calls(conversation: "Conversation") -> list[dict[str, Any]]:
+    """Return the calls of the last answer whose results are still to come."""
+    told = {one.get("tool_call_id") for one in conversation.messages}
+    calls = [call for one in conversation.messages for call in one.get("tool_calls") or []]
+    return [call for call in calls if call["id"] not in told]
+
+
+def _read_turn(calls: list[dict[str, Any]]) -> str | None:
+    """Read what the user says, or the result of the first of some calls, without its outer blanks; None at the end."""
     try:
-        text = input("> " if sys.stdin.isatty() else "").strip()
+        text = input(
+            (f"{calls[0]['function']['name']} = " if calls else "> ") if sys.stdin.isatty() else ""
+        ).strip()
     except EOFError:
         return None
     return None if text == "/exit" else text
@@ -50,10 +84,15 @@ def _read_turn() -> str | None:
 
 def _answer(conversation: "Conversation", text: str) -> bool:
     """Print the answer as it is written, or one line about why there is none."""
+    calls = _calls(conversation)
+    said: dict[str, Any] = {"role": "user", "content": text}
+    if calls:
+        said = {"role": "tool", "tool_call_id": calls[0]["id"], "content": text}
+    if len(calls) > 1:  # the model answers when it has all results
+        conversation.messages.append(said)
+        return True
     try:
-        for part in conversation.say(text):
-            print(part, end="", flush=True)
-        print()
+        _print_parts(conversation.reply(said))
     except KeyboardInterrupt:
         print(" …")
     except UserError as error:
@@ -63,3 +102,20 @@ def _answer(conversation: "Conversation", text: str) -> bool:
         if conversation.last is not None:
             print(describe(conversation.last), file=sys.stderr)
     return True
+
+
+def _print_parts(parts: "Iterator[Delta]") -> None:
+    """Print the words of an answer; reasoning before them goes to standard error, dim where that is a terminal."""
+    dim, plain = (_DIM, _PLAIN) if sys.stderr.isatty() else ("", "")
+    reasoned = False
+    for part in parts:
+        if part.reasoning:
+            print(f"{dim}{part.reasoning}{plain}", end="", flush=True, file=sys.stderr)
+            reasoned = True
+        elif reasoned and (part.content or part.calls):
+            print(file=sys.stderr)
+            reasoned = False
+        print(part.content, end="", flush=True)
+        for call in part.calls:
+            print(f"\n→ {call.name}({call.arguments})", end="", flush=True)
+    print()
