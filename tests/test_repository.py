@@ -147,7 +147,7 @@ BUDGET = {
     "data": (2295, 15, 64),
     "drafting": (1560, 15, 48),
     "drafts": (2270, 17, 72),
-    "engine": (1830, 20, 35),  # events say what each token wrote, so that no second detokenizer runs
+    "engine": (1845, 20, 35),  # events say what each token wrote; special tokens that part an answer
     "errors": (65, 1, 4),  # the one table of all that was removed
     "files": (290, 1, 16),
     "integrations": (1290, 10, 22),
