@@ -73,7 +73,8 @@ def test_every_method_at_every_setting(tiny: Path, tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"draft": None}, "a target was given but no draft"),
-        ({"trees": ("chain:x",)}, "chain"),
+        ({"trees": ("chain:x",), "target": "none"}, "chain"),  # before the target is loaded
+        ({"prompts": Path("none.txt"), "target": "none"}, "cannot read none.txt"),
         ({"trees": ("chain:40",)}, "40"),
         ({"assistant": "no-such-directory/model"}, "the assistant no-such-directory/model cannot be loaded"),
         ({"max_new_tokens": 127}, "no prompt leaves room for 127 new tokens"),

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from clover.engine import PhaseClock, Request
 from clover.measure.budget import Budget
-from clover.measure.comparison import Comparison, Setting, shorten
+from clover.measure.comparison import Comparison, Setting, auto_words, shorten
 from clover.measure.live import Panels
 from clover.measure.methods import TRANSFORMERS, Method, make_method
 from clover.measure.options import BenchOptions
@@ -22,6 +22,7 @@ from clover.measure.speed import Measured, TextDifference, find_differences
 from clover.measure.timing import Run, make_batches
 from clover.metrics import Acceptance
 from clover.target import TargetModel
+from tests.measure import hand
 
 Make = Callable[..., Setting]
 NAMES = [PLAIN, TRANSFORMERS, OWN]
@@ -182,6 +183,15 @@ def test_what_does_not_fit_is_counted(session: Session) -> None:
     facts = dict(comparison.report("title", origin, {"target": "t"}, comparison.metrics()).facts)
     assert facts["run"].startswith(
         "1 prompt (2 more do not fit into the context), 8 new tokens each at most, 1 round"
+    )
+
+
+@pytest.mark.parametrize(("drafted", "advice"), [(0, "; run clover tune"), (150, "")])
+def test_auto_that_seldom_drafts_is_advised(drafted: int, advice: str) -> None:
+    auto = Acceptance(histogram=[192], attempts=[drafted], drafted=drafted)
+    assert (
+        auto_words(auto, hand.found([(1, 0.0)], ["chain:3", "auto"]))
+        == f"drafted in {drafted} of 192 steps{advice}"
     )
 
 

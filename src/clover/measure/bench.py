@@ -2,6 +2,7 @@
 
 from rich.console import Console
 
+from clover.drafting import parse_tree
 from clover.measure.budget import Budget
 from clover.measure.ceilings import measure_limits
 from clover.measure.comparison import Comparison
@@ -20,6 +21,8 @@ def run_bench(options: BenchOptions, console: Console | None = None, errors: Con
     UserError if an option, a file or a model cannot be used; before anything is measured where possible.
     """
     check_outputs(options.json, options.picture)
+    for tree in options.trees:
+        parse_tree(tree)
     budget = Budget(options.max_minutes)
     with Progress(errors) as progress:
         progress.say("loading target and draft")

@@ -111,4 +111,4 @@ def _title(found: Sequence[Metrics]) -> str:
     best = max(drafted, key=lambda one: (one.temperature == 0, one.speedup))
     gains = [f"{one.speedup:.2f}× {mode(one.temperature)}" for one in drafted if one.method == best.method]
     same = ", identical output" if all(one.identical for one in drafted) else ""
-    return f"{best.label}, against plain decoding: {', '.join(gains)}{same}"
+    return f"{best.label}: {', '.join(gains)}{same}"

@@ -76,11 +76,14 @@ class Session:
             drafts: directories, hub names, or names of drafts of this package. None in the list is the package's
                 default for the target, and None in place of the list means all that the package has for it.
             files: prompts; for their defaults, and for the other arguments, see `choose_prompts`.
+            spare: so many tokens of the context are left free, besides the new ones.
         """
         files = (str(files),) if isinstance(files, Path) else files or ()
+        tasks = read_tasks(files) if files else []  # first, because loading a target may last
         target = TargetModel.load(options.target or assets.TARGET, **options.loading)
         loaded = _load_drafts(drafts, target, embedded=options.target is None)
-        chosen = choose_prompts(files, target, max_new_tokens, max_prompts, group, spare)
+        tasks, tokenizer = tasks or _default_tasks(target, group), target.require_tokenizer()
+        chosen = choose_fitting(tasks, tokenizer, target.longest_run - spare, max_new_tokens, max_prompts)
         name = options.target or "embedded"
         return cls(target, name, loaded, tuple(chosen.prompts), max_new_tokens, chosen.left_out)
 
@@ -141,20 +144,17 @@ def choose_prompts(
     max_new_tokens: int,
     limit: int,
     group: str = DEVELOPMENT,
-    spare: int = 0,
 ) -> Chosen:
-    """Return at most `limit` prompts, which leave room for the new tokens and for `spare` more.
+    """Return at most `limit` prompts, which leave room for the new tokens.
 
     They are those of the files; without files, questions of MT-bench for SmolLM2, and for other targets the embedded
     prompts of `group`. UserError if the target has no tokenizer, a file cannot be used, or no prompt fits.
     """
-    tokenizer, tasks = target.require_tokenizer(), _read_tasks(files, target, group)
-    return choose_fitting(tasks, tokenizer, target.longest_run - spare, max_new_tokens, limit)
+    tasks = read_tasks(files) if files else _default_tasks(target, group)
+    return choose_fitting(tasks, target.require_tokenizer(), target.longest_run, max_new_tokens, limit)
 
 
-def _read_tasks(files: Sequence[str], target: TargetModel, group: str) -> list[Task]:
-    if not files and assets.is_smollm2(target):
-        files = [str(assets.MT_BENCH)]
-    if files:
-        return read_tasks(files)
+def _default_tasks(target: TargetModel, group: str) -> list[Task]:
+    if assets.is_smollm2(target):
+        return read_tasks([assets.MT_BENCH])
     return [task for task in read_tasks([assets.HELD_OUT_PROMPTS]) if task.group == group]

@@ -18,7 +18,7 @@ from clover.measure.report.table import Table
 
 def report(data: object = None) -> Report:
     origin = Provenance.here("clover work", torch.device("cpu"), torch.float32)
-    table = Table("Speed <of> all", ("method", "tokens/s"), [("plain", "70"), ("<b>", "140")], strong={1})
+    table = Table("Speed <of> all", ("method", "tokens/s"), [("plain [a]", "70"), ("<b>", "140")], strong={1})
     values = {"tau": 2.5} if data is None else data
     return Report(
         "Work & play", origin, [("target", "embedded")], [table], values, [("τ", "tokens")],  # type: ignore[arg-type]
@@ -44,6 +44,7 @@ def test_everything_is_written(tmp_path: Path) -> None:
         f"wrote {path}" for path in paths.values()
     ]
     found = json.loads(paths["json"].read_text())
+    assert "plain [a]" in printed(shown)  # no markup
     assert found["tau"] == 2.5 and found["provenance"]["command"] == "clover work"
 
 
