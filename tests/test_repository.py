@@ -162,7 +162,7 @@ BUDGET = {
     "tree": (270, 4, 3),
     "validation": (170, 1, 9),
     "verify": (150, 1, 5),
-    "verify_host": (110, 1, 2),
+    "verify_host": (70, 1, 1),
     "write": (260, 1, 4),
 }
 

@@ -5,7 +5,6 @@ import pytest
 import torch
 from scipy.stats import chi2
 
-from clover import verify_host
 from clover.sampling import Sampler, SamplingParams
 from clover.tree import CLOVER2_TREE, TokenTree, TreeShape
 from clover.verify import verify
@@ -29,15 +28,13 @@ def slow_walk(tokens: list[int], parents: list[int], choices: list[int]) -> tupl
 
 
 def assert_as_slow_walk(tree: TokenTree, choices: torch.Tensor) -> None:
-    verified, on_host = verify(tree, choices), verify_host.verify(tree, choices)
+    verified = verify(tree, choices)
     width = tree.max_depth + 1
     assert verified.path.shape == verified.tokens.shape == (len(choices), width)
     for row in range(len(choices)):
         path, emitted = slow_walk(
             tree.tokens[row].tolist(), tree.parents[row].tolist(), choices[row].tolist()
         )
-        assert on_host.path[row, : len(path)].tolist() == path and on_host.counts[row] == len(path)
-        assert on_host.tokens[row, : len(path)].tolist() == emitted
         padding = width - len(path)
         assert verified.counts[row] == len(path)
         assert verified.path[row].tolist() == path + path[-1:] * padding
@@ -79,10 +76,7 @@ def test_static_trees(shape):
 
 def test_padding_is_never_accepted():
     tree = TokenTree.from_parents(torch.tensor([[1, 1, 1]]), torch.tensor([[-1, -1, -1]]), max_depth=2)
-    choices = torch.tensor([[1, 1, 1]])
-    on_host = verify_host.verify(tree, choices)
-    assert (on_host.path.tolist(), on_host.tokens.tolist()) == ([[0]], [[1]])
-    verified = verify(tree, choices)
+    verified = verify(tree, torch.tensor([[1, 1, 1]]))
     assert (verified.counts.item(), verified.path.tolist()) == (1, [[0, 0, 0]])
 
 

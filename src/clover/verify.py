@@ -2,7 +2,7 @@
 
 Token matching (`verify`) serves every tree that was drafted independently of the target's random numbers; recursive
 rejection sampling (`verify_drawn`) serves trees whose children were drawn from the draft without replacement. Nothing
-here waits for the device. `clover.verify_host` has the same rules as loops, which are faster on a CPU.
+here waits for the device.
 
 Shapes: B batch, N nodes (root included), D depth, P nodes whose children were drawn, K children at most, V vocabulary.
 """

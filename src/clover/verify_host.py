@@ -1,4 +1,4 @@
-"""The rules of `clover.verify` as loops on the host, which take half the time of the vectorised ones on a CPU, or less.
+"""Recursive rejection sampling as loops on the host, for CPUs: there `clover.verify.verify_drawn` takes much longer.
 
 Paths are as wide as the longest one. Shapes: as in `clover.verify`; A nodes of a path.
 """
@@ -13,30 +13,12 @@ from clover.tree import Draws, TokenTree
 from clover.verify import Verified, after_refusal
 
 
-def verify(tree: TokenTree, choices: Tensor) -> Verified:
-    """Verify by token matching, as `clover.verify.verify` does.
-
-    >>> tokens, parents = torch.tensor([[5, 7, 6, 8]]), torch.tensor([[-1, 0, 0, 2]])
-    >>> verify(TokenTree.from_parents(tokens, parents), choices=torch.tensor([[6, 1, 9, 2]]))
-    Verified(path=tensor([[0, 2]]), counts=tensor([2]), tokens=tensor([[6, 9]]))
-    """
-    chosen = choices.tolist()
-    found = list(map(_follow, tree.tokens.tolist(), tree.parents.tolist(), chosen))
-    counts = list(map(len, found))
-    paths = [path + [0] * (max(counts) - len(path)) for path in found]
-    tokens = [
-        [row[node] for node in path] + [0] * (max(counts) - len(path))
-        for row, path in zip(chosen, found, strict=True)
-    ]
-    return Verified(torch.tensor(paths), torch.tensor(counts), torch.tensor(tokens))
-
-
 def verify_drawn(
     tree: TokenTree, target_probs: Callable[[Tensor], Tensor], tests: Tensor, bonus: Tensor
 ) -> Verified:
     """Verify drawn children, as `clover.verify.verify_drawn` does, with work for those nodes alone that are reached.
 
-    With a vocabulary of 49,152 and 25 nodes that takes a tenth of the time on a CPU.
+    With 25 nodes and a vocabulary of 49,152 that takes 1.4 ms in the place of 29 ms, with one of 512 0.4 and 0.6 ms.
 
     Args:
         target_probs: returns float64 [B, V], the target's distributions at the last nodes of paths Long [B, A], which
@@ -62,21 +44,6 @@ def verify_drawn(
     index, end = torch.arange(path.shape[1]), counts.unsqueeze(1) - 1
     followed = tree.tokens.gather(1, path).roll(-1, dims=1).masked_fill(index > end, 0)
     return Verified(path, counts, torch.where(index == end, torch.tensor(last).unsqueeze(1), followed))
-
-
-def _follow(tokens: list[int], parents: list[int], chosen: list[int]) -> list[int]:
-    """Return the accepted path of one sequence."""
-    depths, last = [0], 0  # of the nodes that the target's tokens lead to; -1 of others
-    for node in range(1, len(tokens)):
-        parent = parents[node]
-        follows = parent >= 0 <= depths[parent] and tokens[node] == chosen[parent]
-        depths.append(depths[parent] + 1 if follows else -1)
-        if depths[node] > depths[last]:
-            last = node
-    path = [last]
-    while path[-1]:
-        path.append(parents[path[-1]])
-    return path[::-1]
 
 
 def _filled_up(paths: Sequence[list[int]]) -> list[list[int]]:

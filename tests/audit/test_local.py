@@ -20,8 +20,7 @@ from clover.engine import Engine
 from clover.sampling import Sampler
 from clover.target import TargetModel
 from clover.tree import TokenTree
-from clover.verify import Verified
-from clover.verify_host import verify as verify_on_host
+from clover.verify import Verified, verify
 from tests.audit.conftest import NEW_TOKENS, audit_of, prompts_of
 from tests.families import tiny_model
 
@@ -210,19 +209,19 @@ def one_random_number(tree: TokenTree) -> TokenTree:
 
 def with_verified(change: Callable[[TokenTree, Tensor], Verified]) -> Plant:
     def plant(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr("clover.verify_host.verify", change)
+        patch.setattr("clover.verify.verify", change)
 
     return plant
 
 
 def accepts_too_much(tree: TokenTree, choices: Tensor) -> Verified:
-    honest = verify_on_host(tree, choices)
+    honest = verify(tree, choices)
     return dataclasses.replace(honest, tokens=torch.cat((tree.tokens[:, 1:2], honest.tokens[:, 1:]), dim=1))
 
 
 def bonus_of_the_parent(tree: TokenTree, choices: Tensor) -> Verified:
     """The bonus token is the choice one node too high."""
-    honest = verify_on_host(tree, choices)
+    honest = verify(tree, choices)
     last = honest.counts.unsqueeze(1) - 1
     node = honest.path.gather(1, (last - 1).clamp(min=0))
     return dataclasses.replace(honest, tokens=honest.tokens.scatter(1, last, choices.gather(1, node)))

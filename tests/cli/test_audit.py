@@ -16,7 +16,7 @@ import torch
 from clover import assets
 from clover.measure.report.output import Report
 from clover.target import TargetModel, signs_fingerprint
-from clover.verify_host import verify as verify_on_host
+from clover.verify import verify
 from tests.tiny import save_tiny_pair
 
 
@@ -69,13 +69,13 @@ def test_a_defect_is_an_exit_code(
     """A draft token too many is accepted; the key of a server is in no report."""
 
     def careless(tree: object, choices: object) -> object:
-        honest = verify_on_host(tree, choices)  # type: ignore[arg-type]
+        honest = verify(tree, choices)  # type: ignore[arg-type]
         return dataclasses.replace(
             honest,
             tokens=torch.cat((tree.tokens[:, 1:2], honest.tokens[:, 1:]), dim=1),  # type: ignore[attr-defined]
         )
 
-    monkeypatch.setattr("clover.verify_host.verify", careless)
+    monkeypatch.setattr("clover.verify.verify", careless)
     data = tmp_path / "audit.json"
     done = run_clover(*arguments, "--temperature", 0, "--json", data, "--api-key", "very-secret")
     assert done.code == 1

@@ -16,7 +16,7 @@ import pytest
 import torch
 import transformers as hf
 
-from clover import verify_host
+from clover import verify
 from clover.drafting import StaticTree
 from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, EngineLimits, Generation, Request
@@ -256,7 +256,7 @@ def test_windows_that_are_not_cut_are_noticed(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_broken_verification_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison has power: accept one draft token too many, and the tokens differ."""
-    honest_verify = verify_host.verify
+    honest_verify = verify.verify
 
     def careless(tree, choices):
         honest = honest_verify(tree, choices)
@@ -266,5 +266,5 @@ def test_a_broken_verification_would_be_noticed(monkeypatch: pytest.MonkeyPatch)
     draft = SYSTEMS["recall"].from_target(target).to(target.dtype).eval()
     requests = requests_of(3, SETTINGS[:1])
     plain = run(Engine(target), requests)
-    monkeypatch.setattr(verify_host, "verify", careless)
+    monkeypatch.setattr(verify, "verify", careless)
     assert tokens_of(run(Engine(target, draft), requests)) != tokens_of(plain)

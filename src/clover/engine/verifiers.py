@@ -1,4 +1,4 @@
-"""The choice between the two rules of verification, and between their vectorised and their host form.
+"""The choice between the two rules of verification, and between the forms of the rule for drawn trees.
 
 Shapes: B batch, N nodes of a tree, A nodes of a path, D depth, V vocabulary.
 """
@@ -26,10 +26,6 @@ class Verifier:
         choices = sampler.choose(logits, tree)
         if nodes == 1:  # plain decoding
             return Verified(torch.zeros_like(choices), torch.ones_like(choices[:, 0]), choices)
-        return self.verify(tree, choices)
-
-    def verify(self, tree: TokenTree, choices: Tensor) -> Verified:
-        """Verify by token matching."""
         return verify.verify(tree, choices)
 
     def verify_drawn(
@@ -40,10 +36,7 @@ class Verifier:
 
 
 class HostVerifier(Verifier):
-    """Verifies by loops on the host, for tensors whose values the host can read at once."""
-
-    def verify(self, tree: TokenTree, choices: Tensor) -> Verified:
-        return verify_host.verify(tree, choices)
+    """Verifies drawn trees by loops on the host, for tensors whose values the host can read at once."""
 
     def verify_drawn(
         self, sampler: Sampler, tree: TokenTree, logits: Tensor, tests: Tensor, bonus: Tensor
