@@ -69,7 +69,7 @@ def test_tables_follow_the_weights_and_need_room(monkeypatch: pytest.MonkeyPatch
         draft.projector.weight.mul_(2)
     assert draft.for_inference() is not first
     check_session(target, [draft.for_inference()], reference_of(draft))
-    monkeypatch.setattr(layers, "_MAX_TABLE", 0)
+    monkeypatch.setattr(layers, "MAX_TABLE", 0)
     assert draft.for_inference(exact=True).token_table is None
     check_session(target, [draft.for_inference(exact=True)], reference_of(draft))
 

@@ -184,8 +184,11 @@ def test_shares_are_kept_with_the_draft(tmp_path: Path) -> None:
     target, draft = make(RecallDraft, copy_shares=SHARES)
     draft.save_pretrained(tmp_path)
     loaded: Any = load_draft(tmp_path, target)
-    assert loaded.config.copy_shares == SHARES and loaded.copies
-    assert not make(RecallDraft)[1].copies and not make(RecallDraft, copy_shares=[0.0] * LONGEST)[1].copies
+    assert loaded.config.copy_shares == SHARES and loaded.has_copy_weights
+    assert (
+        not make(RecallDraft)[1].has_copy_weights
+        and not make(RecallDraft, copy_shares=[0.0] * LONGEST)[1].has_copy_weights
+    )
 
 
 @pytest.mark.parametrize("value", [[0.1], [0.1] * 5, [1.0] * 4, [-0.1] * 4, "abc"])

@@ -240,7 +240,7 @@ def test_classes_without_sdpa(family: str) -> None:
 
 def test_windows_that_are_not_cut_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then texts end with the shortest window."""
-    monkeypatch.setattr("clover.target.windows._sees", lambda kind, queries, keys, size: keys <= keys)
+    monkeypatch.setattr("clover.target.windows.sees", lambda kind, queries, keys, size: keys <= keys)
     target = windowed_target("gemma3_text")
     requests = [Request((3 + i, 9, 4, 7)[: 4 - i], 100, eos=()) for i in range(3)]
     plain = run(Engine(target), requests)

@@ -24,6 +24,7 @@ from clover.drafting import (
 )
 from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, EngineLimits, Request
+from clover.engine.batch import Batch
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
 from tests.engine.test_lossless import SETTINGS, requests_of, run, tokens_of
@@ -144,7 +145,9 @@ def test_the_draft_takes_in_every_position_once_and_in_order(
     assert seen.widest <= max(4, 1 + max(drafter.max_depth for drafter in policy.choices))
 
 
-def test_a_long_plain_text_waits_for_the_draft_in_few_parts(target: TargetModel) -> None:
+def test_a_long_plain_text_waits_for_the_draft_in_few_parts(
+    target: TargetModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The draft then commits every position, as without plain steps before, and the outcome says how many."""
     draft = SYSTEMS["clover2"].from_target(target).to(target.dtype).eval()
     tree = parse_tree("chain:3").drafter(draft)
@@ -154,11 +157,16 @@ def test_a_long_plain_text_waits_for_the_draft_in_few_parts(target: TargetModel)
     scheduler = Engine(target, draft, policy=policy).open(2)
     for request in requests:
         scheduler.add(request)
-    events, most = [], 0
+    parts, add = list[int](), Batch.add_uncommitted
+    monkeypatch.setattr(
+        Batch,
+        "add_uncommitted",
+        lambda self, part: (add(self, part), parts.append(len(self.uncommitted))),
+    )
+    events = []
     while not scheduler.idle:
         events += scheduler.step()
-        most = max(most, len(scheduler._batch.uncommitted) if scheduler._batch else 0)
-    assert most <= 66 < plain
+    assert max(parts) <= 66 < plain
     assert policy.outcomes[plain].backlog == plain
     found = {event.index: event.generation.tokens for event in events if event.generation}
     assert [found[0], found[1]] == tokens_of(run(Engine(target), requests))

@@ -130,7 +130,7 @@ def test_tau_is_that_of_a_draft_that_copies_nothing(options, monkeypatch):
     RecallDraft.from_target(target, copy_shares=[0.5] * 4).save_pretrained(options.output.parent / "copying")
     quiet = Console(file=io.StringIO())
     run_tune_vllm(replace(options, draft=str(options.output.parent / "copying")), quiet, quiet)
-    assert not seen[0].copies
+    assert not seen[0].has_copy_weights
 
 
 def test_without_vllm_and_without_a_file_it_says_what_to_do(run_clover, monkeypatch):

@@ -24,8 +24,8 @@ MAX_INT8_BYTES = 2**28  # of the int8 weights of one model
 INT8_ROWS = 32  # with more rows, the plain product is as fast as int8 weights
 _INT8_ROWS_BESIDE_PACKED = {"AVX512": 32, "AVX2": 8}  # with more rows, packed weights are as fast
 PACKED_ROWS = 256  # prompts and training texts, which have more rows, gain nothing from packed weights
-_MIN_ELEMENTS = 2**16  # for smaller weights the call itself needs longer than the product
-_MIN_ELEMENTS_OF_ONE_ROW = 2**18  # for smaller weights a packed product of one row gains nothing
+MIN_ELEMENTS = 2**16  # for smaller weights the call itself needs longer than the product
+MIN_ELEMENTS_OF_ONE_ROW = 2**18  # for smaller weights a packed product of one row gains nothing
 _PACKED_FOR = 8  # rows that the packing is optimised for; it works with any number
 _INT8_MULTIPLE = 64  # I must be a multiple: the operator reads 16 numbers at once, also beyond the end
 
@@ -77,7 +77,7 @@ class _Product:
         self.sizes, self.width = [len(weight) for weight in self.weights], self.weights[0].shape[1]
         self.packed = packed
         self.int8_rows = int8_rows(packed) if int8 else 0
-        self.least = 1 if max(weight.numel() for weight in self.weights) < _MIN_ELEMENTS_OF_ONE_ROW else 0
+        self.least = 1 if max(weight.numel() for weight in self.weights) < MIN_ELEMENTS_OF_ONE_ROW else 0
         self.made: dict[str, Int8Linear | PackedLinear] = {}
         self.inputs: Tensor | None = (
             None  # of the last product, until the last layer has returned its outputs
@@ -125,12 +125,12 @@ class FastLinear(nn.Linear):
         self.weight, self.bias = layer.weight, layer.bias
         self.training = layer.training
         self._plain = (layer,)  # a tuple keeps nn.Module from registering it a second time
-        self._product, self._index = product, index
+        self.product, self._index = product, index
 
     def forward(self, input: Tensor) -> Tensor:
         """Return outputs [..., O] for inputs [..., I]."""
         if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            output = self._product(input, self._index)
+            output = self.product(input, self._index)
             if output is not None:
                 return output
         return self._plain[0](input)
@@ -173,7 +173,7 @@ def can_have_int8(*weights: Tensor) -> bool:
 def fast_layers(layers: Sequence[nn.Linear], packed: bool, int8: bool) -> Sequence[nn.Linear]:
     """Return layers that read the same input as `FastLinear` with one product; unchanged if that is not faster."""
     weights = [layer.weight for layer in layers]
-    suits = sum(weight.numel() for weight in weights) >= _MIN_ELEMENTS and all(map(may_replace, weights))
+    suits = sum(weight.numel() for weight in weights) >= MIN_ELEMENTS and all(map(may_replace, weights))
     packed = packed and can_pack(weights[0].dtype)
     int8 = int8 and can_have_int8(*weights)
     if not suits or not (packed or int8):

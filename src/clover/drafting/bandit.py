@@ -19,7 +19,7 @@ from clover.drafts.ngrams import RepeatingText
 _PROBE_SHARE, _PROBE_STEPS = 0.01, 3  # share of the time that probes may lose; steps of each
 _LEAST_LOSS = 1 / 12  # of a probe's seconds, which count as lost at least
 _TUNED_STEPS, _TUNED_WEIGHT = 3, 8.0  # what a tuning counts for: steps of costs, observations of acceptance
-_TREES_TURN = 4  # of so many probes one is of a tree, while plain steps lead
+_TREES_TURN = 6  # of so many probes one is of a tree, while plain steps lead
 _FEW = 8  # positions that the draft commits in no time
 _LOOKUP_COST = 0.05  # of a plain step, per token: what a lookup is taken to cost before any has run
 
@@ -162,7 +162,7 @@ class AutoPolicy(Policy):
         """Return the candidate to probe: the one that would be the fastest if it accepted as much as the leader.
 
         What others accept was seen on texts that may be gone. While plain steps lead, chains are probed, the cheapest
-        way to see what the draft is worth, and every fourth time a tree. While a chain leads no others are probed,
+        way to see what the draft is worth, and every sixth time a tree. While a chain leads no others are probed,
         because their costs and what they accept are known from it.
         """
         self._probes += 1

@@ -8,13 +8,13 @@ With the target's hidden states l, m, h of a low, a middle and a high layer, and
     a_t = b_t + Wdown (SiLU(Wgate Norm(b_t)) · Wup Norm(b_t))
     logits = lm_head(Norm(a_t))                for token t + 2
 
-Deeper in the tree a, as it left the layer, takes the place of g. Training does the same for D steps ("training-time
-test"): step i at position t reads its own output of step i - 1 and x_{t+1+i}, and sees the true pairs up to t, and
-the steps 1 … i of this same t, which lie behind one another at t + 1 … t + i.
+Deeper in the tree, the layer reads its own output a in the place of g. Training does the same for D steps, which the
+paper calls training-time test. Step i at position t reads the output of step i - 1 at t and the token x_{t+1+i}. It
+attends to the true pairs up to t and to the steps 1 … i at this same t, whose positions are t + 1 … t + i.
 
-Unlike the paper's, this draft has the target's lm_head, frozen, and whole unless `draft_vocab_size` takes frequent
-rows only; the norm before it starts with the gain of the target's. Rotary positions are LLaMA's with the target's
-base and scaling. D = 5 by default; the authors' code has 7.
+Three things differ from the paper. The lm_head is the target's and frozen; `draft_vocab_size` restricts it to frequent
+tokens. The norm before it starts with the gain of the target's final norm. Rotary positions are LLaMA's with the
+target's base and scaling. D is 5 by default; the authors' code has 7.
 
 Shapes: B batch, N positions or nodes, T text, S' slots seen, H hidden, W = 3H, Q query heads, G key-value heads, C
 their width.
@@ -56,10 +56,11 @@ class Eagle3Config(DraftConfig):
 
 
 def layer_config(target: PretrainedConfig) -> Any:
-    """Return the layer's configuration, a LLaMA's: sizes and rotary positions of the target, or usual ones.
+    """Return the configuration of the layer, as a LLaMA's: sizes and rotary positions are the target's if it has them.
 
-    Of several kinds of layers the positions are those of full attention. Frequencies that depend on the length stay
-    at their start. UserError if the target's heads have an odd width, which rotary positions cannot have.
+    If the target has several kinds of layers, the positions are those of its full attention. Frequencies that change
+    with the length of the text keep their initial values. UserError if the target's heads have an odd width: that
+    rules out rotary positions.
     """
     size, heads = target.hidden_size, attention_heads(target)
     width = getattr(target, "head_dim", None) or size // heads
@@ -85,7 +86,7 @@ def layer_config(target: PretrainedConfig) -> Any:
 
 
 class FusedLayer(nn.Module):
-    """The layer; how it attends is handed in, since whole texts and trees differ in that alone."""
+    """The layer. Its caller passes the attention, the only part in which whole texts and trees differ."""
 
     def __init__(self, config: Any):
         super().__init__()
@@ -133,10 +134,10 @@ def cached_attention(
 
 
 class PathAttention:
-    """Attention of whole texts, step after step (`Attend`), as the nodes of a tree would have it.
+    """Attention of whole texts, one call per step of training (`Attend`), with the masks of a tree's nodes.
 
-    The first call is that of the text, causal. In call i, position t sees what it saw in the first, and of each later
-    call up to this one what t itself was there.
+    The first call is causal attention over the text. In each later call, position t attends to what it attended to in
+    the first call, and to position t alone of every call since then, the present one included.
     """
 
     def __init__(self) -> None:

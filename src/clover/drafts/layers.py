@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from transformers import PretrainedConfig
 
 NOISE = 0.01  # standard deviation of the zero-mean noise on starting values that a paper calls small
-_MAX_TABLE = 2**26  # bytes
+MAX_TABLE = 2**26  # bytes
 
 
 class ResidualBlock(nn.Module):
@@ -90,4 +90,4 @@ class TokenTable(nn.Module):
 
 def has_room(rows: Tensor, width: int) -> bool:
     """Return whether a table of so many columns for embeddings [V, H] stays within 64 MiB."""
-    return len(rows) * width * rows.element_size() <= _MAX_TABLE
+    return len(rows) * width * rows.element_size() <= MAX_TABLE

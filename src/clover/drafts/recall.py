@@ -165,13 +165,13 @@ class RecallDraft(DraftModel):
             self.config.embedding_scale = unit_scale(target.lm_head_weight)
 
     @property
-    def copies(self) -> bool:
+    def has_copy_weights(self) -> bool:
         """Return whether copied tokens have a weight in what the draft proposes."""
         return any(self.config.copy_shares or ())
 
     @property
     def session_tokens(self) -> Tensor | None:
-        return None if self.copies else self.d2t
+        return None if self.has_copy_weights else self.d2t
 
     def fit_copies(self, guesses: Guesses) -> list[float] | None:
         self.config.copy_shares = fit_copy_weights(guesses)
@@ -185,8 +185,8 @@ class RecallDraft(DraftModel):
         weight, heads = self.projector.weight, self.layer.num_heads
         width = len(weight) // heads
         cache = KVCache.new((1, heads, width, width), batch_size, capacity, weight, tokens=True)
-        copy_weights = CopyWeights.of(self.config.copy_shares or [], weight.device) if self.copies else None
-        return RecallSession(self, cache, copy_weights)
+        shares = self.config.copy_shares if self.has_copy_weights else None
+        return RecallSession(self, cache, CopyWeights.of(shares, weight.device) if shares else None)
 
     def forward(self, hidden: Tensor, tokens: Tensor, depths: int | None = None) -> Tensor:
         following = self.embed(shifted(tokens, 1)).to(hidden.dtype)

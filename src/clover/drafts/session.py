@@ -34,7 +34,7 @@ class DraftSession(CachedRows):
     def over(self, cache: Any) -> Self:
         return type(self)(self.draft, cache)
 
-    def commit(self, hidden: Tensor, next_tokens: Tensor, counts: list[int]) -> Tensor:
+    def commit(self, hidden: Tensor, next_tokens: Tensor, counts: Counts) -> Tensor:
         """Commit positions that the target has run.
 
         Args:

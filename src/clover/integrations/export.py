@@ -43,7 +43,7 @@ def export(
         fields = {name: value for name, value in stored.items() if name not in _KEPT}
         config = _vllm(loaded, fields) if to == "vllm" else _speculators(loaded, fields, target, drafted)
         write_json(folder / "config.json", config | {name: stored[name] for name in _KEPT if name in stored})
-    copies = isinstance(loaded, RecallDraft) and loaded.copies
+    copies = isinstance(loaded, RecallDraft) and loaded.has_copy_weights
     return "other engines have no place for its copies from the text" if copies else None
 
 

@@ -12,7 +12,6 @@ from torch.nn.functional import pad
 from clover.sampling.numbers import gumbels
 
 CHOICE = 2  # what these numbers are for, among all that are hashed from a sequence's seed
-_KEPT_ON = "cpu"  # the type of device on which they are kept
 
 
 class GumbelCache:
@@ -20,11 +19,11 @@ class GumbelCache:
 
     Hashing takes long on a CPU. So there the numbers of positions that a sequence has not reached are kept: a tree
     that is deeper than its accepted path costs no more than the path. Elsewhere all are hashed in each step, because
-    the host would have to ask how far the sequences have come.
+    the host would have to ask how far the sequences have come. `keeps` decides otherwise.
     """
 
-    def __init__(self, seeds: Tensor, greedy: Sequence[bool], tokens: Tensor):
-        self._tokens, self._keeps = tokens, tokens.device.type == _KEPT_ON
+    def __init__(self, seeds: Tensor, greedy: Sequence[bool], tokens: Tensor, keeps: bool | None = None):
+        self._tokens, self._keeps = tokens, tokens.device.type == "cpu" if keeps is None else keeps
         self._set_rows(seeds, greedy)
         self._ends = [0] * len(greedy)  # per sequence: its first position not hashed, if kept
         self._numbers = torch.zeros(len(seeds), 0, len(tokens), device=tokens.device)  # [B, R, V]

@@ -11,7 +11,7 @@ _BLOCK = 1 << 16  # numbers that a CPU hashes at once: their states stay in its 
 
 # The constants of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014), as signed
 # 64-bit integers: products of int64 tensors wrap around.
-_STEP = 0x9E3779B97F4A7C15 - 2**64
+STEP = 0x9E3779B97F4A7C15 - 2**64
 _MULTIPLIERS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 
 
@@ -25,9 +25,9 @@ def uniforms(seeds: Tensor, *counters: Tensor | int) -> Tensor:
     >>> draws.shape, [round(mean, 2) for mean in draws.mean(1).tolist()]
     (torch.Size([2, 100000]), [0.5, 0.5])
     """
-    state = _mixed(seeds + _STEP)
+    state = mixed(seeds + STEP)
     for counter in counters:
-        state = _mixed(state + _scaled(counter))
+        state = mixed(state + _scaled(counter))
     return _uniform(state)
 
 
@@ -37,9 +37,9 @@ def gumbels(seeds: Tensor, *counters: Tensor | int) -> Tensor:
     The index at which log-probabilities plus such numbers are highest is a draw from these probabilities. Logarithms
     are taken in float64, which keeps the upper end; they may differ between devices in the last digit of float32.
     """
-    state = seeds + _STEP
+    state = seeds + STEP
     for counter in counters:
-        state = _mixed(state) + _scaled(counter)
+        state = mixed(state) + _scaled(counter)
     if state.device.type != "cpu":
         return _gumbel(state).float()
     numbers = torch.empty(state.shape)
@@ -50,7 +50,7 @@ def gumbels(seeds: Tensor, *counters: Tensor | int) -> Tensor:
 
 def _gumbel(state: Tensor) -> Tensor:
     """Return float64 numbers, from states before their last mixing, which changes them."""
-    return _uniform(_mixed(state)).log_().neg_().log_().neg_()
+    return _uniform(mixed(state)).log_().neg_().log_().neg_()
 
 
 def _uniform(state: Tensor) -> Tensor:
@@ -59,11 +59,11 @@ def _uniform(state: Tensor) -> Tensor:
 
 def _scaled(counter: Tensor | int) -> Tensor | int:
     if isinstance(counter, int):
-        return (counter * _STEP + 2**63) % 2**64 - 2**63
-    return counter * _STEP
+        return (counter * STEP + 2**63) % 2**64 - 2**63
+    return counter * STEP
 
 
-def _mixed(state: Tensor) -> Tensor:
+def mixed(state: Tensor) -> Tensor:
     """Mix the bits of states [...] in their place: a vocabulary of them does not stay in the processor's cache."""
     state.bitwise_xor_(_shifted(state, 30)).mul_(_MULTIPLIERS[0])
     state.bitwise_xor_(_shifted(state, 27)).mul_(_MULTIPLIERS[1])

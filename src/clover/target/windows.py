@@ -56,13 +56,13 @@ class Windows:
             return added
         queries, keys = positions[:, None, :, None], slots[:, None, None, :]
         cut = {
-            kind: added.masked_fill(~_sees(kind, queries, keys, size), float("-inf"))
+            kind: added.masked_fill(~sees(kind, queries, keys, size), float("-inf"))
             for kind, size in self.sizes.items()
         }
         return {FULL_ATTENTION: added, **cut} if self._by_type else next(iter(cut.values()))
 
 
-def _sees(kind: str, queries: Tensor, keys: Tensor, size: int) -> Any:
+def sees(kind: str, queries: Tensor, keys: Tensor, size: int) -> Any:
     """Return True where positions of queries see those of keys, as in transformers' `masking_utils`."""
     if kind == CHUNKED_ATTENTION:
         return queries // size == keys // size

@@ -217,7 +217,7 @@ def test_compiled_engines_leave_the_model_as_it_is(target: TargetModel) -> None:
 
 def test_compiled_steps_make_no_packed_copy(target: TargetModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """They take the target's weights as they are. Prompts, which run without compilation, pack what they use."""
-    for name in ("_MIN_ELEMENTS", "_MIN_ELEMENTS_OF_ONE_ROW"):
+    for name in ("MIN_ELEMENTS", "MIN_ELEMENTS_OF_ONE_ROW"):
         monkeypatch.setattr(linear, name, 1)
     config = tiny_config("llama")
     config.num_hidden_layers = 1
@@ -226,7 +226,7 @@ def test_compiled_steps_make_no_packed_copy(target: TargetModel, monkeypatch: py
     for compile in (BACKEND, False):
         engine = Engine(large, draft, parse_tree("chain:2"), compile=compile)
         layers = [*large.base.modules(), large.head.linear]
-        products = [layer._product for layer in layers if isinstance(layer, FastLinear)]
+        products = [layer.product for layer in layers if isinstance(layer, FastLinear)]
         for product in products:
             product.made.clear()  # what probing the target has left
         run(engine, [Request((5,), 8, eos=())])
