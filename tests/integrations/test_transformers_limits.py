@@ -1,15 +1,19 @@
 """What `custom_generate=clover.speculative(draft)` refuses, and what it leaves of the model as it was."""
 
 import copy
+import functools
 import gc
 import pickle
 import shutil
+import warnings
 import weakref
 from pathlib import Path
 
+import accelerate
 import pytest
 import torch
-from transformers import PreTrainedModel
+from torch.utils._pytree import tree_map
+from transformers import LlamaForCausalLM, PreTrainedModel
 
 import clover
 from clover.errors import UserError
@@ -68,6 +72,106 @@ def test_other_inputs_and_models_are_refused(llama, fast):
     ):
         with pytest.raises(UserError, match=named):
             model.generate(**inputs, max_new_tokens=2, custom_generate=fast)
+
+
+def _as_peft_prepares(model, _):
+    """Replace the method as PEFT's prompt tuning and p-tuning do."""
+    model.prepare_inputs_for_generation = functools.partial(type(model).prepare_inputs_for_generation, model)
+
+
+def _with_adapter_names(model, _):
+    """Hook layers as PEFT does for `adapter_names`."""
+
+    def choose(_, args, kwargs, adapter_names):
+        return args, kwargs
+
+    hook = functools.partial(choose, adapter_names=["a", "b", "a", "b"])
+    model.model.layers[0].mlp.up_proj.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+def _added_later(model, _):
+    model.model.layers[1].mlp.train()
+
+
+def _quantised_dynamically(model, _):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8, inplace=True)
+    model.eval()
+
+
+def _offloaded(model, folder):
+    accelerate.disk_offload(model, folder)
+
+
+@pytest.mark.parametrize(("change", "named"), [
+    (_as_peft_prepares, "a prepare_inputs_for_generation that is not the model's class's own"),
+    (_with_adapter_names, "adapter_names choose an adapter for each row"),
+    (_added_later, r"training mode \(its part model\.layers\.1\.mlp"),
+    (_quantised_dynamically, r"q_proj is quantised while it runs \(torch\.ao's Linear\)"),
+    (_offloaded, "its lm_head is offloaded .to disk or CPU memory.; load the model whole"),
+])  # fmt: skip
+def test_models_that_would_write_another_text_are_refused(change, named, tmp_path: Path):
+    model = tiny_model("llama", torch.float32)
+    change(model, tmp_path)
+    with pytest.raises(UserError, match=named):
+        model.generate(**batch(), max_new_tokens=2, custom_generate=clover.speculative(tree="lookup"))
+
+
+def test_a_class_with_a_method_of_its_own_is_refused(llama):
+    class Prepares(LlamaForCausalLM):
+        def prepare_inputs_for_generation(self, *args, **kwargs):
+            return super().prepare_inputs_for_generation(*args, **kwargs)
+
+    model = Prepares(llama.config).eval()
+    with pytest.raises(UserError, match="prepare_inputs_for_generation"):
+        model.generate(**batch(), max_new_tokens=2, custom_generate=clover.speculative(tree="lookup"))
+
+
+class Halves(torch.Tensor):
+    """A weight in bfloat16 that counts as float32, built as the quantised tensors of torchao are."""
+
+    @staticmethod
+    def __new__(cls, stored):
+        return torch.Tensor._make_wrapper_subclass(
+            cls, stored.shape, dtype=torch.float32, device=stored.device
+        )
+
+    def __init__(self, stored):
+        self.stored = stored
+
+    def __tensor_flatten__(self):
+        return ["stored"], {}
+
+    def dequantize(self):
+        return self.stored.float()
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        if function is torch.ops.aten.detach.default:
+            return cls(args[0].stored)
+        if function.name().partition("::")[2] not in ("linear", "t", "mm", "addmm"):
+            raise NotImplementedError(f"{function} of a quantised weight")
+        plain = tree_map(lambda one: one.dequantize() if isinstance(one, cls) else one, args)
+        return function(*plain, **(kwargs or {}))
+
+
+def test_quantised_weights_run_with_and_without_a_draft():
+    model = tiny_model("llama", torch.float32)
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.Linear):
+            layer.weight = torch.nn.Parameter(Halves(layer.weight.detach().bfloat16()), requires_grad=False)
+    expected = model.generate(**batch(), max_new_tokens=12)
+    draft = draft_for(model)
+    for fast in (clover.speculative(tree="lookup"), clover.speculative(draft, tree="chain:3")):
+        assert model.generate(**batch(), max_new_tokens=12, custom_generate=fast).equal(expected)
+    with torch.no_grad():
+        model.model.layers[0].mlp.up_proj.weight.stored.mul_(1.5)  # copies and fingerprints follow
+    changed = model.generate(**batch(), max_new_tokens=12)
+    assert not changed.equal(expected)
+    assert model.generate(
+        **batch(), max_new_tokens=12, custom_generate=clover.speculative(tree="lookup")
+    ).equal(changed)
 
 
 # -- the model and the draft -------------------------------------------------------------------------------------------

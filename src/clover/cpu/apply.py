@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from clover.cpu.attention import group_queries
-from clover.cpu.linear import MAX_INT8_BYTES, fast_layers, may_replace
+from clover.cpu.linear import MAX_INT8_BYTES, fast_layers, is_plain, may_replace
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 MAX_PACKED_BYTES = 2**30  # of the weights of a model that gets a packed second copy
@@ -87,8 +87,18 @@ def _sample(weight: Tensor) -> list[float]:
     """Return numbers from all parts of a weight; none on a GPU, where the host would wait and copies do not run."""
     if weight.device.type != "cpu":
         return []
-    step = weight.numel() // _SAMPLED | 1  # odd: a multiple of the columns would stay in a few of them
-    return weight.detach().flatten()[::step].tolist()
+    parts = [part.detach().flatten() for part in plain_parts(weight)]
+    # An odd step: a multiple of the columns would stay in a few of them.
+    return [number for part in parts for number in part[:: part.numel() // _SAMPLED | 1].tolist()]
+
+
+def plain_parts(weight: Tensor) -> list[Tensor]:
+    """Return the plain tensors that a weight is made of: itself, or the parts of a quantised one, such as torchao's."""
+    flatten: Any = getattr(weight, "__tensor_flatten__", None)
+    if is_plain(weight) or flatten is None:
+        return [weight]
+    names, _ = flatten()
+    return [part for name in names for part in plain_parts(getattr(weight, name))]
 
 
 def _alike(layers: dict[str, nn.Linear], names: Sequence[str]) -> bool:

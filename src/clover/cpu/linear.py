@@ -185,4 +185,9 @@ def fast_layers(layers: Sequence[nn.Linear], packed: bool, int8: bool) -> Sequen
 def may_replace(weight: Tensor) -> bool:
     """Return True if there is a fast product for a weight of this dtype and device."""
     fits = weight.dtype in (torch.float32, torch.bfloat16) and weight.device.type == "cpu"
-    return fits and not weight.is_inference()
+    return fits and is_plain(weight) and not weight.is_inference()
+
+
+def is_plain(weight: Tensor) -> bool:
+    """Return False for a tensor of a class of its own, such as torchao's quantised ones."""
+    return type(weight) in (Tensor, nn.Parameter, nn.Buffer)

@@ -30,7 +30,14 @@ from clover.drafting import Tree, parse_tree
 from clover.drafts import DraftModel
 from clover.engine import Engine, Request, Scheduler
 from clover.errors import UserError
-from clover.integrations.transformers_options import Ends, check_options, read_ends, read_prompts, row_options
+from clover.integrations.transformers_options import (
+    Ends,
+    check_model,
+    check_options,
+    read_ends,
+    read_prompts,
+    row_options,
+)
 from clover.sampling import SamplingParams
 from clover.target import Target, TargetModel, TargetWeights
 
@@ -92,6 +99,7 @@ class Speculative:
         Returns Long [B, T + new tokens]: prompts and new tokens, padded on the right.
         """
         check_options(generation_config, model_kwargs)
+        check_model(model, len(input_ids))
         prompts = read_prompts(
             input_ids, model_kwargs.get("attention_mask"), model_kwargs.get("position_ids")
         )
@@ -162,12 +170,14 @@ class _Engines:
 
 def _engine(model: hf.PreTrainedModel, asked: Speculative) -> Engine:
     """Return the model's engine with this draft; it is set up once, unless the model is moved or changed."""
-    if any(module.training for module in model.modules()):
-        raise UserError("the model is in training mode; call model.eval() first")
+    training = next((name for name, module in model.named_modules() if module.training), None)
+    if training is not None:
+        part = f" (its part {training}, such as an adapter that was added later)" if training else ""
+        raise UserError(f"the model is in training mode{part}; call model.eval() first")
     kept: _Engines = model.__dict__.setdefault("_clover_engines", _Engines())
     head = model.get_output_embeddings()
     weight = getattr(head, "weight", None)
-    place = None if weight is None else (weight.device, weight.dtype)
+    place = (weight.device, weight.dtype) if isinstance(weight, Tensor) else None
     state = (head, place, model.config._attn_implementation, *_contents(model))
     if kept.target is None or kept.state != state:
         kept.target, kept.state, kept.engines = _wrapped(model), state, {}

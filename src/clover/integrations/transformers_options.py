@@ -67,6 +67,23 @@ def check_options(config: hf.GenerationConfig, arguments: Mapping[str, Any]) -> 
             raise refused(name)
 
 
+def check_model(model: hf.PreTrainedModel, rows: int) -> None:
+    """Raise UserError for a model that `generate` would run in another way than its class does.
+
+    PEFT's prompt tuning, p-tuning and prefix tuning replace the method that prepares inputs, to put virtual tokens
+    before them; its `adapter_names` choose an adapter for each row, and rows leave the batch when they end.
+    """
+    name = "prepare_inputs_for_generation"
+    owner = next((kind for kind in type(model).__mro__ if name in vars(kind)), hf.PreTrainedModel)
+    if name in vars(model) or not owner.__module__.startswith(("transformers.", "transformers_modules.")):
+        raise refused(f"a {name} that is not the model's class's own, such as of PEFT's prompt tuning")
+    hooks = (hook for module in model.modules() for hook in module._forward_pre_hooks.values())
+    if rows > 1 and any("adapter_names" in getattr(hook, "keywords", {}) for hook in hooks):
+        raise UserError(
+            "adapter_names choose an adapter for each row; call generate for each adapter on its own"
+        )
+
+
 def read_prompts(input_ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> list[tuple[int, ...]]:
     """Return the tokens of each row of input_ids Long [B, T] without its padding, where the mask [B, T] is 0.
 

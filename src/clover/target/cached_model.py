@@ -4,14 +4,14 @@ Shapes: B batch, T text, N nodes (new tokens), H hidden, V vocabulary, S' slots 
 """
 
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from clover.cache import KVCache, KVShape
-from clover.cpu import fast_copy
+from clover.cpu import fast_copy, is_plain
 from clover.errors import UserError
 from clover.target import loading, support
 from clover.target.protocol import HiddenStates
@@ -37,6 +37,7 @@ class CachedModel:
     _limit: tuple[int, str]
 
     def __init__(self, model: PreTrainedModel) -> None:
+        _check_class(model)
         support.check_config(model.config)
         self.model = model.eval().requires_grad_(False)
         self.config: PretrainedConfig = support.text_config(model.config)
@@ -50,12 +51,17 @@ class CachedModel:
                 f"{self.name} ({type(model).__name__}) is no causal language model with an lm_head"
             )
         head: Any = model.get_output_embeddings()
+        if head.weight.is_meta:
+            raise UserError(
+                f"{self.name}: its lm_head is offloaded (to disk or CPU memory); load the model whole"
+            )
         loading.check_device(head.weight.device)
         self.base: nn.Module
         self.base, head = fast_copy(nn.ModuleList([base, head]))
         self.cache_argument = find_cache_argument(self.base)
         self.head = LogitsHead(head, self.config)
         self.windows = Windows()
+        self._copies: dict[Tensor, Tensor] = {}
 
     @property
     def device(self) -> torch.device:
@@ -74,13 +80,13 @@ class CachedModel:
 
     @property
     def lm_head_weight(self) -> Tensor:
-        """Return the frozen weights [V, H] of the lm_head."""
-        return self.head.linear.weight
+        """Return the frozen weights [V, H] of the lm_head; a copy if they are quantised."""
+        return self._plain(self.head.linear.weight)
 
     @property
     def embedding_weight(self) -> Tensor:
-        """Return the frozen embeddings [V, H], not scaled, even if the model scales them."""
-        return cast(Tensor, self.model.get_input_embeddings().weight)
+        """Return the frozen embeddings [V, H], not scaled, even if the model scales them; a copy if quantised."""
+        return self._plain(self.model.get_input_embeddings().weight)
 
     @property
     def vocab_size(self) -> int:
@@ -156,6 +162,14 @@ class CachedModel:
         """Return logits [..., V] for hidden states [..., H] after the final norm, scaled and capped by the model."""
         return self.head(hidden)
 
+    def _plain(self, weight: Any) -> Tensor:
+        """Return a weight as a plain tensor: of a quantised one the copy that was made first."""
+        if is_plain(weight) or not hasattr(weight, "__tensor_flatten__"):
+            return weight
+        if weight not in self._copies:
+            self._copies[weight] = weight.dequantize()
+        return self._copies[weight]
+
     def _run(self, hidden_state: str, **inputs: object) -> HiddenStates:
         taps = self.taps(hidden_state)
         with taps.active():
@@ -169,3 +183,19 @@ class CachedModel:
         three = (min(2, middle), middle, max(self.num_layers - 3, middle))
         layers = [self.layers[index] for index in three]
         return {"post_norm": [], "pre_norm": [self.final_norm], "low_middle_high": layers}
+
+
+def _check_class(model: Any) -> None:
+    """Raise UserError for a wrapper around a model, and for weights that no pass can be repeated with."""
+    kind = type(model).__name__
+    if not isinstance(model, PreTrainedModel):
+        raise UserError(
+            f"{kind} is no model of transformers but around one; give the model itself, such as the get_base_model() "
+            "of a PeftModel with LoRA"
+        )
+    for name, module in model.named_modules():
+        if type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")):
+            raise UserError(
+                f"{kind}: {name} is quantised while it runs (torch.ao's {type(module).__name__}), by scales that "
+                "depend on all tokens of a pass; quantise the weights alone, as torchao's weight-only schemes do"
+            )

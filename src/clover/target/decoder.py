@@ -24,7 +24,7 @@ from clover.target.structure import (
     place_of_final_norm,
     sdpa_mask,
 )
-from clover.target.support import UNLIMITED, attention_of, model_type, position_limit, set_windows
+from clover.target.support import UNLIMITED, attention_of, longest_run, model_type, set_windows
 
 
 class DecoderStack(nn.Module):
@@ -47,7 +47,7 @@ class DecoderStack(nn.Module):
         if getattr(config, "word_embed_proj_dim", config.hidden_size) != config.hidden_size:
             raise UserError(f"{model_type(config)} has embeddings of another width, which no draft supports")
         self.num_layers = num_layers
-        self._last_position = position_limit(config) - 1
+        self._last_position = longest_run(config, inside_windows=False)[0] - 1
         self._input_scale: float | None = None
         self._kv_shape: KVShape | None = None
         _ = self.final_norm

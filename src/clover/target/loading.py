@@ -19,13 +19,8 @@ from clover.target.support import attention_of, auto_class, check_config
 from clover.validation import read_json
 
 _MOST = {"layer": 1_000, "head": 100_000, "size": 100_000_000}  # of numbers whose names hold these words
-_DTYPES = {"float64": torch.float64, "float32": torch.float32, "fp32": torch.float32}
-_DTYPES |= {
-    "bfloat16": torch.bfloat16,
-    "bf16": torch.bfloat16,
-    "float16": torch.float16,
-    "fp16": torch.float16,
-}
+_DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
+_DTYPES |= {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",

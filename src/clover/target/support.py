@@ -115,15 +115,6 @@ def check_fixed_shapes(config: PretrainedConfig) -> None:
         )
 
 
-def position_limit(config: PretrainedConfig) -> int:
-    """Return the first position at which draft layers must not run.
-
-    It is the end of the context, or where rotary frequencies switch for everything in the same forward pass. Texts may
-    be longer than their windows.
-    """
-    return min([context_length(config), *(switch for _, switch in _rotary_switches(config))])
-
-
 def model_type(config: PretrainedConfig) -> str:
     """Return the name of a model's type for messages, such as ``llama``."""
     return getattr(config, "model_type", "") or type(config).__name__
