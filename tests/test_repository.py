@@ -139,7 +139,7 @@ BUDGET = {
     "__main__": (10, 1, 0),
     "api": (330, 1, 6),  # conversations with tools and reasoning
     "assets": (70, 1, 5),
-    "audit": (1600, 13, 31),
+    "audit": (1050, 9, 24),
     "cache": (530, 3, 9),
     "chat": (550, 12, 10),  # formats of calls and reasoning, one file each
     "cli": (1255, 13, 31),  # chat --tools

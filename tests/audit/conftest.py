@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 import pytest
 import torch
 
-from clover.audit.local import PLAIN, LocalAudit, make_modes
-from clover.audit.trace import TracedTarget
+from clover.audit.model import ModelSource
+from clover.audit.run import Audit
+from clover.audit.texts import EngineSource, make_modes, mixed_params
 from clover.drafting import parse_tree
 from clover.engine import Engine
 from clover.target import TargetModel
@@ -18,7 +19,6 @@ from tests.engine.test_drawn import TableDraft
 from tests.families import tiny_model
 
 NEW_TOKENS = 12
-MakeAudit = Callable[..., LocalAudit]
 
 
 class LastTokenDraft(TableDraft):
@@ -36,14 +36,14 @@ class LastTokenDraft(TableDraft):
 
 def weak_attention(
     dtype: torch.dtype = torch.float32, family: str = "llama", strength: float = 0.2, seed: int = 0
-) -> TracedTarget:
+) -> TargetModel:
     """A target in which the last token matters most, and all that stands before it a little."""
     model: Any = tiny_model(family, torch.float32, seed)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "o_proj" in name:
                 weight.mul_(strength)
-    return TracedTarget(TargetModel(model.to(dtype)))
+    return TargetModel(model.to(dtype))
 
 
 def prompts_of(target: TargetModel, seed: int = 0, count: int = 5) -> list[tuple[int, ...]]:
@@ -54,18 +54,24 @@ def prompts_of(target: TargetModel, seed: int = 0, count: int = 5) -> list[tuple
 
 
 def audit_of(
-    target: TracedTarget,
+    target: TargetModel,
     trees: Sequence[str] = ("clover2",),
     sizes: Sequence[int] = (3,),
     temperature: float = 0.8,
     seed: int = 0,
-) -> LocalAudit:
+    prompts: Sequence[tuple[int, ...]] | None = None,
+    draws: int = 0,
+) -> Audit:
+    """An audit of plain decoding and of trees with a draft that is often right; of drawn trees' texts if `draws`."""
     draft: Any = LastTokenDraft(target)
-    engines = {PLAIN: Engine(target)} | {tree: Engine(target, draft, parse_tree(tree)) for tree in trees}
-    modes = make_modes(prompts_of(target, seed), NEW_TOKENS, temperature, target.vocab_size, max(sizes))
-    return LocalAudit(engines, modes, sizes)
+    engines = {"plain": Engine(target)} | {tree: Engine(target, draft, parse_tree(tree)) for tree in trees}
+    methods = {name: EngineSource(engine) for name, engine in engines.items()}
+    sampled = mixed_params(temperature, target.vocab_size) if temperature else []
+    modes = make_modes(prompts or prompts_of(target, seed), NEW_TOKENS, sampled, max(sizes))
+    plain = ModelSource(target, draws)
+    return Audit(plain, methods, modes, sizes, temperature if draws else 0.0)
 
 
 @pytest.fixture(scope="session")
-def target() -> TracedTarget:
+def target() -> TargetModel:
     return weak_attention()

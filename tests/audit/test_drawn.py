@@ -15,16 +15,13 @@ import torch
 from torch import Tensor
 
 import clover.verify as verify_module
-from clover.audit.local import PLAIN, LocalAudit, make_modes
-from clover.audit.results import AuditResult
-from clover.audit.trace import TracedTarget
-from clover.drafting import parse_tree
-from clover.engine import Engine
+from clover.audit.judge import AuditResult
 from clover.engine.verifiers import Verifier
-from clover.sampling import Sampler, SamplingParams
+from clover.sampling import Sampler
+from clover.target import TargetModel
 from clover.tree import TokenTree
 from clover.verify import draw_rule, verify_drawn
-from tests.audit.conftest import NEW_TOKENS, LastTokenDraft, prompts_of
+from tests.audit.conftest import audit_of
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 TREE = "drawn:clover2"
@@ -217,21 +214,13 @@ SUBTLE = (
 )
 
 
-def drawn_audit(target: TracedTarget, draws: int = 1000) -> AuditResult:
+def drawn_audit(target: TargetModel, draws: int = 1000) -> AuditResult:
     """An audit of drawn trees; the draft sees the last token alone."""
-    draft: Any = LastTokenDraft(target, factor=1.0)
-    engines = {PLAIN: Engine(target), TREE: Engine(target, draft, parse_tree(TREE))}
-    modes = make_modes(prompts_of(target), NEW_TOKENS, 0.8, target.vocab_size, 3)
-    audit = LocalAudit(engines, modes, (3,))
-    found = audit.run()
-    hot = SamplingParams(temperature=0.8)
-    params = [hot, replace(hot, top_p=0.9, repetition_penalty=1.2)]
-    audit.test_draws(TREE, params, draws, lambda count, doing: None)
-    return found
+    return audit_of(target, (TREE,), draws=draws).run()
 
 
 @pytest.mark.parametrize("draws", [FEW_DRAWS, pytest.param(1000, marks=pytest.mark.long)])
-def test_clean_draws_are_clean(target: TracedTarget, draws: int) -> None:
+def test_clean_draws_are_clean(target: TargetModel, draws: int) -> None:
     found = drawn_audit(target, draws)
     assert (found.defects, found.problems) == (0, [])
     assert max(method.tau for method in found.methods if method.name.startswith("drawn:")) > 1.3
@@ -240,7 +229,7 @@ def test_clean_draws_are_clean(target: TracedTarget, draws: int) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("other", [independent_draws(dropped=False), few_tokens(accepted=False)])
 def test_other_draws_are_clean_without_their_slip(
-    target: TracedTarget, other: Plant, monkeypatch: pytest.MonkeyPatch
+    target: TargetModel, other: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other(monkeypatch)
     monkeypatch.setattr(
@@ -252,7 +241,7 @@ def test_other_draws_are_clean_without_their_slip(
 
 @pytest.mark.long
 @pytest.mark.parametrize("plant", PLANTS)
-def test_a_planted_slip_is_found(target: TracedTarget, plant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_slip_is_found(target: TargetModel, plant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     PLANTS[plant](monkeypatch)
     monkeypatch.setattr("clover.engine.runner.verifier_for", lambda device: Verifier())
     found = drawn_audit(target, 1000 if plant in SUBTLE else FEW_DRAWS)

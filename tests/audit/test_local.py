@@ -10,11 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from clover.audit.judge import Rounding
-from clover.audit.local import PLAIN, LocalAudit, make_modes, mixed_params
-from clover.audit.results import AuditResult
-from clover.audit.statistics import ALARM
-from clover.audit.trace import TracedTarget
+from clover.audit.judge import ALARM, AuditResult, Rounding
+from clover.audit.texts import make_modes, mixed_params
 from clover.cache import KVCache
 from clover.engine import Engine
 from clover.sampling import Sampler
@@ -27,7 +24,7 @@ from tests.families import tiny_model
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def test_a_clean_engine_is_clean(target: TracedTarget) -> None:
+def test_a_clean_engine_is_clean(target: TargetModel) -> None:
     found = audit_of(target, ("chain:4", "clover2"), (1, 3)).run()
     assert (found.defects, found.near_ties, found.problems) == (0, 0, [])
     assert found.p_value is not None
@@ -36,7 +33,7 @@ def test_a_clean_engine_is_clean(target: TracedTarget) -> None:
     assert 0 < max(method.worst for method in found.methods) < found.rounding.most / 2
 
 
-def test_texts_that_may_differ_are_not_counted_as_compared(target: TracedTarget) -> None:
+def test_texts_that_may_differ_are_not_counted_as_compared(target: TargetModel) -> None:
     ways = {
         method.name: method.tokens
         for method in audit_of(target, ("chain:4", "drawn:clover2"), (2,)).run().methods
@@ -51,7 +48,7 @@ def test_texts_that_may_differ_are_not_counted_as_compared(target: TracedTarget)
 def test_a_copy_of_the_model_that_is_off_is_found(
     factor: float, off: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = TracedTarget(TargetModel(tiny_model("llama", dtype=torch.float32)))
+    target = TargetModel(tiny_model("llama", dtype=torch.float32))
     assert target.base is not target.model.base_model
     forward = target.base.forward
 
@@ -62,47 +59,46 @@ def test_a_copy_of_the_model_that_is_off_is_found(
 
     monkeypatch.setattr(target.base, "forward", scaled)
     found = audit_of(target, ("chain:4",), (1,)).run()
-    assert any("copy of the model is off" in problem for problem in found.problems) == off
+    assert any("log-probabilities are off" in problem for problem in found.problems) == off
     assert off or found.defects == 0
 
 
-def test_one_prompt_fills_every_batch_and_tests_every_processor(target: TracedTarget) -> None:
+def test_one_prompt_fills_every_batch_and_tests_every_processor(target: TargetModel) -> None:
     (prompt,) = prompts_of(target, count=1)
-    modes = make_modes([prompt], NEW_TOKENS, 0.8, target.vocab_size, batch_size=8)
-    for mode in modes:
-        assert [one.prompt for one in mode.requests] == [prompt] * 8
-    sampled = [one.params for one in modes[1].requests]
+    sets = mixed_params(0.8, target.vocab_size)
+    modes = make_modes([prompt], NEW_TOKENS, sets, 8)
+    for cases in modes.values():
+        assert [one.prompt for one in cases] == [prompt] * 8
+    sampled = [one.params for one in modes["mixed, T = 0.8"]]
     assert {params.seed for params in sampled} == set(range(8))
-    for own in mixed_params(0.8, target.vocab_size):
+    for own in sets:
         assert any(dataclasses.replace(params, seed=own.seed) == own for params in sampled)
-    greedy, mixed = make_modes([prompt], NEW_TOKENS, 0.8, target.vocab_size, batch_size=1)
-    assert (len(greedy.requests), len(mixed.requests)) == (1, len(mixed_params(0.8, target.vocab_size)))
+    assert [len(cases) for cases in make_modes([prompt], NEW_TOKENS, sets, 1).values()] == [1, len(sets)]
 
 
-def test_one_prompt_runs_in_a_real_batch(target: TracedTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_prompt_runs_in_a_real_batch(target: TargetModel, monkeypatch: pytest.MonkeyPatch) -> None:
     opened, open_batch = list[int](), Engine.open
 
-    def remembered(self: Engine, rows: int) -> Any:
+    def remembered(self: Engine, rows: int, *rest: Any) -> Any:
         opened.append(rows)
-        return open_batch(self, rows)
+        return open_batch(self, rows, *rest)
 
     monkeypatch.setattr(Engine, "open", remembered)
-    modes = make_modes(prompts_of(target, count=1), NEW_TOKENS, 0.8, target.vocab_size, batch_size=8)
-    found = LocalAudit({PLAIN: Engine(target)}, modes, (8,)).run()
-    assert opened == [1] * (1 + 8) + [8, 8]  # the reference writes equal requests once
+    found = audit_of(target, (), (8,), prompts=prompts_of(target, count=1)).run()
+    assert opened == [8, 8]
     assert [method.tokens for method in found.methods] == [8 * NEW_TOKENS] * 2 and found.defects == 0
 
 
-def test_a_repeated_prompt_keeps_its_number(target: TracedTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_prompt_keeps_its_number(target: TargetModel, monkeypatch: pytest.MonkeyPatch) -> None:
     with_verified(accepts_too_much)(monkeypatch)
     found = audit_of(target, sizes=(7,)).run()
-    assert {one.prompt for one in found.differences} == {1, 2, 3, 4, 5}
+    assert {one.prompt for one in found.mismatches} == {1, 2, 3, 4, 5}
 
 
 def test_all_tests_share_the_chance_of_an_alarm() -> None:
     """Of two tests each has half of the chance, so that an audit raises an alarm no more often than one test."""
     results = [
-        AuditResult("float32", Rounding(), p_values=p_values)
+        AuditResult(Rounding(), p_values=p_values)
         for p_values in ({"a test": 0.8 * ALARM}, {"a test": 0.8 * ALARM, "another": 1.0})
     ]
     assert [result.defects for result in results] == [1, 0]
@@ -258,6 +254,6 @@ ALONE = ("path not moved",)  # shows where all rows have the same length
 
 
 @pytest.mark.parametrize("plant", PLANTS)
-def test_a_planted_defect_is_found(target: TracedTarget, plant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_defect_is_found(target: TargetModel, plant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     PLANTS[plant](monkeypatch)
     assert audit_of(target, sizes=(1,) if plant in ALONE else (3,)).run().defects > 0

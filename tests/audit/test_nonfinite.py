@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import replace
 from math import inf, isfinite, nan
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from clover.audit import judge as judge_module
-from clover.audit.judge import Judge, Mismatch, Rounding
-from clover.audit.local import draw_test
-from clover.audit.report import make_report
-from clover.audit.rounding import other_shapes
-from clover.audit.trace import TracedTarget
-from clover.engine import Request
-from clover.measure.report.provenance import Provenance
+from clover.audit import texts as texts_module
+from clover.audit.model import ModelSource
+from clover.audit.options import AuditOptions
+from clover.audit.rules import Rules
+from clover.audit.run import make_report
+from clover.audit.texts import Case, Text
+from clover.engine import StepEvent
 from clover.sampling import SamplingParams
-from tests.audit.conftest import NEW_TOKENS, audit_of, prompts_of, weak_attention
+from clover.target import TargetModel
+from tests.audit.conftest import audit_of, prompts_of, weak_attention
 
-POSITIONS = 5 * NEW_TOKENS
+POSITIONS = 5 * 6  # prompts, and places where rounding is measured
 
 
-def broken_head(value: float) -> TracedTarget:
+def broken_head(value: float) -> TargetModel:
     """A target of which one logit is no finite number, whatever the text."""
     target = weak_attention()
     with torch.no_grad():
@@ -35,59 +34,56 @@ def broken_head(value: float) -> TracedTarget:
 
 @pytest.mark.parametrize("value", [nan, inf])
 def test_a_model_without_finite_logits_is_no_clean_one(value: float) -> None:
-    found = audit_of(broken_head(value), ("chain:4",), temperature=0).run()
-    assert found.differences == []  # all ways choose the token without a number
+    audit = audit_of(broken_head(value), ("chain:4",), temperature=0)
+    found = audit.run()
+    assert found.mismatches == []  # all methods choose the token without a number
     assert (
         f"the model's logits are no finite numbers at {POSITIONS} of {POSITIONS} positions" in found.problems
     )
     assert found.rounding.nonfinite == POSITIONS and found.rounding.positions == 0
-    origin = Provenance.here("clover audit", torch.device("cpu"), torch.float32)
-    report = make_report(found, origin, [], str)
+    assert all("tokens are no finite numbers" in problem for one in found.methods for problem in one.problems)
+    report = make_report(AuditOptions(), audit, found, [])
     assert report.title.startswith("Defect") and json.loads(report.json())["verdict"] == "defect"
 
 
 def test_one_position_without_a_number_leaves_the_others_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    def shapes(target: Any, text: Any, new: int, cached: bool) -> Iterator[Tensor]:
-        *others, last = other_shapes(target, text, new, cached)
-        yield from others
-        yield last.index_fill(0, torch.tensor(2), nan) if text[:4] == [35, 11, 21, 11] else last
+    write = ModelSource.write
+
+    def last_without(self: ModelSource, cases: Sequence[Case], together: int) -> list[Text]:
+        *found, last = write(self, cases, together)
+        entry = dict.fromkeys(last.logprobs[0], nan)
+        return [*found, replace(last, logprobs=(entry,)) if len(last.tokens) == 1 else last]
 
     target = weak_attention()
     clean = audit_of(target, ("chain:4",), temperature=0).run()
-    monkeypatch.setattr(judge_module, "other_shapes", shapes)
+    monkeypatch.setattr(ModelSource, "write", last_without)
     found = audit_of(target, ("chain:4",), temperature=0).run()
     assert found.problems == [f"the model's logits are no finite numbers at 1 of {POSITIONS} positions"]
     assert found.rounding.most == pytest.approx(clean.rounding.most, rel=0.5)
     assert all(0 < method.worst < found.rounding.most for method in found.methods)
 
 
-@pytest.mark.parametrize("value", [nan, inf])
-def test_an_engine_without_finite_logits_is_found(value: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    logits = TracedTarget.logits
+def test_an_engine_without_finite_logits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    text_of = texts_module._text
 
-    def wrong(self: TracedTarget, hidden: Tensor) -> Tensor:
-        """What the engine remembers is no number behind the first node; what it chooses from is."""
-        said = logits(self, hidden)
-        if said.dim() == 3 and said.shape[1] > 1:
-            self.last = said.clone()
-            self.last[:, 1:, 0] = value
-        return said
+    def wrong(events: Sequence[StepEvent]) -> Text:
+        """What the engine says of accepted tokens is no number; what it chooses from is."""
+        text = text_of(events)
+        accepted = [at > 0 for event in events for at in range(len(event.tokens))]
+        entries = (
+            dict.fromkeys(one, nan) if bad else one for one, bad in zip(text.logprobs, accepted, strict=True)
+        )
+        return replace(text, logprobs=tuple(entries))
 
-    monkeypatch.setattr(TracedTarget, "logits", wrong)
+    monkeypatch.setattr(texts_module, "_text", wrong)
     found = audit_of(weak_attention(), ("chain:4",), temperature=0).run()
     drafted = next(method for method in found.methods if method.name.startswith("chain:4"))
-    assert found.differences == [] and isfinite(drafted.worst)
-    assert len(found.problems) == 1 and "verified positions are no finite numbers" in drafted.problems[0]
-
-
-def test_noise_without_a_number_excuses_no_token() -> None:
-    for noise in (nan, inf):
-        assert not Rounding(logits=0.01, pair=0.01).explains(Mismatch(0, 1, 2, gap=0.02, noise=noise))
-        assert not Rounding(logits=0.01, pair=0.01).explains(Mismatch(0, 1, 2, gap=inf, noise=noise))
+    assert found.mismatches == [] and isfinite(drafted.worst)
+    assert len(found.problems) == 1 and "tokens are no finite numbers" in drafted.problems[0]
 
 
 def test_a_drawn_token_without_a_probability_is_found() -> None:
     target = broken_head(nan)
-    request = Request(prompts_of(target)[0], 5, SamplingParams(temperature=1.0))
-    *_, impossible = draw_test(Judge(target), request, [(5, 6, 7, 8, 9), (5, 7, 6, 9, 8)])
+    rules = Rules(prompts_of(target)[0], SamplingParams(temperature=1.0))
+    *_, impossible = ModelSource(target).places(rules, [(5, 6, 7, 8, 9), (5, 7, 6, 9, 8)], rounding=0.1)
     assert impossible == 10

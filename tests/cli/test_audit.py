@@ -38,7 +38,7 @@ def test_a_clean_audit_writes_its_report(
     assert done.code == 0, done.err
     assert "Clean: output is unchanged, token by token" in done.out
     found = json.loads(data.read_text())
-    names = ("verdict", "tokens", "differences", "near_ties", "defects", "sampled_p_value")
+    names = ("verdict", "tokens", "mismatches", "near_ties", "defects", "sampled_p_value")
     assert [found[name] for name in names] == ["clean", 24, 0, 0, 0, None]
     assert found["provenance"]["dtype"] == "float32"
     assert "Clean: output is unchanged" in page.read_text()
@@ -80,9 +80,9 @@ def test_a_defect_is_an_exit_code(
     done = run_clover(*arguments, "--temperature", 0, "--json", data, "--api-key", "very-secret")
     assert done.code == 1
     found = json.loads(data.read_text())
-    assert found["verdict"] == "defect" and found["defects"] > 0 and found["differences"] > 0
-    first = next(one for method in found["methods"] for one in method["differences"] if one["defect"])
-    assert {"prompt", "position", "expected", "token", "gap", "noise"} <= set(first)
+    assert found["verdict"] == "defect" and found["defects"] > 0 and found["mismatches"] > 0
+    first = next(one for method in found["methods"] for one in method["mismatches"] if one["defect"])
+    assert {"prompt", "position", "expected", "token", "gap"} <= set(first)
     assert "Defect: output is changed" in done.out
     assert re.search(r"method +prompt +position +expected", done.out)
     assert "very-secret" not in done.out + data.read_text()
@@ -149,7 +149,6 @@ def test_where_no_tree_is_named_all_kinds_are_audited(
             ["--draft", "x", "--tree", "lookup", "--tree", "plain"],
             "leave --draft out, or name another --tree\n",
         ),
-        (["--tree", "plain", "--batch-size", "1", "--max-prompts", "1"], "nothing is compared"),
         (["--prompts", "missing.json"], "missing.json"),
         (["--html", "."], "directory"),
         (["--against", "transformers"], "every token is compared with the model"),

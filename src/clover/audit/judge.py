@@ -1,192 +1,193 @@
-"""Whether each token of a text is the one that the model itself chooses after all that precedes it.
+"""Whether the texts of a method are those of the plain side: the unpatched model, or a server that does not speculate.
 
-A token that is not is a near-tie if moving the logits by what rounding was measured to move them, times SAFETY, makes
-it the choice; else it is a defect. The engine's logits are compared with the model's own in the same unit.
-
-Shapes: n new tokens, K shapes of a forward, M tokens whose logits are compared, V vocabulary.
+A token that the plain side does not write is a mismatch. It is a near-tie if moving logits by SAFETY times the measured
+rounding makes the plain side write it, else a defect. Log-probabilities are compared in the same unit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from math import inf
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf, isfinite
+from statistics import fmean, median
 
-import torch
-from torch import Tensor
+from scipy import stats
 
-from clover.audit.rounding import other_shapes, reference_logits
-from clover.audit.rules import Rules
-from clover.engine import Request
-from clover.target import TargetModel
+from clover.audit.model import ModelSource
+from clover.audit.server import Endpoint
+from clover.audit.texts import ENDED, Case, Text, Token, first_difference, logprob_errors
+from clover.metrics import Acceptance
 
+PlainSide = ModelSource | Endpoint
 SAFETY = 6.0  # times the measured rounding
-_MIN_STEP = 1e-30  # a unit of errors where every logit is 0; its square is not 0 yet
-_BEST, _OTHERS = 48, 48  # tokens whose logits are compared: the most probable ones, and some of all
+ALARM = 1e-4  # chance that all tests of one audit together raise an alarm without a reason
+_MAX_MEDIAN = 3.0  # times the measured rounding, that half of the errors of a method may exceed
+_PROBES = 8  # places of a text where rounding is measured
+_SIGMA = 1.5  # the typical error of the normal distribution, in units of half of all errors
+_LEAST_SPREAD = 4.0  # times the typical error, that the largest one is
+_RARE = 1e-3  # chance of so many near-ties
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A new token, at `position` from 0, that is not the model's choice, which is `expected`.
+    """A token that is not the model's choice; `defect` says that rounding does not explain it.
 
-    `gap` is how far logits must move against each other to make it the choice, infinite if nothing does; `noise` is
-    how far they move between shapes of the forward here.
+    Prompts and positions count from 1. `expected` and `token` are what should stand there and what does, `ENDED` for
+    none. `gap` is how far logits (of a server: log-probabilities) must move against each other to make it the choice;
+    None if nothing does, or if that is not known.
     """
 
+    prompt: int
     position: int
-    token: int
-    expected: int
-    gap: float
-    noise: float
+    expected: Token
+    token: Token
+    gap: float | None
+    defect: bool
 
 
 @dataclass(frozen=True)
-class LogitProbe:
-    """The model's own logits at each new token of one text.
-
-    Args:
-        mismatches: tokens that it does not choose.
-        columns, logits: the M tokens compared, Long [n, M], and the reference's logits there, float64.
-        errors: root mean square of what each other shape's logits differ by, float64 [K, n].
-        pairs: what the difference of the best two logits differs by, float64 [K, n].
-        step: float64 [n], what rounding the largest logit to its dtype may change: about the least there is.
-        changed: how many tokens each other shape chooses differently, [K].
-        probs: of the tokens that stand there, and those of all that are more probable; empty if greedy.
-    """
-
-    mismatches: tuple[Mismatch, ...]
-    columns: Tensor
-    logits: Tensor
-    errors: Tensor
-    pairs: Tensor
-    step: Tensor
-    changed: tuple[int, ...]
-    probs: tuple[tuple[float, float], ...] = ()
-
-    @property
-    def finite(self) -> Tensor:
-        """Return where the compared logits of every shape are finite numbers, Bool [n]."""
-        return self.errors.isfinite().all(0)
-
-
-@dataclass
 class Rounding:
-    """The rounding that was measured on all texts of the reference.
+    """The rounding that was measured on the plain side's texts."""
 
-    Args:
-        logits: root mean square of the logits' errors.
-        pair: root mean square of the errors of a difference of two.
-        worst: the largest error of one shape in units of the others'.
-        changed: the largest share of tokens that a shape changes.
-        positions, nonfinite: how many were measured, and left out because a logit of some shape is no finite number.
-        copy: root mean square of the errors of the engine's copy of the model, in units of the unpatched model's.
-    """
+    typical: float = 0.0  # error of a log-probability, as a standard deviation
+    pair: float = 0.0  # error of the difference of two
+    most: float = 4 * SAFETY  # typical errors that an error of a method may be
+    changed: float = 0.0  # share of tokens that rounding changes
+    positions: int = 0  # that were measured
+    nonfinite: int = 0  # positions that were left out, because a number there is not finite
 
-    logits: float = 0.0
-    pair: float = 0.0
-    worst: float = 1.0
-    changed: float = 0.0
-    positions: int = 0
-    nonfinite: int = 0
-    copy: float = 0.0
-
-    @classmethod
-    def measure(cls, probes: Sequence[LogitProbe]) -> Rounding:
-        """Measure rounding on the positions of these texts where all logits are finite numbers."""
-        errors = torch.cat([one.errors[:, one.finite] for one in probes], 1)
-        pairs = torch.cat([one.pairs[:, one.finite] for one in probes], 1)
-        step = torch.cat([one.step[one.finite] for one in probes])
-        tokens, positions = sum(len(one.finite) for one in probes), len(step)
-        if positions == 0:
-            return cls(nonfinite=tokens)
-        typical = float(errors.square().mean().sqrt())
-        squares = errors.square()
-        others = ((squares.sum(0) - squares) / max(len(errors) - 1, 1)).clamp(min=0).sqrt()
-        worst = float((errors / torch.maximum(others.clamp(min=typical), step)).max())
-        changed = [sum(counts) / tokens for counts in zip(*(one.changed for one in probes), strict=True)]
-        copy, own = (torch.maximum(part, step).square().mean().sqrt() for part in (errors[:1], errors[1:]))
-        pair = float(pairs.square().mean().sqrt())
-        nonfinite = tokens - positions
-        return cls(typical, pair, max(worst, 1.0), max(changed), positions, nonfinite, float(copy / own))
-
-    def explains(self, mismatch: Mismatch) -> bool:
-        """Return whether it is a near-tie. Noise that is no finite number explains nothing."""
-        return mismatch.gap <= SAFETY * max(mismatch.noise, self.pair) < inf
-
-    def units(self, probe: LogitProbe) -> Tensor:
-        """Return the unit of errors of an engine's logits at each position, float64 [n]."""
-        local = torch.maximum(probe.errors.square().mean(0).sqrt(), probe.step)
-        return local.clamp(min=self.logits)
-
-    @property
-    def most(self) -> float:
-        """Return how many units an error of an engine's logits may be."""
-        return SAFETY * self.worst
+    def explains(self, gap: float) -> bool:
+        """Return whether a mismatch is a near-tie."""
+        return gap <= SAFETY * self.pair < inf
 
 
 @dataclass
+class MethodResult:
+    """What was found in the texts of one method: a tree, a batch size and a set of sampling parameters."""
+
+    name: str
+    tokens: int = 0
+    tau: float = 0.0
+    mismatches: list[Mismatch] = field(default_factory=list)
+    worst: float = 0.0  # error of its log-probabilities, in typical errors; 0 where none was seen
+    median: float = 0.0  # likewise
+    problems: list[str] = field(default_factory=list)  # defects other than mismatches, in words
+
+    @property
+    def defects(self) -> int:
+        """Count what rounding does not explain."""
+        return sum(one.defect for one in self.mismatches) + len(self.problems)
+
+
+@dataclass
+class AuditResult:
+    """All that one audit found; `p_values` are of tests of sampled tokens, `other` are defects of no one method."""
+
+    rounding: Rounding
+    methods: list[MethodResult] = field(default_factory=list)
+    p_values: dict[str, float] = field(default_factory=dict)
+    other: list[str] = field(default_factory=list)
+
+    @property
+    def mismatches(self) -> list[Mismatch]:
+        """List all mismatches."""
+        return [one for method in self.methods for one in method.mismatches]
+
+    @property
+    def near_ties(self) -> int:
+        """Count the mismatches that rounding explains."""
+        return sum(not one.defect for one in self.mismatches)
+
+    @property
+    def p_value(self) -> float | None:
+        """Return the smallest p-value, corrected for the number of tests (Bonferroni, Holm); None without tests."""
+        return min(1.0, len(self.p_values) * min(self.p_values.values())) if self.p_values else None
+
+    @property
+    def problems(self) -> list[str]:
+        """List the defects other than mismatches, in words."""
+        found = [*self.other, *(f"{one.name}: {problem}" for one in self.methods for problem in one.problems)]
+        if self.p_value is not None and self.p_value < ALARM:
+            name = min(self.p_values, key=lambda one: self.p_values[one])
+            found.append(f"{name}: not draws from the target's distribution (p = {self.p_value:.1e})")
+        return found
+
+    @property
+    def defects(self) -> int:
+        """Count what neither rounding nor chance explains."""
+        return sum(one.defect for one in self.mismatches) + len(self.problems)
+
+
+def measure(plain: PlainSide, texts: Mapping[Case, Text], together: int, temperature: float) -> Rounding:
+    """Measure rounding: the plain side writes tokens again, next to others, with the text so far as its prompt."""
+    rest, again = list[Text](), list[Case]()
+    for case, text in texts.items():
+        if case.params.greedy:
+            for at in range(0, len(text.logprobs), -(-len(text.logprobs) // _PROBES)):
+                rest.append(text.after(at, 1))
+                again.append(replace(case, start=text.tokens[:at], new_tokens=1))
+    found = list(zip(rest, plain.write(again, together), strict=True))
+    changed = sum(first_difference(*pair) is not None for pair in found)
+    every = [error for pair in found for error in logprob_errors(*pair)]
+    errors = sorted(filter(isfinite, every)) or [0.0]
+    least = plain.least_error(texts.values())
+    typical = max(fmean(error * error for error in errors) ** 0.5, least)
+    if not plain.goes_on:  # some errors are of another text, since a prompt may have other tokens
+        typical = _SIGMA * median(errors)
+    pair, unit = max(2**0.5 * typical, 1e-6), max(typical, least)
+    spread = max(_LEAST_SPREAD, errors[int(0.9 * len(errors))] / unit)
+    share = max(changed / max(len(found), 1), pair / (temperature or 1.0))
+    positions = sum(map(isfinite, every))
+    return Rounding(unit, pair, SAFETY * spread, share, positions, len(every) - positions)
+
+
+@dataclass(frozen=True)
 class Judge:
-    """Probes texts with the model itself, each once."""
+    """Judges the texts of methods by those of the plain side."""
 
-    target: TargetModel
-    rounding: Rounding = field(default_factory=Rounding)
-    _probes: dict[tuple[tuple[int, ...], str, tuple[int, ...]], LogitProbe] = field(default_factory=dict)
+    plain: PlainSide
+    rounding: Rounding
 
-    def calibrate(self, requests: Sequence[Request], texts: Sequence[tuple[int, ...]]) -> None:
-        """Measure rounding on the texts of the reference, in all shapes."""
-        for request, text in zip(requests, texts, strict=True):
-            self.probe(request, text, cached=True)
-        self.rounding = Rounding.measure(list(self._probes.values()))
+    def compare(self, name: str, rows: Sequence[tuple[Case, Text, Text]]) -> MethodResult:
+        """Judge the texts of one method: cases, each with the plain side's text and the method's."""
+        result, errors = MethodResult(name), list[float]()
+        result.tau = sum((text.acceptance for *_, text in rows), Acceptance()).tau
+        for case, plain, text in rows:
+            result.tokens += len(text.tokens)
+            result.mismatches += self._mismatches(case, plain, text, errors)
+        scaled = [error / self.rounding.typical for error in errors if isfinite(error)]
+        if scaled:
+            result.worst, result.median = max(scaled), median(scaled)
+        result.problems += self._problems(result, len(errors), len(errors) - len(scaled))
+        return result
 
-    def probe(self, request: Request, new: tuple[int, ...], cached: bool = False) -> LogitProbe:
-        """Probe one text; with `cached` also in shapes that use a cache."""
-        key = (request.prompt, repr(request.params), new)
-        if key not in self._probes:
-            self._probes[key] = self._probe(request, new, cached)
-        return self._probes[key]
+    def _mismatches(self, case: Case, plain: Text, text: Text, errors: list[float]) -> Iterator[Mismatch]:
+        """Yield the mismatches of a text up to the first defect; append the errors of its log-probabilities.
 
-    def _probe(self, request: Request, new: tuple[int, ...], cached: bool) -> LogitProbe:
-        text, device = [*request.prompt, *new], self.target.device
-        own = reference_logits(self.target, torch.tensor([text], device=device), len(new))[0]
-        rules = Rules(request.prompt, torch.tensor(new, device=device), request.params)
-        places = torch.arange(len(new), device=device)
-        choices, columns = rules.choices(own, places), _columns(own)
-        shapes = list(other_shapes(self.target, text, len(new), cached))
-        reference = own.gather(1, columns).double()
-        moved = torch.stack([logits.gather(1, columns).double() for logits in shapes]) - reference
-        exactness = max(torch.finfo(own.dtype).eps, torch.finfo(torch.float32).eps) / 4
-        mismatched = torch.nonzero(choices != rules.new).flatten().tolist()
-        return LogitProbe(
-            mismatches=tuple(_mismatch(rules, own, shapes, at, int(choices[at])) for at in mismatched),
-            columns=columns,
-            logits=reference,
-            errors=moved.square().mean(2).sqrt(),
-            pairs=moved[..., 0] - moved[..., 1],
-            step=(reference.abs().amax(1) * exactness).clamp(min=_MIN_STEP),
-            changed=tuple(int((rules.choices(logits, places) != choices).sum()) for logits in shapes),
-            probs=() if request.params.greedy else token_probs(rules, own, places),
-        )
+        After a near-tie the plain side goes on from the token that stands there, if it can.
+        """
+        errors += logprob_errors(plain, text)
+        while (differs := first_difference(plain, text)) is not None:
+            at, expected, token = differs
+            gap = inf if ENDED in (expected, token) else self.plain.gap(case, plain, at, token)
+            # The gap of a server's sampled texts is not known; too many of their mismatches are a defect.
+            defect = gap is not None and not self.rounding.explains(gap)
+            position, gap = len(case.start) + at + 1, None if gap == inf else gap
+            yield Mismatch(case.number, position, expected, token, gap, defect)
+            if defect or not self.plain.goes_on or at + 1 == len(text.tokens):
+                return
+            start, left = (*case.start, *text.tokens[: at + 1]), case.new_tokens - at - 1
+            case, text = replace(case, start=start, new_tokens=left), text.after(at + 1)
+            (plain,) = self.plain.write([case], 1)
+            errors += logprob_errors(plain, text)
 
-
-def _columns(logits: Tensor) -> Tensor:
-    """Return the M tokens whose logits are compared, Long [n, M], the best two first."""
-    vocabulary = logits.shape[1]
-    best = logits.topk(min(_BEST, vocabulary)).indices
-    others = torch.linspace(0, vocabulary - 1, min(_OTHERS, vocabulary), device=logits.device).long()
-    return torch.cat((best, others.expand(len(logits), -1)), 1)
-
-
-def _mismatch(rules: Rules, own: Tensor, shapes: Sequence[Tensor], at: int, expected: int) -> Mismatch:
-    token = int(rules.new[at])
-    pairs = torch.stack([logits[at].double()[[token, expected]] for logits in (own, *shapes)])
-    differences = pairs[:, 0] - pairs[:, 1]
-    noise = float((differences[1:] - differences[0]).abs().max())
-    return Mismatch(at, token, expected, rules.gap(own[at], at, token), noise)
-
-
-def token_probs(rules: Rules, logits: Tensor, at: Tensor) -> tuple[tuple[float, float], ...]:
-    """Return, per place `at`, the probability of its token with all that are as probable, and of all more probable."""
-    probs = rules.probs(logits, at)
-    own = probs.gather(1, rules.new[:, None])
-    equal, above = (torch.where(some, probs, 0.0).sum(1) for some in (probs == own, probs > own))
-    return tuple(zip(equal.tolist(), above.tolist(), strict=True))
+    def _problems(self, result: MethodResult, compared: int, nonfinite: int) -> Iterator[str]:
+        if nonfinite:
+            yield f"log-probabilities of {nonfinite} tokens are no finite numbers, here or in the model"
+        if result.worst > self.rounding.most:
+            yield f"log-probabilities are off by {result.worst:.3g} times the rounding"
+        elif result.median > _MAX_MEDIAN:
+            yield f"half of all log-probabilities are off by {result.median:.3g} times the rounding"
+        changed, likely = len(result.mismatches), 3 * self.rounding.changed * compared
+        if changed and stats.poisson.sf(changed - 1, likely) < _RARE:
+            yield f"{changed} tokens are mismatches, where rounding makes about {likely:.2g}"

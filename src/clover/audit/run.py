@@ -2,72 +2,133 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 from rich.console import Console
 
 from clover import assets
-from clover.audit import local, remote
-from clover.audit.endpoint import Endpoint
+from clover.audit.judge import ALARM, SAFETY, AuditResult, Judge, PlainSide, measure
+from clover.audit.model import ModelSource
 from clover.audit.options import AuditOptions
-from clover.audit.report import CLEAN, make_report
-from clover.audit.results import ENDED
-from clover.audit.rounding import MARGIN
-from clover.audit.trace import TracedTarget
+from clover.audit.server import Endpoint, server_params
+from clover.audit.texts import ENDED, Case, EngineSource, Token, make_modes, mixed_params
 from clover.data.tasks import read_tasks, spread
 from clover.drafting import parse_tree
-from clover.engine import Engine
 from clover.engine.text import token_name
 from clover.errors import UserError
 from clover.files import check_output_file, write_text
 from clover.measure.report.output import Report, check_outputs, publish
 from clover.measure.report.progress import Progress
 from clover.measure.report.provenance import Provenance
-from clover.measure.session import HELD_OUT, Session
+from clover.measure.report.table import Table
+from clover.measure.session import HELD_OUT, PLAIN, Session
 from clover.options import command_line
-from clover.sampling import SamplingParams
-from clover.target import TargetModel
 
-_CHAIN = 4
-_DRAWS = 1000  # per prompt
+Source = EngineSource | Endpoint
+Fact = tuple[str, str]
+_TREES, _CHAIN = ("auto", "own", "lookup"), 4  # by default, and a chain
 # Options of an audit in this process, and of one of a server.
 _LOCAL = ("target", "draft", "trees", "dtype", "device", "threads", "trust_remote_code", "compile")
 _REMOTE = ("plain_server", "model")
+_SHOWN = 20  # mismatches in the table
+_NOTES = (
+    (
+        "near-tie",
+        f"the gap is at most {SAFETY:g} times the measured rounding: another batch size does the same",
+    ),
+    ("off", "how far log-probabilities are off: half of them, and the worst, in units of that rounding"),
+)
+
+
+@dataclass
+class Audit:
+    """Lets the plain side and every method, by its name, write the same texts, and compares them.
+
+    Each mode, by its name, has cases with other parameters; `batch_sizes` of them are decoded at once. `temperature` is
+    that of the draws where sampled texts may differ from the plain side's; 0 for none.
+    """
+
+    plain: PlainSide
+    methods: Mapping[str, Source]
+    modes: Mapping[str, Sequence[Case]]
+    batch_sizes: Sequence[int]
+    temperature: float = 0.0
+
+    @property
+    def steps(self) -> int:
+        """Return how often `run` reports."""
+        return len(self.modes) * (1 + len(self.methods) * len(self.batch_sizes)) + 1 + len(self.methods)
+
+    def run(self, report: Callable[[str], None] = lambda doing: None) -> AuditResult:
+        """Write and compare everything; `report` is called with what is done next."""
+        texts = {}
+        for mode, cases in self.modes.items():
+            report(f"the reference, {mode}")
+            distinct = list(dict.fromkeys(cases))
+            texts |= zip(distinct, self.plain.write(distinct, 1), strict=True)
+        report("measuring the rounding")
+        rounding = measure(self.plain, texts, max(4, *self.batch_sizes), self.temperature)
+        result = AuditResult(
+            rounding, p_values=self.plain.test_written() if isinstance(self.plain, ModelSource) else {}
+        )
+        if count := rounding.nonfinite:
+            every = count + rounding.positions
+            result.other.append(f"the model's logits are no finite numbers at {count} of {every} positions")
+        judge = Judge(self.plain, rounding)
+        for mode, cases in self.modes.items():
+            for name, source in self.methods.items():
+                for size in self.batch_sizes:
+                    report(method := f"{name}, batch {size}, {mode}")
+                    rows = [
+                        (case, texts[case], text)
+                        for case, text in zip(cases, source.write(cases, size), strict=True)
+                        if source.exact or case.params.greedy
+                    ]
+                    result.methods.append(judge.compare(method, rows))
+        for name, source in self.methods.items():
+            report(f"draws, {name}")
+            if self.temperature and not source.exact:
+                draws = next(iter(self.modes.values())), self.temperature, SAFETY * rounding.pair
+                p_values, problems = self.plain.test_draws(name, source.write, *draws)
+                result.p_values |= p_values
+                result.other += problems
+        return result
 
 
 def audit(options: AuditOptions, console: Console | None = None, errors: Console | None = None) -> bool:
     """Audit, print the report, and write the files that the options name; return whether the verdict is clean.
 
-    Args:
-        console, errors: for the report and for the progress; standard output and error when left out.
-
-    Raises:
-        UserError: an option, a file, a model or a server cannot be used; before anything is decoded where possible.
+    The report goes to `console`, progress to `errors`; standard output and error when left out. UserError if an option,
+    a file, a model or a server cannot be used; before anything is decoded where possible.
     """
     _check(options)
     with Progress(errors) as progress:
-        report = _audit_server(options, progress) if options.server else _audit_target(options, progress)
+        progress.say("loading")
+        audit, facts = (_server_audit if options.server else _target_audit)(options)
+        progress.begin(audit.steps)
+        result = audit.run(lambda doing: progress.reach(progress.done + 1, doing))
+    report = make_report(options, audit, result, facts)
     if options.html is not None:
         write_text(options.html, report.html())  # before anything is printed, as in `publish`
     publish(report, console, options.json, lines=[f"wrote {options.html}"] if options.html else [])
-    assert isinstance(report.data, dict)
-    return report.data["verdict"] == CLEAN
+    return not result.defects
 
 
 def _check(options: AuditOptions) -> None:
-    if options.server is None:
-        if named := _named(options, _REMOTE):
-            raise UserError(f"without --server, no server is audited; leave out {named}")
-    elif named := _named(options, _LOCAL):
-        raise UserError(f"--server is audited as it runs; leave out {named}")
-    for tree in options.trees:
-        parse_tree(tree)
+    default, server = AuditOptions(), options.server is not None
+    reason = "--server is audited as it runs" if server else "without --server, no server is audited"
+    named = [
+        "--" + name.removesuffix("s").replace("_", "-")
+        for name in (_LOCAL if server else _REMOTE)
+        if getattr(options, name) != getattr(default, name)
+    ]
+    if named:
+        raise UserError(f"{reason}; leave out {', '.join(named)}")
     if options.draft is not None and not _needs_draft(options):
         raise UserError("these trees need no draft; leave --draft out, or name another --tree")
-    if set(options.trees) == {local.PLAIN} and set(options.batch_sizes) == {1}:
-        raise UserError("nothing is compared: name a tree that drafts, or a --batch-size above 1")
     if options.prompts is not None:
         read_tasks([options.prompts])  # before a target is loaded
     check_outputs(options.json)
@@ -75,111 +136,116 @@ def _check(options: AuditOptions) -> None:
         check_output_file(options.html)
 
 
-def _named(options: AuditOptions, names: Sequence[str]) -> str:
-    """Return those of the options that are not at their defaults, as they are typed; empty if none."""
-    default = AuditOptions()
-    named = [name for name in names if getattr(options, name) != getattr(default, name)]
-    return ", ".join("--" + name.removesuffix("s").replace("_", "-") for name in named)
-
-
-def _audit_server(options: AuditOptions, progress: Progress) -> Report:
-    progress.say("asking the server for its model")
+def _server_audit(options: AuditOptions) -> tuple[Audit, list[Fact]]:
     assert options.server is not None
     tasks = spread(read_tasks([options.prompts or assets.HELD_OUT_PROMPTS]), options.max_prompts)
     texts = [task.text or "\n\n".join(message["content"] for message in task.messages) for task in tasks]
-    plain = options.plain_server or options.server
-    same = plain == options.server
-    drafting_side, plain_side = (
-        Endpoint(url, options.api_key, options.model, {"speculation": on} if same else {})
-        for url, on in ((options.server, True), (plain, False))
+    plain_url, exact = options.plain_server or options.server, options.plain_server is None
+    same = plain_url == options.server
+    source, plain = (
+        Endpoint(url, options.api_key, options.model, speculation if same else None, exact).named()
+        for url, speculation in ((options.server, True), (plain_url, False))
     )
-    audit = remote.RemoteAudit(
-        drafting_side,
-        plain_side,
-        texts,
-        options.max_new_tokens,
-        options.temperature,
-        options.batch_sizes,
-        coupled=options.plain_server is None,
-        report=_reporting(progress),
-    )
-    progress.begin(audit.work)
-    result = audit.run()
-    facts = [("server", options.server), ("plain_server", "the same, without speculation" if same else plain)]
-    origin = _provenance(options, torch.device("cpu"), torch.float32)
-    return make_report(result, origin, [*facts, _run_fact(options, len(texts))], _shown)
+    sampled = server_params(options.temperature) if options.temperature and exact else []
+    modes = make_modes(texts, options.max_new_tokens, sampled, max(options.batch_sizes))
+    audit = Audit(plain, {"server": source}, modes, options.batch_sizes, options.temperature)
+    plain_fact = "the same, without speculation" if same else plain_url
+    return audit, [("server", options.server), ("plain_server", plain_fact)]
 
 
-def _audit_target(options: AuditOptions, progress: Progress) -> Report:
-    progress.say("loading target and draft")
-    session = _load(options)
-    target, prompts = session.target, [one.tokens for one in session.prompts]
-    length, size, temperature = options.max_new_tokens, max(options.batch_sizes), options.temperature
-    modes = local.make_modes(prompts, length, temperature, target.vocab_size, size)
-    audit = local.LocalAudit(_engines(options, session), modes, options.batch_sizes)
-    progress.begin(audit.work)
-    result = audit.run(_reporting(progress))
-    hot = SamplingParams(temperature=temperature or 1.0)
-    for tree, engine in audit.engines.items():
-        if temperature and not engine.tree.exact:
-            audit.test_draws(
-                tree, [hot, replace(hot, top_p=0.9, repetition_penalty=1.2)], _DRAWS, _reporting(progress)
-            )
+def _target_audit(options: AuditOptions) -> tuple[Audit, list[Fact]]:
+    drafts = (options.draft,) if _needs_draft(options) else ()
+    limits = options.max_new_tokens, options.max_prompts
+    session = Session.load(options, drafts, options.prompts, *limits, group=HELD_OUT)
+    trees, hot = [PLAIN, *(options.trees or _TREES)], options.temperature
+    if not options.trees:
+        trees.append(f"chain:{min(_CHAIN, session.draft.model.max_depth)}")
+    methods = {tree: EngineSource(session.engine(tree, compile=options.compile)) for tree in trees}
+    sampled = mixed_params(hot, session.target.vocab_size) if hot else []
+    prompts = [one.tokens for one in session.prompts]
+    modes = make_modes(prompts, options.max_new_tokens, sampled, max(options.batch_sizes))
+    audit = Audit(ModelSource(session.target), methods, modes, options.batch_sizes, hot)
     draft = session.draft.name if session.drafts else "none"
-    facts = [("target", session.target_name), ("draft", draft)]
-    origin = _provenance(options, target.device, target.dtype)
-    facts.append(_run_fact(options, len(prompts)))
-    return make_report(result, origin, facts, lambda token: _token_text(target, token))
-
-
-def _trees(options: AuditOptions) -> tuple[str, ...]:
-    return options.trees or ("auto", "own", "lookup")
+    return audit, [("target", session.target_name), ("draft", draft)]
 
 
 def _needs_draft(options: AuditOptions) -> bool:
-    return any(parse_tree(tree).needs_draft for tree in _trees(options))
+    trees = [parse_tree(tree) for tree in options.trees or _TREES]
+    return any(tree.needs_draft for tree in trees)
 
 
-def _load(options: AuditOptions) -> Session:
-    drafts = (options.draft,) if _needs_draft(options) else ()
-    limits = options.max_new_tokens, options.max_prompts
-    session = Session.load(options, drafts, options.prompts, *limits, group=HELD_OUT, spare=MARGIN)
-    target = TracedTarget(session.target)
-    for draft in session.drafts:
-        draft.model.bind(target)
-    return replace(session, target=target)
-
-
-def _engines(options: AuditOptions, session: Session) -> dict[str, Engine]:
-    trees = [local.PLAIN, *_trees(options)]
-    if not options.trees:
-        trees.append(f"chain:{min(_CHAIN, session.draft.model.max_depth)}")
-    return {tree: session.engine(tree, compile=options.compile) for tree in trees}
-
-
-def _reporting(progress: Progress) -> Callable[[int, str], None]:
-    return lambda count, doing: progress.reach(progress.done + count, doing)
-
-
-def _provenance(options: AuditOptions, device: torch.device, dtype: torch.dtype) -> Provenance:
-    return Provenance.here(command_line("audit", replace(options, api_key=None)), device, dtype)
-
-
-def _run_fact(options: AuditOptions, prompts: int) -> tuple[str, str]:
+def make_report(options: AuditOptions, audit: Audit, result: AuditResult, facts: Sequence[Fact]) -> Report:
+    """Return the report; its `data` is that of --json. People read the texts of tokens where ids were compared."""
+    device, dtype, tokenizer = torch.device("cpu"), torch.float32, None
+    if isinstance(audit.plain, ModelSource):
+        target = audit.plain.target
+        device, dtype, tokenizer = target.device, target.dtype, target.tokenizer
+    rounding, p_value, near_ties = result.rounding, result.p_value, result.near_ties
+    prompts = _count(len({case.number for cases in audit.modes.values() for case in cases}), "prompt")
     sizes = ", ".join(map(str, options.batch_sizes))
     sampled = f" and sampled at T = {options.temperature:g}" if options.temperature else ""
-    text = f"{prompts} prompt{'s' if prompts > 1 else ''}, {options.max_new_tokens} new tokens each at most"
-    return "run", f"{text}, batches of {sizes}, greedy{sampled}"
+    run = f"{prompts}, {options.max_new_tokens} new tokens each at most, batches of {sizes}, greedy{sampled}"
+    size = f"log-probabilities {rounding.typical:.2g}, a difference of two {rounding.pair:.2g}"
+    place = f"{size}, measured at {rounding.positions} positions"
+    chance = [("p", f"{p_value:.2g}, corrected; below {ALARM:g} is a defect")] if p_value is not None else []
+    title = "Clean: output is unchanged, token by token"
+    if result.defects:
+        title = f"Defect: output is changed ({_count(result.defects, 'finding')})"
+    elif near_ties:
+        title = f"Clean: output is unchanged, but for {_count(near_ties, 'near-tie')} of rounding"
+    data = {
+        "verdict": "defect" if result.defects else "clean",
+        "tokens": sum(method.tokens for method in result.methods),
+        "mismatches": len(result.mismatches),
+        "near_ties": near_ties,
+        "defects": result.defects,
+        "sampled_p_value": p_value,
+        "problems": result.problems,
+    }
+    return Report(
+        title,
+        Provenance.here(command_line("audit", replace(options, api_key=None)), device, dtype),
+        [*facts, ("run", run), ("rounding", place)],
+        [_methods(result), *([_mismatches(result, tokenizer)] if result.mismatches else [])],
+        data=asdict(result) | data | dict(facts),
+        notes=[*(("defect", problem) for problem in result.problems), *_NOTES, *chance],
+    )
 
 
-def _token_text(target: TargetModel, token: int | str) -> str:
-    return _shown(token if isinstance(token, str) or token == ENDED else token_name(target.tokenizer, token))
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'s' if number > 1 else ''}"
 
 
-def _shown(token: int | str) -> str:
-    """Return a token's text as reports have it.
+def _methods(result: AuditResult) -> Table:
+    rows = []
+    for one in result.methods:
+        near_ties = sum(not mismatch.defect for mismatch in one.mismatches)
+        tau, half, worst = (f"{value:.2f}" if value else "–" for value in (one.tau, one.median, one.worst))
+        rows.append((one.name, f"{one.tokens:,}", tau, str(near_ties), str(one.defects), half, worst))
+    rows += [(f"p, {name}", *["–"] * 5, f"{value:.2g}") for name, value in result.p_values.items()]
+    columns = ("method", "tokens", "τ", "near-ties", "defects", "off, half", "off, worst")
+    return Table("", columns, rows, optional=("τ", "off, half"))
 
-    >>> _shown(" a"), _shown(ENDED)
-    ("' a'", 'the end')
-    """
-    return "the end" if token == ENDED else repr(token)
+
+def _mismatches(result: AuditResult, tokenizer: Any) -> Table:
+    """Return the table of mismatches, defects first."""
+    named = [(method.name, one) for method in result.methods for one in method.mismatches]
+    rows = []
+    for name, one in sorted(named, key=lambda pair: not pair[1].defect)[:_SHOWN]:
+        place = (
+            name,
+            str(one.prompt),
+            str(one.position),
+            *(_shown(token, tokenizer) for token in (one.expected, one.token)),
+        )
+        gap = "–" if one.gap is None else f"{one.gap:.3g}"
+        rows.append((*place, gap, "defect" if one.defect else "near-tie"))
+    left = len(named) - len(rows)
+    columns = ("method", "prompt", "position", "expected", "found", "gap", "is")
+    return Table("Mismatches", columns, rows, f"{left} more are in the JSON file" if left else "")
+
+
+def _shown(token: Token, tokenizer: Any) -> str:
+    if token == ENDED:
+        return "the end"
+    return repr(token if tokenizer is None else token_name(tokenizer, token))

@@ -1,0 +1,123 @@
+"""The plain side of an audit in this process: the unpatched model of transformers, without the engine.
+
+It writes token by token on transformers' own cache. What sampling parameters mean is in `clover.audit.rules`. So the
+engine's trees, cache and sampler never judge themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clover.audit.rules import Rules
+from clover.audit.statistics import uniform_places
+from clover.audit.texts import TOP, Case, Text, Token, Write
+from clover.sampling import SamplingParams
+from clover.target import TargetModel
+from clover.target.structure import cache_argument, cache_of
+
+_BEST = 2 * TOP  # tokens whose log-probabilities are known: those of the engine are among them
+_PROMPTS, _PROMPT_TOKENS, _NEW, _TOGETHER = 4, 16, 5, 64  # of the draws
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Texts of the unpatched model; `draws` is how many of each prompt `test_draws` requests."""
+
+    target: TargetModel
+    draws: int = 1000
+    goes_on = True  # also after tokens that it has not chosen
+    _places: list[tuple[float, float]] = field(default_factory=list)  # of its sampled tokens
+
+    def least_error(self, texts: Iterable[Text]) -> float:
+        """Return the error that rounding the largest log-probability to the dtype makes in any case."""
+        values = (value for text in texts for entry in text.logprobs for value in entry.values())
+        eps = max(torch.finfo(self.target.dtype).eps, torch.finfo(torch.float32).eps)
+        return eps / 4 * max(map(abs, filter(isfinite, values)), default=1.0)
+
+    def write(self, cases: Sequence[Case], together: int) -> list[Text]:
+        """Write each case alone, as one row of `together` equal ones: rounding depends on their number."""
+        return [self._write(case, together) for case in cases]
+
+    @torch.inference_mode()
+    def _write(self, case: Case, rows: int) -> Text:
+        model: Any = self.target.model
+        rules, cache_name, cache = Rules(case.prompt, case.params), cache_argument(model), None
+        new, logprobs, run = list(case.start), [], [*case.prompt, *case.start]
+        while len(logprobs) < case.new_tokens and not (set(new[-1:]) & set(self.target.eos_token_ids)):
+            tokens = torch.tensor([run], device=self.target.device).expand(rows, -1)
+            output = model(input_ids=tokens, use_cache=True, logits_to_keep=1, **{cache_name: cache})
+            cache, logits = cache_of(output), output.logits[0, -1]
+            run = [rules.choice(logits, new)]
+            if not (case.params.greedy or case.start):
+                self._places.append(rules.place(logits, new, run[0]))
+            new += run
+            known = logits.float().log_softmax(-1)
+            best = [*known.topk(min(_BEST, len(known))).indices.tolist(), *run]
+            logprobs.append(dict(zip(best, known[best].tolist(), strict=True)))
+        return Text(tuple(new[len(case.start) :]), tuple(logprobs))
+
+    def test_written(self) -> dict[str, float]:
+        """Return the p-value that the tokens it has sampled are draws from its distributions; empty without any."""
+        return {"plain decoding": uniform_places(self._places)} if self._places else {}
+
+    def gap(self, case: Case, plain: Text, at: int, token: Token) -> float | None:
+        """Return how far logits must move until `token` follows the first `at` tokens of a text."""
+        new = (*case.start, *plain.tokens[:at])
+        logits = self.logits(torch.tensor([[*case.prompt, *new, token]]), 1)[0, 0]
+        return Rules(case.prompt, case.params).gap(logits, new, token)
+
+    @torch.inference_mode()
+    def logits(self, texts: Tensor, new: int) -> Tensor:
+        """Return the logits [B, n, V] of the last n tokens of texts Long [B, T], in one forward."""
+        model: Any = self.target.model
+        tokens = texts[:, :-1].to(self.target.device)
+        return model(input_ids=tokens, use_cache=False, logits_to_keep=new).logits[:, -new:]
+
+    def test_draws(
+        self, name: str, write: Write, cases: Sequence[Case], temperature: float, rounding: float
+    ) -> tuple[dict[str, float], list[str]]:
+        """Compare many short sampled texts of a few prompts with the model's distributions.
+
+        Return p-values, and defects in words. Logits may move by `rounding`.
+        """
+        hot = SamplingParams(temperature=temperature)
+        sets = hot, replace(hot, top_p=0.9, repetition_penalty=1.2)
+        places, problems = list[list[tuple[float, float]]](), list[str]()
+        prompts = list(dict.fromkeys(case.prompt[-_PROMPT_TOKENS:] for case in cases))[:_PROMPTS]
+        for number, prompt in enumerate(prompts):
+            own = sets[number % len(sets)]
+            seeds = range(self.draws * number, self.draws * (number + 1))
+            drawn = [Case(number, prompt, _NEW, replace(own, seed=seed), drawn=True) for seed in seeds]
+            texts = [text.tokens for text in write(drawn, _TOGETHER)]
+            found, impossible = self.places(Rules(prompt, own), texts, rounding)
+            places += found
+            if impossible:
+                problems.append(f"{name}: {impossible} tokens after prompt {number + 1} that are never drawn")
+        first, later = (
+            [place for text in places for place in text[part]] for part in (slice(1), slice(1, None))
+        )
+        names = (f"{name}, first tokens", f"{name}, later tokens")  # the first ones follow the prefill
+        return dict(zip(names, map(uniform_places, (first, later)), strict=True)), problems
+
+    def places(
+        self, rules: Rules, texts: Sequence[tuple[int, ...]], rounding: float
+    ) -> tuple[list[list[tuple[float, float]]], int]:
+        """Return `Rules.place` of each token of texts of one length, and how many have no probability."""
+        distinct, impossible = list(dict.fromkeys(texts)), 0
+        found: dict[tuple[int, ...], list[tuple[float, float]]] = {}
+        for start in range(0, len(distinct), _TOGETHER):
+            part = distinct[start : start + _TOGETHER]
+            whole = torch.tensor([[*rules.prompt, *text] for text in part])
+            for text, rows in zip(part, self.logits(whole, len(part[0])), strict=True):
+                found[text] = [rules.place(row, text[:at], text[at]) for at, row in enumerate(rows)]
+                for at in (at for at, (prob, _) in enumerate(found[text]) if not prob > 0):
+                    moved = rows[at].to(torch.float64, copy=True)  # rounding may move the bound of top-p
+                    moved[text[at]] += rounding
+                    impossible += not rules.place(moved, text[:at], text[at])[0] > 0
+        return [found[text] for text in texts], impossible

@@ -1,0 +1,149 @@
+"""Texts of a server that speaks the completions part of OpenAI's protocol, with and without speculation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from math import inf, nan
+from typing import Any
+
+import httpx
+
+from clover.audit.statistics import two_samples
+from clover.audit.texts import ENDED, Case, Text, Token, Write
+from clover.errors import UserError, one_line
+from clover.sampling import SamplingParams
+from clover.serve import LEAST_LOGPROB
+from clover.validation import parse_json
+
+_TOP = 5  # log-probabilities per token
+_SECONDS = 120.0  # for one answer
+_NO_TIE = 1.0  # a gap of log-probabilities above it is no near-tie, whatever the rounding
+_LEAST_ERROR = 0.0025  # of log-probabilities
+_DRAWS, _DRAWN_TOKENS, _DRAWN_PROMPTS, _DRAWN_TOGETHER = 200, 6, 4, 8
+
+
+def server_params(temperature: float) -> list[SamplingParams]:
+    """Return the parameters of sampled texts, in turn; every server of this kind knows them."""
+    hot = SamplingParams(temperature=temperature)
+    return [hot, replace(hot, top_p=0.9), replace(hot, frequency_penalty=0.5)]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One server, plain or speculative: a source of texts.
+
+    `speculation` is the request field of this name, if not None; a server has to say that it drafts where it is True.
+    `exact` says that equal seeds give equal texts with and without speculation.
+    """
+
+    url: str
+    key: str | None = None
+    model: str | None = None
+    speculation: bool | None = None
+    exact: bool = False
+    goes_on = False  # its tokens are strings, which may become others in a prompt
+    client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=_SECONDS), compare=False)
+
+    def named(self) -> Endpoint:
+        """Return the same with the server's model; UserError if it cannot be reached or has none."""
+        models = None if self.model else self._fetch("models").get("data")
+        try:
+            return replace(self, model=self.model or str(models[0]["id"]))  # type: ignore[index]
+        except (LookupError, TypeError) as error:
+            raise UserError(f"{self.url}: the server lists no model; name one with --model") from error
+
+    def write(self, cases: Sequence[Case], together: int) -> list[Text]:
+        """Return the answers to completions requests; UserError if one is refused or is no completion."""
+        texts, drafted = list[Text](), False
+        with ThreadPoolExecutor(together) as pool:
+            for answer in pool.map(lambda case: self._fetch("completions", self._body(case)), cases):
+                try:
+                    texts.append(_text(answer))
+                    acceptance = answer.get("speculative_decoding")
+                    drafted |= bool(acceptance) and acceptance["draft_acceptance_rate"] is not None
+                except (LookupError, TypeError, ValueError, AttributeError) as error:
+                    raise UserError(f"{self.url}: the answer is no completion: {one_line(error)}") from error
+        if self.speculation and not drafted:
+            raise UserError(
+                f'{self.url} does not say that it drafts, so it may not know the field "speculation"; '
+                "give a server without speculation by --plain-server"
+            )
+        return texts
+
+    def _body(self, case: Case) -> dict[str, Any]:
+        params, prompt = case.params, case.prompt + "".join(case.start)
+        body = {"model": self.model, "prompt": prompt, "max_tokens": case.new_tokens, "logprobs": _TOP}
+        body["temperature"] = params.temperature
+        if self.speculation is not None:
+            body["speculation"] = self.speculation
+        if not params.greedy:
+            body |= {name: getattr(params, name) for name in ("seed", "top_p", "frequency_penalty")}
+        return body
+
+    def least_error(self, texts: Iterable[Text]) -> float:
+        """Return an error of log-probabilities that is never a defect."""
+        return _LEAST_ERROR
+
+    def gap(self, case: Case, plain: Text, at: int, token: Token) -> float | None:
+        """Return how far two log-probabilities are apart, inf if one is not shown; None for sampled texts: unknown."""
+        if not case.params.greedy:
+            return None
+        if not plain.logprobs:
+            return inf
+        gap = abs(plain.logprobs[at].get(plain.tokens[at], inf) - plain.logprobs[at].get(token, -inf))
+        return gap if gap <= _NO_TIE else inf
+
+    def test_draws(
+        self, name: str, write: Write, cases: Sequence[Case], temperature: float, rounding: float
+    ) -> tuple[dict[str, float], list[str]]:
+        """Return p-values that the sampled tokens of both sides come from one distribution; no defects in words."""
+        p_values = {}
+        for case in list(dict.fromkeys(cases))[:_DRAWN_PROMPTS]:
+            samples = []
+            for first, side in enumerate((self.write, write)):
+                seeds = range(first * _DRAWS, (first + 1) * _DRAWS)
+                params = [SamplingParams(temperature=temperature, seed=seed) for seed in seeds]
+                drawn = [replace(case, new_tokens=_DRAWN_TOKENS, params=one) for one in params]
+                texts = side(drawn, _DRAWN_TOGETHER)
+                samples.append(zip_longest(*(text.tokens for text in texts), fillvalue=ENDED))
+            for at, columns in enumerate(zip(*samples, strict=False), start=1):
+                p_values[f"{name}, prompt {case.number}, token {at}"] = two_samples(*columns)
+        return p_values, []
+
+    def _fetch(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        url = f"{self.url.rstrip('/').removesuffix('/v1')}/v1/{path}"
+        headers = {b"Authorization": f"Bearer {self.key}".encode()} if self.key else {}
+        try:
+            response = self.client.request("POST" if body else "GET", url, json=body, headers=headers)
+        except httpx.UnsupportedProtocol as error:
+            raise UserError(
+                f"{self.url!r} is no address of a server; it begins with http:// or https://"
+            ) from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise UserError(f"{self.url} cannot be reached: {one_line(error)}") from error
+        if not response.is_success:
+            reason = " ".join(response.text[:300].split()) or response.reason_phrase
+            raise UserError(f"{self.url} refuses with {response.status_code}: {reason}")
+        answer = parse_json(response.text, self.url)
+        if not isinstance(answer, dict):
+            raise UserError(f"{self.url}: the answer is no JSON object")
+        return answer
+
+
+def _text(answer: dict[str, Any]) -> Text:
+    choice = answer["choices"][0]
+    logprobs: dict[str, Any] = choice.get("logprobs") or {}
+    tokens = tuple(map(str, logprobs.get("tokens") or choice["text"]))
+    own: list[float] = logprobs.get("token_logprobs") or []
+    top: list[Any] = logprobs.get("top_logprobs") or []
+    if not len(tokens) == len(own) == len(top):
+        return Text(tokens)
+    entries = [
+        {str(name): float(value) for name, value in (best or {}).items() if value > LEAST_LOGPROB}
+        | {token: float(value) if value > LEAST_LOGPROB else nan}
+        for token, value, best in zip(tokens, own, top, strict=True)
+    ]
+    return Text(tokens, tuple(entries))

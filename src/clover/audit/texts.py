@@ -1,0 +1,139 @@
+"""The texts that an audit compares: what is to be written, and how an engine writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import cycle, islice, zip_longest
+from math import sqrt
+from typing import Any
+
+from clover.engine import Engine, Request, StepEvent
+from clover.engine.text import HALF_CHARACTER
+from clover.metrics import Acceptance
+from clover.sampling import SamplingParams
+
+Token = Any  # the id of a token, or the text that a server returns for it
+ENDED = -1  # in the place of a token where a text has ended
+TOP = 20  # most probable tokens whose log-probabilities an engine returns
+_DEFAULT = SamplingParams()
+
+
+@dataclass(frozen=True)
+class Case:
+    """One text to be written."""
+
+    number: int  # of its prompt, from 1
+    prompt: Any  # token ids, or a string for a server
+    new_tokens: int
+    params: SamplingParams = _DEFAULT
+    start: tuple[Token, ...] = ()  # new tokens that are there already; the text goes on after them
+    drawn: bool = False  # one of many draws, of `new_tokens` tokens in any case, without log-probabilities
+
+
+@dataclass(frozen=True)
+class Text:
+    """The new tokens of one text.
+
+    `logprobs` has for each token the log-probabilities of it and of the most probable ones; it is empty where the
+    source returns none.
+    """
+
+    tokens: tuple[Token, ...]
+    logprobs: tuple[Mapping[Token, float], ...] = ()
+    acceptance: Acceptance = field(default_factory=Acceptance)
+
+    def after(self, at: int, count: int | None = None) -> Text:
+        """Return what follows the first `at` tokens, or the first `count` tokens of it."""
+        part = slice(at, None if count is None else at + count)
+        return Text(self.tokens[part], self.logprobs[part])
+
+
+Write = Callable[[Sequence[Case], int], list[Text]]  # of a source: cases, and how many are decoded at once
+
+
+@dataclass(frozen=True)
+class EngineSource:
+    """Texts of an engine in this process."""
+
+    engine: Engine
+
+    @property
+    def exact(self) -> bool:
+        """Return whether equal seeds give the sampled texts of plain decoding: False for drawn trees."""
+        return self.engine.tree.exact
+
+    def write(self, cases: Sequence[Case], together: int) -> list[Text]:
+        """Decode all cases; UserError as `Engine.run`."""
+        events: list[list[StepEvent]] = [[] for _ in cases]
+        requests = [
+            Request(case.prompt, case.new_tokens, case.params, eos=(), logprobs=None)
+            if case.drawn
+            else Request(case.prompt, case.new_tokens, case.params, logprobs=TOP)
+            for case in cases
+        ]
+        for event in self.engine.run(requests, max_sequences=together):
+            events[event.index].append(event)
+        return [_text(own) for own in events]
+
+
+def _text(events: Sequence[StepEvent]) -> Text:
+    tokens = tuple(token for event in events for token in event.tokens)
+    entries = [entry for event in events for entry in event.logprobs]
+    logprobs = tuple(
+        dict(one.top) | {token: one.logprob} for token, one in zip(tokens, entries, strict=False)
+    )
+    generation = events[-1].generation
+    assert generation is not None, "a text ends with its generation"
+    return Text(tokens, logprobs, generation.acceptance)
+
+
+def make_modes(
+    prompts: Sequence[Any], new_tokens: int, sampled: Sequence[SamplingParams], size: int
+) -> dict[str, list[Case]]:
+    """Return the cases of each mode: all prompts greedily; then with each of `sampled` in turn, and seeds.
+
+    Few prompts are repeated, so that `size` texts run together and no parameters are left out.
+    """
+    modes = {"greedy": [_DEFAULT]} | ({f"mixed, T = {sampled[0].temperature:g}": sampled} if sampled else {})
+    found = {}
+    for mode, sets in modes.items():
+        rows = islice(cycle(enumerate(prompts, start=1)), max(size, len(sets), len(prompts)))
+        found[mode] = [
+            Case(number, prompt, new_tokens, params if params == _DEFAULT else replace(params, seed=seed))
+            for seed, ((number, prompt), params) in enumerate(zip(rows, cycle(sets), strict=False))
+        ]
+    return found
+
+
+def mixed_params(temperature: float, vocab_size: int) -> list[SamplingParams]:
+    """Return sets of sampling parameters that use every processor at least once."""
+    some, hot = vocab_size // 2, SamplingParams(temperature=temperature)
+    return [
+        hot,
+        replace(hot, top_p=0.9, repetition_penalty=1.2),
+        SamplingParams(repetition_penalty=1.3),
+        replace(hot, top_k=20, min_p=0.02, logit_bias={some: 2.0}),
+        replace(hot, frequency_penalty=0.5, presence_penalty=0.5, banned_tokens=(some,)),
+    ]
+
+
+def first_difference(plain: Text, text: Text) -> tuple[int, Token, Token] | None:
+    """Return the first place where two texts differ, and the tokens there, ENDED for none; None if they are equal."""
+    rows = enumerate(zip_longest(plain.tokens, text.tokens, fillvalue=ENDED))
+    return next(((at, one, other) for at, (one, other) in rows if one != other), None)
+
+
+def logprob_errors(plain: Text, text: Text) -> Iterator[float]:
+    """Yield the error of the log-probabilities at each place, up to where the texts differ; NaN if one is not finite.
+
+    It is the root mean square difference over the tokens that both name. Tokens that are half a character are left out,
+    since a server calls those of other ids the same.
+    """
+    rows = zip(plain.tokens, text.tokens, plain.logprobs, text.logprobs, strict=False)
+    for token, own, expected, found in rows:
+        if token != own:
+            return
+        both = [(found[name], expected[name]) for name in found.keys() & expected.keys()]
+        if HALF_CHARACTER not in str(token):
+            yield sqrt(sum(0.0 if a == b else (a - b) * (a - b) for a, b in both) / len(both))
