@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,14 +17,15 @@ from typing import Any, overload
 import torch
 
 from clover import assets
-from clover.chat import ChatFormat, Delta, ReplyParser, find_format, find_tool_format, prepare_messages
+from clover.chat import ChatFormat, Delta, ReplyParser, find_format, find_tool_format
 from clover.drafting import AutoTree, PlainTree, Tree, parse_tree
 from clover.drafting.tuning import FILE_NAME, Tuning, architecture_name, read_tuning
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Generation, PrefixStore, Request, StepEvent
-from clover.errors import UserError, answers_removed_arguments, one_line
+from clover.errors import UserError, answers_removed_arguments
 from clover.sampling import SamplingParams
 from clover.target import TargetModel, TargetWeights
+from clover.templates import encode_rendered, render, without_bos
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | Sequence[Message]
@@ -254,31 +256,17 @@ class Clover:
         if not isinstance(prompt, str) and not _is_list_of(Mapping, prompt):
             raise UserError("a prompt is a string, a list of token ids or a list of messages; this is none")
         tokenizer: Any = self.target.require_tokenizer()
-        texts = [prompt] if isinstance(prompt, str) else [text for said in prompt for text in said.values()]  # type: ignore[union-attr]
         try:
-            "".join(map(str, texts)).encode()
+            json.dumps(prompt, ensure_ascii=False, default=str).encode()
         except UnicodeEncodeError as error:
             raise UserError("the prompt holds half a character (a lone surrogate); leave it out") from error
         if isinstance(prompt, str):
-            return list(tokenizer(prompt)["input_ids"])
-        if not getattr(tokenizer, "chat_template", None):
-            raise UserError("the target's tokenizer has no chat template; give plain text, no messages")
-        messages = prepare_messages(prompt, tokenizer)  # type: ignore[arg-type]
-        return list(fill_chat_template(tokenizer, messages, tools=list(tools) or None, return_dict=False))
+            return list(tokenizer(without_bos(tokenizer, prompt))["input_ids"])
+        return encode_rendered(tokenizer, render(tokenizer, list(prompt), tools, answer=True))  # type: ignore[arg-type]
 
 
 def _is_list_of(kind: type, values: object) -> bool:
     return isinstance(values, Sequence) and all(isinstance(value, kind) for value in values)
-
-
-def fill_chat_template(tokenizer: Any, messages: Sequence[Message], **options: Any) -> Any:
-    """Return messages and the opening of an answer by `apply_chat_template`; UserError if the template fails."""
-    try:
-        return tokenizer.apply_chat_template(messages, add_generation_prompt=True, **options)
-    except Exception as error:  # the template is a program of its own, which may raise anything
-        raise UserError(
-            f"the target's chat template does not take these messages: {one_line(error)}; or give plain text"
-        ) from error
 
 
 def _read(reply: ReplyParser | None, event: StepEvent) -> Delta:

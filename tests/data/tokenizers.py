@@ -29,9 +29,6 @@ OPENS_THINKING = (  # as DeepSeek-R1's: the opening of the answer holds a tag th
     "{{ m['content'].split('</think>')[-1] }}{{ eos_token }}{% else %}<U>{{ m['content'] }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<A><think>\n{% endif %}"
 )
-ANSWERS_ALONE = (
-    "{% for m in messages %}{% if m['role'] == 'assistant' %}{{ m['content'] }}{% endif %}{% endfor %}"
-)
 COUNTS_TURNS = "{{ messages | length }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
 ALTERNATES = (
     "{% for m in messages %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"

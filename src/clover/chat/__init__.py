@@ -4,7 +4,6 @@
 """
 
 from clover.chat.format import ChatFormat, find_format, find_tool_format
-from clover.chat.messages import prepare_messages
 from clover.chat.reply import Delta, ReplyParser, ToolCall
 
 __all__ = [
@@ -14,5 +13,4 @@ __all__ = [
     "ToolCall",
     "find_format",
     "find_tool_format",
-    "prepare_messages",
 ]

@@ -8,12 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from clover.chat.formats import FORMATS, THINK
-from clover.chat.messages import renders_tools
 from clover.errors import UserError
+from clover.templates import render
 
 _CALLS = "tool_calls"  # begins the names of regions of calls
 _OPENERS = ("<think>", "[THINK]")  # of reasoning, with which a prompt may end
 _MARK = "qmarkq"
+_PROBE = {
+    "type": "function",
+    "function": {
+        "name": "qprobeq",
+        "description": "It looks something up.",
+        "parameters": {"type": "object", "properties": {"x": {"type": "string", "description": "A name."}}},
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,7 @@ class ChatFormat:
 def find_tool_format(tokenizer: Any, ends: Sequence[int]) -> ChatFormat:
     """Return how a model's answers are parted when tools are offered; UserError if it was not made for tools."""
     format = find_format(tokenizer, ends, calls=True)
-    if not renders_tools(tokenizer):
+    if not _renders_tools(tokenizer):
         raise UserError("this model was not made for tools: its chat template shows it none")
     if format is None or not format.has_calls:
         raise UserError("this model writes calls of tools in a format that is not known; leave tools out")
@@ -117,8 +125,13 @@ def _common(first: str, second: str) -> str:
     return first[:at]
 
 
-def _rendered(tokenizer: Any, messages: list[dict[str, str]]) -> str:
+def _renders_tools(tokenizer: Any) -> bool:
+    """Return whether a tokenizer's chat template shows the model the tools of a request."""
+    return "qprobeq" in _rendered(tokenizer, [{"role": "user", "content": "?"}], [_PROBE])
+
+
+def _rendered(tokenizer: Any, messages: list[dict[str, str]], tools: Sequence[Any] = ()) -> str:
     try:
-        return tokenizer.apply_chat_template(messages, tokenize=False)
-    except Exception:  # noqa: BLE001  # the template is a program of its own, which may raise anything
+        return render(tokenizer, messages, tools, answer=bool(tools))
+    except UserError:
         return ""

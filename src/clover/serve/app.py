@@ -19,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from clover import __version__
-from clover.api import Clover, fill_chat_template
+from clover.api import Clover
 from clover.errors import UserError
 from clover.serve.answers import Answer
 from clover.serve.bodies import Body, ChatBody, CompletionBody
@@ -29,6 +29,7 @@ from clover.serve.metrics import ServerMetrics
 from clover.serve.options import ServerOptions
 from clover.serve.parsing import RequestParser
 from clover.serve.worker import Stream, TextStep, Worker
+from clover.templates import render
 
 _PAGE = Path(__file__).parent / "page"
 T = TypeVar("T")
@@ -223,6 +224,6 @@ def _tells_roles_apart(model: Clover) -> bool:
         return False
     try:
         model.find_format(question)
-        return fill_chat_template(tokenizer, question, tokenize=False) != "?"
+        return render(tokenizer, question, answer=True) != "?"
     except UserError:
         return False

@@ -145,19 +145,20 @@ class Message(_Body):
         return self
 
     @property
-    def text(self) -> str | None:
-        """Return the content without its division into parts."""
+    def said(self) -> str | list[dict[str, str]] | None:
+        """Return the content as chat templates read it: several parts stay apart."""
         if self.content is None or isinstance(self.content, str):
             return self.content
-        return "\n".join(part.text for part in self.content)
+        parts = [{"type": "text", "text": part.text} for part in self.content]
+        return parts if len(parts) > 1 else parts[0]["text"]
 
     def for_template(self) -> dict[str, Any]:
-        """Return the message as `clover.chat.prepare_messages` reads it; a developer is the system there."""
+        """Return the message as `clover.templates.render` reads it; a developer is the system there."""
         calls = self.tool_calls and [
             call.model_dump(include={"id", "type", "function"}) for call in self.tool_calls
         ]
         role = "system" if self.role == "developer" else self.role
-        said = {"role": role, "content": self.text, "tool_calls": calls, "tool_call_id": self.tool_call_id}
+        said = {"role": role, "content": self.said, "tool_calls": calls, "tool_call_id": self.tool_call_id}
         named = {"name": self.name} if self.role == "tool" else {}
         return said | named | {"reasoning_content": self.reasoning_content}
 

@@ -1,0 +1,126 @@
+"""Chat templates are given what they render, in every form that templates of the field read."""
+
+from typing import Any
+
+import pytest
+
+from clover.errors import UserError
+from clover.templates import TemplateRefused, describe, encode_rendered, render, without_bos
+from tests.data import tokenizers
+from tests.data.tokenizers import make_tokenizer
+
+PARTS = (  # as LLaVA's and SmolVLM's
+    "{% for m in messages %}{{ m.role }}: {% for part in m.content %}"
+    "{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+EITHER = (
+    "{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for part in m.content %}{{ part.text }}{% endfor %}{% endif %}{% endfor %}"
+)
+SYSTEM_ALONE = (  # parts, but for the system's text
+    "{% for m in messages %}{% if m.role == 'system' %}[{{ m.content + ']' }}"
+    "{% else %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endif %}{% endfor %}"
+)
+OBJECTS = (
+    "{{ tools | tojson if tools }}{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}{{ call.function.name }}{{ call.function.arguments | tojson }}{% endfor %}"
+    "{% endfor %}"
+)
+STRINGS = OBJECTS.replace("call.function.arguments | tojson", "'json ' + call.function.arguments")
+ITEMS = OBJECTS.replace(
+    "{{ call.function.arguments | tojson }}",
+    "({% for key, value in call.function.arguments.items() %}{{ key }}='{{ value }}'{% endfor %})",
+)
+NULL_CONTENT = (  # as DeepSeek's: calls are shown where there is no content
+    "{% for m in messages %}{% if m.content is not defined %}{% for call in m.tool_calls %}{{ call.function.name }}"
+    "{{ call.function.arguments }}{% endfor %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+)
+QUESTION = {"role": "user", "content": "What is it?"}
+
+
+def call(arguments: Any, **more: Any) -> dict[str, Any]:
+    function = {"name": "look", "arguments": arguments}
+    return {"role": "assistant", "tool_calls": [{"type": "function", "function": function}], **more}
+
+
+def shown(template: str | None, *messages: dict[str, Any], **options: Any) -> str:
+    return render(make_tokenizer(template), messages, **options)
+
+
+@pytest.mark.parametrize(
+    ("template", "one", "two"),
+    [
+        (PARTS, "user: What is it?assistant:", "user: abassistant:"),
+        (EITHER, "<user>What is it?", "<user>ab"),
+        ("{% for m in messages %}<{{ m.content }}>{% endfor %}", "<What is it?>", "<a\nb>"),
+    ],
+)
+def test_content_comes_in_the_form_that_the_template_reads(template: str, one: str, two: str) -> None:
+    parts = [{"type": "text", "text": text} for text in "ab"]
+    assert shown(template, QUESTION, answer=True) == one
+    assert shown(template, QUESTION | {"content": parts}, answer=True) == two
+
+
+def test_each_role_is_tried_out() -> None:
+    system = {"role": "system", "content": "Be brief."}
+    assert shown(SYSTEM_ALONE, system, QUESTION) == "[Be brief.]What is it?"
+
+
+@pytest.mark.parametrize(
+    "template", ["{% for m in messages %}{{ m.role }}{% endfor %}", "{{ messages[0].content[0].words }}"]
+)
+def test_words_that_no_form_shows_are_an_error(template: str) -> None:
+    with pytest.raises(TemplateRefused, match="content of user messages neither as a string nor as parts"):
+        shown(template, QUESTION)
+
+
+@pytest.mark.parametrize("content", [None, 5, [{"type": "image"}], [5]])
+def test_content_that_is_no_text_is_an_error(content: Any) -> None:
+    with pytest.raises(UserError, match="must be a string, or a list of parts of type text"):
+        shown(EITHER, {"role": "user", "content": content})
+
+
+@pytest.mark.parametrize("arguments", ['{"city": "Paris"}', {"city": "Paris"}])
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        (OBJECTS, '<user>What is it?<assistant>look{"city": "Paris"}'),
+        (STRINGS, '<user>What is it?<assistant>lookjson {"city": "Paris"}'),
+        (ITEMS, "<user>What is it?<assistant>look(city='Paris')"),
+        (NULL_CONTENT, 'What is it?look{"city": "Paris"}'),
+    ],
+)
+def test_arguments_are_shown_once_encoded(template: str, text: str, arguments: Any) -> None:
+    assert shown(template, QUESTION, call(arguments)) == text
+    assert shown(template, QUESTION, call(arguments, content=None)) == text
+
+
+def test_tools_are_shown_with_calls_or_it_is_an_error() -> None:
+    tool = {"type": "function", "function": {"name": "look"}}
+    assert '"name": "look"' in shown(OBJECTS, QUESTION, tools=[tool])
+    with pytest.raises(TemplateRefused, match="shows no tool calls"):
+        shown(tokenizers.CHATML, QUESTION, call({}))
+    with pytest.raises(TemplateRefused, match="does not show the tool 'look'"):
+        shown(NULL_CONTENT, QUESTION, call({}, content="I call."))
+    with pytest.raises(TemplateRefused, match="does not show the tool 'other'"):
+        shown(NULL_CONTENT, QUESTION, call({}), tools=[{"name": "other"}])
+    with pytest.raises(UserError, match="arguments of the tool call 'look' are no JSON object"):
+        shown(OBJECTS, QUESTION, call("[1"))
+
+
+def test_without_a_template_only_training_and_measuring_go_on() -> None:
+    assert shown(None, QUESTION, answer=True, plain=True) == "<s>User: What is it?\n\nAssistant:"
+    with pytest.raises(UserError, match="no chat template; give plain text"):
+        shown(None, QUESTION)
+    assert "which has none, so the plain format is used" in describe(make_tokenizer())
+
+
+@pytest.mark.parametrize("adds_bos", [True, False])
+def test_a_text_has_one_bos(adds_bos: bool) -> None:
+    tokenizer = make_tokenizer(tokenizers.MARKED, adds_bos)
+    for text, count in (("<s>the cat", 1), ("the cat", int(adds_bos))):
+        tokens = tokenizer(without_bos(tokenizer, text))["input_ids"]
+        assert tokens.count(tokenizer.bos_token_id) == count
+        assert tokenizer.decode(tokens) == "<s>" * count + "the cat"
+    assert encode_rendered(tokenizer, "<s>the cat").count(tokenizer.bos_token_id) == 1
