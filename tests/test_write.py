@@ -74,7 +74,7 @@ def test_plain_text_keeps_its_opening(target: TargetModel, tmp_path: Path) -> No
     (record,) = plain_texts(1)
     assert Writer(target, CONFIG, tmp_path / "w.jsonl").write([record]) == 20
     (new,) = samples_of(target, tmp_path / "w.jsonl")
-    (whole,) = encode_records([record], target.require_tokenizer())
+    (whole,) = encode_records(target.require_tokenizer(), [record])
     opening = whole.tokens.tolist()[:4]
     assert new.tokens.tolist() == [*opening, *continuation(target, opening, 20)]
     assert new.loss_mask.tolist() == [False] * 4 + [True] * 20
@@ -155,7 +155,7 @@ def test_an_answer_that_was_cut_off_is_not_followed(target: TargetModel, tmp_pat
 
 def test_a_long_plain_text_gives_an_opening_for_each_window(target: TargetModel, tmp_path: Path) -> None:
     record = Record("x", completion="abcdefghij" * 7)
-    (whole,) = encode_records([record], target.require_tokenizer())
+    (whole,) = encode_records(target.require_tokenizer(), [record])
     Writer(target, CONFIG, tmp_path / "w.jsonl").write([record])
     found, tokens = samples_of(target, tmp_path / "w.jsonl"), whole.tokens.tolist()
     starts = [at for at in range(0, len(tokens), 24) if not at or len(tokens) - at >= 4]
@@ -283,7 +283,7 @@ def test_another_tokenizer_reads_the_text_and_leaves_out_what_was_cut(
     texts = FileTexts([path], target.require_tokenizer(), target.eos_token_ids)
     (again,) = texts
     (expected,) = encode_records(
-        [Record("x", prompt=line["prompt"], completion=line["completion"])], target.require_tokenizer()
+        target.require_tokenizer(), [Record("x", prompt=line["prompt"], completion=line["completion"])]
     )
     assert again.tokens.tolist() == expected.tokens.tolist()
     (problem,) = texts.problems.values()

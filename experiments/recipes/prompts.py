@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clover.data.formats import RecordRefused, open_rows, parse_record
+from clover.data.formats import parse_record
+from clover.data.rows import open_rows
 from clover.errors import UserError
 from clover.files import write_text
 
@@ -65,7 +66,7 @@ def accept_prompts(file: Path, output: Path) -> list[PromptSource]:
     for fields, where in open_rows(file):
         try:
             digest = parse_record(fields, where).digest()
-        except RecordRefused:  # there is nothing to answer
+        except UserError:  # there is nothing to answer
             continue
         if digest in seen:
             continue

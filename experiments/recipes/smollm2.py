@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from clover.cli.main import run as run_clover
-from clover.data.features import FeatureStore, has_begun, is_finished
+from clover.data.features import FeatureStore, has_begun, read_index
 from clover.drafts.config import all_options, check_names, check_options
 from clover.drafts.loading import find_system
 from clover.errors import UserError
@@ -144,7 +144,7 @@ def _store(options: ChatRecipeOptions, kind: str, wide: bool, files: Sequence[Pa
     """
     kind = _WIDE if kind == "post_norm" and wide else kind
     store = options.folder / f"features-{kind}"
-    if not has_begun(store) or not is_finished(store):
+    if not has_begun(store) or not read_index(store).finished:
         resume = ["--resume"] if has_begun(store) else []
         how = ("--hidden-state", kind, "--max-length", options.max_length, "--output", store, *resume)
         _clover(options, "features", "--data", *files, *how)

@@ -252,7 +252,13 @@ def hide_loading_bars() -> None:
     logging.disable_progress_bar()
 
 
-def print_left_out(problems: Collection[str]) -> None:
-    """Print how many texts could not be used, and why the first could not."""
+def print_left_out(problems: Collection[str], texts: int) -> None:
+    """Print how many of some texts could not be used, and why the first could not; a warning if most could not."""
     if problems:
         print(f"left out {len(problems)} texts; the first: {next(iter(problems))}", file=sys.stderr)
+    if 2 * len(problems) > texts:
+        print(
+            f"clover: warning: MORE THAN HALF OF THE TEXTS WERE LEFT OUT ({len(problems):,} of {texts:,}), and nothing "
+            "was learnt from them",
+            file=sys.stderr,
+        )

@@ -20,8 +20,8 @@ from typing import Annotated
 from pydantic import Field
 
 from clover.data.answers import Ended, GrowingText, Growth
-from clover.data.chat import vocabulary_hash
-from clover.data.formats import Message, Record, RecordRefused, Written
+from clover.data.chat import encode_user_opening, vocabulary_hash
+from clover.data.formats import Message, Record, Written
 from clover.engine import Engine, Request
 from clover.errors import UserError
 from clover.files import append_lines
@@ -185,6 +185,7 @@ class Writer:
 
         See `write`; UserError also if the target has no chat template that opens a user's turn.
         """
+        encode_user_opening(self._tokenizer)  # refuses a target that cannot ask
         seen = set[str]()
         if self._done:
             lines = read_lines(self.path, _Conversation, _MAX_BYTES)
@@ -238,7 +239,7 @@ class Writer:
         except StopIteration as stop:
             self._append(text.index, stop.value)
             return None
-        except RecordRefused as error:
+        except UserError as error:
             self.left_out[f"text {text.index + 1}"] = str(error)
             return None
         temperatures, seed = self.config.temperatures, self.config.seed + 64 * text.index + text.turn

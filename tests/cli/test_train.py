@@ -130,8 +130,10 @@ def test_what_is_left_out_is_told_at_once_and_in_the_end(
     code, _, err = train(*flags)
     lines = [line for line in err.splitlines() if "left out" in line]
     assert code == 0
-    assert lines[0].startswith("left out 30 of the first 50 texts; the first: ")
-    assert lines[1:] == [lines[0].replace("30 of the first 50 texts", "30 texts")]
+    told = lines[0].removeprefix("MORE THAN HALF CANNOT BE USED: ")
+    assert told.startswith("left out 30 of the first 50 texts; the first: ") and told != lines[0]
+    assert lines[1:] == [told.replace("30 of the first 50 texts", "30 texts")]
+    assert "clover: warning: MORE THAN HALF OF THE TEXTS WERE LEFT OUT (30 of 50)" in err
 
 
 def test_an_interrupted_writing_is_resumed_and_trained_on(train: Callable, interrupted: Path) -> None:
@@ -187,20 +189,6 @@ def test_same_seed_gives_the_same_draft(train: Callable, tmp_path: Path) -> None
     first = weights()
     assert train("--seed", 3, "--overwrite").code == 0
     assert weights() == first
-
-
-def test_what_takes_long_with_a_large_target_is_told(
-    train: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
-    monkeypatch.setattr("clover.measure.report.progress.Progress.say", lambda _, doing: said.append(doing))
-    assert train().code == 0
-    assert said[:4] == [
-        "loading the target",
-        "looking at the texts",
-        "making the draft",
-        "looking at the texts",
-    ]
 
 
 def test_stopped_run_says_how_to_go_on(
@@ -358,7 +346,7 @@ def test_existing_output_is_refused_before_the_target_is_loaded(
         ("", "no records"),
         ("{broken\n", "texts.jsonl"),
         ('{"txet": "a"}\n', "texts.jsonl"),
-        ('{"messages": [{"role": "user", "content": "hello"}]}\n', "loss mask"),
+        ('{"messages": [{"role": "user", "content": "hello"}]}\n', "the assistant says nothing"),
     ],
 )
 def test_bad_data_is_one_line(
@@ -392,9 +380,3 @@ def test_bad_options_are_one_line(
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
     assert [path.name for path in tmp_path.iterdir()] == ["texts.jsonl"]
-
-
-def test_missing_data_is_named(train: Callable, tmp_path: Path) -> None:
-    code, _, err = train(data=tmp_path / "missing.jsonl")
-    assert (code, err.count("\n")) == (2, 1)
-    assert "missing.jsonl" in err

@@ -4,7 +4,8 @@ import pytest
 
 from clover.data import Record
 from clover.data.answers import Ended, GrowingText, Growth
-from clover.data.formats import Message, RecordRefused
+from clover.data.formats import Message
+from clover.errors import UserError
 from tests.data.tokenizers import CHATML, MARKED, STRIPS_THINKING, make_tokenizer
 
 END = 3  # <|im_end|>
@@ -94,7 +95,7 @@ def test_a_conversation_ends_before_the_first_turn_that_does_not_fit() -> None:
 )
 def test_what_cannot_be_answered_is_refused_with_the_reason(record: Record, reason: str) -> None:
     (text,) = growth().texts(record)
-    with pytest.raises(RecordRefused, match=f"x: .*{reason}"):
+    with pytest.raises(UserError, match=f"x: .*{reason}"):
         next(text)
 
 
@@ -110,7 +111,7 @@ def test_what_was_answered_is_kept_where_the_next_answer_is_empty() -> None:
 def test_a_text_without_any_answer_is_refused(record: Record) -> None:
     rules = growth()
     (text,) = rules.texts(record)
-    with pytest.raises(RecordRefused, match="x: nothing was written"):
+    with pytest.raises(UserError, match="x: nothing was written"):
         grow(text, rules, "")
 
 
@@ -127,5 +128,5 @@ def test_prompts_of_the_target_are_stripped_and_different() -> None:
     assert asked[0] == "<|im_start|>user\n" and seen == {"the cat?"}
     assert [m["content"] for m in ended.fields["messages"]] == ["the cat?", "yes"]
     for turn in ("the cat?<|im_end|>", "<|im_end|>", "the mat"):
-        with pytest.raises(RecordRefused, match="prompt 2 of the target: empty, too long, or written before"):
+        with pytest.raises(UserError, match="prompt 2 of the target: empty, too long, or written before"):
             grow(rules.with_prompt(2, seen), rules, turn)

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from clover.data import FileTexts, Record, Sample, encode_records
-from clover.data.chat import TemplateRefused, encode_prompt
+from clover.data.chat import encode_prompt
+from clover.data.formats import parse_record
 from clover.errors import UserError
+from clover.templates import TemplateRefused
 from tests.data import tokenizers
 from tests.data.tokenizers import make_tokenizer
 
@@ -29,7 +31,7 @@ def learnt(sample: Sample, tokenizer: Any) -> list[str]:
 
 def test_marked_templates_say_themselves_what_is_learnt() -> None:
     tokenizer = make_tokenizer(tokenizers.MARKED)
-    (sample,) = encode_records([CONVERSATION], tokenizer)
+    (sample,) = encode_records(tokenizer, [CONVERSATION])
     assert learnt(sample, tokenizer) == ["hello é 世</s>", " yes</s>"]
     assert sample.tokens.tolist().count(tokenizer.bos_token_id) == 1
 
@@ -38,7 +40,7 @@ def test_marked_templates_say_themselves_what_is_learnt() -> None:
 def test_unmarked_templates_are_compared_turn_by_turn(stop: str | None) -> None:
     tokenizer = make_tokenizer(tokenizers.CHATML)
     stops = [tokenizer.convert_tokens_to_ids(stop)] if stop else []
-    (sample,) = encode_records([CONVERSATION], tokenizer, stops)
+    (sample,) = encode_records(tokenizer, [CONVERSATION], stops)
     end = "<|im_end|>" if stop else "<|im_end|>\n"
     assert learnt(sample, tokenizer) == ["hello é 世" + end, " yes" + end]
     whole = tokenizer.apply_chat_template(list(CONVERSATION.messages), return_dict=False)
@@ -48,8 +50,8 @@ def test_unmarked_templates_are_compared_turn_by_turn(stop: str | None) -> None:
 def test_the_prompt_is_the_beginning_of_the_sample() -> None:
     for template in (tokenizers.MARKED, tokenizers.CHATML, None):
         tokenizer = make_tokenizer(template)
-        (sample,) = encode_records([Record("x", messages=(QUESTION, ANSWER))], tokenizer)
-        prompt = encode_prompt([QUESTION], tokenizer)
+        (sample,) = encode_records(tokenizer, [Record("x", messages=(QUESTION, ANSWER))])
+        prompt = encode_prompt(tokenizer, [QUESTION])
         assert sample.tokens[: len(prompt)].tolist() == prompt
         assert sample.loss_mask[len(prompt) - 1 : len(prompt) + 1].tolist() == [False, True]
 
@@ -57,7 +59,7 @@ def test_the_prompt_is_the_beginning_of_the_sample() -> None:
 def test_templates_that_rewrite_earlier_turns_give_a_sample_per_turn() -> None:
     tokenizer = make_tokenizer(tokenizers.STRIPS_THINKING)
     thinking = {"role": "assistant", "content": "<think>sat</think>no"}
-    samples = encode_records([Record("x", messages=(QUESTION, thinking, AGAIN, LAST))], tokenizer)
+    samples = encode_records(tokenizer, [Record("x", messages=(QUESTION, thinking, AGAIN, LAST))])
     assert [learnt(sample, tokenizer) for sample in samples] == [
         ["<think>sat</think>no<|im_end|>\n"],
         ["<think></think> yes<|im_end|>\n"],
@@ -65,23 +67,83 @@ def test_templates_that_rewrite_earlier_turns_give_a_sample_per_turn() -> None:
     assert "sat" not in tokenizer.decode(samples[1].tokens)
 
 
-def test_an_opening_that_finished_answers_do_not_have_is_left_out() -> None:
+@pytest.mark.parametrize(
+    ("answer", "written"),
+    [
+        ("hello", "hello</s>"),
+        ("<think>\nsat\n</think>\n\nhello", "sat\n</think>\n\nhello</s>"),
+        ("sat\n</think>\n\nhello", "sat\n</think>\n\nhello</s>"),  # as the target continues the opening
+    ],
+)
+def test_an_answer_stands_after_the_prompt_that_is_used(answer: str, written: str) -> None:
     tokenizer = make_tokenizer(tokenizers.OPENS_THINKING)
-    samples = encode_records([CONVERSATION], tokenizer)
-    assert [learnt(sample, tokenizer) for sample in samples] == [["hello é 世</s>"], [" yes</s>"]]
+    said = (QUESTION, {"role": "assistant", "content": answer}, AGAIN, LAST)
+    for sample, place, text in zip(
+        encode_records(tokenizer, [Record("x", messages=said)]), (1, 3), (written, " yes</s>"), strict=True
+    ):
+        prompt = encode_prompt(tokenizer, said[:place])
+        assert tokenizer.decode(prompt).endswith("<A><think>\n")
+        assert sample.tokens[: len(prompt)].tolist() == prompt
+        assert learnt(sample, tokenizer) == [text] and not sample.loss_mask[: len(prompt)].any()
+
+
+def test_thinking_that_the_template_does_not_show_is_refused() -> None:
+    apart = {"role": "assistant", "reasoning_content": "sat", "content": "hello"}
+    for template in (tokenizers.OPENS_THINKING, tokenizers.CHATML):
+        with pytest.raises(TemplateRefused, match="does not show the thinking"):
+            encode_records(make_tokenizer(template), [Record("x", messages=(QUESTION, apart))])
+    opens = (
+        "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}<think>{{ m.reasoning_content }}</think>"
+        "{% endif %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant><think>{% endif %}"
+    )
+    (sample,) = encode_records(make_tokenizer(opens), [Record("x", messages=(QUESTION, apart))])
+    assert learnt(sample, make_tokenizer(opens)) == ["sat</think>hello"]
+    inside = {"role": "assistant", "content": "<think>sat</think>hello"}
+    with pytest.raises(TemplateRefused, match="puts thinking of its own before"):
+        encode_records(make_tokenizer(opens), [Record("x", messages=(QUESTION, inside))])
+
+
+@pytest.mark.parametrize("arguments", ['{"city": "Paris"}', {"city": "Paris", "of_another_tool": None}])
+def test_calls_are_learnt_as_the_target_writes_them(arguments: Any) -> None:
+    tokenizer = make_tokenizer(
+        "{{ tools | tojson if tools }}{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+        "{% for call in m.tool_calls or [] %}{{ call.function.arguments | tojson }}{% endfor %}</s>{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    call = {"name": "city", "arguments": arguments}
+    said = {"role": "assistant", "content": None, "tool_calls": [{"function": call}]}
+    record = {"messages": [QUESTION, said], "tools": [{"name": "city"}], "system": "Be brief."}
+    (sample,) = encode_records(tokenizer, [parse_record(record, "x")])
+    shown = '[{"name": "city"}]<system>Be brief.</s><user>the cat?</s><assistant>{"city": "Paris"}</s>'
+    assert tokenizer.decode(sample.tokens) == shown
+    assert learnt(sample, tokenizer) == ['{"city": "Paris"}</s>']
+
+
+def test_a_plain_text_has_one_bos_and_is_learnt_in_the_same_places() -> None:
+    tokenizer = make_tokenizer()
+    for spelled, given in (
+        (Record("x", completion="<s>the cat"), Record("x", completion="the cat")),
+        (
+            Record("x", prompt="<s>the cat", completion=" sat"),
+            Record("x", prompt="the cat", completion=" sat"),
+        ),
+    ):
+        (one,), (other,) = (encode_records(tokenizer, [record]) for record in (spelled, given))
+        assert one.tokens.tolist() == other.tokens.tolist() and one.tokens.tolist().count(0) == 1
+        assert one.loss_mask.tolist() == other.loss_mask.tolist()
 
 
 def test_a_template_in_which_answers_cannot_be_found_is_named() -> None:
     tokenizer = make_tokenizer(tokenizers.COUNTS_TURNS)
     tokenizer.name_or_path = "org/model"
-    with pytest.raises(UserError, match=r"here: the chat template of org/model \(\"\{\{ messages"):
-        encode_records([CONVERSATION], tokenizer)
+    with pytest.raises(UserError, match=r"^the chat template of org/model \(\"\{\{ messages"):
+        encode_records(tokenizer, [CONVERSATION])
 
 
 def test_without_a_template_the_plain_format_is_used() -> None:
     tokenizer = make_tokenizer()
     system = {"role": "system", "content": "the mat"}
-    (sample,) = encode_records([Record("x", messages=(system, QUESTION, ANSWER))], tokenizer)
+    (sample,) = encode_records(tokenizer, [Record("x", messages=(system, QUESTION, ANSWER))])
     text = "<s>the mat\n\nUser: the cat?\n\nAssistant: hello é 世</s>\n\n"
     assert tokenizer.decode(sample.tokens) == text
     assert learnt(sample, tokenizer) == [" hello é 世</s>"]
@@ -90,22 +152,22 @@ def test_without_a_template_the_plain_format_is_used() -> None:
 @pytest.mark.parametrize("adds_bos", [True, False])
 def test_all_of_plain_text_is_learnt_and_ends_on_the_end_of_text(adds_bos: bool) -> None:
     tokenizer = make_tokenizer(tokenizers.CHATML, adds_bos)
-    (sample,) = encode_records([Record("x", completion="the cat")], tokenizer)
+    (sample,) = encode_records(tokenizer, [Record("x", completion="the cat")])
     assert tokenizer.decode(sample.tokens) == "<s>" * adds_bos + "the cat</s>"
     assert sample.loss_mask.all()
-    (sample,) = encode_records([Record("x", completion="the cat</s>")], tokenizer)
+    (sample,) = encode_records(tokenizer, [Record("x", completion="the cat</s>")])
     assert sample.tokens.tolist().count(tokenizer.eos_token_id) == 1
 
 
 def test_only_the_completion_of_a_prompt_is_learnt() -> None:
     tokenizer = make_tokenizer()
-    (sample,) = encode_records([Record("x", prompt="the cat", completion=" sat")], tokenizer)
+    (sample,) = encode_records(tokenizer, [Record("x", prompt="the cat", completion=" sat")])
     assert learnt(sample, tokenizer) == [" sat</s>"]
-    (sample,) = encode_records([Record("x", prompt="the cat")], tokenizer)
+    (sample,) = encode_records(tokenizer, [Record("x", prompt="the cat")])
     assert learnt(sample, tokenizer) == []
 
 
-@pytest.mark.parametrize("template", [tokenizers.CHATML, tokenizers.ANSWERS_ALONE, None])
+@pytest.mark.parametrize("template", [tokenizers.CHATML, None])
 def test_spaces_are_learnt_where_the_tokenizer_trims_them(template: str | None) -> None:
     chat = Record("x", messages=(QUESTION, {"role": "assistant", "content": "   hello   é \n   yes  "}))
     records = [
@@ -113,8 +175,8 @@ def test_spaces_are_learnt_where_the_tokenizer_trims_them(template: str | None) 
         Record("x", prompt="the cat  ", completion="  sat   on   "),
         Record("x", completion="  the  "),
     ]
-    trimmed = encode_records(records, make_tokenizer(template, trims=True))
-    expected = encode_records(records, make_tokenizer(template))
+    trimmed = encode_records(make_tokenizer(template, trims=True), records)
+    expected = encode_records(make_tokenizer(template), records)
     for found, wanted in zip(trimmed, expected):
         assert found.tokens.tolist() == wanted.tokens.tolist()
         assert found.loss_mask.tolist() == wanted.loss_mask.tolist()
@@ -128,7 +190,7 @@ def test_much_text_is_tokenized_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
         CONVERSATION,
         Record("x", completion="no"),
     ]
-    whole = [sample.digest() for sample in encode_records(records, tokenizer)]
+    whole = [sample.digest() for sample in encode_records(tokenizer, records)]
     monkeypatch.setattr("clover.data.chat._TOGETHER", 60)
     sizes: list[int] = []
     encode = type(tokenizer).__call__
@@ -138,7 +200,7 @@ def test_much_text_is_tokenized_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
         return encode(self, texts, **options)
 
     monkeypatch.setattr(type(tokenizer), "__call__", watched)
-    assert [sample.digest() for sample in encode_records(records, tokenizer)] == whole
+    assert [sample.digest() for sample in encode_records(tokenizer, records)] == whole
     assert len(sizes) > 3 and max(sizes) < 60 + 120  # one text beyond the bound at most
 
 
@@ -146,32 +208,32 @@ def test_a_conversation_of_very_many_turns_is_left_out(monkeypatch: pytest.Monke
     monkeypatch.setattr("clover.data.chat._MAX_TURNS", 3)
     tokenizer, refused = make_tokenizer(tokenizers.CHATML), []
     short = Record("x", messages=(QUESTION, ANSWER))
-    samples = encode_records([CONVERSATION, short], tokenizer, refused=lambda *given: refused.append(given))
+    samples = encode_records(tokenizer, [CONVERSATION, short], refused=lambda *given: refused.append(given))
     assert len(samples) == 1
     ((record, error),) = refused
     assert record is CONVERSATION and str(error) == "a conversation of 4 turns; cut it to 3"
     with pytest.raises(UserError, match="of 4 turns"):
-        encode_records([CONVERSATION], tokenizer)
+        encode_records(tokenizer, [CONVERSATION])
 
 
 def test_records_with_tokens_that_the_target_does_not_know_are_left_out() -> None:
     tokenizer, refused = make_tokenizer(tokenizers.STRIPS_THINKING), []
     records = [CONVERSATION, Record("x", completion="hello"), Record("x", completion="the")]
-    samples = encode_records(records[1:], tokenizer)
+    samples = encode_records(tokenizer, records[1:])
     known = max(int(sample.tokens.max()) for sample in samples[1:]) + 1
     assert int(samples[0].tokens.max()) >= known
-    found = encode_records(records, tokenizer, (), lambda *given: refused.append(given), known)
+    found = encode_records(tokenizer, records, (), lambda *given: refused.append(given), known)
     assert [sample.digest() for sample in found] == [samples[1].digest()]
     assert [record for record, _ in refused] == records[:2]
     assert all("another tokenizer made them" in str(error) for _, error in refused)
     with pytest.raises(UserError, match="another tokenizer made them"):
-        encode_records(records, tokenizer, vocab_size=known)
+        encode_records(tokenizer, records, vocab_size=known)
 
 
 def test_tokenizers_without_offsets_are_refused() -> None:
     slow: Any = SimpleNamespace(is_fast=False)
     with pytest.raises(UserError, match="take a fast one"):
-        encode_records([CONVERSATION], slow)
+        encode_records(slow, [CONVERSATION])
 
 
 def write(path: Path, *messages: Any) -> Path:
@@ -189,7 +251,7 @@ def test_conversations_that_the_template_refuses_are_counted(tmp_path: Path) -> 
     with pytest.raises(UserError, match=r"line 1: the chat template .* refuses it: roles must alternate"):
         list(FileTexts([write(tmp_path / "b.jsonl", bad)], tokenizer))
     with pytest.raises(TemplateRefused, match="roles must alternate"):
-        encode_prompt(bad, tokenizer)
+        encode_prompt(tokenizer, bad)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +266,7 @@ def test_conversations_that_the_template_refuses_are_counted(tmp_path: Path) -> 
 )
 def test_whatever_a_template_raises_it_refuses_the_conversation(template: str) -> None:
     with pytest.raises(TemplateRefused, match="refuses it"):
-        encode_prompt([QUESTION], make_tokenizer(template))
+        encode_prompt(make_tokenizer(template), [QUESTION])
 
 
 @pytest.mark.parametrize("template", [5, {"default": 5}])
@@ -212,12 +274,26 @@ def test_a_template_that_is_no_text_is_named(template: Any) -> None:
     tokenizer = make_tokenizer()
     tokenizer.chat_template = template
     with pytest.raises(UserError, match="is no text: 5"):
-        encode_prompt([QUESTION], tokenizer)
+        encode_prompt(tokenizer, [QUESTION])
 
 
-def test_an_all_zero_loss_mask_names_the_template(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", [QUESTION])
-    with pytest.raises(UserError, match=r"loss mask is zero .* \(\"\{% for m in messages %\}.*--regenerate"):
-        list(FileTexts([path], make_tokenizer(tokenizers.CHATML)))
-    with pytest.raises(UserError, match="has none, so the plain format is used"):
-        list(FileTexts([path], make_tokenizer()))
+def test_records_that_teach_nothing_are_left_out_and_say_why(tmp_path: Path) -> None:
+    good = {"messages": [QUESTION, ANSWER]}
+    rows = [
+        ({"messages": [QUESTION]}, "its roles are user, and the assistant says nothing"),
+        ({"messages": [QUESTION, {"role": "Seller", "content": "no"}]}, "its roles are user, Seller"),
+        ({"prompt": "the cat"}, "it has a prompt and no completion"),
+        ({"tokens": [1, 2, 3], "loss_mask": [0, 0, 0]}, "nothing of it is marked to be learnt"),
+        ({"tokens": [1, 2], "loss_mask": [1, 1]}, "it is too short"),
+    ]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in [good, *(row for row, _ in rows)]))
+    texts = FileTexts([path], make_tokenizer(tokenizers.CHATML))
+    assert len(list(texts)) == 1
+    for number, (problem, (_, reason)) in enumerate(zip(texts.problems.values(), rows, strict=True), start=2):
+        assert problem.startswith(f"{path}, line {number}: it teaches nothing: {reason}")
+    assert texts.left_out.startswith("MORE THAN HALF CANNOT BE USED: left out 5 of the first 6 texts")
+    silent = make_tokenizer("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+    silent.chat_template += "{% if add_generation_prompt %} A:{% endif %}"
+    with pytest.raises(UserError, match=r"no text can be learnt from; .*--regenerate"):
+        list(FileTexts([write(path, [QUESTION])], silent))

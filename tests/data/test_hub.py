@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from clover.data.formats import open_rows, parse_record
+from clover.data.formats import parse_record
 from clover.data.hub import is_hub_name
+from clover.data.rows import open_rows
 from clover.errors import UserError
 
 datasets = pytest.importorskip("datasets")

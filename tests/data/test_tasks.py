@@ -128,11 +128,12 @@ def test_questions_go_through_the_chat_template_and_plain_text_does_not(tmp_path
     assert (question.group, code.group) == ("mt_bench", "code")
 
 
-def test_without_a_template_a_question_is_plain_text(tmp_path: Path) -> None:
+def test_without_a_template_a_question_is_asked_as_in_training(tmp_path: Path) -> None:
     row = {"messages": [{"role": "system", "content": "Rules"}, {"role": "user", "content": "Hi"}]}
     tokenizer = make_tokenizer(None)
     (task,) = read_tasks([write(tmp_path, "chat.jsonl", row)])
-    assert list(encode_task(task, tokenizer).tokens) == tokenizer("Rules\n\nHi")["input_ids"]
+    plain = "Rules\n\nUser: Hi\n\nAssistant:"
+    assert list(encode_task(task, tokenizer).tokens) == tokenizer(plain)["input_ids"]
 
 
 def test_of_a_text_the_opening_is_the_prompt(tmp_path: Path) -> None:
@@ -149,8 +150,11 @@ def test_only_prompts_within_the_limit_are_tokenized(tmp_path: Path) -> None:
     path = write(tmp_path, "chat.jsonl", refused, odd)
     tasks, tokenizer = read_tasks([path]), make_tokenizer(ALTERNATES)
     assert len(choose_fitting(tasks, tokenizer, 64, 8, limit=1).prompts) == 1
-    with pytest.raises(UserError, match=r"chat\.jsonl, line 2: the chat template .* roles must alternate"):
-        choose_fitting(tasks, tokenizer, 64, 8, limit=2)
+    said = r"left out 1 of 2 prompts; the first: .*chat\.jsonl, line 2: the chat template .* roles must alternate"
+    with pytest.warns(UserWarning, match=said):
+        assert len(choose_fitting(tasks, tokenizer, 64, 8, limit=2).prompts) == 1
+    with pytest.raises(UserError, match="roles must alternate"):
+        choose_fitting(tasks[1:], tokenizer, 64, 8, limit=2)
 
 
 @pytest.mark.parametrize(
@@ -233,3 +237,20 @@ def test_what_stands_before_every_text_comes_first_and_what_stands_behind_it_doe
 def test_a_prompt_without_tokens_is_refused() -> None:
     with pytest.raises(UserError, match="here: the tokenizer makes no token"):
         encode_task(Task("a", "here", text="x", window=(0, 0)), make_tokenizer(adds_bos=False))
+
+
+def test_records_that_cannot_be_used_are_left_out_with_a_warning(tmp_path: Path) -> None:
+    path = write(tmp_path, "p.jsonl", {"prompt": "the cat"}, {"conversations": []}, {"prompt": "hello"})
+    with pytest.warns(
+        UserWarning, match=r"left out 1 of 3 prompts; the first: .*p\.jsonl, line 2: conversations"
+    ):
+        assert [task.text for task in read_tasks([path])] == ["the cat", "hello"]
+    path = write(tmp_path, "q.jsonl", {"prompt": "the cat"}, {"conversations": []}, {"body": "hello"})
+    with pytest.warns(UserWarning, match=r"MORE THAN HALF CANNOT BE USED: left out 2 of 3 prompts"):
+        assert len(read_tasks([path])) == 1
+
+
+def test_a_prompt_has_one_bos() -> None:
+    tokenizer = make_tokenizer()
+    (one, other) = (encode_task(Task("a", "x", text=text), tokenizer) for text in ("<s>the cat", "the cat"))
+    assert one.tokens == other.tokens and one.tokens.count(0) == 1

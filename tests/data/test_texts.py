@@ -36,14 +36,14 @@ def test_texts_of_all_files_have_numbers_and_come_in_order(files: list[Path]) ->
     assert [s.digest() for s in found.encode([record])] == [samples[30].digest()]
 
 
-def test_texts_without_a_token_to_learn_may_come_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_without_an_answer_may_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts, "_TOGETHER", 4)
     asked = [{"prompt": f"cat {i}?"} for i in range(6)]
     path, tokenizer = tmp_path / "prompts.jsonl", make_tokenizer(CHATML)
-    assert len(list(FileTexts([write(path, *asked, {"text": "hello"})], tokenizer))) == 7
-    with pytest.raises(UserError, match="the loss mask is zero over all the data"):
+    assert len(list(FileTexts([write(path, *asked, {"text": "hello"})], tokenizer))) == 1
+    with pytest.raises(
+        UserError, match="no text can be learnt from; the first: .*line 1: it teaches nothing"
+    ):
         list(FileTexts([write(path, *asked)], tokenizer))
 
 
@@ -80,14 +80,26 @@ def test_what_is_wrong_far_down_is_left_out_and_named(
     lines = files[0].read_text().splitlines()
     refused = json.dumps({"messages": [USER, USER, ASSISTANT]})
     write(files[0], *lines[:10], "{broken", *lines[10:20], refused, *lines[20:])
-    with pytest.raises(UserError, match=r"chat.jsonl, line 11 is not valid JSON"):
-        FileTexts(files, make_tokenizer(ALTERNATES))
-    monkeypatch.setattr(texts, "_CHECKED", 10)
-    found = FileTexts(files, make_tokenizer(ALTERNATES))
-    assert len(list(found)) == 50
-    first, second = found.problems.values()
-    assert "line 11 is not valid JSON" in first
-    assert "line 22: the chat template" in second and second.endswith("roles must alternate")
+    for checked in (10, 1000):  # whether it is found at first or later on
+        monkeypatch.setattr(texts, "_CHECKED", checked)
+        found = FileTexts(files, make_tokenizer(ALTERNATES))
+        assert len(list(found)) == 50
+        first, second = found.problems.values()
+        assert "line 11 is not valid JSON" in first
+        assert "line 22: the chat template" in second and second.endswith("roles must alternate")
+
+
+def test_a_file_of_which_hardly_anything_can_be_used_is_refused(tmp_path: Path) -> None:
+    good = [{"text": "hello"}] * 9
+    write(tmp_path / "few.jsonl", *good, *["{broken"] * 991)
+    with pytest.raises(
+        UserError, match="few.jsonl: only 9 of the first 1,000 records .* line 10 is not valid"
+    ):
+        FileTexts([tmp_path / "few.jsonl"], make_tokenizer())
+    write(tmp_path / "enough.jsonl", *good, {"text": "hello"}, *["{broken"] * 990)
+    found = FileTexts([tmp_path / "enough.jsonl"], make_tokenizer())
+    assert len(list(found)) == 10
+    assert found.left_out.startswith("MORE THAN HALF CANNOT BE USED: left out 990 of the first 1,000 texts")
 
 
 def test_what_is_left_out_is_told_with_its_share(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +118,7 @@ def test_conversations_in_which_nobody_asks_are_left_out_and_counted(tmp_path: P
     path = write(tmp_path / "a.jsonl", *({"conversations": some} for some in (asked[1:], asked, asked[1:])))
     found = FileTexts([path], make_tokenizer(CHATML))
     assert len(list(found)) == 1
-    assert found.left_out.startswith(f"left out 2 of the first 3 texts; the first: {path}, line 1: conver")
+    assert f"left out 2 of the first 3 texts; the first: {path}, line 1: conver" in found.left_out
 
 
 def test_texts_of_another_tokenizer_are_left_out_and_refused_where_there_are_no_others(
@@ -145,9 +157,9 @@ def test_long_texts_are_read_a_few_at_a_time(files: list[Path], monkeypatch: pyt
     sizes: list[int] = []
     encode = texts.encode_records
 
-    def watched(records: list[Record], *given: object) -> object:
+    def watched(tokenizer: object, records: list[Record], *given: object) -> object:
         sizes.append(sum(record.size for record in records))
-        return encode(records, *given)
+        return encode(tokenizer, records, *given)
 
     monkeypatch.setattr(texts, "encode_records", watched)
     assert len(list(FileTexts(files, make_tokenizer(CHATML)))) == 50

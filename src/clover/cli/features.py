@@ -59,7 +59,7 @@ def features(options: FeaturesOptions) -> None:
         source, _ = write_anew(options, model, opened, resume=begun, finished=begun)
         resume = resume and begun
     _store(model, source, options, resume)
-    print_left_out(opened.problems.values())
+    print_left_out(opened.problems.values(), opened.looked_at)
 
 
 def _store(model: "TargetWeights", source: "Texts", options: FeaturesOptions, resume: bool) -> None:

@@ -188,4 +188,4 @@ def run_writer(writer: "Writer", texts: "FileTexts | None", number: int | None =
             writer.write_with_prompts(total, show)
         else:
             writer.write(islice(texts.records(), number), show)
-    options.print_left_out(writer.left_out.values())
+    options.print_left_out(writer.left_out.values(), writer.texts + len(writer.left_out))

@@ -154,7 +154,7 @@ def train(given: TrainOptions) -> None:
         config = replace(config, writing_seconds=seconds)
     result = run_training(config, model, learnt, draft, resume=resume, overwrite=given.overwrite)
     if isinstance(opened, FileTexts):
-        options.print_left_out(opened.problems.values())
+        options.print_left_out(opened.problems.values(), opened.looked_at)
     _report(given, config, result)
 
 

@@ -11,8 +11,10 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from clover.data.chat import encode_records, encode_rendered, encode_user_opening, render_prompt
-from clover.data.formats import Message, Record, RecordRefused, WrittenSample
+from clover.data.chat import encode_records, encode_user_opening
+from clover.data.formats import Message, Record, WrittenSample
+from clover.errors import UserError
+from clover.templates import encode_rendered, render
 
 _LONGEST_PROMPT = 128  # tokens of a prompt that the target writes; a longer text is mostly no question
 
@@ -61,7 +63,7 @@ class Ended:
 
 
 # A text is a coroutine: it yields a request, is sent the tokens of the answer, and returns what it has become. It
-# raises RecordRefused where it has to be left out. Where writing stops before the answer's first token, it is sent [].
+# raises UserError where it has to be left out. Where writing stops before the answer's first token, it is sent [].
 GrowingText = Generator[Ask, list[int], Ended]
 
 
@@ -90,7 +92,7 @@ class Growth:
         if record.messages:
             yield self._chat(record)
             return
-        (sample,) = encode_records([record], self.tokenizer, self.eos_token_ids)
+        (sample,) = encode_records(self.tokenizer, [record], self.eos_token_ids)
         tokens, size = sample.tokens.tolist(), self.max_length
         if record.prompt:
             yield self._plain(record.where, tokens[: int((~sample.loss_mask).sum())], record.prompt)
@@ -102,17 +104,15 @@ class Growth:
                 yield self._plain(record.where, opening, self._decode(opening, skip_special_tokens=True))
 
     def _ask(self, where: str, tokens: list[int], temperature: float | None = None) -> Ask:
-        """Make a request; RecordRefused if nothing comes before the answer, or there is no room for it."""
+        """Make a request; UserError if nothing comes before the answer, or there is no room for it."""
         if not tokens:
-            raise RecordRefused(f"{where}: nothing stands before the answer")
+            raise UserError(f"{where}: nothing stands before the answer")
         if len(tokens) + 1 >= self.max_length:
-            raise RecordRefused(
+            raise UserError(
                 f"{where}: {len(tokens):,} tokens before the answer; at most {self.max_length - 2:,} fit"
             )
         if max(tokens) >= self.vocab_size:
-            raise RecordRefused(
-                f"{where}: token {max(tokens)} is not one of the target's {self.vocab_size:,}"
-            )
+            raise UserError(f"{where}: token {max(tokens)} is not one of the target's {self.vocab_size:,}")
         room = self.max_length - len(tokens)
         return Ask(tokens, min(room, self.max_new_tokens or room), temperature)
 
@@ -121,7 +121,7 @@ class Growth:
         sample = _GrowingSample()
         answer = yield self._ask(where, opening)
         if not answer:
-            raise RecordRefused(f"{where}: nothing was written")
+            raise UserError(f"{where}: nothing was written")
         sample.add(opening, written=False)
         sample.add(answer, written=True)
         fields = {"prompt": prompt, "completion": self._words(answer)}
@@ -141,12 +141,12 @@ class Growth:
                 messages.append(message)
                 continue
             try:
-                rendered = render_prompt(messages, self.tokenizer)
+                rendered = render(self.tokenizer, messages, record.tools, answer=True, plain=True)
                 appended = bool(samples) and rendered.startswith(so_far)
                 sample = samples[-1] if appended else _GrowingSample()
                 more = encode_rendered(self.tokenizer, rendered[len(so_far) if appended else 0 :])
                 ask = self._ask(record.where, [*sample.tokens, *more])
-            except RecordRefused:
+            except UserError:
                 if samples:
                     break
                 raise
@@ -162,9 +162,10 @@ class Growth:
             if cut:
                 break
         if not samples:
-            raise RecordRefused(f"{record.where}: {refusal}")
+            raise UserError(f"{record.where}: {refusal}")
         last = max(number for number, message in enumerate(messages) if message["role"] == "assistant")
-        return Ended({"messages": messages[: last + 1]}, [one.whole for one in samples], cut)
+        fields = {"messages": messages[: last + 1]} | ({"tools": record.tools} if record.tools else {})
+        return Ended(fields, [one.whole for one in samples], cut)
 
     def with_prompt(self, number: int, seen: set[str]) -> GrowingText:
         """Let the target write a user's turn at temperature 1, which is added to `seen`, and answer it.
@@ -176,7 +177,7 @@ class Growth:
         turn = yield replace(ask, max_new_tokens=min(ask.max_new_tokens, _LONGEST_PROMPT))
         prompt = self._words(turn).strip()
         if not self._has_ended(turn) or not prompt or prompt in seen:
-            raise RecordRefused(f"{where}: empty, too long, or written before")
+            raise UserError(f"{where}: empty, too long, or written before")
         seen.add(prompt)
         return (yield from self._chat(Record(where, messages=({"role": "user", "content": prompt},))))
 

@@ -20,13 +20,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from clover.data.chat import Sample, check_tokens
+from clover.data.chat import FIRST_PREDICTED, Sample, check_tokens
 from clover.data.formats import Record
 from clover.data.texts import SampleTexts, Texts
 from clover.errors import UserError
 
 _BLOCK_SIZE, _BLOCK_TEXTS = 2**20, 1024  # characters (tokens of samples) and texts that are sorted together
-_FIRST_PREDICTED = 2  # a draft reads token 1 together with the state at token 0, and predicts token 2
 NOTHING_TO_LEARN = (
     "no text is long enough, or none has a token to be learnt; the third token of a window is the first that a draft "
     "can learn"
@@ -105,7 +104,7 @@ class Batches:
         vocab_size: int | None = None,
         block_size: int = _BLOCK_SIZE,
     ):
-        if max_length <= _FIRST_PREDICTED:
+        if max_length <= FIRST_PREDICTED:
             raise UserError(f"max_length is {max_length}; it must be at least 3")
         self.texts = texts if isinstance(texts, Texts) else SampleTexts(texts)
         self.max_length, self.batch_tokens, self.seed, self.side = max_length, batch_tokens, seed, side
@@ -209,7 +208,7 @@ def windows(sample: Sample, max_length: int) -> Iterator[Sample]:
     """Yield consecutive windows of at most `max_length` tokens, without those in which nothing can be learnt."""
     for start in range(0, sample.size, max_length):
         window = sample.part(start, start + max_length)
-        if bool(window.loss_mask[_FIRST_PREDICTED:].any()):
+        if bool(window.loss_mask[FIRST_PREDICTED:].any()):
             yield window
 
 

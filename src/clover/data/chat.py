@@ -1,10 +1,10 @@
 """Turn records into token sequences with a loss mask: which tokens the draft learns to predict.
 
-Conversations go through the tokenizer's chat template (`PLAIN_TEMPLATE` without one), and only what the assistant
-says is learnt, its end-of-turn token included. A conversation is rendered up to each assistant turn, with the opening
-of the answer and with the answer; what the second has more is learnt. That holds only if both are beginnings of the
-whole conversation. Where templates rewrite earlier turns (Qwen3's drops their thinking) there is one sample per
-assistant turn, rendered as far as that turn, which is also what the target sees when it answers there.
+Conversations go through the chat template (`clover.templates`), and only what the assistant says is learnt, its
+end-of-turn token included. A conversation is rendered up to each assistant turn, with the opening of the answer and
+with the answer; what the second has more is learnt. That holds only if both are beginnings of the whole conversation.
+Where templates rewrite earlier turns (Qwen3's drops their thinking) there is one sample per assistant turn. It begins
+with the rendering up to that turn with the opening of the answer, which is what the target sees when it answers there.
 """
 
 from __future__ import annotations
@@ -22,19 +22,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from clover.data.formats import Message, Record, RecordRefused, WrittenSample
-from clover.errors import UserError, one_line
+from clover.data.formats import Message, Record, WrittenSample, message_text
+from clover.errors import UserError
+from clover.templates import TemplateRefused, answer_start, describe, encode_rendered, render, without_bos
 
-PLAIN_TEMPLATE = (
-    "{{ bos_token or '' }}{% for message in messages %}"
-    "{% if message['role'] == 'assistant' %}"
-    "Assistant: {{ message['content'] }}{{ eos_token or '' }}{{ '\n\n' }}"
-    "{% elif message['role'] == 'system' %}{{ message['content'] + '\n\n' }}"
-    "{% else %}User: {{ message['content'] + '\n\n' }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}Assistant:{% endif %}"
-)
+FIRST_PREDICTED = 2  # a draft reads token 1 together with the state at token 0, and predicts token 2
 _STAND_IN = "…"
 _MAX_TURNS = 1000  # of a conversation: what is rendered, and the time that it takes, grow with their square
+_THINKING = ("<think>", "</think>")
 _TOGETHER = 2**20  # characters that are tokenized at a time; a token takes some hundred bytes meanwhile
 
 Span = tuple[int, int]  # characters of a rendered text, end excluded
@@ -77,13 +72,9 @@ class _Text:
     sample: Sample | None = None
 
 
-class TemplateRefused(RecordRefused):
-    """The chat template does not take this conversation, because its roles do not alternate, say."""
-
-
 def encode_records(
-    records: Iterable[Record],
     tokenizer: PreTrainedTokenizerBase,
+    records: Iterable[Record],
     eos_token_ids: Sequence[int] = (),
     refused: Callable[[Record, UserError], None] | None = None,
     vocab_size: int | None = None,
@@ -95,12 +86,12 @@ def encode_records(
 
     Args:
         eos_token_ids: the tokens on which the target stops; the tokenizer's own end-of-text token always counts.
-        refused: called with a record that is left out: the chat template does not take it, it has too many turns, or
-            a token that is not below `vocab_size`, if given; without `refused` a UserError is raised.
+        refused: called with a record that is left out: the chat template does not render it, the assistant's words
+            cannot be found in the rendering, it has too many turns, a token that is not below `vocab_size`, or none
+            that can be learnt. Without `refused` a UserError is raised, and a record may have no token to learn.
 
     Raises:
-        UserError: the assistant's words cannot be found in what the template makes of a conversation, or the
-            tokenizer cannot say which characters a token covers.
+        UserError: the tokenizer cannot say which characters a token covers.
     """
     if not tokenizer.is_fast:
         raise UserError(
@@ -109,20 +100,21 @@ def encode_records(
     leave_out, texts, owners = refused or _refuse, list[_Text](), list[Record]()
     for record in records:
         try:
-            rendered = _render_record(record, tokenizer)
-        except RecordRefused as error:
+            rendered = _render_record(tokenizer, record)
+        except UserError as error:
             leave_out(record, error)
             continue
         texts += rendered
         owners += [record] * len(rendered)
-    samples = [sample for part in _parts(texts) for sample in _tokenize(part, tokenizer, eos_token_ids)]
-    if vocab_size is None:
-        return samples
+    samples = [sample for part in _parts(texts) for sample in _tokenize(tokenizer, part, eos_token_ids)]
     fit: list[Sample] = []
     for _, group in groupby(zip(owners, samples, strict=True), key=lambda one: id(one[0])):
         (record, *_), own = zip(*group, strict=True)
         try:
-            check_tokens(own, vocab_size)
+            if vocab_size is not None:
+                check_tokens(own, vocab_size)
+            if refused is not None:
+                _check_learnt(tokenizer, record, own)
         except UserError as error:
             leave_out(record, error)
             continue
@@ -144,21 +136,30 @@ def check_tokens(samples: Iterable[Sample], vocab_size: int) -> None:
                 )
 
 
-def check_learnt(samples: Sequence[Sample], tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise UserError if not one token of the samples is to be learnt; it names the chat template."""
-    if not any(bool(sample.loss_mask.any()) for sample in samples):
-        raise UserError(
-            f"the loss mask is zero over all the data: with the chat template {_describe_template(tokenizer)} "
-            "not one token is the assistant's; records without answers need --regenerate or `clover write`"
-        )
+def _check_learnt(tokenizer: PreTrainedTokenizerBase, record: Record, samples: Sequence[Sample]) -> None:
+    """Raise UserError, which says why, if no token of a record's samples can be learnt."""
+    if any(bool(sample.loss_mask[FIRST_PREDICTED:].any()) for sample in samples):
+        return
+    roles = list(dict.fromkeys(str(message["role"]) for message in record.messages))
+    if any(bool(sample.loss_mask.any()) for sample in samples):
+        why = "it is too short; the third token of a text is the first that a draft can learn"
+    elif roles and "assistant" not in roles:
+        why = f"its roles are {', '.join(roles)}, and the assistant says nothing"
+    elif record.messages:
+        why = f"with the chat template {describe(tokenizer)} not one token is the assistant's"
+    else:
+        why = "it has a prompt and no completion" if record.prompt else "nothing of it is marked to be learnt"
+    raise UserError(f"it teaches nothing: {why}")
 
 
-def encode_prompt(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def encode_prompt(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: Sequence[Any] = ()
+) -> list[int]:
     """Return token ids of a conversation with the opening of the next answer: the prompt to decode from.
 
-    TemplateRefused if the chat template does not take the conversation.
+    TemplateRefused if the chat template does not render the conversation.
     """
-    return encode_rendered(tokenizer, render_prompt(messages, tokenizer))
+    return encode_rendered(tokenizer, render(tokenizer, messages, tools, answer=True, plain=True))
 
 
 def encode_user_opening(tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -167,20 +168,10 @@ def encode_user_opening(tokenizer: PreTrainedTokenizerBase) -> list[int]:
         raise UserError(
             f"the tokenizer {tokenizer.name_or_path} has no chat template, so the target asks nothing"
         )
-    opening, found, _ = _render(tokenizer, [{"role": "user", "content": _STAND_IN}]).partition(_STAND_IN)
+    opening, found, _ = render(tokenizer, [{"role": "user", "content": _STAND_IN}]).partition(_STAND_IN)
     if not (opening and found):
-        raise UserError(
-            f"the chat template {_describe_template(tokenizer)} writes nothing before a user's words"
-        )
+        raise UserError(f"the chat template {describe(tokenizer)} writes nothing before a user's words")
     return encode_rendered(tokenizer, opening)
-
-
-def render_prompt(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a conversation with the opening of the assistant's next answer, as text.
-
-    TemplateRefused if the chat template does not take the conversation.
-    """
-    return _render(tokenizer, list(messages), add_generation_prompt=True)
 
 
 @lru_cache(maxsize=4)
@@ -190,30 +181,24 @@ def vocabulary_hash(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.blake2b(tokens.encode(), digest_size=6).hexdigest()
 
 
-def encode_rendered(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Return the token ids of what a chat template wrote, which has its special tokens already."""
-    encoded: Any = tokenizer(text, add_special_tokens=False, verbose=False)
-    return list(encoded["input_ids"])
-
-
-def _render_record(record: Record, tokenizer: PreTrainedTokenizerBase) -> list[_Text]:
+def _render_record(tokenizer: PreTrainedTokenizerBase, record: Record) -> list[_Text]:
     if (written := record.written) is not None:
         if written.tokenizer in ("", vocabulary_hash(tokenizer)):
             return [_Text("", None, sample=_written_sample(one)) for one in written.samples]
         if written.cut:
-            raise RecordRefused("its last answer was cut off, and a model with another tokenizer wrote it")
+            raise UserError("its last answer was cut off, and a model with another tokenizer wrote it")
     if not record.messages:
-        text = record.prompt + record.completion
-        spans = [(len(record.prompt), len(text))] if record.prompt else None
-        return [_Text(text, spans, open=not record.completion)]
+        text = without_bos(tokenizer, record.prompt + record.completion)
+        start = max(0, len(text) - len(record.completion))
+        return [_Text(text, [(start, len(text))] if record.prompt else None, open=not record.completion)]
     messages = list(record.messages)
     if len(messages) > _MAX_TURNS:
-        raise RecordRefused(f"a conversation of {len(messages):,} turns; cut it to {_MAX_TURNS:,}")
-    text, answered = _render(tokenizer, messages), _answered(messages)
-    spans = _assistant_spans(tokenizer, messages, answered, text)
+        raise UserError(f"a conversation of {len(messages):,} turns; cut it to {_MAX_TURNS:,}")
+    text, answered = render(tokenizer, messages, record.tools, plain=True), _answered(messages)
+    spans = _assistant_spans(tokenizer, record, answered, text)
     if spans is not None:
         return [_Text(text, spans, chat=True)]
-    return [_render_turn(tokenizer, messages[: k + 1], record.where) for k in answered]
+    return [_render_turn(tokenizer, messages[: k + 1], record.tools) for k in answered]
 
 
 def _written_sample(written: WrittenSample) -> Sample:
@@ -229,30 +214,89 @@ def _answered(messages: Sequence[Message]) -> list[int]:
 
 
 def _assistant_spans(
-    tokenizer: PreTrainedTokenizerBase, messages: list[Message], answered: list[int], text: str
+    tokenizer: PreTrainedTokenizerBase, record: Record, answered: list[int], text: str
 ) -> list[Span] | None:
     """Return where the assistant speaks in `text`; None if the template does not render turn by turn."""
-    spans = []
+    spans, messages = [], record.messages
     for k in answered:
-        before = _render(tokenizer, messages[:k], add_generation_prompt=True)
-        after = text if k + 1 == len(messages) else _render(tokenizer, messages[: k + 1])
+        before = render(tokenizer, messages[:k], record.tools, answer=True, plain=True)
+        after = text
+        if k + 1 < len(messages):
+            after = render(tokenizer, messages[: k + 1], record.tools, plain=True)
         if not (after.startswith(before) and text.startswith(after)):
+            return None
+        learnt = after[len(before) :]
+        if not all(part in learnt for part in _parts_of_answer(messages[k])) or _thinks_twice(
+            messages[k], learnt
+        ):
             return None
         spans.append((len(before), len(after)))
     return spans
 
 
-def _render_turn(tokenizer: PreTrainedTokenizerBase, messages: list[Message], where: str) -> _Text:
-    """Render a conversation of which the last message is learnt: from where it differs from the opening on."""
-    text = _render(tokenizer, messages)
-    opening = _render(tokenizer, messages[:-1], add_generation_prompt=True)
-    start = next((i for i, (a, b) in enumerate(zip(opening, text, strict=False)) if a != b), len(opening))
-    if start < len(opening) and not text.startswith(_render(tokenizer, messages[:-1])):
+def _render_turn(tokenizer: PreTrainedTokenizerBase, messages: list[Message], tools: Sequence[Any]) -> _Text:
+    """Render a conversation of which the last message is learnt, after the opening that the target sees in use."""
+    text = render(tokenizer, messages, tools, plain=True)
+    opening = render(tokenizer, messages[:-1], tools, answer=True, plain=True)
+    start = len(opening)
+    if not text.startswith(opening):
+        # They may agree by chance where the opening goes on with one tag and the answer begins with another.
+        begun = answer_start(tokenizer, messages[:-1], tools) or text
+        start = next((i for i, (a, b, c) in enumerate(zip(opening, text, begun)) if not a == b == c), start)  # noqa: B905
+        start = min(start, len(begun))
+    if start < len(opening) and not text.startswith(render(tokenizer, messages[:-1], tools, plain=True)):
         raise TemplateRefused(
-            f"{where}: the chat template {_describe_template(tokenizer)} renders the same turns differently before "
-            "and after an answer, so the answer cannot be found"
+            f"the chat template {describe(tokenizer)} renders the same turns differently before and after an answer, "
+            "so the answer cannot be found"
         )
-    return _Text(text, [(start, len(text))], chat=True)
+    whole = opening + _answer(tokenizer, messages[-1], opening[start:], text[start:])
+    return _Text(whole, [(len(opening), len(whole))], chat=True)
+
+
+def _answer(tokenizer: PreTrainedTokenizerBase, message: Message, opened: str, shown: str) -> str:
+    """Return what the target writes as a message.
+
+    Args:
+        message: the assistant's.
+        opened: what the opening of an answer has more than a finished one, such as "<think>" and a line break.
+        shown: the rendering of the message. A template may leave its thinking out, which the target writes all the
+            same.
+    """
+    *thinking, words = _parts_of_answer(message)
+    if _thinks_twice(message, shown):
+        raise TemplateRefused(
+            f"the chat template {describe(tokenizer)} puts thinking of its own before that in the answer; give the "
+            "thinking as reasoning_content"
+        )
+    if words not in shown:
+        raise TemplateRefused(f"the chat template {describe(tokenizer)} does not show an answer as it is")
+    if all(part in shown for part in thinking) and not (thinking and opened.strip()):
+        return shown
+    content = message_text(message)
+    if not thinking or _THINKING[1] not in content:
+        if thinking:
+            raise TemplateRefused(f"the chat template {describe(tokenizer)} does not show the thinking")
+        return shown
+    if opened.strip() and content.lstrip().startswith(opened.strip()):
+        content = content.lstrip()[len(opened.strip()) :]
+        content = content.removeprefix("\n") if opened.endswith("\n") else content
+    return content.rstrip() + shown[shown.rindex(words) + len(words) :]
+
+
+def _thinks_twice(message: Message, shown: str) -> bool:
+    """Return True if an answer that holds its thinking is shown with more than that."""
+    closing = _THINKING[1]
+    return 0 < message_text(message).count(closing) < shown.count(closing)
+
+
+def _parts_of_answer(message: Message) -> list[str]:
+    """Return the texts that an answer must show: its thinking, if it has any, and then its words."""
+    (opening, closing), content = _THINKING, message["content"]
+    *before, last = [content] if isinstance(content, str) else [part["text"] for part in content]
+    thinking, _, words = last.rpartition(closing)
+    separate = [message.get(name) for name in ("reasoning_content", "reasoning", "thinking")]
+    found = [*before, thinking.replace(opening, ""), *separate]
+    return [*(part.strip() for part in found if isinstance(part, str) and part.strip()), words.strip()]
 
 
 def _parts(texts: Sequence[_Text]) -> Iterator[list[_Text]]:
@@ -269,7 +313,7 @@ def _parts(texts: Sequence[_Text]) -> Iterator[list[_Text]]:
 
 
 def _tokenize(
-    texts: Sequence[_Text], tokenizer: PreTrainedTokenizerBase, eos_token_ids: Sequence[int]
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[_Text], eos_token_ids: Sequence[int]
 ) -> list[Sample]:
     end: Any = tokenizer.eos_token_id
     stops: list[int] = [*([] if end is None else [end]), *eos_token_ids]
@@ -299,35 +343,3 @@ def _sample(text: _Text, tokens: list[int], offsets: list[Span], stops: Sequence
     if not (text.chat or text.open) and stops and (not tokens or tokens[-1] not in stops):
         tokens, mask = [*tokens, stops[0]], np.append(mask, True)
     return Sample(torch.tensor(tokens, dtype=torch.int32), torch.from_numpy(mask))
-
-
-def _template(tokenizer: PreTrainedTokenizerBase) -> str:
-    name = tokenizer.name_or_path
-    try:
-        template: Any = tokenizer.get_chat_template() if tokenizer.chat_template else PLAIN_TEMPLATE
-    except ValueError as error:
-        raise UserError(f"the tokenizer {name} has no default chat template: {error}") from error
-    if not isinstance(template, str):
-        raise UserError(f"the chat template of the tokenizer {name} is no text: {str(template)[:80]}")
-    return template
-
-
-def _describe_template(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the name of the tokenizer that a chat template belongs to, and its first 80 characters."""
-    start = " ".join(_template(tokenizer)[:80].split())
-    kind = "" if tokenizer.chat_template else ", which has none, so the plain format is used"
-    return f'of {tokenizer.name_or_path or type(tokenizer).__name__} ("{start}…"{kind})'
-
-
-def _render(
-    tokenizer: PreTrainedTokenizerBase, messages: list[Message], add_generation_prompt: bool = False
-) -> str:
-    template = _template(tokenizer)
-    options: Any = {"tokenize": False, "add_generation_prompt": add_generation_prompt}
-    try:
-        text: Any = tokenizer.apply_chat_template(messages, chat_template=template, **options)
-    except Exception as error:  # the template is a program of its own, which may raise anything
-        raise TemplateRefused(
-            f"the chat template {_describe_template(tokenizer)} refuses it: {one_line(error)}"
-        ) from error
-    return text

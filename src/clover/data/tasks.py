@@ -8,6 +8,7 @@ The group is Spec-Bench's task (the categories of MT-bench are one task), else t
 """
 
 import os
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,10 +18,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
-from clover.data.chat import TemplateRefused, encode_prompt
-from clover.data.formats import Message, open_rows, parse_record, plain_text
+from clover.data.chat import encode_prompt
+from clover.data.formats import Message, message_text, parse_record
+from clover.data.rows import open_rows, plain_text
 from clover.errors import UserError
 from clover.files import read_text
+from clover.templates import without_bos
 
 PROMPT_TOKENS = 64
 _MT_BENCH = {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"}
@@ -37,7 +40,8 @@ Window = tuple[int | None, int | None]
 class Task:
     """Something to continue, not yet tokenized: either `messages`, for the chat template, or plain `text`.
 
-    `where` is the file and the line or record, `window` the slice of the text's tokens that is the prompt.
+    `where` is the file and the line or record, `window` the slice of the text's tokens that is the prompt; `tools` are
+    those of the conversation.
     """
 
     group: str
@@ -45,6 +49,7 @@ class Task:
     messages: tuple[Message, ...] = ()
     text: str = ""
     window: Window = (None, None)
+    tools: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,10 @@ _Grouped = TypeVar("_Grouped", Task, TaskPrompt)
 
 
 def read_tasks(paths: Iterable[str | os.PathLike[str]], prompt_tokens: int = PROMPT_TOKENS) -> list[Task]:
-    """Read what files hold, in order; UserError names the file, and the line or record where there is one."""
+    """Read what files hold, in order; records that cannot be used are left out, with a warning that counts them.
+
+    UserError if a file cannot be read, or none of its records can be used: it names the first and what is wrong there.
+    """
     found: list[Task] = []
     for path in map(Path, paths):
         tasks = list(_read_file(path, prompt_tokens))
@@ -124,11 +132,20 @@ def choose_fitting(
     """
     count, room = limit, longest_run - max_new_tokens
     while True:
-        tried = [encode_task(task, tokenizer) for task in spread(tasks, count)]
+        tried, problems = list[TaskPrompt](), list[str]()
+        for task in spread(tasks, count):
+            try:
+                tried.append(encode_task(task, tokenizer))
+            except UserError as error:
+                problems.append(str(error))
         found = [one for one in tried if len(one.tokens) <= room]
         if len(found) >= limit or count >= len(tasks):
             break
         count *= 2
+    if not tried:
+        raise UserError(problems[0])
+    if problems:
+        warnings.warn(_left_out(problems, len(tried) + len(problems)), stacklevel=2)
     if not found:
         raise UserError(
             f"no prompt leaves room for {max_new_tokens} new tokens (tried: {len(tried)}), because the target runs "
@@ -138,18 +155,17 @@ def choose_fitting(
 
 
 def encode_task(task: Task, tokenizer: PreTrainedTokenizerBase) -> TaskPrompt:
-    """Tokenize: messages through the chat template, or as plain text where the tokenizer has none.
+    """Tokenize, messages by the chat template (`clover.templates`).
 
     UserError if the chat template refuses the messages, or nothing is left to continue.
     """
-    if task.messages and tokenizer.chat_template:
+    if task.messages:
         try:
-            tokens = encode_prompt(task.messages, tokenizer)
-        except TemplateRefused as error:
+            tokens = encode_prompt(tokenizer, task.messages, task.tools)
+        except UserError as error:
             raise UserError(f"{task.where}: {error}") from error
     else:
-        text = task.text or "\n\n".join(message["content"] for message in task.messages)
-        tokens = _encode_plain(text, task.window, tokenizer)
+        tokens = _encode_plain(without_bos(tokenizer, task.text), task.window, tokenizer)
     if not tokens:
         raise UserError(f"{task.where}: the tokenizer makes no token of the prompt")
     return TaskPrompt(task.group, tuple(tokens), task.where)
@@ -166,11 +182,7 @@ def _encode_plain(text: str, window: Window, tokenizer: Any) -> list[int]:
 def _read_file(path: Path, prompt_tokens: int) -> Iterator[Task]:
     suffix = path.suffix.lower()
     if suffix in _RECORD_FILES:
-        for fields, where in open_rows(path):
-            if isinstance(fields, dict) and isinstance(fields.get("prompts"), list):
-                yield from _read_lists(fields, path.stem, where)
-            else:
-                yield _parse_task(fields, path.stem, where, prompt_tokens)
+        yield from _read_records(path, prompt_tokens)
     elif suffix == ".txt":
         for number, line in enumerate(_read_text(path).split("\n"), start=1):
             if line.strip():
@@ -179,6 +191,28 @@ def _read_file(path: Path, prompt_tokens: int) -> Iterator[Task]:
         text = _read_text(path)
         if text.strip():
             yield from cut_text(text, str(path), prompt_tokens)
+
+
+def _read_records(path: Path, prompt_tokens: int) -> Iterator[Task]:
+    rows, problems = open_rows(path), list[str]()
+    for row in range(rows.count):
+        try:
+            fields, where = rows.read(row)
+            if isinstance(fields, dict) and isinstance(fields.get("prompts"), list):
+                yield from _read_lists(fields, path.stem, where)
+            else:
+                yield _parse_task(fields, path.stem, where, prompt_tokens)
+        except UserError as error:
+            problems.append(str(error))
+    if len(problems) == rows.count:
+        raise UserError(problems[0])
+    if problems:
+        warnings.warn(_left_out(problems, rows.count), stacklevel=2)
+
+
+def _left_out(problems: Sequence[str], number: int) -> str:
+    loud = "MORE THAN HALF CANNOT BE USED: " if 2 * len(problems) > number else ""
+    return f"{loud}left out {len(problems)} of {number} prompts; the first: {problems[0]}"
 
 
 def _read_lists(fields: dict[str, Any], stem: str, where: str) -> Iterator[Task]:
@@ -194,7 +228,7 @@ def _parse_task(fields: Any, stem: str, where: str, prompt_tokens: int) -> Task:
     record = parse_record(fields, where)
     group = (_group(fields, where) if "turns" in fields else "") or stem
     if record.messages:
-        return Task(group, where, messages=_first_turn(record.messages, where))
+        return Task(group, where, messages=_first_turn(record.messages, where), tools=record.tools)
     if not (record.prompt or record.completion).strip():
         raise UserError(f"{where}: the prompt is empty")
     if record.prompt:
@@ -213,7 +247,7 @@ def _group(fields: dict[str, Any], where: str) -> str:
 def _first_turn(messages: Sequence[Message], where: str) -> tuple[Message, ...]:
     """Return the conversation up to the first words of the user."""
     users = [at for at, message in enumerate(messages) if message["role"] == "user"]
-    if not users or not messages[users[0]]["content"].strip():
+    if not users or not message_text(messages[users[0]]).strip():
         raise UserError(f"{where}: the user says nothing that could be answered")
     return tuple(messages[: users[0] + 1])
 

@@ -5,7 +5,6 @@ import os
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from itertools import accumulate
 from typing import Any
 
@@ -14,11 +13,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedTokenizerBase
 
-from clover.data.chat import Sample, check_learnt, encode_records
-from clover.data.formats import Record, RecordRefused, open_rows, parse_record
+from clover.data.chat import Sample, encode_records
+from clover.data.formats import Record, parse_record
+from clover.data.rows import open_rows
 from clover.errors import UserError
 
-_CHECKED = 1000  # records of each file that are checked before anything else is done
+_CHECKED = 1000  # records of each file that are looked at before anything else is done
+_FEWEST = 0.01  # the share of them that must be of use
 _TOGETHER, _SIZE_TOGETHER = 256, 2**20  # texts and characters (tokens of samples) that are read at a time
 
 
@@ -103,9 +104,9 @@ class SampleTexts(Texts):
 class FileTexts(Texts):
     """The records of files (see `clover.data.formats`) as training texts.
 
-    A thousand records of each file are looked at beforehand. What cannot be used later on, and what `parse_record` or
-    `encode_records` refuses, is left out and kept in `problems`. UserError if there is no file, or one that cannot be
-    read or understood; from `encode`, if none of the first tokens is to be learnt.
+    What `parse_record` or `encode_records` refuses is left out and kept in `problems`. UserError if there is no file,
+    if one cannot be read, or if of its first thousand records hardly any can be used; from `encode`, if nothing of
+    the first texts can be learnt.
 
     Args:
         eos_token_ids: the tokens on which the target stops; the tokenizer's own end-of-text token always counts.
@@ -126,15 +127,23 @@ class FileTexts(Texts):
         if not (names := list(map(str, paths))):
             raise UserError("there are no texts; name at least one file")
         self._files = [open_rows(name) for name in names]
-        for rows in self._files:
-            for row in range(min(rows.count, _CHECKED)):
-                with suppress(RecordRefused):
-                    parse_record(*rows.read(row))
         self._ends = list(accumulate(rows.count for rows in self._files))
         self._read = bytearray(len(self))  # 1 for each row that was looked at
+        for name, end, rows in zip(names, self._ends, self._files, strict=True):
+            self._look_at(name, range(end - rows.count, end)[:_CHECKED])
         # The first was an option once; checkpoints hold the hash.
         options = (False, self.eos_token_ids, str(tokenizer.chat_template), len(tokenizer))
         self.fingerprint = _hash(repr(options).encode(), *(rows.probe() for rows in self._files)).hex()
+
+    def _look_at(self, name: str, rows: Sequence[int]) -> None:
+        """Raise UserError, which names the first problem, if hardly any of these records can be used."""
+        before = len(self.problems)
+        used = sum(self[row] is not None for row in rows)
+        if used >= max(1, _FEWEST * len(rows)):
+            return
+        problem = list(self.problems.values())[before]
+        only = f"{name}: only {used} of the first {len(rows):,} records can be used; the first that cannot: "
+        raise UserError((only if used else "") + problem)
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -142,28 +151,30 @@ class FileTexts(Texts):
     def __iter__(self) -> Iterator[Sample]:
         """Yield all samples in the order of the files, tokenized as they are needed.
 
-        UserError after the last one if none has a token to be learnt.
+        UserError after the last one if nothing could be learnt from any.
         """
-        last: list[Sample] = []
         for block, _ in self.blocks(range(len(self)), _TOGETHER, _SIZE_TOGETHER):
             samples = self._encode(block)
-            self._checked = self._checked or any(bool(sample.loss_mask.any()) for sample in samples)
-            last = samples or last
+            self._checked = self._checked or bool(samples)
             yield from samples
-        self._check(last)
+        self._check(())
 
     def records(self) -> Iterator[Record]:
         """Yield all records that can be used, in the order of the files, each read when it is needed."""
         return (text for text in self.read(range(len(self))) if isinstance(text, Record))
 
     @property
+    def looked_at(self) -> int:
+        """Return how many texts were read so far."""
+        return self._read.count(1)
+
+    @property
     def left_out(self) -> str:
         if not self.problems:
             return ""
-        first = next(iter(self.problems.values()))
-        return (
-            f"left out {len(self.problems):,} of the first {self._read.count(1):,} texts; the first: {first}"
-        )
+        number, first = len(self.problems), next(iter(self.problems.values()))
+        loud = "MORE THAN HALF CANNOT BE USED: " if 2 * number > self.looked_at else ""
+        return f"{loud}left out {number:,} of the first {self.looked_at:,} texts; the first: {first}"
 
     def __getitem__(self, row: int) -> Record | None:
         self._read[row] = 1
@@ -181,17 +192,17 @@ class FileTexts(Texts):
         return samples
 
     def _check(self, samples: Sequence[Sample]) -> None:
-        """Raise UserError if no token of these, or of any before, is to be learnt."""
-        if self._checked:
-            return
-        if not samples:
-            raise UserError(next(iter(self.problems.values())))
-        check_learnt(samples, self.tokenizer)
-        self._checked = True
+        """Raise UserError if neither these texts nor any before can be learnt from."""
+        self._checked = self._checked or bool(samples)
+        if not self._checked:
+            raise UserError(
+                f"no text can be learnt from; the first: {next(iter(self.problems.values()))}; texts without answers "
+                "need --regenerate or `clover write`"
+            )
 
     def _encode(self, texts: Sequence[Record | Sample]) -> list[Sample]:
         records = [text for text in texts if isinstance(text, Record)]
-        return encode_records(records, self.tokenizer, self.eos_token_ids, self._leave_out, self.vocab_size)
+        return encode_records(self.tokenizer, records, self.eos_token_ids, self._leave_out, self.vocab_size)
 
     def _leave_out(self, record: Record, error: UserError) -> None:
         self.problems[record.where] = f"{record.where}: {error}"

@@ -1,0 +1,194 @@
+"""Records of files and data sets, each read when it is needed, with errors that name file and line.
+
+A .txt file is one text, a long one read in pieces of some 64 KiB, each cut after a whole line; .jsonl has one JSON
+object per line, .json an array of objects or one object, which is read into memory whole; .parquet one row per
+record. OWNER/NAME, or OWNER/NAME:SPLIT, is a data set of the Hugging Face Hub (these two: extra `train`).
+"""
+
+import hashlib
+import json
+import re
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from clover.data.formats import COLUMNS, MAX_RECORD_BYTES
+from clover.data.hub import is_hub_name, open_hub, open_parquet, probe_records, read_record
+from clover.errors import UserError
+from clover.files import decode_utf8, explain, open_to_read
+from clover.validation import parse_json
+
+_HALF = re.compile("[\ud800-\udfff]")
+_MAX_JSON_BYTES = 2 * 2**30
+_PIECE_BYTES = 2**16
+_PROBES, _PROBE_BYTES = 64, 2**16  # parts of a file whose hash identifies it
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The records of a file or data set.
+
+    Args:
+        count: how many there are.
+        read: returns what was decoded of record i < count, and where it stands.
+        probe: returns a hash that identifies the content.
+    """
+
+    count: int
+    read: Callable[[int], tuple[Any, str]]
+    probe: Callable[[], bytes]
+
+    def __iter__(self) -> Iterator[tuple[Any, str]]:
+        return map(self.read, range(self.count))
+
+
+def open_rows(name: str | Path) -> Rows:
+    """Find the records of one file, or of a data set of the Hub.
+
+    UserError, which names the file and the line, if it is missing, unreadable, empty or of an unknown kind, or a line
+    is too long; from `read`, where a record cannot be decoded.
+    """
+    path = Path(name)
+    opener = _OPENERS.get(path.suffix.lower())
+    if opener is None and is_hub_name(str(name)) and not path.exists():
+        rows = _data_set_rows(open_hub(str(name), COLUMNS), str(name))
+    elif opener is None:
+        raise UserError(
+            f"{path}: unknown kind of file; accepted: {', '.join(_OPENERS)}, and OWNER/NAME of a data set of the Hub"
+        )
+    else:
+        with open_to_read(path):
+            rows = opener(path)
+    if not rows.count:
+        raise UserError(f"{name} holds no records")
+    return rows
+
+
+def plain_text(content: str, where: str) -> str:
+    """Return the content of a text file, with the line breaks that models write; UserError if it is no text."""
+    if "\0" in content:
+        raise UserError(f"{where} is not text: it holds zero bytes")
+    return content.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _open_lines(path: Path) -> Rows:
+    """Find the lines that are not blank: where they start, and their numbers."""
+    starts, numbers = array("q"), array("q")
+    for number, start, line in _lines(path, "cut it"):
+        if line.strip():
+            starts.append(start)
+            numbers.append(number)
+
+    def read(index: int) -> tuple[Any, str]:
+        where = f"{path}, line {numbers[index]}"
+        return parse_json(_text_between(path, starts[index], None, where), where), where
+
+    return Rows(len(starts), read, lambda: _probe(path))
+
+
+def _open_text(path: Path) -> Rows:
+    """Find the pieces of a text: each ends with the line that reaches the next multiple of 64 KiB."""
+    cuts, lines, end = array("q", [0]), array("q", [1]), 0
+    for number, start, line in _lines(path, "break it"):
+        end = start + len(line)
+        if end // _PIECE_BYTES > start // _PIECE_BYTES:
+            cuts.append(end)
+            lines.append(number + 1)
+    if cuts[-1] != end:
+        cuts.append(end)
+    whole = len(cuts) == 2
+
+    def read(index: int) -> tuple[Any, str]:
+        where = str(path) if whole else f"{path}, from line {lines[index]}"
+        return {"text": plain_text(_text_between(path, cuts[index], cuts[index + 1], where), where)}, where
+
+    empty = whole and not read(0)[0]["text"].strip()
+    return Rows(0 if empty else len(cuts) - 1, read, lambda: _probe(path))
+
+
+def _open_json(path: Path) -> Rows:
+    if path.stat().st_size > _MAX_JSON_BYTES:
+        raise UserError(f"{path} is over {_MAX_JSON_BYTES >> 30} GiB; write it as .jsonl")
+    text, broken = decode_utf8(path.read_bytes(), str(path)), False
+    try:
+        content = parse_json(text, str(path))
+    except UserError:  # json reads half characters, too, so that one record does not end the others
+        if (content := _parsed_leniently(text)) is None:
+            raise
+        broken = True
+    records = content if isinstance(content, list) else [content]
+
+    def read(index: int) -> tuple[Any, str]:
+        where = f"{path}, record {index + 1}"
+        if broken and _HALF.search(json.dumps(records[index], ensure_ascii=False)):
+            raise UserError(f"{where} holds half a character (a lone surrogate)")
+        return records[index], where
+
+    return Rows(len(records), read, lambda: _probe(path))
+
+
+def _parsed_leniently(text: str) -> Any:
+    """Return JSON that may hold lone surrogates; None if it is no JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _open_parquet(path: Path) -> Rows:
+    return replace(_data_set_rows(open_parquet(str(path), COLUMNS), str(path)), probe=lambda: _probe(path))
+
+
+def _data_set_rows(dataset: Any, name: str) -> Rows:
+    def read(index: int) -> tuple[Any, str]:
+        where = f"{name}, record {index + 1}"
+        return read_record(dataset, index, where), where
+
+    return Rows(len(dataset), read, lambda: probe_records(dataset, name))
+
+
+def _lines(path: Path, remedy: str) -> Iterator[tuple[int, int, bytes]]:
+    """Yield number, from 1, start and bytes of each line; UserError where one is too long."""
+    with path.open("rb") as file:
+        start = 0
+        for number in count(1):
+            line = file.readline(MAX_RECORD_BYTES + 1)
+            if not line:
+                return
+            if len(line) > MAX_RECORD_BYTES:
+                limit = MAX_RECORD_BYTES >> 20
+                raise UserError(f"{path}, line {number}: longer than {limit} MiB; {remedy}")
+            yield number, start, line
+            start += len(line)
+
+
+def _probe(path: Path) -> bytes:
+    """Return a hash of a file's size and of parts all over it."""
+    size = path.stat().st_size
+    parts = [str(size).encode()]
+    with path.open("rb") as file:
+        for part in range(_PROBES):
+            file.seek(part * size // _PROBES)
+            parts.append(file.read(_PROBE_BYTES))
+    return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
+
+
+def _text_between(path: Path, start: int, end: int | None, where: str) -> str:
+    """Return the text between two bytes of a file, or from `start` to the end of its line."""
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            return decode_utf8(file.readline() if end is None else file.read(end - start), where)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {explain(error.errno)}") from error
+
+
+_OPENERS: dict[str, Callable[[Path], Rows]] = {
+    ".txt": _open_text,
+    ".jsonl": _open_lines,
+    ".json": _open_json,
+    ".parquet": _open_parquet,
+}

@@ -1,0 +1,200 @@
+"""Records of files of every kind."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clover.data import rows
+from clover.data.formats import Record, Written, WrittenSample, parse_record
+from clover.data.rows import open_rows
+from clover.errors import UserError
+
+SAY, ANSWER = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}
+LINES = [json.dumps({"text": f"text {i} é"}) for i in range(3)]
+
+
+def read_records(paths: list[Path]) -> Iterator[Record]:
+    return (parse_record(fields, where) for path in paths for fields, where in open_rows(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "places"),
+    [
+        ("a.jsonl", "\n".join([LINES[0], "", LINES[1], LINES[2]]), ["line 1", "line 3", "line 4"]),
+        (
+            "a.jsonl",
+            "\n".join([LINES[0], "   ", LINES[1], "\t \r", " " + LINES[2], "  "]),
+            ["line 1", "line 3", "line 5"],
+        ),
+        ("a.jsonl", "\ufeff" + "\r\n".join(LINES) + "\r\n", ["line 1", "line 2", "line 3"]),
+        ("a.json", f"[{', '.join(LINES)}]", ["record 1", "record 2", "record 3"]),
+        ("a.json", json.dumps(json.loads(LINES[0]), indent=2), ["record 1"]),
+        ("a.JSON", LINES[0], ["record 1"]),
+    ],
+)
+def test_json_files(tmp_path: Path, name: str, content: str, places: list[str]) -> None:
+    path = tmp_path / name
+    path.write_bytes(content.encode())
+    records = list(read_records([path]))
+    assert [record.where for record in records] == [f"{path}, {place}" for place in places]
+    assert [record.completion for record in records] == [f"text {i} é" for i in range(len(places))]
+
+
+def test_txt_is_one_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    for content in (b"one\n\ntwo\n", b"one\r\n\r\ntwo\r\n"):
+        path.write_bytes(content)
+        assert list(read_records([path])) == [Record(str(path), completion="one\n\ntwo\n")]
+
+
+def test_parquet(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    rows = [
+        {"messages": [SAY, ANSWER], "text": None, "other": 1},
+        {"messages": None, "text": "t", "other": 2},
+    ]
+    parquet.write_table(pa.Table.from_pylist(rows), path)
+    first, second = read_records([path])
+    assert first.messages == (SAY, ANSWER)
+    assert second == Record(f"{path}, record 2", completion="t")
+
+
+def test_parquet_keeps_the_tokens_that_a_target_wrote(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    sample = {"tokens": [1, 2, 3], "learnt": [[1, 3]]}
+    written = {"index": 0, "tokenizer": "a1", "cut": False, "samples": [sample]}
+    rows = [{"prompt": "a", "completion": "b", "clover": one} for one in (written, None)]
+    parquet.write_table(pa.Table.from_pylist(rows), path)
+    first, second = read_records([path])
+    assert first.written == Written("a1", False, (WrittenSample([1, 2, 3], [(1, 3)]),))
+    assert second.written is None
+
+
+def test_what_parquet_cannot_hand_over_is_named(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    for column in (
+        pa.array([10**15], pa.timestamp("ms")),
+        pa.array([b"\xff"]).view(pa.string()),
+    ):
+        parquet.write_table(pa.table({"text": ["t"], "source": column}), path)
+        with pytest.raises(UserError, match=r"a\.parquet, record 1 cannot be read: "):
+            list(read_records([path]))
+
+
+def test_files_are_read_one_record_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(LINES[0] + "\nbroken\n")
+    records = read_records([path, tmp_path / "missing.txt"])
+    assert next(records).completion == "text 0 é"
+    with pytest.raises(UserError, match=r"line 2 is not valid JSON"):
+        next(records)
+
+
+DEEP = "[" * 200_000
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "a.csv",
+            b"x",
+            r"a\.csv: unknown kind of file; accepted: .txt, .jsonl, .json, .parquet, and OWNER/NAME",
+        ),
+        ("a.txt", b"", "a.txt holds no records"),
+        ("a.txt", b" \n", "a.txt holds no records"),
+        ("a.jsonl", b"\n\n", "a.jsonl holds no records"),
+        ("a.json", b"[]", "a.json holds no records"),
+        ("a.json", b"", "a.json is not valid JSON"),
+        ("a.json", b'{"text": "x"', "a.json is not valid JSON"),
+        ("a.json", b"[3]", "a.json, record 1: a record must be a JSON object, not a number"),
+        ("a.jsonl", f'{{"text": {DEEP}'.encode(), "line 1 is not valid JSON: recursion limit"),
+        ("a.json", DEEP.encode(), "recursion limit"),
+        ("a.jsonl", b'{"text": ' + b"9" * 10_000 + b"}", "not valid JSON"),
+        ("a.jsonl", b'{"text": "a"}\n\xff\xfe', "line 2 is not valid UTF-8"),
+        ("a.txt", b"\x89PNG\r\n", "a.txt is not valid UTF-8"),
+        ("a.txt", b"a\0b", "a.txt is not text: it holds zero bytes"),
+        ("a.jsonl", b'{"text": "\\ud800"}', "line 1 is not valid JSON: unexpected end of hex escape"),
+        ("a.parquet", b"PAR1 nonsense PAR1", "a.parquet cannot be read: "),
+        ("a.parquet", b"", "a.parquet cannot be read: "),
+    ],
+)
+def test_hostile_files_are_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    if name.endswith(".parquet"):
+        pytest.importorskip("datasets")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=message) as raised:
+        list(read_records([tmp_path / name]))
+    assert "\n" not in str(raised.value)
+
+
+def test_huge_lines_and_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "MAX_RECORD_BYTES", 50)
+    monkeypatch.setattr(rows, "_MAX_JSON_BYTES", 50)
+    for name in ("a.jsonl", "a.txt", "a.json"):
+        (tmp_path / name).write_text(LINES[0] + "\n" + "x" * 100)
+        with pytest.raises(UserError, match=r"longer than|is over"):
+            list(read_records([tmp_path / name]))
+
+
+def test_what_is_not_a_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "d.json").mkdir()
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    for name, message in (
+        ("d.json", "is a directory"),
+        ("none.jsonl", "cannot read .*none.jsonl"),
+        ("pipe.jsonl", "is a named pipe"),
+    ):
+        with pytest.raises(UserError, match=message):
+            list(read_records([tmp_path / name]))
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    (tmp_path / "a.parquet").write_bytes(b"")
+    with pytest.raises(UserError, match="is read by datasets: pip install"):
+        list(read_records([tmp_path / "a.parquet"]))
+
+
+def test_a_long_text_is_read_in_pieces_that_end_with_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "_PIECE_BYTES", 20)
+    path, text = tmp_path / "a.txt", "".join(f"line {i} é\n" for i in range(9)) + "x" * 50 + "\nthe end"
+    path.write_text(text)
+    records = list(read_records([path]))
+    assert "".join(record.completion for record in records) == text
+    assert all(record.completion.endswith("\n") for record in records[:-1])
+    assert [record.where for record in records[:2]] == [f"{path}, from line 1", f"{path}, from line 3"]
+    assert max(len(record.completion.encode()) for record in records[:4]) <= 20
+
+
+def test_only_the_records_asked_for_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'\r\n{{"text": "{i}"}}\nbroken\n' for i in range(100)))
+    found = open_rows(path)
+    assert found.count == 200
+    assert found.read(2 * 70) == ({"text": "70"}, f"{path}, line 212")
+    with pytest.raises(UserError, match=r"line 213 is not valid JSON"):
+        found.read(2 * 70 + 1)
+
+
+def test_half_a_character_ends_no_other_record(tmp_path: Path) -> None:
+    good = {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]}
+    half = {"conversations": [{"from": "human", "value": "hi \ud83d"}, {"from": "gpt", "value": "hello"}]}
+    path = tmp_path / "half.json"
+    path.write_text(json.dumps([good, half, good]))
+    found = open_rows(path)
+    assert (found.count, found.read(0)[0], found.read(2)[0]) == (3, good, good)
+    with pytest.raises(UserError, match=r"half.json, record 2 holds half a character"):
+        found.read(1)
