@@ -70,7 +70,12 @@ def test_another_target_has_no_draft(
 
 def test_the_demo_of_a_chat_model(chat_model: Path, tmp_path: Path) -> None:
     chosen = DemoOptions(
-        target=str(chat_model), max_new_tokens=4, temperature=0, picture=tmp_path / "p.png", quiet=True
+        target=str(chat_model),
+        max_new_tokens=4,
+        temperature=0,
+        picture=tmp_path / "p.png",
+        quiet=True,
+        max_minutes=20.0,
     )
     report, defect = run_demo(chosen, Console(file=io.StringIO(), width=120))
     assert not defect
