@@ -87,9 +87,8 @@ def test_what_is_comparable_and_what_decodes_batches(session: Session) -> None:
     assert own.comparable(0.0) and own.comparable(1.0)
     assert drawn.comparable(0.0) and not drawn.comparable(1.0)
     assert theirs.comparable(0.0) and not theirs.comparable(0.5)
-    assert theirs.refusal(4) is own.refusal(4) is None
-    lookup = make_method(TRANSFORMERS_LOOKUP, session)
-    assert lookup.refusal(1) is None and "not able" in str(lookup.refusal(2))
+    assert not theirs.one_text_only and not own.one_text_only
+    assert make_method(TRANSFORMERS_LOOKUP, session).one_text_only
 
 
 def test_steps_are_compiled_on_demand(session: Session) -> None:

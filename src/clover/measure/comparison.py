@@ -181,7 +181,7 @@ class Comparison:
         """Warm up, and shorten the texts if not even some prompts would end in time otherwise."""
         settings, tokens = list[Setting](), session.max_new_tokens
         for size, temperature in product(sizes, temperatures):
-            able = [one for one in methods if one.refusal(size) is None]
+            able = [one for one in methods if size == 1 or not one.one_text_only]
             settings.append(Setting(able, session.batches(size, temperature), len(session.prompts)))
         seconds = [warm_up(one.methods, one.batch) for one in settings if one.temperature == temperatures[0]]
         if shorten_texts:
@@ -255,9 +255,9 @@ class Comparison:
 
     def _notes(self, found: Sequence[Metrics]) -> Iterator[tuple[str, str]]:
         """Yield what a reader of the tables must know, each line with its label."""
-        for size, method in product(dict.fromkeys(len(one.batch) for one in self.settings), self.methods):
-            if (reason := method.refusal(size)) is not None:
-                yield method.label, f"batch {size}: {reason}"
+        if any(len(one.batch) > 1 for one in self.settings):
+            unable = [method.label for method in self.methods if method.one_text_only]
+            yield from ((label, "no batches: transformers runs it on one text at a time") for label in unable)
         yield from (("differs", one.words) for one in self.differences)
         greedy = [text for one in self.measured if not one.temperature for text, *_ in one.measured[0].texts]
         if loops := sum(map(repeats, greedy)):

@@ -151,11 +151,10 @@ class Method:
         """Return the tokens that every step verifies per text, the root included; None where steps differ."""
         return self.engine.policy.max_nodes if self.engine and self.engine.tree.fixed_size else None
 
-    def refusal(self, batch_size: int) -> str | None:
-        """Return why it cannot decode batches of this size; None if it can."""
-        if isinstance(self.way, TransformersGenerate) and self.way.one_row_only and batch_size > 1:
-            return "not able: transformers runs it on one text at a time"
-        return None
+    @property
+    def one_text_only(self) -> bool:
+        """Return whether it cannot decode batches."""
+        return isinstance(self.way, TransformersGenerate) and self.way.one_row_only
 
     def comparable(self, temperature: float) -> bool:
         """Return whether its texts must be those of plain decoding, token by token."""
