@@ -53,6 +53,7 @@ class Script:
     """What the server says next, and what it was asked.
 
     Attributes:
+        deltas: of a chat's answer, which come before its steps: reasoning, and calls of tools.
         steps: of an answer with speculation; without it the same tokens come one by one.
         break_after: steps after which the connection breaks, in the next answer only.
         refuse: status and message with which the next request is refused.
@@ -60,6 +61,7 @@ class Script:
     """
 
     steps: tuple[Step, ...] = ()
+    deltas: tuple[dict[str, Any], ...] = ()
     break_after: int | None = None
     refuse: tuple[int, str] | None = None
     hold: threading.Event | None = None
@@ -72,6 +74,8 @@ class Script:
 
     def chunks(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         steps = self.steps if body.get("speculation", True) else self._plain()
+        for delta in self.deltas:
+            yield {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
         for number, step in enumerate(steps, start=1):
             tokens = step.tokens()
             text = "".join(token["text"] for token in tokens)

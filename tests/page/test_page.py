@@ -363,3 +363,29 @@ def test_the_page_loads_nothing_from_elsewhere(page: Page, violations: list[str]
             page.wait_for_timeout(100)
     assert [line.split()[0] for line in violations] == ["img-src"]
     violations.clear()
+
+
+def test_reasoning_and_calls_are_shown_and_go_back_with_their_results(page: Page, script: Script) -> None:
+    call = {
+        "id": "abc",
+        "type": "function",
+        "function": {"name": "weather", "arguments": '{"city": "Paris"}'},
+    }
+    script.deltas = ({"reasoning_content": "Think."}, {"tool_calls": [{"index": 0} | call]})
+    page.click("#settings-button")
+    page.fill("#tools", '[{"type": "function"')
+    ask(page, "First")
+    assert script.asked == []
+    page.fill("#tools", '[{"type": "function", "function": {"name": "weather"}}]')
+    page.press("#prompt", "Enter")
+    answered(page)
+    expect(page.locator(".step.reasoning")).to_have_text("Think.")
+    expect(page.locator(".step.call")).to_have_text('→ weather({"city": "Paris"})')
+    script.deltas = ()
+    ask(page, "20 degrees")
+    answered(page, count=2)
+    first, second = script.asked
+    assert first["tools"] == second["tools"] == [{"type": "function", "function": {"name": "weather"}}]
+    said = {"role": "assistant", "content": TEXT, "reasoning_content": "Think.", "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "abc", "content": "20 degrees"}
+    assert second["messages"] == [{"role": "user", "content": "First"}, said, result]

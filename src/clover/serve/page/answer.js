@@ -8,7 +8,7 @@ const ENDED = {
   stopped: () => "Stopped.",
   lost: (run) => `${run.message} ${run.text ? "What came is kept." : ""}`,
   refused: (run) => run.message,
-  done: (run) => (run.reason === "length" ? `Ended at the limit of ${run.tokens} tokens.` : run.text ? "" : "The model ended its answer at once."),
+  done: (run) => run.calls.length ? "Your next message is the result of the call." : (run.reason === "length" ? `Ended at the limit of ${run.tokens} tokens.` : run.text ? "" : "The model ended its answer at once."),
 };
 
 export class AnswerView {

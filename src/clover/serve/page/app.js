@@ -54,7 +54,7 @@ function setMode(chat) {
   byId("mode").value = chat ? "chat" : "text";
   byId("prompt-label").textContent = chat ? "Your message" : "Text to go on from";
   byId("prompt").placeholder = chat ? "Ask the model" : "Text for the model to go on from";
-  byId("system-label").hidden = !chat;
+  byId("system-label").hidden = byId("tools-label").hidden = !chat;
   document.body.classList.toggle("plain-text", !chat);
   byId("suggestions").replaceChildren(...(chat ? CHAT : TEXT).map((text) => make("li", {}, button(text, () => {
     byId("prompt").value = text;
@@ -85,11 +85,39 @@ function question(said) {
   if (!chatting) return { said, compare, opening: said, path: "v1/completions", request: { ...request, prompt: said } };
   const system = byId("system").value.trim();
   const messages = system ? [{ role: "system", content: system }] : [];
+  let calls = [];
   for (const turn of turns.filter((each) => each.opening === null && each.fast.run.text)) {
-    messages.push({ role: "user", content: turn.said }, { role: "assistant", content: turn.fast.run.text });
+    messages.push(...saidAfter(calls, turn.said), messageOf(turn.fast.run));
+    calls = turn.fast.run.calls;
   }
-  messages.push({ role: "user", content: said });
+  messages.push(...saidAfter(calls, said));
+  const tools = byId("tools").value.trim();
+  if (tools) request.tools = JSON.parse(tools);
   return { said, compare, opening: null, path: "v1/chat/completions", request: { ...request, messages } };
+}
+
+/** What the reader said, as messages: the result of each call of the answer before, else a question. */
+function saidAfter(calls, said) {
+  if (!calls.length) return [{ role: "user", content: said }];
+  return calls.map((call) => ({ role: "tool", tool_call_id: call.id, content: said }));
+}
+
+/** An answer as a message. */
+function messageOf({ content, reasoning, calls }) {
+  const message = { role: "assistant", content };
+  if (reasoning) message.reasoning_content = reasoning;
+  if (calls.length) message.tool_calls = calls;
+  return message;
+}
+
+/** Whether there are no tools, or a list of them. */
+function toolsAreRead() {
+  const text = byId("tools").value.trim();
+  try {
+    return !text || Array.isArray(JSON.parse(text));
+  } catch {
+    return false;
+  }
 }
 
 async function perform(turn, from) {
@@ -179,6 +207,7 @@ byId("prompt").addEventListener("keydown", (event) => {
   event.preventDefault();
   if (!byId("send").disabled) byId("composer").requestSubmit();
 });
+byId("tools").addEventListener("input", () => byId("tools").setCustomValidity(toolsAreRead() ? "" : "This is no JSON list of tools."));
 byId("prompt").addEventListener("input", fitPrompt); // where CSS cannot
 byId("stop").addEventListener("click", () => running?.abort());
 byId("new").addEventListener("click", () => {

@@ -1,9 +1,9 @@
 // One answer as it comes: its steps, its text, and the numbers that follow from them.
 
 /**
- * A step: {number, seconds, drafted, parents, nodes, accepted, tokens, start}.
+ * A step: {kind, number, seconds, drafted, parents, nodes, accepted, tokens, start}.
  *
- * `parents` and `nodes` are the token tree (parent -1: child of the root, and the text of each node), `accepted` the nodes on the
+ * `kind` is "reasoning", "answer" or "call", `parents` and `nodes` are the token tree (parent -1: child of the root, and the text of each node), `accepted` the nodes on the
  * accepted path, `tokens` the text that the step gave, as {text, source, depth}, and `start` how much text there was before it.
  * Text that was held back (half a character, the beginning of a stop string) comes with a later step, before that step's own.
  */
@@ -11,7 +11,10 @@ export class Run {
   constructor({ speculation }) {
     this.speculation = speculation;
     this.steps = [];
-    this.text = "";
+    this.text = ""; // all that is shown
+    this.content = ""; // the answer, which later turns go on from, and beside it:
+    this.reasoning = "";
+    this.calls = []; // {id, type, function: {name, arguments}}
     this.state = "waiting"; // then "writing", and in the end "done", "stopped", "lost" or "refused"
     this.message = "";
     this.reason = null;
@@ -26,14 +29,23 @@ export class Run {
   /** Take what one chunk brings; true where it brought text. */
   add(chunk) {
     const choice = chunk.choices?.[0];
-    const text = choice?.delta?.content ?? choice?.text ?? "";
+    const delta = choice?.delta ?? { content: choice?.text };
+    const calls = (delta.tool_calls ?? []).map(({ index, ...call }) => call);
+    const shown = calls.map((call) => `→ ${call.function.name}(${call.function.arguments})`).join("\n");
     this.usage = chunk.usage ?? this.usage;
     this.measured = chunk.speculative_decoding ?? this.measured;
     this.reason = choice?.finish_reason ?? this.reason;
-    if (text || chunk.speculation) this.steps.push(stepOf(chunk.speculation, text, this));
-    if (text) this.state = "writing";
-    this.text += text;
-    return text !== "" || Boolean(chunk.speculation);
+    this.content += delta.content ?? "";
+    this.reasoning += delta.reasoning_content ?? "";
+    this.calls.push(...calls);
+    const parts = [["reasoning", delta.reasoning_content], ["answer", delta.content], ["call", shown]].filter(([, text]) => text);
+    if (!parts.length && chunk.speculation) parts.push([this.steps.at(-1)?.kind ?? "answer", ""]);
+    parts.forEach(([kind, text], at) => {
+      this.steps.push(stepOf(at ? null : chunk.speculation, text, this, kind));
+      if (text) this.state = "writing";
+      this.text += text;
+    });
+    return parts.length > 0;
   }
 
   get tokens() {
@@ -72,11 +84,12 @@ export class Run {
   }
 }
 
-function stepOf(speculation, text, run) {
+function stepOf(speculation, text, run, kind) {
   const told = speculation ?? {};
   const tokens = told.tokens ?? [];
   const whole = tokens.map((token) => token.text).join("") === text;
   return {
+    kind,
     number: told.step ?? null,
     seconds: told.seconds ?? 0,
     drafted: told.drafted ?? 0,

@@ -10,7 +10,7 @@ export function stepText(step, index) {
     const words = wordsFor(token), depth = token.source === "target" ? null : token.depth;
     return make("span", { class: classOf(token), title: words && `${words}, step ${index + 1}`, "data-depth": depth }, token.text);
   });
-  return make("span", { class: "step", "data-step": index }, ...tokens);
+  return make("span", { class: step.kind === "answer" ? "step" : `step ${step.kind}`, "data-step": index }, ...tokens);
 }
 
 /** The class of a token or of a node of the tree. */
