@@ -79,7 +79,7 @@ def test_a_thousand_malformed_requests_are_refused(live: Live) -> None:
 @pytest.mark.long
 def test_two_hundred_and_fifty_sound_requests(live: Live) -> None:
     found = fuzz(live, 250, [GenerationMode.POSITIVE])
-    assert found["sound", 200] > 50 and {kind for kind, _ in found} == {"sound"}
+    assert found["sound", 200] > 25 and {kind for kind, _ in found} == {"sound"}
 
 
 MALFORMED = {
