@@ -141,8 +141,8 @@ BUDGET = {
     "assets": (70, 1, 5),
     "audit": (1050, 9, 24),
     "cache": (530, 3, 9),
-    "chat": (500, 11, 8),  # formats of calls and reasoning, one file each
-    "cli": (1255, 13, 31),  # chat --tools
+    "chat": (550, 12, 10),  # formats of calls and reasoning, one file each
+    "cli": (1305, 13, 32),  # chat --tools, generate --compare, words on τ
     "cpu": (500, 5, 21),  # quantised weights, by their parts
     "data": (2460, 16, 60),  # records in the forms that users bring, and what is left out
     "drafting": (1560, 15, 48),

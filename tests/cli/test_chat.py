@@ -85,7 +85,10 @@ def test_wrong_option_is_an_error_before_the_first_question(run_clover: Callable
     assert "top_p" in err
 
 
-def test_target_that_cannot_chat_is_an_error(chat: Callable, tiny_target_without_template: Path) -> None:
+def test_target_that_cannot_chat_is_an_error_before_it_is_loaded(
+    chat: Callable, tiny_target_without_template: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clover.api.load", lambda *_, **__: pytest.fail("it was loaded"))
     code, out, err = chat("hello", target=tiny_target_without_template)
     assert (code, out) == (2, "")
     assert "chat template" in err

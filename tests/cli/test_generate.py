@@ -1,5 +1,6 @@
 import io
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,9 @@ import pytest
 from torch import Tensor
 
 import clover
+from clover.cli.generation import describe
+from clover.engine import Generation
+from clover.metrics import Acceptance
 from clover.target import HiddenStates, TargetModel
 from tests.tiny import save_tiny_pair
 
@@ -144,3 +148,31 @@ def test_target_without_draft_says_what_to_give(run_clover: Callable, tiny_targe
     code, _, err = run_clover("generate", "x", "--target", tiny_target)
     assert code == 2
     assert "--tree plain" in err
+
+
+def test_a_comparison_writes_the_text_again_without_drafting(run_clover: Callable, tmp_path: Path) -> None:
+    target, draft = save_tiny_pair(tmp_path)
+    models = ("--target", target, "--draft", draft, "--tree", "chain:2", "--max-new-tokens", 20)
+    code, _, err = run_clover("generate", "the cat", *models, "--compare")
+    drafted, plain = err.splitlines()
+    assert code == 0 and "τ " in drafted and "tokens per step" in drafted
+    assert plain.startswith("without drafting: ") and plain.endswith(" times as fast")
+    code, _, err = run_clover("generate", "one", "two", *models, "--compare")
+    assert code == 2 and "--compare shows one prompt" in err
+
+
+def test_tau_is_that_of_the_steps_with_a_draft() -> None:
+    acceptance = Acceptance()
+    for count, depth in ((3, 4), (2, 4), (1, 0), (1, 0), (1, 0)):
+        acceptance.record(count, depth)
+    line = describe(Generation("x", (1,) * 8, 3, 0, acceptance, "stop", 0.5, 2.0))
+    assert line == "8 tokens · 4.0 tokens/s · drafted in 40% of the steps, τ 2.50 tokens per step there"
+
+
+def test_a_terminal_shows_the_prompt_before_its_text(
+    generate: Callable, expected: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert (
+        generate("def area", "--max-new-tokens", 8).out == f"\033[2mdef area\033[0m{expected('def area')}\n"
+    )

@@ -31,7 +31,8 @@ def served(
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=place, env=variables) as process:
         try:
             assert process.stderr is not None
-            found = re.search(r"small is served at (http://127\.0\.0\.1:(\d+)/v1)", process.stderr.readline())
+            said = next(line for line in process.stderr if "loading" not in line)
+            found = re.search(r"small is served at (http://127\.0\.0\.1:(\d+)/v1)", said)
             assert found
             key = environment.get("CLOVER_API_KEY", "none")
             yield process, found[2], openai.OpenAI(base_url=found[1], api_key=key, max_retries=0)

@@ -38,6 +38,7 @@ class ChatOptions(GenerationOptions):
 def chat(options: ChatOptions) -> None:
     """Talk with the target; /new starts over, /exit or Ctrl-D ends, Ctrl-C stops an answer."""
     tools = _read_tools(options.tools)
+    _check_template(options.target, options.trust_remote_code)
     model, request = options.load(), options.request
     # What no question can mend (an option, a target that cannot chat) ends the command before the first one.
     model.request([{"role": "user", "content": "?"}], tools=tools, **request)
@@ -50,6 +51,24 @@ def chat(options: ChatOptions) -> None:
             answered.append(_answer(conversation, text))
     if answered and not any(answered):
         raise typer.Exit(USER_ERROR)
+
+
+def _check_template(target: str | None, trust_remote_code: bool) -> None:
+    """Raise UserError for a target without a chat template, before its weights are loaded."""
+    from clover.target.loading import load_tokenizer
+    from clover.target.source import find_source
+
+    if target is None:
+        return
+    source = find_source(target)
+    if source.gguf is not None:
+        template = source.gguf.fields.get("tokenizer.chat_template")
+    else:
+        template = getattr(load_tokenizer(source, trust_remote_code), "chat_template", None)
+    if not template:
+        raise UserError(
+            f"{target} has no chat template, so it cannot chat; clover generate continues plain text"
+        )
 
 
 def _read_tools(file: Path | None) -> list[dict[str, Any]]:

@@ -3,17 +3,17 @@
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from clover.cli.generation import GenerationOptions, describe
+from clover.cli.generation import GenerationOptions, describe, tokens_per_second
 from clover.errors import UserError
 from clover.options import BatchSize, argument, option, takes_options
 
 if TYPE_CHECKING:
     from clover.api import Clover
-    from clover.engine import Generation
+    from clover.engine import Generation, Request
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,21 @@ class GenerateOptions(GenerationOptions):
     prompt_file: Annotated[Path | None, option("One more prompt: the text of this file.")] = None
     as_json: Annotated[bool, option("Print one JSON object per prompt.", "--json")] = False
     batch_size: BatchSize = 8
+    compare: Annotated[
+        bool, option("Then write the text without drafting, and show how much slower that is.")
+    ] = False
 
 
 @takes_options
 def generate(options: GenerateOptions) -> None:
     """Continue prompts as they are: one is shown as it is written, several run as a batch. Chats: clover chat."""
     prompts = _read_prompts(options.prompts or [], options.prompt_file)
+    live = len(prompts) == 1 and not options.as_json
+    if options.compare and not live:
+        raise UserError("--compare shows one prompt, without --json; clover bench compares over many")
     model = options.load()
-    if len(prompts) == 1 and not options.as_json:
-        _print_live(model, prompts[0], options.request)
+    if live:
+        _print_live(model, prompts[0], options.request, options.compare)
     else:
         generations = model.generate(prompts, batch_size=options.batch_size, **options.request)
         _print_batch(prompts, generations, options.as_json)
@@ -53,8 +59,12 @@ def _read_prompts(prompts: list[str], file: Path | None) -> list[str]:
     return prompts
 
 
-def _print_live(model: "Clover", prompt: str, request: dict[str, Any]) -> None:
-    for event in model.engine.run([model.request(prompt, **request)]):
+def _print_live(model: "Clover", prompt: str, options: dict[str, Any], compare: bool) -> None:
+    """Print a text as it is written; on a terminal after its prompt, which is dim there."""
+    request = model.request(prompt, **options)
+    if sys.stdout.isatty():
+        print(f"\033[2m{prompt}\033[0m", end="", flush=True)
+    for event in model.engine.run([request]):
         print(event.text, end="", flush=True)
         if event.generation is not None:
             print()
@@ -63,6 +73,16 @@ def _print_live(model: "Clover", prompt: str, request: dict[str, Any]) -> None:
                 print(
                     "this is a chat model, and the prompt no turn of a chat: try clover chat", file=sys.stderr
                 )
+            if compare:
+                _print_without(model, replace(request, plain=True), event.generation)
+
+
+def _print_without(model: "Clover", request: "Request", drafted: "Generation") -> None:
+    """Decode a request that drafts nothing, and print its speed and how much faster the other text was."""
+    (plain,) = [event.generation for event in model.engine.run([request]) if event.generation is not None]
+    speed = tokens_per_second(plain)
+    line = f"without drafting: {speed:.1f} tokens/s; with it {tokens_per_second(drafted) / speed:.2f} times as fast"
+    print(line, file=sys.stderr)
 
 
 def _print_batch(prompts: Sequence[str], generations: "Sequence[Generation]", as_json: bool) -> None:

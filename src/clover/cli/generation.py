@@ -31,11 +31,14 @@ class DraftingOptions(options.ModelOptions):
         """Load them; UserError as `clover.load`."""
         from clover import api
         from clover.assets import NoDraftError
+        from clover.measure.report.progress import Progress
 
         try:
-            return api.load(
-                self.target, self.draft, tree=self.tree or "auto", compile=self.compile, **self.loading
-            )
+            with Progress() as progress:
+                progress.say(f"loading {self.target or 'the embedded target'}")
+                return api.load(
+                    self.target, self.draft, tree=self.tree or "auto", compile=self.compile, **self.loading
+                )
         except NoDraftError as error:
             raise UserError(f"{error}; --tree plain decodes without one") from error
 
@@ -60,9 +63,17 @@ class GenerationOptions(DraftingOptions):
 
 
 def describe(generation: Generation) -> str:
-    """Say how much was written, how fast, and how many tokens a decoding step gave (τ, with a draft)."""
-    count = len(generation.tokens)
-    parts = [f"{count} tokens", f"{count / max(generation.seconds, 1e-9):.1f} tokens/s"]
-    if generation.acceptance.drafted:
-        parts.append(f"τ {generation.acceptance.tau:.2f}")
+    """Say how much was written, how fast, and how many tokens a decoding step with a draft gave (τ)."""
+    parts = [f"{len(generation.tokens)} tokens", f"{tokens_per_second(generation):.1f} tokens/s"]
+    acceptance = generation.acceptance
+    drafted = acceptance.attempts[0] if acceptance.attempts else 0  # steps with a draft
+    if drafted:
+        tau = f"τ {1 + acceptance.accepted / drafted:.2f} tokens per step"
+        share = drafted / acceptance.steps
+        parts.append(tau if share > 0.99 else f"drafted in {share:.0%} of the steps, {tau} there")
     return " · ".join([*parts, *filter(None, [_ENDINGS.get(generation.finish_reason)])])
+
+
+def tokens_per_second(generation: Generation) -> float:
+    """Return the speed of one text, its prompt included."""
+    return len(generation.tokens) / max(generation.seconds, 1e-9)
