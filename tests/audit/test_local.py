@@ -14,6 +14,7 @@ from clover.audit.judge import ALARM, AuditResult, Rounding
 from clover.audit.texts import make_modes, mixed_params
 from clover.cache import KVCache
 from clover.engine import Engine
+from clover.measure.budget import Budget
 from clover.sampling import Sampler
 from clover.target import TargetModel
 from clover.tree import TokenTree
@@ -31,6 +32,31 @@ def test_a_clean_engine_is_clean(target: TargetModel) -> None:
     drafted = [method for method in found.methods if not method.name.startswith("plain")]
     assert min(method.tau for method in drafted) > 1.1 and max(method.tau for method in drafted) > 1.5
     assert 0 < max(method.worst for method in found.methods) < found.rounding.most / 2
+
+
+def test_little_time_is_enough_for_some_texts_and_one_comparison(target: TargetModel) -> None:
+    audit = audit_of(target, ("chain:4", "clover2"), (1, 3))
+    found = audit.run(budget=Budget(0.0))
+    assert (len(found.methods), found.defects, found.methods[0].tokens > 0) == (1, 0, True)
+    assert audit.ended.startswith("after 1 of ") and audit.ended.endswith("by --max-minutes 0")
+    audit = audit_of(target, ("chain:4",), (1,))
+    audit.run(budget=Budget(60.0))
+    assert audit.ended == ""
+
+
+def test_an_interrupt_keeps_what_was_compared(target: TargetModel) -> None:
+    def interrupt_at(start: str) -> Callable[[str], None]:
+        def report(doing: str) -> None:
+            if doing.startswith(start):
+                raise KeyboardInterrupt
+
+        return report
+
+    audit = audit_of(target, ("chain:4",), (1,))
+    with pytest.raises(KeyboardInterrupt):  # nothing was compared: there is no verdict
+        audit.run(interrupt_at("plain, batch 1"))
+    assert len(audit.run(interrupt_at("chain:4, batch 1")).methods) == 1
+    assert audit.ended.endswith("by Ctrl-C")
 
 
 def test_texts_that_may_differ_are_not_counted_as_compared(target: TargetModel) -> None:

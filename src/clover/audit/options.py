@@ -28,6 +28,7 @@ class AuditOptions(options.ModelOptions):
     temperature: options.SampledTemperature = 0.8
     max_new_tokens: options.MaxNewTokens = 32
     max_prompts: options.MaxPrompts = 6
+    max_minutes: options.MaxMinutes = 2.0
     compile: options.Compile = False
     server: Annotated[
         str | None,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product, zip_longest
+from math import inf
 from typing import Any
 
 import torch
@@ -14,12 +16,13 @@ from clover.audit.judge import ALARM, SAFETY, AuditResult, Judge, PlainSide, mea
 from clover.audit.model import ModelSource
 from clover.audit.options import AuditOptions
 from clover.audit.server import Endpoint, server_params
-from clover.audit.texts import ENDED, Case, EngineSource, Token, make_modes, mixed_params
+from clover.audit.texts import ENDED, Case, EngineSource, Text, Token, make_modes, mixed_params
 from clover.data.tasks import read_tasks, spread
 from clover.drafting import parse_tree
 from clover.engine.text import token_name
 from clover.errors import UserError
 from clover.files import check_output_file, write_text
+from clover.measure.budget import Budget
 from clover.measure.report.output import Report, check_outputs, publish
 from clover.measure.report.progress import Progress
 from clover.measure.report.provenance import Provenance
@@ -33,6 +36,7 @@ _TREES, _CHAIN = ("auto", "own", "lookup"), 4  # by default, and a chain
 # Options of an audit in this process, and of one of a server.
 _LOCAL = ("target", "draft", "trees", "dtype", "device", "threads", "trust_remote_code", "compile")
 _REMOTE = ("plain_server", "model")
+_REFERENCE_SHARE = 0.4  # of the time
 _SHOWN = 20  # mismatches in the table
 _NOTES = (
     (
@@ -48,7 +52,7 @@ class Audit:
     """Lets the plain side and every method, by its name, write the same texts, and compares them.
 
     Each mode, by its name, has cases with other parameters; `batch_sizes` of them are decoded at once. `temperature` is
-    that of the draws where sampled texts may differ from the plain side's; 0 for none.
+    that of the draws where sampled texts may differ from the plain side's; 0 for none. `ended` says what was left out.
     """
 
     plain: PlainSide
@@ -56,19 +60,35 @@ class Audit:
     modes: Mapping[str, Sequence[Case]]
     batch_sizes: Sequence[int]
     temperature: float = 0.0
+    ended: str = ""
 
     @property
     def steps(self) -> int:
-        """Return how often `run` reports."""
-        return len(self.modes) * (1 + len(self.methods) * len(self.batch_sizes)) + 1 + len(self.methods)
+        """Return how often `run` reports at most."""
+        return len(self._cases) + 1 + len(self._comparisons) + len(self.methods)
 
-    def run(self, report: Callable[[str], None] = lambda doing: None) -> AuditResult:
-        """Write and compare everything; `report` is called with what is done next."""
-        texts = {}
-        for mode, cases in self.modes.items():
-            report(f"the reference, {mode}")
-            distinct = list(dict.fromkeys(cases))
-            texts |= zip(distinct, self.plain.write(distinct, 1), strict=True)
+    @property
+    def _cases(self) -> list[Case]:
+        """Return the cases of all modes in turn, each once."""
+        rows = zip_longest(*self.modes.values())
+        return list(dict.fromkeys(case for row in rows for case in row if case is not None))
+
+    @property
+    def _comparisons(self) -> list[tuple[str, str, int]]:
+        return list(product(self.modes, self.methods, self.batch_sizes))
+
+    def run(
+        self, report: Callable[[str], None] = lambda doing: None, budget: Budget | None = None
+    ) -> AuditResult:
+        """Write and compare everything, or as much as there is time for; `report` is called with what is done next."""
+        budget, cases, texts = budget or Budget(inf), self._cases, dict[Case, Text]()
+        for case in budget.each(cases):
+            if len(texts) >= len(self.modes) and budget.share > _REFERENCE_SHARE:
+                break
+            report("the reference")
+            texts[case] = self.plain.write([case], 1)[0]
+        modes = {mode: [one for one in rows if one in texts] for mode, rows in self.modes.items()}
+        self.modes = {mode: rows for mode, rows in modes.items() if rows}
         report("measuring the rounding")
         rounding = measure(self.plain, texts, max(4, *self.batch_sizes), self.temperature)
         result = AuditResult(
@@ -77,24 +97,30 @@ class Audit:
         if count := rounding.nonfinite:
             every = count + rounding.positions
             result.other.append(f"the model's logits are no finite numbers at {count} of {every} positions")
-        judge = Judge(self.plain, rounding)
-        for mode, cases in self.modes.items():
-            for name, source in self.methods.items():
-                for size in self.batch_sizes:
-                    report(method := f"{name}, batch {size}, {mode}")
-                    rows = [
-                        (case, texts[case], text)
-                        for case, text in zip(cases, source.write(cases, size), strict=True)
-                        if source.exact or case.params.greedy
-                    ]
-                    result.methods.append(judge.compare(method, rows))
-        for name, source in self.methods.items():
-            report(f"draws, {name}")
-            if self.temperature and not source.exact:
+        judge, comparisons = Judge(self.plain, rounding), self._comparisons
+        with budget.until_interrupted():
+            for mode, name, size in budget.each(comparisons):
+                report(method := f"{name}, batch {size}, {mode}")
+                source, rows = self.methods[name], self.modes[mode]
+                compared = [
+                    (case, texts[case], text)
+                    for case, text in zip(rows, source.write(rows, size), strict=True)
+                    if source.exact or case.params.greedy
+                ]
+                result.methods.append(judge.compare(method, compared))
+            drawn = [name for name, source in self.methods.items() if self.temperature and not source.exact]
+            for name in budget.each(drawn):
+                report(f"draws, {name}")
                 draws = next(iter(self.modes.values())), self.temperature, SAFETY * rounding.pair
-                p_values, problems = self.plain.test_draws(name, source.write, *draws)
+                p_values, problems = self.plain.test_draws(name, self.methods[name].write, *draws)
                 result.p_values |= p_values
                 result.other += problems
+        if not result.methods:
+            raise KeyboardInterrupt
+        done, total = len(result.methods), len(comparisons)
+        if len(texts) < len(cases) or done < total:
+            what = f"{len(texts)} of {len(cases)} texts, {done} of {total} comparisons"
+            self.ended = f"after {what}, by {budget.why}"
         return result
 
 
@@ -105,12 +131,14 @@ def audit(options: AuditOptions, console: Console | None = None, errors: Console
     a file, a model or a server cannot be used; before anything is decoded where possible.
     """
     _check(options)
+    budget = Budget(options.max_minutes)
     with Progress(errors) as progress:
         progress.say("loading")
         audit, facts = (_server_audit if options.server else _target_audit)(options)
+        budget.start(progress)
         progress.begin(audit.steps)
-        result = audit.run(lambda doing: progress.reach(progress.done + 1, doing))
-    report = make_report(options, audit, result, facts)
+        result = audit.run(lambda doing: progress.reach(progress.done + 1, doing), budget)
+    report = make_report(options, audit, result, [*facts, *budget.facts])
     if options.html is not None:
         write_text(options.html, report.html())  # before anything is printed, as in `publish`
     publish(report, console, options.json, lines=[f"wrote {options.html}"] if options.html else [])
@@ -166,7 +194,7 @@ def _target_audit(options: AuditOptions) -> tuple[Audit, list[Fact]]:
     modes = make_modes(prompts, options.max_new_tokens, sampled, max(options.batch_sizes))
     audit = Audit(ModelSource(session.target), methods, modes, options.batch_sizes, hot)
     draft = session.draft.name if session.drafts else "none"
-    return audit, [("target", session.target_name), ("draft", draft)]
+    return audit, [("target", session.target_name + session.left_out_words), ("draft", draft)]
 
 
 def _needs_draft(options: AuditOptions) -> bool:
@@ -188,13 +216,15 @@ def make_report(options: AuditOptions, audit: Audit, result: AuditResult, facts:
     size = f"log-probabilities {rounding.typical:.2g}, a difference of two {rounding.pair:.2g}"
     place = f"{size}, measured at {rounding.positions} positions"
     chance = [("p", f"{p_value:.2g}, corrected; below {ALARM:g} is a defect")] if p_value is not None else []
-    title = "Clean: output is unchanged, token by token"
+    clean = "Clean so far" if audit.ended else "Clean"
+    title = f"{clean}: output is unchanged, token by token"
     if result.defects:
         title = f"Defect: output is changed ({_count(result.defects, 'finding')})"
     elif near_ties:
-        title = f"Clean: output is unchanged, but for {_count(near_ties, 'near-tie')} of rounding"
+        title = f"{clean}: output is unchanged, but for {_count(near_ties, 'near-tie')} of rounding"
     data = {
         "verdict": "defect" if result.defects else "clean",
+        "complete": not audit.ended,
         "tokens": sum(method.tokens for method in result.methods),
         "mismatches": len(result.mismatches),
         "near_ties": near_ties,
@@ -205,7 +235,7 @@ def make_report(options: AuditOptions, audit: Audit, result: AuditResult, facts:
     return Report(
         title,
         Provenance.here(command_line("audit", replace(options, api_key=None)), device, dtype),
-        [*facts, ("run", run), ("rounding", place)],
+        [*facts, ("run", run), *([("ended", audit.ended)] if audit.ended else []), ("rounding", place)],
         [_methods(result), *([_mismatches(result, tokenizer)] if result.mismatches else [])],
         data=asdict(result) | data | dict(facts),
         notes=[*(("defect", problem) for problem in result.problems), *_NOTES, *chance],

@@ -12,9 +12,8 @@ import torch
 from clover.measure.report.progress import Progress
 from clover.measure.report.words import duration
 
-_STAT = Path(
-    "/proc/stat"
-)  # of Linux: per processor the ticks of user, nice, system, idle, iowait, irq, softirq, steal
+# Of Linux: for each processor the ticks of user, nice, system, idle, iowait, irq, softirq, steal.
+_STAT = Path("/proc/stat")
 _ROUGH = 0.25  # cores that are missing
 Thing = TypeVar("Thing")
 Clock = Callable[[], float]
@@ -61,8 +60,8 @@ class Budget:
     def each(self, things: Iterable[Thing]) -> Iterator[Thing]:
         """Yield the first thing, and others as long as the longest piece of work so far would end in time."""
         longest = 0.0
-        for thing in things:
-            if self.done and longest > self.left:
+        for number, thing in enumerate(things):
+            if number and longest > self.left:
                 return
             started = self._clock()
             yield thing

@@ -67,7 +67,6 @@ class Session:
         max_new_tokens: int = 128,
         max_prompts: int = 24,
         group: str = DEVELOPMENT,
-        spare: int = 0,
     ) -> Self:
         """Load the models and choose prompts; raise a UserError for what cannot be used.
 
@@ -76,14 +75,13 @@ class Session:
             drafts: directories, hub names, or names of drafts of this package. None in the list is the package's
                 default for the target, and None in place of the list means all that the package has for it.
             files: prompts; for their defaults, and for the other arguments, see `choose_prompts`.
-            spare: so many tokens of the context are left free, besides the new ones.
         """
         files = (str(files),) if isinstance(files, Path) else files or ()
         tasks = read_tasks(files) if files else []  # first, because loading a target may last
         target = TargetModel.load(options.target or assets.TARGET, **options.loading)
         loaded = _load_drafts(drafts, target, embedded=options.target is None)
         tasks, tokenizer = tasks or _default_tasks(target, group), target.require_tokenizer()
-        chosen = choose_fitting(tasks, tokenizer, target.longest_run - spare, max_new_tokens, max_prompts)
+        chosen = choose_fitting(tasks, tokenizer, target.longest_run, max_new_tokens, max_prompts)
         name = options.target or "embedded"
         return cls(target, name, loaded, tuple(chosen.prompts), max_new_tokens, chosen.left_out)
 
