@@ -16,6 +16,7 @@ from clover.cpu import shared_copy, speed_up, versions
 from clover.cpu.linear import int8_linear, linear_of
 from clover.drafts.config import DraftConfig, check_names, check_options, check_target
 from clover.drafts.copies import Guesses
+from clover.drafts.layers import float32_by_default
 from clover.drafts.session import DraftSession, shifted
 from clover.drafts.training import TrainingDefaults
 from clover.drafts.vocabulary import check_map, check_size
@@ -181,7 +182,8 @@ class DraftModel(PreTrainedModel):
         check_names(kind, options)
         check_options(kind, options, kind.model_type)
         config = kind(target_config=target.described_config(), **options)
-        draft: Any = cls(config)
+        with float32_by_default():
+            draft: Any = cls(config)
         draft.to(device=target.device, dtype=torch.promote_types(target.dtype, torch.float32))
         draft.start_from(target)
         return draft.bind(target)

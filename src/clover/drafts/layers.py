@@ -1,7 +1,8 @@
 """Layers that draft systems share."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,17 @@ from transformers import PretrainedConfig
 
 NOISE = 0.01  # standard deviation of the zero-mean noise on starting values that a paper calls small
 MAX_TABLE = 2**26  # bytes
+
+
+@contextmanager
+def float32_by_default() -> Iterator[None]:
+    """Let PyTorch make tensors in float32 inside a ``with`` block, whatever the caller has set."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 class ResidualBlock(nn.Module):

@@ -26,7 +26,8 @@ class GumbelCache:
         self._tokens, self._keeps = tokens, tokens.device.type == "cpu" if keeps is None else keeps
         self._set_rows(seeds, greedy)
         self._ends = [0] * len(greedy)  # per sequence: its first position not hashed, if kept
-        self._numbers = torch.zeros(len(seeds), 0, len(tokens), device=tokens.device)  # [B, R, V]
+        empty = (len(seeds), 0, len(tokens))
+        self._numbers = torch.zeros(empty, dtype=torch.float32, device=tokens.device)  # [B, R, V]
         self._slots = torch.zeros_like(seeds)  # where those of depth 0 are
         self._together: int | None = 0  # the same, if it is one place for all sequences
         self.ready = 0  # depths whose numbers are there in this step

@@ -41,7 +41,8 @@ class Penalties:
             rows = [row for row, prompt in enumerate(prompts) for _ in prompt]
             seen[rows, [min(token, vocab_size) for prompt in prompts for token in prompt]] = True
         self._seen = seen.to(device)  # Bool [B, V + 1]
-        self._counts = torch.zeros(len(prompts), width if self._counting else 0, device=device)  # [B, V + 1]
+        counted = width if self._counting else 0
+        self._counts = torch.zeros(len(prompts), counted, dtype=torch.float32, device=device)  # [B, V + 1]
 
     def _configure(self, params: Sequence[SamplingParams]) -> None:
         device = self._device

@@ -151,7 +151,7 @@ class Trainer:
             while not self.budget.is_spent and not stopped():
                 batches, depths = self._next_batches(), self.budget.depths(self.draft)
                 counts = (count_positions(batch.predicted_mask, depths) for batch in batches)
-                position_counts = sum(counts, torch.zeros(depths))
+                position_counts = sum(counts, torch.zeros(depths, dtype=torch.float32))
                 for batch in batches:
                     loss, metrics = self.objective.loss(batch, depths, position_counts)
                     loss.backward()

@@ -72,7 +72,7 @@ class TokenTree:
         """
         rows, nodes = parents.shape
         has_parent = (parents >= 0).float().unsqueeze(2)
-        reach = torch.eye(nodes, device=parents.device).repeat(rows, 1, 1)
+        reach = torch.eye(nodes, dtype=torch.float32, device=parents.device).repeat(rows, 1, 1)
         reach = reach.scatter_add(2, parents.clamp(min=0).unsqueeze(2), has_parent)
         # `reach` says who is at most one step above; its square at most two, and so on up to N - 1
         for _ in range((nodes - 1).bit_length()):
