@@ -154,6 +154,30 @@ def test_a_stop_string_before_half_a_character_ends_the_text_at_its_limit_too() 
     assert ended is not None and (ended.text, ended.finish_reason) == ("a ", "stop")
 
 
+@pytest.mark.parametrize(
+    ("stop", "written", "tokens", "text"),
+    [
+        ("<|im_end|>", "yes<|im_end|> no", 2, "yes"),
+        ("<|im_end|>\n", "yes<|im_end|> no<|im_end|>\n", 5, "yes no"),
+        ("<|im_start|><|im_end|>", "yes<|im_start|><|im_end|>", 3, "yes"),
+        ("s<|im_end|>", "yes<|im_end|>", 2, "yes"),  # what was returned is not taken back
+        ("<|im_end|>", "yes no", None, "yes no"),
+    ],
+)
+def test_a_stop_string_with_a_special_token_ends_the_text(
+    stop: str, written: str, tokens: int | None, text: str
+) -> None:
+    """Also in the midst of a step, and after a prompt that ends in the token."""
+    every = TOKENIZER(written, add_special_tokens=False)["input_ids"]
+    prompt = tuple(TOKENIZER("no<|im_end|>", add_special_tokens=False)["input_ids"])
+    target: Any = SimpleNamespace(longest_run=99, eos_token_ids=(), tokenizer=TOKENIZER)
+    sequence = RunningSequence(0, Request(prompt, len(every), stop=(stop,)), target)
+    event = sequence.accept(every, [0], len(every))
+    ended = event.generation
+    assert ended is not None and ended.finish_reason == ("stop" if tokens else "length")
+    assert list(ended.tokens) == every[:tokens] and event.text == ended.text == text
+
+
 def test_without_a_tokenizer_there_is_no_text() -> None:
     detokenizer = Detokenizer(None, ("x",))
     assert detokenizer.push(3) + detokenizer.finish() == ""

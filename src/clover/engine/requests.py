@@ -18,7 +18,7 @@ class Request:
 
     Args:
         prompt: token ids, at least one.
-        stop: the text ends before the first of these strings that it would contain.
+        stop: the text ends before the first of these strings that it would contain, special tokens included.
         eos: tokens that end the text; the target's own if None, none if empty.
         hidden: special tokens that have no text; None for all of them.
         logprobs: events hold each token's log-probability, and those of so many of the most probable tokens; None for

@@ -5,7 +5,7 @@ from functools import cached_property
 
 from clover.drafts.ngrams import RepeatingText
 from clover.engine.requests import FinishReason, Generation, Request, StepEvent
-from clover.engine.text import Detokenizer
+from clover.engine.text import Detokenizer, with_special_tokens
 from clover.errors import UserError
 from clover.metrics import Acceptance
 from clover.target import Target
@@ -24,6 +24,9 @@ class RunningSequence:
         self.cached_tokens = 0  # tokens of the prompt that need not run
         self.prefilled = 0  # prompt tokens that have been scheduled; may exceed the prompt
         self._detokenizer = Detokenizer(target.tokenizer, request.stop, request.prompt, request.hidden)
+        # Special tokens have no text, but may be stop strings: those are looked for in a text that shows them.
+        shown = with_special_tokens(target.tokenizer, request.stop)
+        self._shown = Detokenizer(target.tokenizer, shown, request.prompt, frozenset()) if shown else None
         self._started = 0.0
         self._first_token_seconds = 0.0
 
@@ -51,11 +54,14 @@ class RunningSequence:
         for token in tokens:
             self.tokens.append(token)
             self.finish_reason = self._end_after(token)
-            text += self._detokenizer.push(token)
-            if self.finish_reason:
+            if self._shown is not None:
+                self._shown.push(token)
+            stopped = self._shown is not None and self._shown.stopped
+            text += "" if stopped else self._detokenizer.push(token)
+            if self.finish_reason or stopped:
                 text += self._detokenizer.finish()
-            pieces.append(self._detokenizer.piece)
-            if self._detokenizer.stopped:
+            pieces.append("" if stopped else self._detokenizer.piece)
+            if self._detokenizer.stopped or stopped:
                 self.finish_reason = "stop"
             if self.finish_reason:
                 break

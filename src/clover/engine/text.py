@@ -103,6 +103,13 @@ class Detokenizer:
         return piece
 
 
+def with_special_tokens(tokenizer: Any, stop: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the stop strings that name a special token, by a transformers tokenizer; texts do not contain these."""
+    added = getattr(tokenizer, "added_tokens_decoder", {}) if stop else {}
+    names = [str(token) for token in added.values() if token.special]
+    return tuple(one for one in stop if any(name in one for name in names))
+
+
 def token_name(tokenizer: Any, token: int) -> str:
     """Return the text of one token amid others, by a transformers tokenizer; half a character is "\ufffd".
 
