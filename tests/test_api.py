@@ -68,7 +68,10 @@ def test_what_is_no_tree_is_named(pair: tuple[Path, Path]) -> None:
         clover.load(*pair, tree=5)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("prompts", [5, None, torch.tensor([3, 4]), {"role": "user"}, ["the cat", 5]])
+@pytest.mark.parametrize(
+    "prompts",
+    [5, None, b"abc", bytearray(b"abc"), [b"abc"], torch.tensor([3, 4]), {"role": "user"}, ["the cat", 5]],
+)
 def test_what_is_no_prompt_is_refused(model: Clover, prompts: Any) -> None:
     with pytest.raises(UserError, match="list of token ids"):
         model.generate(prompts)

@@ -266,7 +266,8 @@ class Clover:
 
 
 def _is_list_of(kind: type, values: object) -> bool:
-    return isinstance(values, Sequence) and all(isinstance(value, kind) for value in values)
+    listed = isinstance(values, Sequence) and not isinstance(values, bytes | bytearray | memoryview)
+    return listed and all(isinstance(value, kind) for value in values)
 
 
 def _read(reply: ReplyParser | None, event: StepEvent) -> Delta:

@@ -83,22 +83,30 @@ def test_batch_size_bounds_what_runs_together(
     assert out == "".join(f"[{i}] {p}\n{expected(p)}\n\n" for i, p in enumerate(("one", "two", "six"), 1))
 
 
-@pytest.mark.parametrize("content", ["größe\n".encode(), b"\xef\xbb\xbf" + "größe\r\n".encode()])
+@pytest.mark.parametrize(
+    ("content", "prompt"),
+    [
+        ("größe".encode(), "größe"),
+        ("größe\n".encode(), "größe"),
+        (b"\xef\xbb\xbf" + "größe\r\n".encode(), "größe"),
+        ("größe\n\n".encode(), "größe\n"),
+    ],
+)
 def test_prompt_comes_from_a_file(
-    generate: Callable, expected: Callable, tmp_path: Path, content: bytes
+    generate: Callable, expected: Callable, tmp_path: Path, content: bytes, prompt: str
 ) -> None:
+    """Without the line break at its end."""
     (tmp_path / "prompt.txt").write_bytes(content)
-    assert (
-        generate("--prompt-file", tmp_path / "prompt.txt", "--max-new-tokens", 8).out
-        == expected("größe\n") + "\n"
-    )
+    found = generate("--prompt-file", tmp_path / "prompt.txt", "--max-new-tokens", 8).out
+    assert found == expected(prompt) + "\n"
 
 
 def test_prompt_comes_from_standard_input(
     generate: Callable, expected: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("def area"))
-    assert generate("--max-new-tokens", 8).out == expected("def area") + "\n"
+    for text in ("def area", "def area\n"):
+        monkeypatch.setattr("sys.stdin", io.StringIO(text))
+        assert generate("--max-new-tokens", 8).out == expected("def area") + "\n"
 
 
 def test_file_that_is_not_text_is_named(generate: Callable, tmp_path: Path) -> None:

@@ -49,9 +49,10 @@ def generate(options: GenerateOptions) -> None:
 def _read_prompts(prompts: list[str], file: Path | None) -> list[str]:
     try:
         if file is not None:
-            prompts = [*prompts, file.read_text(encoding="utf-8-sig")]
+            # The last line of a file ends in a line break, which is no part of the prompt.
+            prompts = [*prompts, file.read_text(encoding="utf-8-sig").removesuffix("\n")]
         elif not prompts and not sys.stdin.isatty():
-            prompts = [sys.stdin.read()]
+            prompts = [sys.stdin.read().removesuffix("\n")]
     except UnicodeDecodeError as error:
         raise UserError(f"{file or 'standard input'} is not UTF-8 text: {error.reason}") from error
     if not prompts or not all(prompts):
