@@ -141,7 +141,7 @@ BUDGET = {
     "assets": (70, 1, 5),
     "audit": (1085, 9, 24),  # a budget of time
     "cache": (530, 3, 9),
-    "chat": (550, 12, 10),  # formats of calls and reasoning, one file each
+    "chat": (575, 14, 9),  # formats of calls and reasoning, one file each
     "cli": (1305, 13, 32),  # chat --tools, generate --compare, words on τ
     "cpu": (500, 5, 21),  # quantised weights, by their parts
     "data": (2460, 16, 60),  # records in the forms that users bring, and what is left out

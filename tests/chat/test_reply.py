@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clover.chat import Delta, ReplyParser, find_format
+from clover.chat import Delta, ReplyParser, find_format, find_tool_format
 from clover.errors import UserError
 from tests.data.tokenizers import make_tokenizer
 
@@ -29,6 +33,7 @@ HERMES, THINKS, CODER, LLAMA = (
     "<tool_call><function=",
     '<|start_header_id|>"parameters"',
 )
+GLM, GEMMA, LFM = "<tool_call><arg_key>", "<|tool_call><|channel>", "<|tool_call_start|>"
 MISTRAL, HARMONY, DEEPSEEK = "[TOOL_CALLS]", "<|channel|><|message|>", "<｜tool▁call▁begin｜></think>"
 ANALYSIS, START = "<|channel|>analysis<|message|>hm<|end|>", "<|start|>assistant"
 ANSWERS: dict[str, tuple[str, str, str, str, list[tuple[str, str]]]] = {
@@ -131,7 +136,7 @@ def test_the_parts_of_an_answer(kind: str, size: int) -> None:
     marks, text, content, reasoning, calls = ANSWERS[kind]
     format = find_format(make_tokenizer("{# " + marks + " #}"), (1,), calls=True)
     assert format is not None
-    prompt = "<think>\n" if marks == DEEPSEEK else "a question"  # as DeepSeek-R1's template ends
+    prompt = "a question<think>\n" if marks == DEEPSEEK else "a question"  # as DeepSeek-R1's template ends
     delta = read(ReplyParser(format, prompt, TOOLS), text, size)
     assert (delta.content, delta.reasoning) == (content, reasoning)
     assert [(call.name, call.arguments) for call in delta.calls] == calls
@@ -171,12 +176,53 @@ def test_calls_are_words_where_no_tools_were_offered() -> None:
     assert find_format(make_tokenizer("{# <tool_call> #}"), (1,)) is None
 
 
-def test_reasoning_between_unknown_special_tokens_is_named() -> None:
+@pytest.mark.parametrize(
+    ("said", "mark"),
+    [
+        ("<|im_end|>notes: {{ m.thinking }}<|im_end|>", "<|im_end|>"),  # what the template renders
+        ("{% if false %}<|im_start|>analysis\n{% endif %}", "<|im_start|>"),  # what it speaks of
+        ("{% if false %}[BEGIN_THINKING]{% endif %}", "[BEGIN_THINKING]"),  # what the token is called
+        ("*{{ m.thinking }}*", None),  # words, which the answer shows
+    ],
+)
+def test_reasoning_between_unknown_special_tokens_is_named(said: str, mark: str | None) -> None:
     """Else it would be glued to the answer: the text of an answer has no special tokens."""
-    template = (
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-        "{% if m.thinking %}<|im_end|>thoughts: {{ m.thinking }}<|im_end|>{% endif %}{{ m.content }}{% endfor %}"
-    )
-    with pytest.raises(UserError, match=r"not supported: it marks its reasoning by <\|im_end\|>"):
-        find_format(make_tokenizer(template), (1,))
-    assert find_format(make_tokenizer(template.replace("<|im_end|>", "*")), (1,)) is None
+    message = "<|im_start|>{{ m.role }}: {% if m.thinking %}" + said + "{% endif %}{{ m.content }}"
+    tokenizer = make_tokenizer("{% for m in messages %}" + message + "{% endfor %}")
+    tokenizer.add_special_tokens({"extra_special_tokens": ["[BEGIN_THINKING]"]})
+    if mark is None:
+        assert find_format(tokenizer, (1,)) is None
+        return
+    with pytest.raises(UserError, match=rf"not supported: it marks its reasoning by {re.escape(mark)}"):
+        find_format(tokenizer, (1,))
+
+
+def test_a_response_template_that_transformers_cannot_read_is_named() -> None:
+    tokenizer = make_tokenizer("{{ messages }}")
+    tokenizer.response_template = {"fields": {"thinking": {"open": "a", "content": "poem"}}}
+    with pytest.raises(UserError, match="cannot part the answers of this model"):
+        find_format(tokenizer, (1,))
+
+
+@pytest.mark.long
+def test_the_templates_of_trl_are_known_or_refused(tmp_path: Path) -> None:
+    """No reasoning of a template there is glued to an answer, and no calls are taken for words."""
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", tmp_path, "trl"]
+    if subprocess.run(install).returncode != 0:
+        pytest.skip("trl cannot be installed here")
+    found, refusals = dict[str, list[str]](), set[str]()
+    for file in sorted((tmp_path / "trl" / "chat_templates").glob("*.jinja")):
+        tokenizer = make_tokenizer(text := file.read_text())
+        marks = set(re.findall(r"<\|?[\w/]+\|?>|\[[A-Z_/]{3,}\]|<｜[\w▁]+｜>", text))
+        tokenizer.add_special_tokens({"extra_special_tokens": sorted(marks - {"<think>", "</think>"})})
+        for find in (find_format, find_tool_format):
+            try:
+                format = find(tokenizer, (1,))
+            except UserError as error:
+                refusals.add(re.sub("by .*?,", "by it,", str(error)))
+            else:
+                found[file.stem] = sorted(format.template["fields"]) if format else []
+    assert len(refusals) == 3  # no tools, an unknown format of calls, an unknown one of reasoning
+    assert len(found) > 30
+    for name in ("qwen3", "qwen3_5_think", "gptoss", "glm4moe", "gemma4", "nemotron_3_nano", "lfm2_2_5"):
+        assert {"content", "reasoning_content", "tool_calls"} <= set(found[name]), name

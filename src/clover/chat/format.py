@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from clover.chat.formats import FORMATS, THINK
-from clover.errors import UserError
+from clover.errors import UserError, one_line
 from clover.templates import render
 
 _CALLS = "tool_calls"  # begins the names of regions of calls
-_OPENERS = ("<think>", "[THINK]")  # of reasoning, with which a prompt may end
+_REASONING = ("reasoning_content", "reasoning", "thinking")  # names of regions, and of fields of messages
+_OPENERS = ("<think>", "[THINK]", "<|channel>thought")  # of reasoning, with which a prompt may end
+_THOUGHT = r"(analysis|think|thinking|thoughts?|reasoning)\b"
 _MARK = "qmarkq"
 _PROBE = {
     "type": "function",
@@ -47,9 +50,10 @@ class ChatFormat:
         """Return transformers' `ResponseParser` for the answer to a prompt."""
         from transformers.utils.chat_parsing import ResponseParser
 
-        end = prompt.rstrip()
-        opener = next((one for one in _OPENERS if end.endswith(one)), "")
-        return ResponseParser(dict(self.template), prompt if self.own else opener, tools=list(tools) or None)  # type: ignore[arg-type]
+        if not self.own:
+            opener = next((one for one in _OPENERS if prompt.rstrip().endswith(one)), None)
+            prompt = "" if opener is None else prompt[prompt.rindex(opener) :]
+        return ResponseParser(dict(self.template), prompt, tools=list(tools) or None)  # type: ignore[arg-type]
 
 
 def find_tool_format(tokenizer: Any, ends: Sequence[int]) -> ChatFormat:
@@ -79,24 +83,25 @@ def find_format(tokenizer: Any, ends: Sequence[int], calls: bool = False) -> Cha
     fields = {
         name: one for name, one in template.get("fields", {}).items() if calls or not name.startswith(_CALLS)
     }
-    if not set(fields) - {"content"}:
-        if mark := _reasoning_mark(tokenizer):
-            raise UserError(
-                f"chats with this model are not supported: it marks its reasoning by {mark}, in a format that is not "
-                "known; decode plain text, or give the tokenizer a response_template (transformers)"
-            )
-        return None
-    try:
-        import transformers.utils.chat_parsing  # noqa: F401
-    except ImportError as error:
+    if not own and not any(name in fields for name in _REASONING) and (mark := _reasoning_mark(tokenizer)):
         raise UserError(
-            "answers of this model are parted by transformers 5.10 or later; update it"
-        ) from error
+            f"chats with this model are not supported: it marks its reasoning by {mark}, in a format that is not "
+            "known; decode plain text, or give the tokenizer a response_template (transformers)"
+        )
+    if not set(fields) - {"content"}:
+        return None
     template = template | {"fields": fields}
     text = json.dumps(template, ensure_ascii=False).replace("\\", "")
     special = {token: str(one) for token, one in tokenizer.added_tokens_decoder.items() if one.special}
     hidden = frozenset(token for token, name in special.items() if name not in text or token in ends)
-    return ChatFormat(template, bool(own), hidden)
+    format = ChatFormat(template, bool(own), hidden)
+    try:
+        format.parser("", ())
+    except ImportError as error:
+        raise UserError("transformers parts the answers of this model from 5.10 on; update it") from error
+    except ValueError as error:
+        raise UserError(f"transformers cannot part the answers of this model: {one_line(error)}") from error
+    return format
 
 
 def _known(chat_template: str) -> dict[str, Any]:
@@ -109,13 +114,18 @@ def _known(chat_template: str) -> dict[str, Any]:
 
 
 def _reasoning_mark(tokenizer: Any) -> str | None:
-    """Return the special token that a chat template writes before reasoning; None if there is none."""
+    """Return the special token that marks reasoning, by its name or by the chat template; None if there is none."""
+    template = str(tokenizer.chat_template)
+    special = [str(one) for one in tokenizer.added_tokens_decoder.values() if one.special]
+    for one in special:
+        named = re.search("think|thought|reason", one, re.IGNORECASE) and one in template
+        if named or re.search(rf"{re.escape(one)}(\\n|\s)*{_THOUGHT}", template):
+            return one
     question, answer = {"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}
-    reasoned = answer | dict.fromkeys(("reasoning_content", "reasoning", "thinking"), _MARK)
+    reasoned = answer | dict.fromkeys(_REASONING, _MARK)
     plain, text = (_rendered(tokenizer, [question, one]) for one in (answer, reasoned))
     before, found, _ = text.partition(_MARK)
     added = before[len(_common(before, plain)) :]
-    special = [str(one) for one in tokenizer.added_tokens_decoder.values() if one.special]
     return next((one for one in special if found and one in added), None)
 
 

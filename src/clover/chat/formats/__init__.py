@@ -6,11 +6,11 @@ the answer by name, "reasoning_content" and names that begin with "tool_calls". 
 `clover.chat.reply.read_calls`. To add a format, write a file with a `FORMAT` and name it here.
 """
 
-from clover.chat.formats import deepseek, harmony, hermes, llama3, mistral, qwen3_coder
+from clover.chat.formats import deepseek, gemma4, glm4, harmony, hermes, lfm2, llama3, mistral, qwen3_coder
 from clover.chat.formats.base import THINK, Format
 
-FORMATS = tuple(
-    one.FORMAT for one in (harmony, deepseek, mistral, qwen3_coder, hermes, llama3)
-)  # the first that fits
+# The first that fits is taken, so that those with more marks stand before those with fewer.
+_ALL = (harmony, gemma4, deepseek, mistral, qwen3_coder, glm4, hermes, lfm2, llama3)
+FORMATS: tuple[Format, ...] = tuple(one.FORMAT for one in _ALL)
 
 __all__ = ["FORMATS", "THINK", "Format"]

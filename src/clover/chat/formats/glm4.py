@@ -1,0 +1,26 @@
+"""GLM-4.5 and later: `<tool_call>name`, then the arguments as elements, whose types only the tool's schema tells.
+
+<tool_call>weather
+<arg_key>city</arg_key>
+<arg_value>Paris</arg_value>
+</tool_call>
+"""
+
+from clover.chat.formats.base import NAMED, Format
+
+FORMAT = Format(
+    marks=("<tool_call>", "<arg_key>"),
+    fields={
+        "content": {},
+        "tool_calls": {
+            "open_pattern": r"<tool_call>\s*(?P<name>[^\s<]+)",
+            "close": "</tool_call>",
+            "repeats": True,
+            "content": "xml-inline",
+            "content_args": {
+                "tag_pattern": r"<arg_key>(?P<key>[^<]+)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>"
+            },
+            "transform": NAMED,
+        },
+    },
+)
