@@ -105,8 +105,16 @@ def test_tools_are_shown_with_calls_or_it_is_an_error() -> None:
         shown(NULL_CONTENT, QUESTION, call({}, content="I call."))
     with pytest.raises(TemplateRefused, match="does not show the tool 'other'"):
         shown(NULL_CONTENT, QUESTION, call({}), tools=[{"name": "other"}])
-    with pytest.raises(UserError, match="arguments of the tool call 'look' are no JSON object"):
-        shown(OBJECTS, QUESTION, call("[1"))
+    for arguments in ("[1", "[1]"):
+        with pytest.raises(UserError, match="arguments of the tool call 'look' are no JSON object"):
+            shown(OBJECTS, QUESTION, call(arguments))
+    for wrong in ("look", {"function": "look"}, {"function": {}}, 5):
+        with pytest.raises(UserError, match="must be an object with the name of a function"):
+            shown(OBJECTS, QUESTION, {"role": "assistant", "tool_calls": [wrong]})
+        with pytest.raises(
+            UserError, match="an object with the name of a function|should either be a JSON schema"
+        ):
+            shown(OBJECTS, QUESTION, call({}), tools=[wrong])
 
 
 def test_without_a_template_only_training_and_measuring_go_on() -> None:
@@ -119,7 +127,11 @@ def test_without_a_template_only_training_and_measuring_go_on() -> None:
 @pytest.mark.parametrize("adds_bos", [True, False])
 def test_a_text_has_one_bos(adds_bos: bool) -> None:
     tokenizer = make_tokenizer(tokenizers.MARKED, adds_bos)
-    for text, count in (("<s>the cat", 1), ("the cat", int(adds_bos))):
+    for text, count in (
+        ("<s>the cat", 1),
+        ("<s>" * (1 + adds_bos) + "the cat", 1),
+        ("the cat", int(adds_bos)),
+    ):
         tokens = tokenizer(without_bos(tokenizer, text))["input_ids"]
         assert tokens.count(tokenizer.bos_token_id) == count
         assert tokenizer.decode(tokens) == "<s>" * count + "the cat"

@@ -65,8 +65,8 @@ def render(
     template = _template(tokenizer, tools, plain)
     given = [template.readable(message) for message in messages]
     text = template.fill(given, tools, answer)
-    names = [call.get("function", call).get("name") for one in given for call in one.get("tool_calls") or ()]
-    described = [tool.get("function", tool).get("name") for tool in tools] if names else []
+    names = [_function(call).get("name") for one in given for call in one.get("tool_calls") or ()]
+    described = [_function(tool).get("name") for tool in tools] if names else []
     if hidden := [name for name in (*names, *described) if str(name) not in text]:
         raise TemplateRefused(f"the chat template {template.name} does not show the tool {hidden[0]!r}")
     return text
@@ -80,9 +80,10 @@ def encode_rendered(tokenizer: Any, text: str) -> list[int]:
 def without_bos(tokenizer: Any, text: str) -> str:
     """Return a text without the beginning-of-sequence token that it spells out, where the tokenizer adds one anyway."""
     bos = tokenizer.bos_token
-    if not bos or not text.startswith(bos) or tokenizer("")["input_ids"][:1] != [tokenizer.bos_token_id]:
-        return text
-    return text[len(bos) :]
+    if bos and text.startswith(bos) and tokenizer("")["input_ids"][:1] == [tokenizer.bos_token_id]:
+        while text.startswith(bos):
+            text = text.removeprefix(bos)
+    return text
 
 
 def answer_start(tokenizer: Any, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:
@@ -252,10 +253,18 @@ def _call_forms(template: _Template) -> Iterator[tuple[Any, str, bool]]:
                 yield no_content, arguments, tools
 
 
+def _function(call: Any) -> Mapping[str, Any]:
+    """Return the function of a call or of a tool, which may also stand without a wrapper."""
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise UserError("a tool, or a call of one, must be an object with the name of a function")
+    return function
+
+
 def _with_arguments(call: Mapping[str, Any], form: str) -> dict[str, Any]:
     """Return a tool call with its arguments as an object, or as the JSON of one."""
-    if isinstance(inner := call.get("function"), Mapping):
-        return {**call, "function": _with_arguments(inner, form)}
+    if (function := _function(call)) is not call:
+        return {**call, "function": _with_arguments(function, form)}
     arguments = call.get("arguments", {})
     if isinstance(arguments, str):
         try:
