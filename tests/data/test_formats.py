@@ -123,6 +123,10 @@ def test_nulls_are_left_out_at_every_depth() -> None:
         ({"conversations": [{"from": "human"}]}, "turn 1: content must be text, not null"),
         ({"conversations": [{"from": "gpt", "value": "cut"}]}, "x: conversations: nobody says anything"),
         ({"turns": "hi"}, "turns must be a list"),
+        (
+            {"prompt": "hi", "completion": "yes", "system": "Be brief."},
+            "system and tools belong to a conversation",
+        ),
         ({"tokens": [1, 2], "loss_mask": [1, 1, 1]}, "a span of learnt does not lie within tokens"),
         ({"tokens": [1, -2], "loss_mask": [1, 1]}, "tokens.1 is -2"),
         ({"tokens": [1, 2**32], "loss_mask": [0, 1]}, "tokens.1 is 4294967296"),

@@ -198,3 +198,21 @@ def test_half_a_character_ends_no_other_record(tmp_path: Path) -> None:
     assert (found.count, found.read(0)[0], found.read(2)[0]) == (3, good, good)
     with pytest.raises(UserError, match=r"half.json, record 2 holds half a character"):
         found.read(1)
+
+
+def test_a_line_that_is_too_long_ends_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "MAX_RECORD_BYTES", 50)
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join([LINES[0], "x" * 500, " " * 500, LINES[1], "x" * 50, "y" * 51]))
+    found = open_rows(path)
+    assert found.count == 5
+    assert found.read(2) == (json.loads(LINES[1]), f"{path}, line 4")
+    for row, line in ((1, 2), (4, 6)):
+        with pytest.raises(UserError, match=f"line {line}: longer than 0 MiB; cut it"):
+            found.read(row)
+
+
+def test_json_lines_by_another_name_are_recognised(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("\n".join(LINES))
+    with pytest.raises(UserError, match=r"a.json holds one JSON object per line; name it .jsonl"):
+        open_rows(tmp_path / "a.json")

@@ -192,8 +192,6 @@ def test_that_no_prompt_fits_is_said() -> None:
         ("a.jsonl", b'{"prompt": " "}\n', "the prompt is empty"),
         ("a.jsonl", b'{"text": "\\ud800"}\n', "not valid JSON"),
         ("a.jsonl", b'{"a":' * 100_000, "not valid JSON"),
-        ("a.json", b'{"prompts": ["a", 1]}', "prompts must be a list of texts"),
-        ("a.json", b'{"prompts": ["a"], "development": "b"}', "development must be a list of texts"),
         ("a.txt", b" \n\n", "holds no prompts"),
         ("a.txt", b"\xff\xfe", "not valid UTF-8"),
         ("a.bin", b"a\0b", "zero bytes"),
@@ -245,6 +243,11 @@ def test_records_that_cannot_be_used_are_left_out_with_a_warning(tmp_path: Path)
         UserWarning, match=r"left out 1 of 3 prompts; the first: .*p\.jsonl, line 2: conversations"
     ):
         assert [task.text for task in read_tasks([path])] == ["the cat", "hello"]
+    path = write(tmp_path, "lists.jsonl", {"prompts": ["the cat", " ", 5], "development": "no list"})
+    with pytest.warns(
+        UserWarning, match=r"left out 3 of 4 .* line 1: prompts, text 2 must be a text that is not"
+    ):
+        assert [task.text for task in read_tasks([path])] == ["the cat"]
     path = write(tmp_path, "q.jsonl", {"prompt": "the cat"}, {"conversations": []}, {"body": "hello"})
     with pytest.warns(UserWarning, match=r"MORE THAN HALF CANNOT BE USED: left out 2 of 3 prompts"):
         assert len(read_tasks([path])) == 1

@@ -164,6 +164,10 @@ def _parse(names: tuple[str, ...], fields: dict[str, Any], where: str) -> Record
     if kind == "prompt" and names not in _PAIRS and not isinstance(value, list):
         completion = fields.get("completion")
         answer = "" if completion is None else _text(completion, f"{where}: completion")
+        if fields.get("system") or fields.get("tools"):
+            raise UserError(
+                f"{where}: system and tools belong to a conversation; give messages, not plain text"
+            )
         return Record(where, prompt=_text(value, f"{where}: prompt"), completion=answer)
     if names in _PAIRS:
         if kind == "instruction" and (more := fields.get("input") or fields.get("context")):

@@ -75,15 +75,19 @@ def plain_text(content: str, where: str) -> str:
 
 
 def _open_lines(path: Path) -> Rows:
-    """Find the lines that are not blank: where they start, and their numbers."""
-    starts, numbers = array("q"), array("q")
-    for number, start, line in _lines(path, "cut it"):
+    """Find the lines that are not blank: where they start, and their numbers. Lines that are too long are not read."""
+    starts, numbers, long = array("q"), array("q"), set[int]()
+    for number, start, line in _lines(path):
         if line.strip():
+            if len(line) > MAX_RECORD_BYTES:
+                long.add(len(starts))
             starts.append(start)
             numbers.append(number)
 
     def read(index: int) -> tuple[Any, str]:
         where = f"{path}, line {numbers[index]}"
+        if index in long:
+            raise UserError(f"{where}: longer than {MAX_RECORD_BYTES >> 20} MiB; cut it")
         return parse_json(_text_between(path, starts[index], None, where), where), where
 
     return Rows(len(starts), read, lambda: _probe(path))
@@ -92,7 +96,9 @@ def _open_lines(path: Path) -> Rows:
 def _open_text(path: Path) -> Rows:
     """Find the pieces of a text: each ends with the line that reaches the next multiple of 64 KiB."""
     cuts, lines, end = array("q", [0]), array("q", [1]), 0
-    for number, start, line in _lines(path, "break it"):
+    for number, start, line in _lines(path):
+        if len(line) > MAX_RECORD_BYTES:
+            raise UserError(f"{path}, line {number}: longer than {MAX_RECORD_BYTES >> 20} MiB; break it")
         end = start + len(line)
         if end // _PIECE_BYTES > start // _PIECE_BYTES:
             cuts.append(end)
@@ -117,6 +123,8 @@ def _open_json(path: Path) -> Rows:
         content = parse_json(text, str(path))
     except UserError:  # json reads half characters, too, so that one record does not end the others
         if (content := _parsed_leniently(text)) is None:
+            if isinstance(_parsed_leniently(text.partition("\n")[0]), dict):
+                raise UserError(f"{path} holds one JSON object per line; name it .jsonl") from None
             raise
         broken = True
     records = content if isinstance(content, list) else [content]
@@ -150,19 +158,19 @@ def _data_set_rows(dataset: Any, name: str) -> Rows:
     return Rows(len(dataset), read, lambda: probe_records(dataset, name))
 
 
-def _lines(path: Path, remedy: str) -> Iterator[tuple[int, int, bytes]]:
-    """Yield number, from 1, start and bytes of each line; UserError where one is too long."""
+def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Yield number, from 1, start and bytes of each line; of one that is too long a byte more than may be."""
     with path.open("rb") as file:
         start = 0
         for number in count(1):
             line = file.readline(MAX_RECORD_BYTES + 1)
             if not line:
                 return
-            if len(line) > MAX_RECORD_BYTES:
-                limit = MAX_RECORD_BYTES >> 20
-                raise UserError(f"{path}, line {number}: longer than {limit} MiB; {remedy}")
+            end = line
+            while len(line) > MAX_RECORD_BYTES and end and not end.endswith(b"\n"):
+                end = file.readline(MAX_RECORD_BYTES)
             yield number, start, line
-            start += len(line)
+            start = file.tell()
 
 
 def _probe(path: Path) -> bytes:

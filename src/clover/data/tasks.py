@@ -194,20 +194,24 @@ def _read_file(path: Path, prompt_tokens: int) -> Iterator[Task]:
 
 
 def _read_records(path: Path, prompt_tokens: int) -> Iterator[Task]:
-    rows, problems = open_rows(path), list[str]()
+    rows, problems, number = open_rows(path), list[str](), 0
     for row in range(rows.count):
         try:
             fields, where = rows.read(row)
-            if isinstance(fields, dict) and isinstance(fields.get("prompts"), list):
-                yield from _read_lists(fields, path.stem, where)
-            else:
-                yield _parse_task(fields, path.stem, where, prompt_tokens)
+            if not isinstance(fields, dict) or not isinstance(fields.get("prompts"), list):
+                fields = [_parse_task(fields, path.stem, where, prompt_tokens)]
         except UserError as error:
-            problems.append(str(error))
-    if len(problems) == rows.count:
+            fields = [str(error)]
+        for task in fields if isinstance(fields, list) else _read_lists(fields, path.stem, where):
+            number += 1
+            if isinstance(task, str):
+                problems.append(task)
+            else:
+                yield task
+    if problems and len(problems) == number:
         raise UserError(problems[0])
     if problems:
-        warnings.warn(_left_out(problems, rows.count), stacklevel=2)
+        warnings.warn(_left_out(problems, number), stacklevel=2)
 
 
 def _left_out(problems: Sequence[str], number: int) -> str:
@@ -215,13 +219,16 @@ def _left_out(problems: Sequence[str], number: int) -> str:
     return f"{loud}left out {len(problems)} of {number} prompts; the first: {problems[0]}"
 
 
-def _read_lists(fields: dict[str, Any], stem: str, where: str) -> Iterator[Task]:
+def _read_lists(fields: dict[str, Any], stem: str, where: str) -> Iterator[Task | str]:
+    """Yield the prompts of an object of lists, and what is wrong in the place of one that cannot be used."""
     for name in _LISTS:
         texts = fields.get(name, [])
-        if not isinstance(texts, list) or not all(isinstance(text, str) and text.strip() for text in texts):
-            raise UserError(f"{where}: {name} must be a list of texts that are not empty")
-        for number, text in enumerate(texts, start=1):
-            yield Task(stem if name == "prompts" else name, f"{where}: {name}, text {number}", text=text)
+        for number, text in enumerate(texts if isinstance(texts, list) else [None], start=1):
+            place = f"{where}: {name}, text {number}"
+            if isinstance(text, str) and text.strip():
+                yield Task(stem if name == "prompts" else name, place, text=text)
+            else:
+                yield f"{place} must be a text that is not empty"
 
 
 def _parse_task(fields: Any, stem: str, where: str, prompt_tokens: int) -> Task:
