@@ -144,7 +144,7 @@ BUDGET = {
     "chat": (575, 14, 9),  # formats of calls and reasoning, one file each
     "cli": (1305, 13, 32),  # chat --tools, generate --compare, words on τ
     "cpu": (500, 5, 21),  # quantised weights, by their parts
-    "data": (2460, 16, 60),  # records in the forms that users bring, and what is left out
+    "data": (2480, 16, 60),  # records in the forms that users bring, and what is left out
     "drafting": (1560, 15, 48),
     "drafts": (2285, 17, 73),  # starting values whatever the default dtype is
     "engine": (1850, 20, 35),  # events say what each token wrote; special tokens that part an answer

@@ -1,5 +1,7 @@
 """The rules by which texts grow, without a model: the test answers."""
 
+from dataclasses import replace
+
 import pytest
 
 from clover.data import Record
@@ -29,8 +31,8 @@ def grow(text: GrowingText, rules: Growth, *answers: str) -> tuple[list[str], En
 
 
 def chat(*turns: str) -> Record:
-    """A conversation of turns such as "u the cat?"; u is the user, a the assistant, s the system."""
-    roles = {"u": "user", "a": "assistant", "s": "system"}
+    """A conversation of turns such as "u the cat?"; u is the user, a the assistant, s the system, t a tool."""
+    roles = {"u": "user", "a": "assistant", "s": "system", "t": "tool"}
     return Record("x", messages=tuple(Message(role=roles[t[0]], content=t[2:]) for t in turns))
 
 
@@ -42,6 +44,7 @@ def chat(*turns: str) -> Record:
         (["s be good", "u one", "a old", "u two"], ["s be good", "u one", "a yes", "u two", "a yes"]),
         (["a hello", "u one"], ["a hello", "u one", "a yes"]),
         (["u one", "a old", "s bye"], ["u one", "a yes"]),
+        (["u one", "a call", "t found", "a old"], ["u one", "a yes"]),
     ],
 )
 def test_every_answer_is_replaced_and_every_question_answered(turns: list[str], answered: list[str]) -> None:
@@ -49,6 +52,14 @@ def test_every_answer_is_replaced_and_every_question_answered(turns: list[str], 
     (text,) = rules.texts(chat(*turns))
     _, ended = grow(text, rules, *["yes<|im_end|>"] * 9)
     assert ended.fields == {"messages": list(chat(*answered).messages)} and not ended.cut
+
+
+def test_tools_are_shown_before_an_answer_and_kept_with_it() -> None:
+    rules, tools = growth("{{ tools | tojson if tools }}" + CHATML), ({"name": "look"},)
+    (text,) = rules.texts(replace(chat("u one"), tools=tools))
+    asked, ended = grow(text, rules, "yes<|im_end|>")
+    assert asked == ['[{"name": "look"}]<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\n']
+    assert ended.fields["tools"] == tools
 
 
 def test_answers_are_appended_to_one_sample_where_the_template_only_appends() -> None:

@@ -132,11 +132,14 @@ class Growth:
 
         Where the template renders what comes before an answer as it was rendered and written so far, and more, that
         more is appended to the sample. Where it rewrites earlier turns, the answer begins a sample of its own.
-        A conversation ends before the first answer that does not fit or is empty, and after one that was cut off.
+        A conversation ends before the first answer that does not fit or is empty, after one that was cut off, and
+        before the result of a tool, which belongs to a call that is written anew.
         """
         messages, samples, so_far, cut = list[Message](), list[_GrowingSample](), "", False
         refusal = "nobody says anything that the assistant could answer"
         for message in _with_places(record.messages):
+            if message is not None and message["role"] == "tool" and samples:
+                break
             if message is not None:
                 messages.append(message)
                 continue
