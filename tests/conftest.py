@@ -49,9 +49,17 @@ def _is_local(address: object) -> bool:
 
 
 @pytest.fixture
-def run_clover(capsys: pytest.CaptureFixture[str]) -> Callable[..., Finished]:
-    """Return a function that runs ``clover`` with the arguments it is given, in this process."""
+def run_clover(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Finished]:
+    """Return a function that runs ``clover`` with the arguments it is given, in this process.
+
+    However busy the machine is, no line of progress comes between.
+    """
     from clover.cli.main import run
+    from clover.measure.report.progress import Progress
+
+    monkeypatch.setattr(Progress, "FIRST_LINE", 600.0)
 
     def call(*arguments: object) -> Finished:
         capsys.readouterr()

@@ -19,15 +19,19 @@ Thing = TypeVar("Thing")
 class Progress:
     """The share of some work that is done; a context manager, which an interrupt leaves cleanly.
 
-    Where there is no terminal, a thread prints a line after `first_line` seconds and now and then from there on.
+    Where there is no terminal, a thread prints a line after `first_line` seconds (FIRST_LINE if left out), and now and
+    then from there on.
     """
 
-    def __init__(self, console: Console | None = None, first_line: float = 3.0):
+    FIRST_LINE = 3.0
+
+    def __init__(self, console: Console | None = None, first_line: float | None = None):
         self.console = console or Console(stderr=True)
         self.total, self.done = 0.0, 0.0
         self._doing, self._started_at = "starting", 0.0
         self._began = self._reached = time.monotonic()
-        self._first_line, self._stop = first_line, threading.Event()
+        self._first_line = self.FIRST_LINE if first_line is None else first_line
+        self._stop = threading.Event()
         line = rich_progress.TextColumn("{task.fields[owner].line}", markup=False)
         columns = (rich_progress.BarColumn(bar_width=24), rich_progress.TaskProgressColumn(), line)
         self._bar = rich_progress.Progress(*columns, console=self.console, transient=True)
