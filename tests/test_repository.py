@@ -142,7 +142,7 @@ BUDGET = {
     "audit": (1085, 9, 24),  # a budget of time
     "cache": (530, 3, 9),
     "chat": (575, 14, 9),  # formats of calls and reasoning, one file each
-    "cli": (1305, 13, 32),  # chat --tools, generate --compare, words on τ
+    "cli": (1310, 13, 32),
     "cpu": (500, 5, 21),  # quantised weights, by their parts
     "data": (2480, 16, 60),  # records in the forms that users bring, and what is left out
     "drafting": (1560, 15, 48),

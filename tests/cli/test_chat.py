@@ -1,5 +1,6 @@
 import io
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -79,19 +80,21 @@ def test_chat_without_any_answer_fails(chat: Callable) -> None:
     assert (code, out, err.count("\n")) == (2, "", 1)
 
 
-def test_wrong_option_is_an_error_before_the_first_question(run_clover: Callable, tiny_target: Path) -> None:
-    code, out, err = run_clover("chat", "--tree", "plain", "--target", tiny_target, "--top-p", 2)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "top_p" in err
-
-
-def test_target_that_cannot_chat_is_an_error_before_it_is_loaded(
-    chat: Callable, tiny_target_without_template: Path, monkeypatch: pytest.MonkeyPatch
+def test_refusals_come_before_the_weights_are_read(
+    chat: Callable,
+    run_clover: Callable,
+    tiny_target: Path,
+    tiny_target_without_template: Path,
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("clover.api.load", lambda *_, **__: pytest.fail("it was loaded"))
-    code, out, err = chat("hello", target=tiny_target_without_template)
-    assert (code, out) == (2, "")
-    assert "chat template" in err
+    for name, target in (("chats", tiny_target), ("writes", tiny_target_without_template)):
+        shutil.copytree(target, tmp_path / name)
+        (tmp_path / name / "model.safetensors").unlink()
+    code, out, err = run_clover("chat", "--target", tmp_path / "chats", "--top-p", 2)
+    assert (code, out, err.count("\n"), "top_p" in err) == (2, "", 1, True)
+    code, out, err = chat("hello", target=tmp_path / "writes")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "no chat template" in err and "clover generate" in err
 
 
 def test_interruption_stops_the_answer_alone(chat: Callable, monkeypatch: pytest.MonkeyPatch) -> None:

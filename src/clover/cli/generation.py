@@ -56,6 +56,13 @@ class GenerationOptions(DraftingOptions):
     repetition_penalty: options.RepetitionPenalty = 1.0
     seed: options.Seed = 0
 
+    def load(self) -> Clover:
+        """Load the target and what drafts; UserError, before that, for sampling parameters that cannot be used."""
+        from clover.sampling import SamplingParams
+
+        SamplingParams(**{name: getattr(self, name) for name in _REQUESTED if name != "max_new_tokens"})
+        return super().load()
+
     @property
     def request(self) -> dict[str, Any]:
         """Return the arguments of `Clover.generate` and `Clover.chat`."""
