@@ -12,6 +12,7 @@ from clover.measure.acceptance import (
     Share,
     count_groups,
     count_kinds,
+    count_places,
     drafted_tokens,
     prompt_hash,
 )
@@ -103,6 +104,17 @@ def test_groups_add_up_and_have_errors_over_prompts() -> None:
     assert json["prompt_hashes"] == [prompt_hash((1,)), prompt_hash((7,)), prompt_hash((1,))]
     assert [(group["group"], group["tau"]) for group in json["groups"]] == [("a", 2.0), ("b", 4.0)]
     assert json["kinds"][0]["share"]["value"] == 0.75 and json["kinds"][0]["emitted"] == 4
+
+
+def test_places_are_where_steps_begin() -> None:
+    prompts = [TaskPrompt("a", (5,) * length, "x") for length in (253, 255, 1000)]
+    run = hand_made([[1, 2], [3, 4, 5, 6], [7]], [[1, 2, 3]], [[1]] * 24 + [[2, 3]] * 5)
+    low, middle, high, last = count_places(prompts, run)
+    assert (low.start, low.end, low.texts, low.steps, low.tokens) == (0, 256, 2, 3, 9)
+    assert low.tau.value == 3.0 and low.tau.error == pytest.approx(0.0)
+    assert (middle.start, middle.end, middle.steps, middle.tokens) == (256, 512, 1, 1)
+    assert (high.start, high.end, high.steps, high.tokens) == (512, 1024, 24, 24)
+    assert (last.start, last.end, last.tau) == (1024, 2048, Estimate(2.0))
 
 
 def test_a_setting_without_prompts_has_no_depths() -> None:

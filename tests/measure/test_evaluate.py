@@ -9,9 +9,11 @@ from rich.console import Console
 
 from clover import assets
 from clover.api import load
+from clover.drafts import RecallDraft
+from clover.drafts.medusa import MedusaDraft
 from clover.engine import Engine
 from clover.errors import UserError
-from clover.measure.evaluate import run_evaluate
+from clover.measure.evaluate import depths_note, run_evaluate
 from clover.measure.kinds import TOKEN_KINDS
 from clover.measure.options import EvaluateOptions
 from clover.measure.report.output import Report
@@ -19,6 +21,8 @@ from clover.measure.report.table import Table
 from clover.measure.session import Session
 from clover.metrics import Acceptance
 from clover.options import ModelOptions
+from clover.target import TargetModel
+from tests.families import tiny_model
 
 QUESTIONS = [
     {"question_id": 81, "category": "writing", "turns": ["the cat sat", "again"]},
@@ -82,7 +86,7 @@ def first_logits(engine: Engine) -> torch.Tensor:
 def test_heads_are_measured_on_greedy_text(
     tiny_pair: tuple[Path, Path], questions: Path, temperatures: tuple[float, ...]
 ) -> None:
-    report = evaluate(tiny_pair, files=(str(questions),), temperatures=temperatures)
+    report = evaluate(tiny_pair, files=(str(questions),), temperatures=temperatures, details=True)
     assert [setting["temperature"] for setting in data(report)["settings"]] == list(temperatures)
     written = load(*tiny_pair).generate(
         [[{"role": "user", "content": row["turns"][0]}] for row in QUESTIONS[:2]],  # type: ignore[index]
@@ -93,7 +97,8 @@ def test_heads_are_measured_on_greedy_text(
 
 def test_files_and_tables(tiny_pair: tuple[Path, Path], questions: Path, tmp_path: Path) -> None:
     files = {"json": tmp_path / "new" / "found.json"}
-    report = evaluate(tiny_pair, files=(str(questions),), trees=("chain:2",), temperatures=(0.0,), **files)
+    chosen = {"trees": ("chain:2",), "temperatures": (0.0,), "details": True}
+    report = evaluate(tiny_pair, files=(str(questions),), **chosen, **files)
     found = json.loads(files["json"].read_text(encoding="utf-8"))
     assert found["settings"] == json.loads(json.dumps(data(report)["settings"]))
     assert found["provenance"]["command"].startswith("clover evaluate ")
@@ -114,7 +119,7 @@ def test_files_and_tables(tiny_pair: tuple[Path, Path], questions: Path, tmp_pat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_new_tokens": 1}, "heads are measured on 2 tokens"),
+        ({"max_new_tokens": 1, "details": True}, "depths are measured on 2 tokens"),
         ({"max_new_tokens": 127}, "no prompt leaves room for 127 new tokens"),
         ({"json": Path("/")}, "is a directory"),
         ({"trees": ("chain:17",)}, "the tree is 17 deep"),
@@ -133,5 +138,43 @@ def test_what_cannot_work_is_said(
 
 def test_the_own_tree_is_named(tiny_pair: tuple[Path, Path], questions: Path) -> None:
     report = evaluate(tiny_pair, files=(str(questions),), temperatures=(0.0,), max_new_tokens=4)
-    assert report.tables[0].title == "Acceptance" and report.tables[0].rows[0][0] == "own tree, clover2"
+    assert [table.title for table in report.tables] == ["Acceptance", "Where the draft is weak"]
+    assert report.tables[0].rows[0][0] == "own tree, clover2"
+    tau = report.tables[0].rows[0][-1]
+    assert report.title == f"τ {tau} with own tree, clover2, greedy" and data(report)["heads"] is None
     assert data(report)["settings"][0]["tree"] == "own"
+
+
+def test_tau_by_position_counts_every_step_once(tiny_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("the cat sat\n" * 3)
+    report = evaluate(tiny_pair, files=(str(prompts),), temperatures=(0.0,), by_position=True)
+    (setting,) = data(report)["settings"]
+    assert [table.title for table in report.tables][:2] == ["Acceptance", "By position in the text"]
+    (place,) = setting["places"]
+    assert (place["start"], place["end"], place["texts"]) == (0, 256, 3)
+    assert (place["steps"], place["tokens"]) == (setting["steps"], setting["emitted"])
+
+
+def test_when_the_time_is_over_what_there_is_counts(tiny_pair: tuple[Path, Path], questions: Path) -> None:
+    options = {"files": (str(questions),), "trees": ("chain:2",), "seed": 3}
+    whole, part = evaluate(tiny_pair, **options), evaluate(tiny_pair, **options, max_minutes=0.0)
+    assert "ended" not in dict(whole.facts) and "ended" in dict(part.facts)
+    assert dict(part.facts)["ended"] == "after 1 of 2 prompts, by --max-minutes 0"
+    for one, every in zip(data(part)["settings"], data(whole)["settings"], strict=True):
+        assert one["per_prompt"] == every["per_prompt"][:1]  # the same seed, whatever else is measured
+
+
+@pytest.mark.parametrize(
+    ("system", "note"),
+    [
+        (MedusaDraft, "The draft was trained for 5 depths."),
+        (
+            RecallDraft,
+            "The draft was trained for 5 depths; it repeats its last step as deep as a tree goes.",
+        ),
+    ],
+)
+def test_more_depths_than_heads_are_explained(system: Any, note: str) -> None:
+    draft = system.from_target(TargetModel(tiny_model("llama")), num_heads=5)
+    assert depths_note(draft) == note

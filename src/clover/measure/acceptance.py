@@ -19,6 +19,8 @@ from clover.measure.report.statistics import Estimate, ratio
 from clover.measure.timing import Run
 from clover.metrics import Acceptance
 
+_FIRST_RANGE = 256  # positions
+
 
 @dataclass(frozen=True)
 class Group:
@@ -64,6 +66,18 @@ class Share:
 
 
 @dataclass(frozen=True)
+class Place:
+    """The steps of some texts that begin at positions `start` to `end` - 1, prompts counted, and their τ."""
+
+    start: int
+    end: int
+    texts: int
+    steps: int
+    tokens: int
+    tau: Estimate
+
+
+@dataclass(frozen=True)
 class Setting:
     """The acceptance of one tree, as the user named it, at one temperature; steps verify at most `nodes` tokens."""
 
@@ -72,6 +86,7 @@ class Setting:
     temperature: float
     groups: tuple[Group, ...]
     kinds: tuple[Share, ...]
+    places: tuple[Place, ...] = ()
 
     @property
     def all(self) -> Group:
@@ -128,6 +143,25 @@ def count_kinds(prompts: Sequence[TaskPrompt], run: Run, tokenizer: Any) -> tupl
         emitted = sum(total for _, total in pairs)
         if emitted:
             found.append(Share(kind, emitted, ratio(pairs)))
+    return tuple(found)
+
+
+def count_places(prompts: Sequence[TaskPrompt], run: Run) -> tuple[Place, ...]:
+    """Return τ by the position at which steps begin: below 256, and from there on in ranges that double."""
+    places: dict[int, dict[int, list[int]]] = {}  # by range and text, its tokens and steps
+    for text, (prompt, steps) in enumerate(zip(prompts, run.steps, strict=True)):
+        at = len(prompt.tokens)
+        for step in steps:
+            counts = places.setdefault((at // _FIRST_RANGE).bit_length(), {}).setdefault(text, [0, 0])
+            counts[0] += len(step)
+            counts[1] += 1
+            at += len(step)
+    found = []
+    for number, texts in sorted(places.items()):
+        pairs = [(tokens, steps) for tokens, steps in texts.values()]
+        start, end = _FIRST_RANGE * 2**number // 2 if number else 0, _FIRST_RANGE * 2**number
+        tokens, steps = map(sum, zip(*pairs, strict=True))
+        found.append(Place(start, end, len(texts), steps, tokens, ratio(pairs)))
     return tuple(found)
 
 

@@ -1,125 +1,196 @@
-"""`clover evaluate`: what the engine accepts of a draft, how accurate its heads are, and where it is weak."""
+"""`clover evaluate`: what the engine accepts of a draft, where it is weak, and how accurate it is at each depth."""
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import product
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, product
 from pathlib import Path
 
 from rich.console import Console
 
 from clover.drafting import StaticTree, own_shape, parse_tree
+from clover.drafts import DraftModel
 from clover.errors import UserError
-from clover.measure.acceptance import Group, Setting, count_groups, count_kinds
+from clover.measure.acceptance import Group, Place, Setting, count_groups, count_kinds, count_places
+from clover.measure.budget import Budget
 from clover.measure.options import EvaluateOptions
-from clover.measure.ranks import MAX_HEADS, TOP, HeadAccuracy, TopCounts, rank_texts
+from clover.measure.ranks import MAX_HEADS, TOP, HeadAccuracy, RankPath, TopCounts, rank_texts
 from clover.measure.report.output import Report, check_outputs, publish
 from clover.measure.report.progress import Progress
 from clover.measure.report.statistics import Estimate
 from clover.measure.report.table import Table
-from clover.measure.report.words import number_of
+from clover.measure.report.words import mode, number_of
 from clover.measure.session import OWN, Session
 from clover.measure.systems import draft_kind
-from clover.measure.timing import decode
+from clover.measure.timing import Run, decode, joined
 from clover.measure.trees import tree_label
 
 _FEWEST_NEW_TOKENS = 2
 _SIDE_BY_SIDE = 3  # settings in one table of kinds
 _IN_A_LINE = 4  # depths of a tree
+Key = tuple[str, float]  # a tree and a temperature
+
+
+@dataclass
+class Evaluation:
+    """What has been measured so far: `order` numbers the prompts; by setting the runs, and their ranks for details."""
+
+    session: Session
+    order: list[int] = field(default_factory=list)
+    runs: dict[Key, list[Run]] = field(default_factory=dict)
+    ranks: list[tuple[RankPath, ...]] = field(default_factory=list)
+
+    def add(
+        self, numbers: Sequence[int], runs: Mapping[Key, Run], ranks: Sequence[tuple[RankPath, ...]]
+    ) -> None:
+        """Add the runs of some prompts at all settings."""
+        self.order += numbers
+        self.ranks += ranks
+        for key, run in runs.items():
+            self.runs.setdefault(key, []).append(run)
+
+    def setting(self, key: Key, nodes: int) -> Setting:
+        """Return the acceptance of one tree, with so many draft tokens, at one temperature."""
+        prompts, run = [self.session.prompts[number] for number in self.order], joined(self.runs[key])
+        kinds = count_kinds(prompts, run, self.session.target.tokenizer)
+        return Setting(*key[:1], nodes, key[1], count_groups(prompts, run), kinds, count_places(prompts, run))
 
 
 def run_evaluate(
     options: EvaluateOptions, console: Console | None = None, errors: Console | None = None
 ) -> Report:
     """Measure, print the tables, and write the JSON file; UserError if an option, a file or a model cannot be used."""
-    if options.max_new_tokens < _FEWEST_NEW_TOKENS:
-        raise UserError(f"max_new_tokens is {options.max_new_tokens}; heads are measured on 2 tokens or more")
+    if options.details and options.max_new_tokens < _FEWEST_NEW_TOKENS:
+        raise UserError(
+            f"max_new_tokens is {options.max_new_tokens}; depths are measured on 2 tokens or more"
+        )
     check_outputs(json=options.json)
     for tree in options.trees:
         parse_tree(tree)
+    budget = Budget(options.max_minutes)
     with Progress(errors) as progress:
         progress.say("loading target and draft")
         lengths = options.max_new_tokens, options.max_prompts
         session = Session.load(options, (options.draft,), options.files, *lengths)
-        settings, heads = _measure(session, options, progress)
-    report = _report(session, options, settings, heads)
+        settings, heads = _measure(session, options, budget, progress)
+    report = _report(session, options, settings, heads, budget)
     publish(report, console, json=options.json)
     return report
 
 
 def _measure(
-    session: Session, options: EvaluateOptions, progress: Progress
-) -> tuple[list[Setting], HeadAccuracy]:
-    """Return the acceptance of each tree at each temperature, and the accuracy of the heads on greedy text."""
+    session: Session, options: EvaluateOptions, budget: Budget, progress: Progress
+) -> tuple[list[Setting], HeadAccuracy | None]:
+    """Return the acceptance of each tree at each temperature and, with details, the accuracy on greedy text.
+
+    First one prompt is measured at all settings, then more at a time, spread over all groups.
+    """
     engines = {tree: session.engine(tree) for tree in options.trees} or {OWN: session.engine(OWN)}
     settings = list(product(engines, options.temperatures))
-    greedy = (settings[0][0], 0.0)  # its texts are what the heads are measured on
-    needed = dict.fromkeys([*settings, greedy])
-    progress.begin(len(needed) + 1)
-    runs = {}
-    for tree, temperature in needed:
-        share = progress.part(1, f"{tree}, temperature {temperature:g}")
-        requests = session.requests(temperature, options.seed)
-        runs[tree, temperature] = decode(
-            engines[tree], requests, max_sequences=options.batch_size, progress=share
-        )
-    share, draft = progress.part(1, "accuracy of the heads"), session.draft.model.for_inference()
-    paths = rank_texts(session.target, draft, session.requests(), runs[greedy].texts, MAX_HEADS, share)
-    heads = HeadAccuracy.of(paths, min(draft.max_depth, MAX_HEADS))
-    found = []
-    for tree, temperature in settings:
-        run, nodes = runs[tree, temperature], engines[tree].policy.max_nodes - 1
-        kinds = count_kinds(session.prompts, run, session.target.tokenizer)
-        found.append(Setting(tree, nodes, temperature, count_groups(session.prompts, run), kinds))
-    return found, heads
+    greedy = (settings[0][0], 0.0)  # its texts are what the depths are measured on
+    needed = dict.fromkeys(settings) | ({greedy: None} if options.details else {})
+    found, draft = Evaluation(session), session.draft.model.for_inference()
+    progress.begin(len(session.prompts))
+    parts = list(prompt_parts(len(session.prompts), options.batch_size))
+    with budget.until_interrupted():
+        for numbers in budget.each(parts):
+            runs, ranks = dict[Key, Run](), list[tuple[RankPath, ...]]()
+            for tree, temperature in needed:
+                every = session.requests(temperature, options.seed)
+                runs[tree, temperature] = decode(engines[tree], [every[number] for number in numbers])
+            if options.details:
+                some = [session.requests()[number] for number in numbers]
+                ranks = rank_texts(session.target, draft, some, runs[greedy].texts, MAX_HEADS)
+            found.add(numbers, runs, ranks)
+            tau = joined(found.runs[settings[0]]).acceptance.tau
+            progress.reach(len(found.order), f"τ {tau:.2f} after {number_of(len(found.order), 'prompt')}")
+    heads = HeadAccuracy.of(found.ranks, min(draft.max_depth, MAX_HEADS)) if options.details else None
+    return [found.setting(key, engines[key[0]].policy.max_nodes - 1) for key in settings], heads
+
+
+def prompt_parts(count: int, most: int) -> Iterator[list[int]]:
+    """Yield the numbers of all prompts in parts of 1, 2, 4, … up to `most`; each is spread over the prompts.
+
+    >>> list(prompt_parts(8, 4))
+    [[0], [4, 2], [6, 1, 5, 3], [7]]
+    """
+    width = max(count - 1, 0).bit_length()
+    order = [at for n in range(2**width) if (at := int(f"{n:0{width}b}"[::-1] or "0", 2)) < count]
+    sizes = accumulate(iter(lambda: 1, 0), lambda size, _: min(2 * size, most))
+    while order:
+        size = next(sizes)
+        yield order[:size]
+        order = order[size:]
 
 
 def _report(
-    session: Session, options: EvaluateOptions, settings: Sequence[Setting], heads: HeadAccuracy
+    session: Session,
+    options: EvaluateOptions,
+    settings: Sequence[Setting],
+    heads: HeadAccuracy | None,
+    budget: Budget,
 ) -> Report:
-    draft = session.draft
-    count = number_of(len(session.prompts), "prompt")
+    draft, first, done = session.draft, settings[0], len(settings[0].all.prompts)
+    names = {OWN: f"own tree, {tree_label(StaticTree(own_shape(draft.model)).name)}"}
+    prompts = f"{number_of(done, 'prompt')}, {options.max_new_tokens} new tokens each{session.left_out_words}"
     facts = {
         "target": session.target_name,
         "draft": draft.name,
         "system": draft_kind(draft.model.config),
-        "prompts": f"{count}, {options.max_new_tokens} new tokens each{session.left_out_words}",
-        "heads measured on": "what the target writes at temperature 0",
+        "prompts": prompts,
     }
-    data = {"heads": heads.to_dict(), "settings": [setting.to_dict() for setting in settings]}
-    names = {OWN: f"own tree, {tree_label(StaticTree(own_shape(draft.model)).name)}"}
+    if done < len(session.prompts):
+        facts["ended"] = f"after {done} of {number_of(len(session.prompts), 'prompt')}, by {budget.why}"
+    data = {"heads": heads and heads.to_dict(), "settings": [setting.to_dict() for setting in settings]}
+    tree = names.get(first.tree, first.tree)
     return Report(
-        "How good the draft is",
+        f"τ {first.all.tau.text()} with {tree}, {mode(first.temperature)}",
         session.provenance("evaluate", options, "files"),
         list(facts.items()),
-        make_tables(heads, settings, names),
+        make_tables(settings, names, options.by_position, heads, depths_note(draft.model)),
         data=facts | {"system": draft.system} | data,
         notes=[("±", "one standard error over prompts or texts")],
     )
 
 
+def depths_note(draft: DraftModel) -> str:
+    """Return how many depths the draft was trained for, and why there may be more."""
+    trained = draft.trained_depths
+    more = "" if draft.max_depth == trained else "; it repeats its last step as deep as a tree goes"
+    return f"The draft was trained for {number_of(trained, 'depth')}{more}."
+
+
 def make_tables(
-    heads: HeadAccuracy, settings: Sequence[Setting], names: Mapping[str, str] | None = None
+    settings: Sequence[Setting],
+    names: Mapping[str, str] | None = None,
+    by_position: bool = False,
+    heads: HeadAccuracy | None = None,
+    note: str = "",
 ) -> list[Table]:
-    """Return acceptance, where the draft is weak, and the accuracy of its heads; `names` are of trees, for people."""
-    some = range(0, len(settings), _SIDE_BY_SIDE)
+    """Return acceptance, where the draft is weak, and what was asked for.
+
+    Args:
+        settings: what was measured.
+        names: of trees, for people.
+        by_position: whether to show τ by place in the text.
+        heads: the accuracy at each depth; then the acceptance at each depth is shown, too.
+        note: what is to be said of the depths.
+    """
+    names, some = names or {}, range(0, len(settings), _SIDE_BY_SIDE)
+    tables = [_acceptance_table(settings, names, heads is not None)]
+    tables += [_place_table(settings, names)] if by_position else []
+    tables += [_weakness_table(settings[start : start + _SIDE_BY_SIDE]) for start in some]
+    if heads is None:
+        return tables
+    forced = "How often the text's next token is among the best 1, 2, 3, 5, 10. "
+    chained = "Right only where the first choices at all depths before were right, too. "
     return [
-        _acceptance_table(settings, names or {}),
-        *(_weakness_table(settings[start : start + _SIDE_BY_SIDE]) for start in some),
-        _head_table(
-            heads,
-            heads.forced,
-            "Accuracy of the heads, forced with the text, %",
-            "How often the text's next token is among a head's best 1, 2, 3, 5, 10.",
-        ),
-        _head_table(
-            heads,
-            heads.chained,
-            "Accuracy of the heads, chained, %",
-            "A head is right only where the first choices of all heads before it were right, too.",
-        ),
+        *tables,
+        _head_table(heads, heads.forced, "Accuracy at each depth, forced with the text, %", forced + note),
+        _head_table(heads, heads.chained, "Accuracy at each depth, chained, %", chained + note),
     ]
 
 
-def _acceptance_table(settings: Sequence[Setting], names: Mapping[str, str]) -> Table:
+def _acceptance_table(settings: Sequence[Setting], names: Mapping[str, str], details: bool) -> Table:
     rows = [
         (setting, group)
         for setting in settings
@@ -132,13 +203,33 @@ def _acceptance_table(settings: Sequence[Setting], names: Mapping[str, str]) -> 
         "prompts": lambda row: str(len(row[1].acceptances)),
         "tokens": lambda row: f"{row[1].total.emitted:,}",
         "τ": lambda row: row[1].tau.text(),
-        "accepted at depth 1, 2, …, %": lambda row: _depths(row[1]),
     }
+    note = "τ: tokens per step, the bonus token included"
+    if details:
+        columns["accepted at depth 1, 2, …, %"] = lambda row: _depths(row[1])
+        note += "; at each depth, of the steps that got there"
     one_group = () if any(len(setting.groups) > 1 for setting in settings) else ("prompts of",)
-    note = "τ: tokens per step, the bonus token included; at each depth, of the steps that got there."
     optional = ("prompts", "tokens", *one_group)
     return Table.of(
-        "Acceptance", rows, columns, note, group=lambda row: id(row[0]), words=3, optional=optional
+        "Acceptance", rows, columns, note + ".", group=lambda row: id(row[0]), words=3, optional=optional
+    )
+
+
+def _place_table(settings: Sequence[Setting], names: Mapping[str, str]) -> Table:
+    rows = [(setting, place) for setting in settings for place in setting.places]
+    columns: dict[str, Callable[[tuple[Setting, Place]], str]] = {
+        "tree": lambda row: names.get(row[0].tree, row[0].tree),
+        "T": lambda row: f"{row[0].temperature:g}",
+        "position": lambda row: f"{row[1].start:,} – {row[1].end - 1:,}",
+        "texts": lambda row: str(row[1].texts),
+        "steps": lambda row: f"{row[1].steps:,}",
+        "tokens": lambda row: f"{row[1].tokens:,}",
+        "τ": lambda row: row[1].tau.text(),
+    }
+    note = "τ of the steps that begin there; positions count from the start of the prompt."
+    group = {"group": lambda row: id(row[0]), "once": ("tree", "T"), "strong": lambda row: False}
+    return Table.of(
+        "By position in the text", rows, columns, note, words=2, optional=("texts", "steps"), **group
     )
 
 
@@ -165,7 +256,7 @@ def _head_table(heads: HeadAccuracy, counts: TopCounts, title: str, note: str) -
         [str(head), f"{positions:,}", *(map(_percent, row) if positions else "–" * len(TOP))]
         for head, (positions, row) in enumerate(zip(heads.totals, heads.shares(counts), strict=True), 1)
     ]
-    return Table(title, ("head", "positions", *(f"top {size}" for size in TOP)), rows, note)
+    return Table(title, ("depth", "positions", *(f"top {size}" for size in TOP)), rows, note)
 
 
 def _percent(share: Estimate, digits: int = 1) -> str:

@@ -134,3 +134,11 @@ def wait_for(device: torch.device) -> None:
     """Wait until a GPU has finished what was queued."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def joined(runs: Sequence[Run]) -> Run:
+    """Return runs of different texts as one, with the clock of the first."""
+    every = [(run.texts, run.acceptances, run.steps) for run in runs]
+    texts, acceptances, steps = (tuple(chain(*parts)) for parts in zip(*every, strict=True))
+    acceptance = sum((run.acceptance for run in runs), Acceptance())
+    return Run(texts, sum(run.seconds for run in runs), acceptance, runs[0].clock, acceptances, steps)
