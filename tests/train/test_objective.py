@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from clover.data import Batches, Sample
+from clover.data.batching import collate
 from clover.drafts import DraftModel, MedusaDraft, RecallDraft
 from clover.drafts.loading import SYSTEMS
+from clover.errors import UserError
 from clover.target import TargetModel
 from clover.train import TrainConfig
 from clover.train.losses import count_positions
@@ -67,3 +69,16 @@ def test_a_step_is_that_of_plain_adamw(target: TargetModel, system: type[DraftMo
         optimizer.step()
     for ours, theirs in zip(draft.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_nothing_is_learnt_from_states_that_are_no_numbers() -> None:
+    model = tiny_model("llama", dtype=torch.float32)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[7] = torch.nan
+    draft = RecallDraft.from_target(TargetModel(model), num_heads=2)
+    texts = [torch.arange(9, 15), torch.tensor([8, 9, 10, 7, 8, 9])]
+    batch = collate([Sample(text.int(), torch.ones(len(text), dtype=torch.bool)) for text in texts])
+    objective = Objective(TrainConfig(output="x", dtype="float32"), draft)
+    for use in (lambda: objective.loss(batch, 2, torch.ones(2)), lambda: objective.measure([batch])):
+        with pytest.raises(UserError, match=r"in the text that begins \[8, 9, 10, 7, 8, 9\]"):
+            use()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from clover.data import Batch
-from clover.data.features import Features, compute_features
+from clover.data.features import Features, check_finite, compute_features
 from clover.drafts import DraftModel
 from clover.drafts.copies import Guesses, joined
 from clover.train.chunked_loss import chunked_head_loss
@@ -95,10 +95,13 @@ class Objective:
         return Measured(sum(metrics[1:], metrics[0]), hits, joined(guesses) if guesses else None)
 
     def features(self, batch: Batch) -> Features:
-        """Return the target's hidden states of a batch on its device."""
+        """Return the target's hidden states of a batch on its device; UserError if one is no finite number."""
         if self._stored is not None:
-            return self._stored(batch)
-        return compute_features(self.target, batch.tokens, self.draft.config.hidden_state)
+            features = self._stored(batch)
+        else:
+            features = compute_features(self.target, batch.tokens, self.draft.config.hidden_state)
+        check_finite(self.target, features, batch)
+        return features
 
     def autocast(self) -> torch.autocast:
         """Return the context in which both models run."""

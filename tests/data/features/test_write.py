@@ -41,6 +41,19 @@ def test_texts_that_are_too_short_leave_no_store(target: TargetModel, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_states_that_are_no_numbers_are_not_stored(tmp_path: Path) -> None:
+    model = tiny_model("llama", dtype=torch.float32)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[7] = torch.nan
+    texts = SampleTexts([Sample(torch.tensor([1, 2, 3, 7, 5]), torch.ones(5, dtype=torch.bool))])
+    target = TargetModel(model)
+    with pytest.raises(
+        UserError, match=r"llama in float32 .* no finite numbers in .* begins \[1, 2, 3, 7, 5\]"
+    ):
+        write_features(target, texts, config(target, texts), tmp_path / "s")
+    assert not list((tmp_path / "s").glob("*.safetensors"))
+
+
 def test_an_interrupted_store_goes_on(
     target: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from clover.errors import UserError
+
 if TYPE_CHECKING:
+    from clover.data import Batch
     from clover.target import TargetWeights
+
+_NAMED = 12  # tokens by which a text is named
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,28 @@ def compute_features(target: TargetWeights, tokens: Tensor, hidden_state: str) -
     """
     output = target.train_forward(tokens, hidden_state)
     return Features(hidden_input=output.draft_hidden_states, hidden_target=output.hidden)
+
+
+def check_finite(target: TargetWeights, features: Features, batch: Batch) -> None:
+    """Raise UserError, which names the target and the text, where a hidden state is no finite number.
+
+    A draft would learn nothing from it but such numbers. What stands on padding does not count.
+    """
+    for states in {id(part): part for part in (features.hidden_target, features.hidden_input)}.values():
+        if bool(states.isfinite().all()):
+            continue
+        for tokens, length, row in zip(batch.tokens, batch.lengths.tolist(), states, strict=True):
+            if not bool(row[:length].isfinite().all()):
+                raise UserError(_not_finite(target, tokens[: min(length, _NAMED)].tolist()))
+
+
+def _not_finite(target: TargetWeights, opening: list[int]) -> str:
+    text = repr(target.tokenizer.decode(opening)) if target.tokenizer is not None else str(opening)
+    advice = "its weights may be damaged" if target.dtype_name == "float32" else "--dtype float32 may help"
+    return (
+        f"the target {target.name} in {target.dtype_name} has hidden states that are no finite numbers in the text "
+        f"that begins {text}; {advice}, or leave the text out"
+    )
 
 
 @torch.no_grad()
