@@ -23,7 +23,6 @@ from clover.measure.comparison import measure
 from clover.measure.methods import Method
 from clover.measure.session import choose_prompts
 from clover.measure.step_costs import measure_steps
-from clover.measure.steps import until
 from clover.measure.timing import make_batches
 from clover.target import TargetModel
 from clover.tree import TreeShape
@@ -40,7 +39,11 @@ def main() -> None:
         chosen = choose_prompts(options.prompts, target, options.max_new_tokens, size)
         prompts = [prompt.tokens for prompt in chosen.prompts]
         batch = make_batches(prompts, size, 0.0, options.max_new_tokens, target.longest_run)[0]
-        enough = until(options.steps, 12, options.seconds)
+        started = time.monotonic()
+
+        def enough(steps: int, started: float = started) -> bool:
+            return steps >= (options.steps if time.monotonic() - started < options.seconds else 12)
+
         costs = measure_steps(target, _untrained(draft, target), shapes, batch, enough)
         methods = [Method(one.own.step.tree, Engine(target, draft, one.own.step.tree)) for one in costs]
         plain, *others = measure([Method("plain", Engine(target)), *methods], [batch], options.rounds)

@@ -26,14 +26,14 @@ from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Request
 from clover.measure.ranks import MAX_DEPTH, RankPath, rank_texts
 from clover.measure.session import PLAIN, choose_prompts
-from clover.measure.steps import time_in_turn, until
+from clover.measure.steps import time_in_turn
 from clover.measure.timing import WRITTEN_TOGETHER, decode, make_batches
 from clover.measure.trees import accepted
 from clover.target import TargetModel
 from clover.tree import TreeShape
 
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-NEW_TOKENS, PROMPTS, TEMPERATURES, DEPTHS = 64, 8, (0.0, 0.8), (1, 3, 6)
+NEW_TOKENS, PROMPTS, TEMPERATURES, DEPTHS, STEPS = 64, 8, (0.0, 0.8), (1, 3, 6), 24
 WIDE = TreeShape.from_paths(
     [(i,) for i in range(10)] + list(product(range(3), range(7)))
 )  # as many as a look-up
@@ -94,7 +94,7 @@ def step_costs(
     every = {PLAIN: PLAIN_DRAFTER, **drafters, "wide": StaticDrafter(draft, WIDE)}
     count = len(requests)
     batches = [[requests[n % count] for n in range(at, at + size)] for at in range(0, count, size)]
-    steps = time_in_turn(target, draft, every, batches, until(24, 12, 60.0))
+    steps = time_in_turn(target, draft, every, batches, lambda steps: steps >= STEPS)
     costs: dict[str, Any] = {name: round(one.seconds, 6) for name, one in steps.items() if name != "wide"}
     passes = {one.nodes: round(one.verify_seconds, 6) for one in steps.values()}
     return costs | {"verify": dict(sorted(passes.items()))}

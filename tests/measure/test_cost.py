@@ -1,10 +1,13 @@
 """When a training has paid for itself, and what is known of what it took."""
 
+import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from clover.measure.cost import TrainingCost, as_data, break_even_table, recorded_cost, run_cost
 from clover.measure.options import CostOptions
@@ -94,3 +97,15 @@ def test_a_tau_that_the_tree_cannot_give_is_not_one_that_never_pays() -> None:
     found = as_data(fast, training, taus)
     assert found["paying_tokens_at"]["1"] is None and found["paying_tokens_at"]["3"] > 0
     assert set(found["paying_tokens_at"]) == set(found["speedup_at"]) == {"1", "3"}
+
+
+def test_the_smallest_batch_is_measured_first_and_said_at_once(tmp_path: Path) -> None:
+    target, draft = save_tiny_pair(tmp_path)
+    (tmp_path / "prompts.txt").write_text("one two\n")
+    shown, told = Console(file=io.StringIO(), width=100), Console(file=io.StringIO(), width=100)
+    given: dict[str, Any] = {"target": str(target), "draft": str(draft), "trees": ("chain:1", "clover2")}
+    files: dict[str, Any] = {"prompts": (str(tmp_path / "prompts.txt"),), "max_new_tokens": 8}
+    run_cost(CostOptions(batch_sizes=(4, 1), max_minutes=0.0, **given, **files), shown, told)
+    report, lines = shown.file.getvalue(), told.file.getvalue()  # type: ignore[attr-defined]
+    assert "batch size 4, by --max-minutes 0" in report and "clover2" in report and "static" not in report
+    assert re.search(r"batch 1: a plain step takes [0-9.]+ ± [0-9.]+ ms; ", lines)

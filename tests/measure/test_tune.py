@@ -34,7 +34,7 @@ def make_options(pair: tuple[Path, Path], folder: Path) -> TuneOptions:
     prompts.write_text("the quick fox\njumps over\na lazy dog, and then\n")
     return TuneOptions(
         files=(str(prompts),), target=str(pair[0]), draft=str(pair[1]), batch_sizes=(1, 2), max_new_tokens=12,
-        max_minutes=0.01, output=folder / "out" / "tuning.json",
+        max_minutes=9.0, output=folder / "out" / "tuning.json",
     )  # fmt: skip
 
 
@@ -83,6 +83,18 @@ def test_a_tuning_from_prompts_to_file(tuned: Tuned) -> None:
     assert "plain decoding" in tuned.out
 
 
+def test_when_the_time_is_over_the_first_batch_size_is_saved(options: TuneOptions) -> None:
+    tuning, out = tune(replace(options, max_minutes=0.0, max_new_tokens=4))
+    assert tuning.batch_sizes == (1,) and tuning.choices
+    assert "batch size 2, by --max-minutes 0" in out and "1 prompt," in out
+
+
+def test_prompts_that_do_not_fit_are_counted(options: TuneOptions, tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("the quick fox\n" + "x" * 300 + "\n")
+    _, out = tune(replace(options, files=(str(tmp_path / "long.txt"),), max_minutes=0.0, max_new_tokens=4))
+    assert "1 prompt (1 more do not fit into the context)" in out
+
+
 def test_the_json_file_holds_all_trees(tuned: Tuned) -> None:
     found = json.loads((tuned.folder / "found.json").read_text())
     assert found["provenance"]["command"].startswith("clover tune ") and found["prompts"] == 3
@@ -121,7 +133,7 @@ def test_a_file_that_is_no_tuning_is_not_written_over(options: TuneOptions) -> N
 def test_the_file_lies_with_the_draft_unless_it_cannot(
     options: TuneOptions, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beside = replace(options, output=None, batch_sizes=(1,), max_new_tokens=1)
+    beside = replace(options, output=None, batch_sizes=(1,), max_new_tokens=1, max_minutes=0.0)
     tune(beside)
     (pair[1] / "tuning.json").unlink()
     monkeypatch.setattr("clover.measure.tune.os.access", lambda *_: False)

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import TypeVar
 
@@ -82,6 +83,23 @@ class Budget:
     def why(self) -> str:
         """Return what ended the work before all of it was done."""
         return "Ctrl-C" if self.interrupted else f"--max-minutes {self.minutes:g}"
+
+
+def growing_parts(count: int, most: int) -> Iterator[list[int]]:
+    """Yield the numbers below `count` in parts of 1, 2, 4, … up to `most`.
+
+    Their order is that of their reversed bits, so that each part is spread over all of them.
+
+    >>> list(growing_parts(8, 4))
+    [[0], [4, 2], [6, 1, 5, 3], [7]]
+    """
+    width = max(count - 1, 0).bit_length()
+    order = [at for n in range(2**width) if (at := int(f"{n:0{width}b}"[::-1] or "0", 2)) < count]
+    sizes = accumulate(iter(lambda: 1, 0), lambda size, _: min(2 * size, most))
+    while order:
+        size = next(sizes)
+        yield order[:size]
+        order = order[size:]
 
 
 class OtherPrograms:

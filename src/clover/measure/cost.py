@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 
 from clover import assets
 from clover.drafting import StaticTree, own_shape, parse_tree
@@ -20,6 +21,7 @@ from clover.drafts import DraftModel
 from clover.drafts.loading import find_system
 from clover.drafts.vocabulary import default_size
 from clover.errors import UserError
+from clover.measure.budget import Budget
 from clover.measure.options import CostOptions
 from clover.measure.report.output import Report, check_outputs, publish
 from clover.measure.report.progress import Progress
@@ -38,6 +40,7 @@ from clover.tree import TreeShape
 SPEEDUPS = (1.0, 1.5, 2.0)
 _STEPS, _FEWEST = 80, 12  # steps of each tree that are timed, and how many at least, however late it is
 _CHAINS = (1, 2, 4, 8)
+_WRITING_SHARE = 0.2  # of the time that is left, for the text that is forced
 _SYSTEM = "recall"  # of a draft yet to be made, where nobody chooses
 _TAUS = (2.0, 3.0, 4.0)  # at which a training pays, if the user names none
 _HOUR = 3600.0
@@ -93,21 +96,21 @@ def recorded_cost(draft: str) -> TrainingCost | None:
     return TrainingCost(seconds, start_from=record.config.start_from)
 
 
-def run_cost(options: CostOptions) -> None:
+def run_cost(options: CostOptions, console: Console | None = None, errors: Console | None = None) -> None:
     """Measure, print the tables, and write the JSON file.
 
     UserError if an option, a file or a model cannot be used; before anything is measured where possible.
     """
-    shapes = _check(options)
-    with Progress() as progress:
+    shapes, budget = _check(options), Budget(options.max_minutes)
+    with Progress(errors) as progress:
         progress.say("loading target and draft")
         drafts = () if options.draft is None else (options.draft,)
         lengths = options.max_new_tokens, max(options.batch_sizes)
         session = Session.load(options, drafts, options.prompts, *lengths)
         draft = session.draft.model if drafts else _new_draft(options, session.target)
         training = _training(options)
-        costs = _measure(options, session, draft, shapes, progress)
-    publish(_report(options, session, draft, costs, training), json=options.json)
+        costs = _measure(options, session, draft, shapes, budget, progress)
+    publish(_report(options, session, draft, costs, training, budget), console, json=options.json)
 
 
 def _check(options: CostOptions) -> list[TreeShape]:
@@ -158,18 +161,48 @@ def _training(options: CostOptions) -> TrainingCost | None:
 
 
 def _measure(
-    options: CostOptions, session: Session, draft: DraftModel, shapes: list[TreeShape], progress: Progress
+    options: CostOptions,
+    session: Session,
+    draft: DraftModel,
+    shapes: list[TreeShape],
+    budget: Budget,
+    progress: Progress,
 ) -> list[TreeCost]:
-    """Return the costs of each tree at each batch size; those of the draft's own tree come last."""
+    """Return the costs of each tree at each batch size; those of the draft's own tree come last.
+
+    A line tells what was found at each size as soon as it is known.
+    """
     own = own_shape(draft)
     chains = [TreeShape.chain(depth) for depth in _CHAINS if depth <= draft.max_depth]
     shapes = shapes or [*(shape for shape in chains if shape != own), own]
+    budget.start(progress)
     progress.begin(len(options.batch_sizes))
-    costs = []
-    for size, enough in share_time(options.batch_sizes, options.max_minutes, _STEPS, _FEWEST, progress):
-        batch = session.batches(size)[0]
-        costs += measure_steps(session.target, draft, shapes, batch, enough, options.seed)
+    costs = list[TreeCost]()
+    with budget.until_interrupted():
+        for size, enough in share_time(sorted(options.batch_sizes), budget, _STEPS, _FEWEST, progress):
+            batch = session.batches(size)[0]
+            seconds = _WRITING_SHARE * budget.left
+            found = measure_steps(session.target, draft, shapes, batch, enough, options.seed, seconds)
+            costs += found
+            progress.log(first_words(found))
     return costs
+
+
+def first_words(costs: Sequence[TreeCost]) -> str:
+    """Return what was found at one batch size in one line: the tree that needs the lowest τ to pay.
+
+    >>> plain = TextCost(100, 0.0, StepCost(1, "plain", 1, 0.01, fixed=0.01))
+    >>> own = TextCost(100, 0.0, StepCost(1, "chain:3", 4, 0.012, fixed=0.012))
+    >>> first_words([TreeCost(plain, own, 3)])
+    'batch 1: a plain step takes 10.0 ± 0.0 ms; chain:3 pays from τ 1.20 on, 1.5× needs τ 1.80'
+    """
+    plain, best = costs[0].plain.step, min(costs, key=lambda one: one.tau(1.0) or math.inf)
+    step = f"batch {plain.batch_size}: a plain step takes {_milliseconds(plain.seconds, plain.error)} ms"
+    even, faster, name = best.tau(1.0), best.tau(1.5), tree_label(best.own.step.tree)
+    if even is None:
+        return f"{step}; no tree pays, whatever is accepted"
+    more = f", 1.5× needs τ {faster:.2f}" if faster else ""
+    return f"{step}; {name} pays from τ {even:.2f} on{more}"
 
 
 def _report(
@@ -178,6 +211,7 @@ def _report(
     draft: DraftModel,
     costs: list[TreeCost],
     training: TrainingCost | None,
+    budget: Budget,
 ) -> Report:
     system = draft_kind(draft.config)
     parameters = count(sum(weight.numel() for weight in draft.parameters()))
@@ -187,6 +221,9 @@ def _report(
         ("target", session.target_name),
         ("draft", f"{system}, {options.draft or 'random weights'}, {parameters} parameters{tokens}"),
     ]
+    sizes = dict.fromkeys(one.plain.step.batch_size for one in costs)
+    if missing := [str(size) for size in sorted(options.batch_sizes) if size not in sizes]:
+        facts.append(("not timed", f"batch size {', '.join(missing)}, by {budget.why}"))
     tables, taus = [tau_table(costs, options.taus)], options.taus
     if training is not None:
         facts.append(("training", training.words))
@@ -195,14 +232,14 @@ def _report(
     return Report(
         title=f"{system}: the τ it needs on this machine",
         provenance=session.provenance("cost", options, "prompts"),
-        facts=facts,
+        facts=[*facts, *budget.facts],
         tables=tables,
         data={
             "training_seconds": training.seconds if training else None,
             "training_start_from": training.start_from if training else None,
             "trees": [as_data(one, training, taus) for one in costs],
         },
-        notes=[("–", "more than the tree can give, its depth + 1")],
+        notes=[("±", "one standard error"), ("–", "more than the tree can give, its depth + 1")],
     )
 
 

@@ -1,8 +1,8 @@
 """`clover evaluate`: what the engine accepts of a draft, where it is weak, and how accurate it is at each depth."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, product
+from itertools import product
 from pathlib import Path
 
 from rich.console import Console
@@ -11,7 +11,7 @@ from clover.drafting import StaticTree, own_shape, parse_tree
 from clover.drafts import DraftModel
 from clover.errors import UserError
 from clover.measure.acceptance import Group, Place, Setting, count_groups, count_kinds, count_places
-from clover.measure.budget import Budget
+from clover.measure.budget import Budget, growing_parts
 from clover.measure.options import EvaluateOptions
 from clover.measure.ranks import MAX_HEADS, TOP, HeadAccuracy, RankPath, TopCounts, rank_texts
 from clover.measure.report.output import Report, check_outputs, publish
@@ -89,8 +89,9 @@ def _measure(
     greedy = (settings[0][0], 0.0)  # its texts are what the depths are measured on
     needed = dict.fromkeys(settings) | ({greedy: None} if options.details else {})
     found, draft = Evaluation(session), session.draft.model.for_inference()
+    budget.start(progress)
     progress.begin(len(session.prompts))
-    parts = list(prompt_parts(len(session.prompts), options.batch_size))
+    parts = list(growing_parts(len(session.prompts), options.batch_size))
     with budget.until_interrupted():
         for numbers in budget.each(parts):
             runs, ranks = dict[Key, Run](), list[tuple[RankPath, ...]]()
@@ -105,21 +106,6 @@ def _measure(
             progress.reach(len(found.order), f"τ {tau:.2f} after {number_of(len(found.order), 'prompt')}")
     heads = HeadAccuracy.of(found.ranks, min(draft.max_depth, MAX_HEADS)) if options.details else None
     return [found.setting(key, engines[key[0]].policy.max_nodes - 1) for key in settings], heads
-
-
-def prompt_parts(count: int, most: int) -> Iterator[list[int]]:
-    """Yield the numbers of all prompts in parts of 1, 2, 4, … up to `most`; each is spread over the prompts.
-
-    >>> list(prompt_parts(8, 4))
-    [[0], [4, 2], [6, 1, 5, 3], [7]]
-    """
-    width = max(count - 1, 0).bit_length()
-    order = [at for n in range(2**width) if (at := int(f"{n:0{width}b}"[::-1] or "0", 2)) < count]
-    sizes = accumulate(iter(lambda: 1, 0), lambda size, _: min(2 * size, most))
-    while order:
-        size = next(sizes)
-        yield order[:size]
-        order = order[size:]
 
 
 def _report(
@@ -145,7 +131,7 @@ def _report(
     return Report(
         f"τ {first.all.tau.text()} with {tree}, {mode(first.temperature)}",
         session.provenance("evaluate", options, "files"),
-        list(facts.items()),
+        [*facts.items(), *budget.facts],
         make_tables(settings, names, options.by_position, heads, depths_note(draft.model)),
         data=facts | {"system": draft.system} | data,
         notes=[("±", "one standard error over prompts or texts")],

@@ -96,7 +96,7 @@ class TuneOptions(options.ModelOptions):
     temperature: options.Temperature = 0.0
     max_new_tokens: options.MaxNewTokens = 128
     max_prompts: options.MaxPrompts = 24
-    max_minutes: options.MaxMinutes = 10.0
+    max_minutes: options.MaxMinutes = 2.0
     seed: options.Seed = 0
     output: Annotated[
         Path | None, option("File to write. Left out: tuning.json in the draft's directory; for vllm, none.")
@@ -146,6 +146,6 @@ class CostOptions(options.ModelOptions):
         float | None, _money("The same of the machine that decodes. Left out: --price.", metavar="P", min=0)
     ] = None
     max_new_tokens: options.MaxNewTokens = 128
-    max_minutes: options.MaxMinutes = 1.0
+    max_minutes: options.MaxMinutes = 2.0
     seed: options.Seed = 0
     json: options.Json = None

@@ -5,8 +5,11 @@ For texts of N new tokens, and a step of fixed + per_token · τ seconds (`clove
     speed-up(τ) = (prefill + N · plain step) / (prefill with draft + N / τ · (fixed + per_token · τ)).
 """
 
+import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from math import inf
 from random import Random
 from statistics import median
 
@@ -19,7 +22,7 @@ from clover.measure.timing import decode
 from clover.target import TargetWeights
 from clover.tree import TokenTree, TreeShape
 
-_STARTS = 5  # times that the prompts alone are run
+_STARTS = 3  # times that the prompts alone are run
 _LEAST, _MOST = 0.1, 0.95  # chance that a token on the forced path is right, drawn anew for each step
 
 
@@ -74,18 +77,32 @@ def measure_steps(
     batch: Sequence[Request],
     enough: Callable[[int], bool],
     seed: int = 0,
+    seconds: float = inf,
 ) -> list[TreeCost]:
     """Measure plain steps and trees in turn, within one run; any weights of the draft will do.
 
-    `batch` has one request per sequence; end-of-sequence tokens do not count. For `enough` see `time_in_turn`.
+    Args:
+        target, draft: the pair.
+        shapes: the trees.
+        batch: one request per sequence; end-of-sequence tokens do not count.
+        enough: see `time_in_turn`.
+        seed: of the order, and of what is accepted.
+        seconds: for about so long the target writes the texts that are forced; beyond them nothing is accepted.
     """
     batch = [replace(one, eos=()) for one in sorted(batch, key=lambda one: -len(one.prompt))]
-    written = decode(Engine(target), batch).texts
-    texts = [[*one.prompt, *new] for one, new in zip(batch, written, strict=True)]
+    texts = [list(one.prompt) for one in batch]
+    started = time.monotonic()
+    with closing(Engine(target).run(batch)) as events:
+        for event in events:
+            texts[event.index] += event.tokens
+            if time.monotonic() - started > seconds:
+                break
+    shortest = min(len(text) - len(one.prompt) for text, one in zip(texts, batch, strict=True))
     forced = {
         StaticTree(shape).name: ForcedDrafter(StaticDrafter(draft, shape), texts, seed) for shape in shapes
     }
-    steps = time_in_turn(target, draft, {PLAIN: PLAIN_DRAFTER, **forced}, [batch], enough, seed)
+    known = [replace(one, max_new_tokens=max(shortest, 1)) for one in batch]
+    steps = time_in_turn(target, draft, {PLAIN: PLAIN_DRAFTER, **forced}, [known], enough, seed)
     length = batch[0].max_new_tokens
     plain = TextCost(length, _prefill(Engine(target), batch), steps[PLAIN])
     prefill = _prefill(Engine(target, draft), batch)

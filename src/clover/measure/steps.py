@@ -23,6 +23,7 @@ from clover.drafting import Drafter, Policy, Running, StepOutcome
 from clover.drafting.estimates import fit_line
 from clover.drafts import DraftModel
 from clover.engine import Engine, PhaseClock, Request
+from clover.measure.budget import Budget
 from clover.measure.report.progress import Progress
 from clover.target import TargetWeights
 
@@ -135,7 +136,7 @@ def time_in_turn(
 ) -> dict[str, StepCost]:
     """Decode batches, again and again, with drafters that alternate; return what the steps of each drafter take.
 
-    Each batch is decoded until one of its sequences ends; end-of-sequence tokens do not count. After each batch,
+    Each batch is decoded until one of its sequences ends; end-of-sequence tokens do not count. After each step,
     `enough` is called with the fewest steps of a drafter, and the work ends when it returns True.
     """
     assert draft.usable, "its engine would decode plainly for ever"
@@ -144,30 +145,40 @@ def time_in_turn(
     for batch in cycle(batches):
         with closing(engine.run([_lengthened(target, request) for request in batch], policy.clock)) as events:
             for event in events:
+                if enough(min(map(len, policy.steps.values()))):
+                    steps = policy.steps.items()
+                    return {name: StepCost.of(name, drafters[name].max_nodes, some) for name, some in steps}
                 if event.generation is not None:
                     break
-        if enough(min(map(len, policy.steps.values()))):
-            return {
-                name: StepCost.of(name, drafters[name].max_nodes, some) for name, some in policy.steps.items()
-            }
     raise AssertionError("there is nothing to decode")
 
 
 def share_time(
-    batch_sizes: Sequence[int], minutes: float, steps: int, fewest: int, progress: Progress
+    batch_sizes: Sequence[int], budget: Budget, steps: int, fewest: int, progress: Progress
 ) -> Iterator[tuple[int, Callable[[int], bool]]]:
-    """Yield each batch size with its part of the time that is left, as `enough` of `time_in_turn`; see `until`."""
-    end = time.monotonic() + 60 * minutes
+    """Yield batch sizes with `enough` of `time_in_turn`, which ends their work after `steps`.
+
+    Each has an equal part of the time that is left; when it is over, `fewest` steps are enough. The first size comes
+    in any case, others if as much work as the fewest steps of the one before were would end in time.
+    """
+    needed = 0.0
     for number, size in enumerate(batch_sizes):
+        if number and needed > budget.left:
+            return
+        done, started = 0, budget.used
+        part = budget.left / (len(batch_sizes) - number)
+
+        def enough(count: int, number: int = number, started: float = started, part: float = part) -> bool:
+            nonlocal done
+            done, spent = max(done, count), (budget.used - started) / max(part, 1e-9)
+            progress.reach(number + min(max(done / steps, min(spent, done / fewest)), 1.0))
+            return done >= (steps if spent < 1 else fewest)
+
         progress.reach(number, f"batch size {size}: plain steps and trees in turn")
-        yield size, until(steps, fewest, (end - time.monotonic()) / (len(batch_sizes) - number))
+        yield size, enough
+        budget.done += 1
+        needed = (budget.used - started) * fewest / max(done, 1)
     progress.reach(len(batch_sizes))
-
-
-def until(steps: int, fewest: int, seconds: float) -> Callable[[int], bool]:
-    """Return a function that says whether so many steps are enough: `steps`, or `fewest` once the time is over."""
-    end = time.monotonic() + seconds
-    return lambda done: done >= (steps if time.monotonic() < end else fewest)
 
 
 def _lengthened(target: TargetWeights, request: Request) -> Request:

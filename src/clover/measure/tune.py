@@ -1,7 +1,6 @@
 """`clover tune`: the fastest tree, or none, for each batch size on this machine, saved with the draft."""
 
 import os
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -25,6 +24,7 @@ from clover.drafting.tuning import (
 from clover.engine import Request
 from clover.errors import UserError
 from clover.files import check_output_file
+from clover.measure.budget import Budget, growing_parts
 from clover.measure.options import TuneOptions
 from clover.measure.ranks import MAX_DEPTH, RankPath, rank_texts
 from clover.measure.report.output import Report, check_outputs, publish
@@ -38,6 +38,7 @@ from clover.measure.systems import draft_kind
 from clover.measure.timing import WRITTEN_TOGETHER, decode
 from clover.measure.trees import Candidate, tree_label, worth_timing
 
+_WRITING_SHARE = 0.4  # of the time, for texts
 _STEPS, _FEWEST = 40, 8  # steps of each tree that are timed, and how many at least, however late it is
 _ORIGIN = ("device", "dtype", "machine", "threads", "date", "versions")
 _SHOWN = 4  # trees per batch size in the table, besides plain decoding
@@ -82,19 +83,24 @@ def run_tune(options: TuneOptions, console: Console | None = None, errors: Conso
 
     UserError if an option, a file or a model cannot be used; before anything is measured where possible.
     """
-    file, started = _check(options), time.monotonic()
+    file, budget = _check(options), Budget(options.max_minutes)
     with Progress(errors) as progress:
         progress.say("loading target and draft")
         session = load_session(options)
+        budget.start(progress)
         file = file or _file_of(session.draft.place)
         origin = session.provenance("tune", options, "files")
-        sizes = _measure(session, options, started + 60 * options.max_minutes, progress)
+        texts = rank_paths(session, options, progress, budget, min(session.draft.model.max_depth, MAX_DEPTH))
+        sizes = _measure(session, options, texts, budget, progress)
     tuning = _tuning(session, origin, sizes)
     write_entry(file, tuning)
     best = [f"{times(one.speedup)} at batch {one.step.batch_size}" for one, *_ in sizes[:3]]
     title = f"{draft_kind(session.draft.model.config)}, tuned: {', '.join(best)}"
-    report = make_report(session, options, title, sizes, time=duration(time.monotonic() - started))
-    publish(report, console, options.json, lines=[f"wrote {file}"])
+    facts = {"time": duration(budget.used)}
+    if missing := options.batch_sizes[len(sizes) :]:
+        facts["not timed"] = f"batch size {', '.join(map(str, missing))}, by {budget.why}"
+    report = make_report(session, options, title, texts, sizes, **facts, **dict(budget.facts))
+    publish(report, console, options.json, lines=[f"wrote {file}; --tree auto, the default, starts from it"])
     return tuning
 
 
@@ -136,30 +142,43 @@ def _writable(file: Path) -> Path:
 
 
 def rank_paths(
-    session: Session, options: TuneOptions, progress: Progress, depth: int
+    session: Session, options: TuneOptions, progress: Progress, budget: Budget, depth: int
 ) -> list[tuple[RankPath, ...]]:
-    """Return, for each text that the target writes, where the draft ranks its tokens; see `clover.measure.ranks`."""
+    """Return, for each text that the target writes, where the draft ranks its tokens; see `clover.measure.ranks`.
+
+    At least one text is written, and others for as long as a part of the time lasts.
+    """
     requests, draft = session.requests(options.temperature, options.seed), session.draft.model
-    progress.say("writing texts with the target")
-    texts = decode(session.engine(OWN), requests, max_sequences=WRITTEN_TOGETHER).texts
-    progress.say("ranking their tokens with the draft")
-    return rank_texts(session.target, draft, requests, texts, depth)
+    engine, found, took = session.engine(OWN), list[tuple[RankPath, ...]](), 0.0
+    progress.begin(len(requests))
+    for numbers in growing_parts(len(requests), WRITTEN_TOGETHER):
+        if found and budget.share + took > _WRITING_SHARE:
+            break
+        started, some = budget.share, [requests[number] for number in numbers]
+        texts = decode(engine, some).texts
+        found += rank_texts(session.target, draft, some, texts, depth)
+        progress.reach(len(found), "writing texts with the target, and ranking their tokens with the draft")
+        took = budget.share - started
+    return found
 
 
 def _measure(
-    session: Session, options: TuneOptions, deadline: float, progress: Progress
+    session: Session,
+    options: TuneOptions,
+    texts: Sequence[Sequence[RankPath]],
+    budget: Budget,
+    progress: Progress,
 ) -> list[list[TimedTree]]:
     """Return, per batch size, all trees, the fastest first."""
     draft, sizes = session.draft.model, list[list[TimedTree]]()
     depth = min(draft.max_depth, MAX_DEPTH)
-    paths = rank_paths(session, options, progress, depth)
     own = own_shape(draft).cut(depth)
     progress.begin(len(options.batch_sizes))
-    minutes = (deadline - time.monotonic()) / 60
-    for size, enough in share_time(options.batch_sizes, minutes, _STEPS, _FEWEST, progress):
-        candidates = worth_timing(paths, own, depth, size, known_tokens(draft))
-        batches = session.batches(size, options.temperature, options.seed)
-        sizes.append(time_trees(session, batches, candidates, enough, options.seed))
+    with budget.until_interrupted():
+        for size, enough in share_time(options.batch_sizes, budget, _STEPS, _FEWEST, progress):
+            candidates = worth_timing(texts, own, depth, size, known_tokens(draft))
+            batches = session.batches(size, options.temperature, options.seed)
+            sizes.append(time_trees(session, batches, candidates, enough, options.seed))
     return sizes
 
 
@@ -206,24 +225,25 @@ def make_report(
     session: Session,
     options: TuneOptions,
     title: str,
+    texts: Sequence[Sequence[RankPath]],
     sizes: Sequence[Sequence[TimedTree]],
     steps: str = "the median, all trees timed in turn",
     **facts: str,
 ) -> Report:
     """Return the report of a tuning; `steps` says how they were timed, `facts` come last on the card and in JSON."""
-    draft, texts = session.draft, number_of(len(session.prompts), "prompt")
+    draft, prompts = session.draft, number_of(len(texts), "prompt") + session.left_out_words
     trees = [one.to_dict() for some in sizes for one in some]
     card = {
         "target": session.target_name,
         "draft": f"{draft.name} ({draft_kind(draft.model.config)})",
-        "acceptance on": f"{texts}, {options.max_new_tokens} new tokens each at most, {mode(options.temperature)}",
+        "acceptance on": f"{prompts}, {options.max_new_tokens} new tokens each at most, {mode(options.temperature)}",
     }
     return Report(
         title,
         session.provenance("tune", options, "files"),
         [*card.items(), *facts.items()],
         [best_table(sizes, steps)],
-        data={"prompts": len(session.prompts), "trees": trees, **facts},
+        data={"prompts": len(texts), "trees": trees, **facts},
     )
 
 

@@ -21,6 +21,7 @@ from clover.errors import UserError
 from clover.files import check_output_file, write_json
 from clover.integrations.export import check_target, export
 from clover.integrations.vllm.costs import measure_costs, numbers_to_time
+from clover.measure.budget import Budget
 from clover.measure.options import TuneOptions
 from clover.measure.ranks import RankPath
 from clover.measure.report.output import check_outputs, publish
@@ -125,6 +126,7 @@ def run_tune_vllm(
     costs = read_model(options.costs, StepCosts) if options.costs else None
     if costs is not None:
         _ = costs.by_size  # what it lacks is said before the models are loaded
+    budget = Budget(options.max_minutes)
     with Progress(errors) as progress:
         progress.say("loading target and draft")
         session = load_session(options)
@@ -135,7 +137,8 @@ def run_tune_vllm(
             progress.say("timing vLLM's steps")
             costs = _measured(session, options)
         depth = min(draft.max_depth, max(one.drafted for one in costs.steps))
-        counts = draft_counts(costs, chain_taus(rank_paths(session, options, progress, depth), depth))
+        texts = rank_paths(session, options, progress, budget, depth)
+        counts = draft_counts(costs, chain_taus(texts, depth))
     best = [some[0].step for some in counts]
     config = speculative_config(best, "EXPORTED_DRAFT")
     if options.output is not None:
@@ -146,7 +149,7 @@ def run_tune_vllm(
     title = f"vLLM: draft {', '.join(f'{one.nodes - 1} at batch {one.batch_size}' for one in best)}"
     steps = "of vLLM, between measured ones a straight line"
     publish(
-        make_report(session, options, title, counts, steps, vLLM=costs.vllm),
+        make_report(session, options, title, texts, counts, steps, vLLM=costs.vllm),
         console,
         options.json,
         lines=[line],
