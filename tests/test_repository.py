@@ -144,7 +144,7 @@ BUDGET = {
     "chat": (575, 14, 9),  # formats of calls and reasoning, one file each
     "cli": (1310, 13, 32),
     "cpu": (500, 5, 21),  # quantised weights, by their parts
-    "data": (2480, 16, 60),  # records in the forms that users bring, and what is left out
+    "data": (2510, 16, 61),  # records in the forms that users bring; states that are no numbers
     "drafting": (1560, 15, 48),
     "drafts": (2285, 17, 73),  # starting values whatever the default dtype is
     "engine": (1850, 20, 35),  # events say what each token wrote; special tokens that part an answer

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from clover.data import Batch
-from clover.data.features import Features, check_finite, compute_features
+from clover.data.features import Features, checked, compute_features
 from clover.drafts import DraftModel
 from clover.drafts.copies import Guesses, joined
 from clover.train.chunked_loss import chunked_head_loss
@@ -96,12 +96,9 @@ class Objective:
 
     def features(self, batch: Batch) -> Features:
         """Return the target's hidden states of a batch on its device; UserError if one is no finite number."""
-        if self._stored is not None:
-            features = self._stored(batch)
-        else:
-            features = compute_features(self.target, batch.tokens, self.draft.config.hidden_state)
-        check_finite(self.target, features, batch)
-        return features
+        stored, kind = self._stored, self.draft.config.hidden_state
+        features = stored(batch) if stored else compute_features(self.target, batch.tokens, kind)
+        return checked(features, batch, self.target)
 
     def autocast(self) -> torch.autocast:
         """Return the context in which both models run."""

@@ -45,8 +45,8 @@ def compute_features(target: TargetWeights, tokens: Tensor, hidden_state: str) -
     return Features(hidden_input=output.draft_hidden_states, hidden_target=output.hidden)
 
 
-def check_finite(target: TargetWeights, features: Features, batch: Batch) -> None:
-    """Raise UserError, which names the target and the text, where a hidden state is no finite number.
+def checked(features: Features, batch: Batch, target: TargetWeights) -> Features:
+    """Return features; UserError, which names the target and the text, where a hidden state is no finite number.
 
     A draft would learn nothing from it but such numbers. What stands on padding does not count.
     """
@@ -56,6 +56,7 @@ def check_finite(target: TargetWeights, features: Features, batch: Batch) -> Non
         for tokens, length, row in zip(batch.tokens, batch.lengths.tolist(), states, strict=True):
             if not bool(row[:length].isfinite().all()):
                 raise UserError(_not_finite(target, tokens[: min(length, _NAMED)].tolist()))
+    return features
 
 
 def _not_finite(target: TargetWeights, opening: list[int]) -> str:
