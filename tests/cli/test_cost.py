@@ -21,8 +21,8 @@ def test_before_a_training_it_says_what_tau_must_be(cost: Callable, tmp_path: Pa
     assert done.code == 0, done.err
     found = json.loads(file.read_text())
     assert found["training_seconds"] == 3600
-    assert [one["plain"]["batch_size"] for one in found["trees"]][:1] == [1]
-    assert {one["plain"]["batch_size"] for one in found["trees"]} == {1, 2}
+    assert [one["batch_size"] for one in found["trees"]][:1] == [1]
+    assert {one["batch_size"] for one in found["trees"]} == {1, 2}
     assert {"chain:1", "chain:2"} < {one["tree"] for one in found["trees"]}
     for one in found["trees"]:
         assert set(one["tau_for"]) == {"1", "1.5", "2"}

@@ -139,7 +139,7 @@ def test_arguments_of_earlier_calls_must_be_an_object(tools: Live) -> None:
         call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": arguments}}
         messages = [*ASKED["messages"], {"role": "assistant", "content": None, "tool_calls": [call]}]
         status, answer = tools.post("/v1/chat/completions", ASKED | {"messages": messages})
-        assert status == 400 and "arguments of weather are no JSON" in answer["error"]["message"]
+        assert status == 400 and "the tool call 'weather' are no JSON object" in answer["error"]["message"]
 
 
 def test_models_that_know_no_tools_refuse_them(live: Live) -> None:
