@@ -140,21 +140,21 @@ BUDGET = {
     "api": (320, 1, 5),  # conversations with tools and reasoning
     "assets": (70, 1, 5),
     "audit": (1085, 9, 24),  # a budget of time
-    "cache": (530, 3, 9),
+    "cache": (540, 3, 9),  # rows that are cleared of NaN
     "chat": (575, 14, 9),  # formats of calls and reasoning, one file each
     "cli": (1310, 13, 32),
     "cpu": (500, 5, 21),  # quantised weights, by their parts
     "data": (2510, 16, 61),  # records in the forms that users bring; states that are no numbers
     "drafting": (1560, 15, 48),
     "drafts": (2285, 17, 73),  # starting values whatever the default dtype is
-    "engine": (1850, 20, 35),  # events say what each token wrote; special tokens that part an answer
+    "engine": (1890, 20, 35),  # logits that cannot be used, and special tokens as stop strings
     "errors": (65, 1, 4),  # the one table of all that was removed
     "files": (290, 1, 16),
     "integrations": (1320, 10, 23),  # refuses models that prepare their inputs otherwise
     "measure": (4560, 32, 149),  # time budgets, τ by position, a busy machine, digests
     "metrics": (90, 1, 1),
     "options": (265, 1, 8),  # --threads
-    "reference": (80, 1, 2),
+    "reference": (90, 1, 2),  # refuses NaN
     "sampling": (885, 9, 13),
     "serve": (1810, 12, 37),  # tools, reasoning, and what benchmark clients send
     "target": (2400, 18, 57),  # reads GGUF files itself: each fact followed or refused, tokens split right
@@ -162,7 +162,7 @@ BUDGET = {
     "train": (1950, 15, 51),
     "tree": (270, 4, 3),
     "validation": (170, 1, 9),
-    "verify": (150, 1, 5),
+    "verify": (165, 1, 6),  # counts usable logits
     "verify_host": (70, 1, 1),
     "write": (262, 1, 4),
 }

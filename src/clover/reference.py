@@ -40,6 +40,7 @@ def decode(target: Target, draft: Draft, prompt: Sequence[int], max_new_tokens: 
         logits = target([*text, *guesses])[len(text) - 1 :]
         choices = logits.argmax(-1).tolist()  # what the target writes after the text, and after each guess
         emitted = _accept(guesses, choices)[: end - len(text)]
+        _check(logits[: len(emitted)])
         text += emitted
         yield emitted
 
@@ -68,8 +69,15 @@ def sample(
         numbers = gumbels(torch.tensor(seed), CHOICE, places[:, None], torch.arange(logits.shape[1]))
         choices = (logits / temperature + numbers).argmax(-1).tolist()
         emitted = _accept(guesses, choices)[: end - len(text)]
+        _check(logits[: len(emitted)])
         text += emitted
         yield emitted
+
+
+def _check(logits: Tensor) -> None:
+    """Raise ValueError if one of the logits is NaN or +inf, or none of a token is finite."""
+    if not bool(logits.amax(-1).isfinite().all()):
+        raise ValueError("the target's logits are NaN or infinite; load it in another dtype")
 
 
 def _accept(guesses: Sequence[int], choices: list[int]) -> list[int]:

@@ -7,7 +7,7 @@ here waits for the device.
 Shapes: B batch, N nodes (root included), D depth, P nodes whose children were drawn, K children at most, V vocabulary.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -25,11 +25,14 @@ class Verified:
         counts: Long [B]; nodes on the path, root included. As many tokens are emitted: the accepted ones and the
             bonus token.
         tokens: Long, as wide as `path`; the emitted tokens, padded by 0.
+        usable: Long [B]; emitted tokens before the first one whose logits cannot be used (`usable_counts`). None if
+            that was not tested.
     """
 
     path: Tensor
     counts: Tensor
     tokens: Tensor
+    usable: Tensor | None = field(default=None, repr=False)
 
 
 def verify(tree: TokenTree, choices: Tensor) -> Verified:
@@ -52,6 +55,16 @@ def verify(tree: TokenTree, choices: Tensor) -> Verified:
     path, counts = _walk(tree, tree.tokens == choices.gather(1, tree.parents.clamp(min=0)))
     index = torch.arange(path.shape[1], device=path.device)
     return Verified(path, counts, choices.gather(1, path).masked_fill(index >= counts.unsqueeze(1), 0))
+
+
+def usable_counts(logits: Tensor, verified: Verified) -> Tensor:
+    """Count the emitted tokens before the first one whose logits cannot be used, Long [B], by logits [B, N, V].
+
+    Logits cannot be used if one is NaN or +inf, or none is finite; -inf excludes a token.
+    """
+    bad = ~logits.amax(-1).isfinite().gather(1, verified.path)
+    bad &= torch.arange(bad.shape[1], device=bad.device) < verified.counts.unsqueeze(1)
+    return torch.where(bad.any(1), bad.long().argmax(1), verified.counts)
 
 
 def verify_drawn(tree: TokenTree, target_probs: Tensor, tests: Tensor, bonus: Tensor) -> Verified:

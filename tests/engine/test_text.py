@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
@@ -148,9 +149,9 @@ def test_a_stop_string_before_half_a_character_ends_the_text_at_its_limit_too() 
         def decode(self, tokens: list[int], **options: bool) -> str:
             return b"".join([b"", b"a x\xf0"][token] for token in tokens).decode(errors="replace")
 
-    target: Any = SimpleNamespace(longest_run=9, eos_token_ids=(), tokenizer=Pieces())
+    target: Any = SimpleNamespace(longest_run=9, eos_token_ids=(), tokenizer=Pieces(), dtype=torch.float32)
     sequence = RunningSequence(0, Request((0,), max_new_tokens=1, stop=("x",)), target)
-    ended = sequence.accept([1], [0], 0).generation
+    ended = sequence.accept([1], [0], 0, 1).generation
     assert ended is not None and (ended.text, ended.finish_reason) == ("a ", "stop")
 
 
@@ -170,9 +171,9 @@ def test_a_stop_string_with_a_special_token_ends_the_text(
     """Also in the midst of a step, and after a prompt that ends in the token."""
     every = TOKENIZER(written, add_special_tokens=False)["input_ids"]
     prompt = tuple(TOKENIZER("no<|im_end|>", add_special_tokens=False)["input_ids"])
-    target: Any = SimpleNamespace(longest_run=99, eos_token_ids=(), tokenizer=TOKENIZER)
+    target: Any = SimpleNamespace(longest_run=99, eos_token_ids=(), tokenizer=TOKENIZER, dtype=torch.float32)
     sequence = RunningSequence(0, Request(prompt, len(every), stop=(stop,)), target)
-    event = sequence.accept(every, [0], len(every))
+    event = sequence.accept(every, [0], len(every), len(every))
     ended = event.generation
     assert ended is not None and ended.finish_reason == ("stop" if tokens else "length")
     assert list(ended.tokens) == every[:tokens] and event.text == ended.text == text

@@ -133,6 +133,11 @@ class RowStore:
         if self.length and self.capacity > 4 * least and not self._fixed:
             self._resize(2 * least)
 
+    def clear(self, row: int) -> None:
+        """Write zeros over a row whose numbers may be NaN: a hidden slot still enters 0 * value."""
+        for tensor in self.used:
+            tensor[:, row] = 0
+
     def insert(self, other: Self) -> None:
         """Add the rows of another store of the same shape after the present rows; grow if there is no room."""
         first, length = self.batch_size, other.length
@@ -216,6 +221,9 @@ class CachedRows:
 
     def drop(self, row: int) -> None:
         self.cache.drop(row)
+
+    def clear(self, row: int) -> None:
+        self.cache.clear(row)
 
     def insert(self, other: Self) -> None:
         self.cache.insert(other.cache)

@@ -82,6 +82,10 @@ class Batch:
             return
         kept = list(range(len(self.sequences)))
         for row in sorted(dropped, reverse=True):
+            if self.sequences[row].finish_reason == "error":
+                self.target.clear(row)
+                if self.draft is not None:
+                    self.draft.clear(row)
             kept[row] = kept[-1]
             kept.pop()
             self.target.drop(row)

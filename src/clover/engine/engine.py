@@ -98,7 +98,10 @@ class Engine:
         store: PrefixStore | None = None,
         max_sequences: int | None = None,
     ) -> Generator[StepEvent, None, None]:
-        """Decode `requests`; yield what every step gives to each. UserError as `check`, before anything is generated.
+        """Decode `requests`; yield what every step gives to each.
+
+        Raises UserError as `check`, before anything is generated. Raises it also for a text that ends with an error,
+        after all others have ended.
 
         Args:
             store: keeps the texts of requests that say so, and spares others their prefill. What runs when the consumer
@@ -110,11 +113,18 @@ class Engine:
         scheduler = self.open(min(max_sequences or len(requests), len(requests)), clock, store)
         for request in requests:
             scheduler.add(request)
+        broken: dict[int, str] = {}
         try:
             while not scheduler.idle:
-                yield from scheduler.step()
+                for event in scheduler.step():
+                    if event.generation is not None and event.generation.error:
+                        broken[event.index] = event.generation.error
+                    else:
+                        yield event
         finally:
             scheduler.close()
+        for index, error in broken.items():
+            raise UserError(error if len(requests) == 1 else f"prompt {index + 1}: {error}")
 
     def check(self, request: Request) -> None:
         """Raise UserError if the prompt leaves no room for a new token, or the target lacks what the request needs."""

@@ -9,7 +9,7 @@ from clover.errors import UserError
 from clover.metrics import Acceptance
 from clover.sampling import SamplingParams
 
-FinishReason = Literal["stop", "length", "context"]
+FinishReason = Literal["stop", "length", "context", "error"]
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Generation:
         text: the new text, without special tokens and without the stop string; "" when the target has no tokenizer.
         tokens: the new token ids, an end-of-sequence token that ended the text included.
         finish_reason: "stop" (end-of-sequence token or stop string), "length" (max_new_tokens) or "context" (the target
-            runs no more).
+            runs no more); "error" if the next token cannot be chosen, which `error` describes in one line.
         cached_tokens: of the prompt that earlier texts had left, and that were not run.
         reasoning: what the model wrote before its answer to a conversation; the front ends take it out of `text`.
         first_token_seconds, seconds: from when its prompt began to run to the first and to the last token.
@@ -103,6 +103,7 @@ class Generation:
     finish_reason: FinishReason
     first_token_seconds: float
     seconds: float
+    error: str = ""
     reasoning: str = ""
 
 
@@ -112,7 +113,7 @@ class StepEvent:
 
     Args:
         index: the request's place in the list given to the engine, or the number that `Scheduler.add` gave it.
-        tokens: tokens emitted by this step, at least one.
+        tokens: tokens emitted by this step, at least one unless the text ends with an error.
         text: the text that became certain with them; may be "" (half a character, a possible stop string).
         generation: the whole result, with the request's last event.
         path: accepted nodes of the step's tree, root included; also those after the end of the text.

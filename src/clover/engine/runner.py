@@ -7,7 +7,7 @@ Shapes: B batch, N nodes of a tree, A nodes of an accepted path, W width of the 
 V vocabulary.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -18,7 +18,7 @@ from clover.engine.uncommitted import Uncommitted
 from clover.engine.verifiers import verifier_for
 from clover.target import Target, TargetOutput
 from clover.tree import TokenTree
-from clover.verify import Verified
+from clover.verify import Verified, usable_counts
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class StepResult:
         tokens: emitted tokens: those of the accepted nodes, and the bonus token.
         paths: accepted nodes from the root down.
         depths: depth of each tree, 0 where nothing was drafted.
+        usable: emitted tokens before the first one whose logits cannot be used.
     """
 
     tree: TokenTree
@@ -38,6 +39,7 @@ class StepResult:
     tokens: list[list[int]]
     paths: list[list[int]]
     depths: list[int]
+    usable: list[int]
 
 
 class Runner:
@@ -84,7 +86,8 @@ class Runner:
     def verify(self, batch: Batch, tree: TokenTree, output: TargetOutput) -> Verified:
         """Decide how far down each tree the target's own tokens lead."""
         assert output.logits is not None
-        return self._verifier(batch.sampler, tree, output.logits)
+        verified = self._verifier(batch.sampler, tree, output.logits)
+        return replace(verified, usable=usable_counts(output.logits, verified))
 
     @timed("keep")
     def keep(self, batch: Batch, tree: TokenTree, output: TargetOutput, verified: Verified) -> StepResult:
@@ -109,11 +112,14 @@ class Runner:
 def _on_host(tree: TokenTree, output: TargetOutput, verified: Verified) -> StepResult:
     """Bring what was verified to the host: the one transfer of a step from the device."""
     width, depths = verified.path.shape[1], tree.depths.amax(1, keepdim=True)
-    packed = torch.cat((verified.counts.unsqueeze(1), depths, verified.tokens, verified.path), dim=1).tolist()
+    assert verified.usable is not None
+    counts = torch.stack((verified.counts, verified.usable), dim=1)
+    packed = torch.cat((counts, depths, verified.tokens, verified.path), dim=1).tolist()
     return StepResult(
         tree,
         output,
-        tokens=[row[2 : 2 + row[0]] for row in packed],
-        paths=[row[2 + width : 2 + width + row[0]] for row in packed],
-        depths=[row[1] for row in packed],
+        tokens=[row[3 : 3 + row[0]] for row in packed],
+        paths=[row[3 + width : 3 + width + row[0]] for row in packed],
+        depths=[row[2] for row in packed],
+        usable=[row[1] for row in packed],
     )

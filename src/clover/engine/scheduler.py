@@ -110,7 +110,8 @@ class Scheduler:
     def _keep(self, batch: Batch, rows: Iterable[int]) -> None:
         """Offer the texts of rows to the store."""
         for row in rows:
-            if self._store is not None and batch.sequences[row].request.keep:
+            one = batch.sequences[row]
+            if self._store is not None and one.request.keep and one.finish_reason != "error":
                 self._store.keep(batch, row)
 
     # -- one decoding step -----------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ class RunningSequence:
         # Special tokens have no text, but may be stop strings: those are looked for in a text that shows them.
         shown = with_special_tokens(target.tokenizer, request.stop)
         self._shown = Detokenizer(target.tokenizer, shown, request.prompt, frozenset()) if shown else None
+        self._dtype = str(target.dtype).removeprefix("torch.")
         self._started = 0.0
         self._first_token_seconds = 0.0
 
@@ -45,13 +46,16 @@ class RunningSequence:
         """Note that the request no longer waits: its prompt is run from now on."""
         self._started = time.perf_counter()
 
-    def accept(self, tokens: list[int], path: list[int], drafted_depth: int) -> StepEvent:
+    def accept(self, tokens: list[int], path: list[int], drafted_depth: int, usable: int) -> StepEvent:
         """Append the accepted draft tokens and the bonus token of one step, up to where the text ends.
 
-        `path` are the accepted nodes of the step's tree, root included; its depth is 0 for a plain step.
+        Args:
+            path: the accepted nodes of the step's tree, root included.
+            drafted_depth: depth of the tree; 0 for a plain step.
+            usable: of so many tokens the logits can be used; if the text does not end before, it ends with an error.
         """
         before, text, pieces = len(self.tokens), "", []
-        for token in tokens:
+        for token in tokens[:usable]:
             self.tokens.append(token)
             self.finish_reason = self._end_after(token)
             if self._shown is not None:
@@ -66,7 +70,11 @@ class RunningSequence:
             if self.finish_reason:
                 break
         emitted = tuple(self.tokens[before:])
-        self.acceptance.record(len(emitted), drafted_depth, cut=len(emitted) < len(tokens))
+        if usable < len(tokens) and not self.finish_reason:
+            self.finish_reason = "error"
+            text += self._detokenizer.finish()
+        if emitted:
+            self.acceptance.record(len(emitted), drafted_depth, cut=len(emitted) < len(tokens))
         if not self._first_token_seconds:
             self._first_token_seconds = time.perf_counter() - self._started
         return StepEvent(self.index, emitted, text, self._generation(), tuple(path), tuple(pieces))
@@ -91,7 +99,19 @@ class RunningSequence:
             finish_reason=self.finish_reason,
             first_token_seconds=self._first_token_seconds,
             seconds=time.perf_counter() - self._started,
+            error=_unusable(self._dtype) if self.finish_reason == "error" else "",
         )
+
+
+def _unusable(dtype: str) -> str:
+    """Return the line for logits that cannot be used, which says what to do about them."""
+    if dtype in ("float32", "float64"):
+        remedy = "its weights are damaged, or not those of its configuration: load the model anew"
+    else:
+        remedy = "its activations do not fit: load it in " + (
+            "bfloat16 or float32" if dtype == "float16" else "float32"
+        )
+    return f"the target's logits are NaN or infinite in {dtype}; {remedy}"
 
 
 def check_request(request: Request, target: Target) -> None:

@@ -242,6 +242,8 @@ class _Batch:
         """Decode until every row has ended; a streamer gets the new tokens column by column, each Long [B]."""
         while not all(self._ended):
             for event in decoding.step():
+                if event.generation is not None and event.generation.error:
+                    raise UserError(event.generation.error)
                 self._waiting[event.index].extend(event.tokens)
             while not all(self._ended) and all(
                 waiting or self._over(row) for row, waiting in enumerate(self._waiting)

@@ -194,6 +194,9 @@ class Worker:
             if job in self._held:
                 if step.event.generation is not None:
                     del self._held[job]
+                    if error := step.event.generation.error:
+                        job.stream.fail(ApiError(500, error, "engine_failed"))
+                        continue
                 job.stream.put(step)
 
     # -- in the engine's thread ------------------------------------------------------------------------------------

@@ -172,6 +172,9 @@ class TargetSession(Protocol):
     def drop(self, row: int) -> None:
         """Remove a row: the last row moves to its place, and B falls by one."""
 
+    def clear(self, row: int) -> None:
+        """Remove what is not a number from a row that will be dropped, if other rows could read it later."""
+
     @abstractmethod
     def insert(self, other: Self) -> None:
         """Add the rows of another session of the same target after the present rows."""

@@ -35,7 +35,7 @@ from clover.target.decoder import DecoderStack
 from clover.target.session import CachedSession
 from clover.target.support import check_fixed_shapes
 from clover.tree import TokenTree
-from clover.verify import Verified, verify
+from clover.verify import Verified, usable_counts, verify
 
 _GRAPHS = 256  # of one function; PyTorch's own limit of 8 is for shapes that nobody counts
 _Storage = tuple[Tensor, ...]  # of a `KVCache`
@@ -147,13 +147,11 @@ class CompiledRunner(Runner):
         # Copies: the memory of a graph's outputs is written again in the next step.
         return _GraphOutput(hidden, None, Verified(*(values[:rows].clone() for values in found)))
 
-    @timed("accept")
     def verify(self, batch: Batch, tree: TokenTree, output: TargetOutput) -> Verified:
         assert isinstance(output, _GraphOutput)
         if output.verified is not None:
             return output.verified
-        assert output.logits is not None
-        return self._verifier(batch.sampler, tree, output.logits)
+        return super().verify(batch, tree, output)
 
     # -- what is traced --------------------------------------------------------------------------------------------
 
@@ -167,7 +165,8 @@ class CompiledRunner(Runner):
         if not verifies:
             return output.draft_hidden_states, logits
         verified = verify(tree, most_probable(logits))
-        return output.draft_hidden_states, verified.path, verified.counts, verified.tokens
+        usable = usable_counts(logits, verified)
+        return output.draft_hidden_states, verified.path, verified.counts, verified.tokens, usable
 
     def _commit_and_grow(self, session: Any, drafter: Any, draft_input: _DraftInput) -> tuple[Tensor, ...]:
         """Return the tensors of the trees, in the order of `TokenTree`; of static trees the tokens alone."""

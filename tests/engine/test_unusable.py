@@ -1,0 +1,89 @@
+"""Logits that are NaN, or infinite, end their own text with an error, and no other's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from clover.drafts.loading import SYSTEMS
+from clover.engine import Engine, PrefixStore, Request
+from clover.errors import UserError
+from clover.sampling import SamplingParams
+from clover.target import TargetModel
+from tests.engine.test_lossless import run, tokens_of
+from tests.families import VOCAB, tiny_model
+
+BROKEN = 7  # the token whose embedding is NaN, as float16 makes of some models
+GREEDY, SAMPLED = (
+    SamplingParams(),
+    SamplingParams(temperature=0.9, top_p=0.95, banned_tokens=(BROKEN,), seed=3),
+)
+TREES = ("plain", "lookup", "medusa", "budget:5", "drawn:clover2")
+
+
+@pytest.fixture(scope="module")
+def target() -> TargetModel:
+    model = tiny_model("llama")
+    target = TargetModel(model)
+    with torch.no_grad():
+        target.embedding_weight[BROKEN] = torch.nan
+        target.lm_head_weight[BROKEN] = 0  # if it is tied, no logit is NaN for this reason
+    return target
+
+
+def broken_engine(target: TargetModel, tree: str) -> Engine:
+    torch.manual_seed(1)
+    draft = SYSTEMS["recall"].from_target(target).to(target.dtype).eval()
+    # A drafted token that makes NaN would end the text, too: all nodes of a tree enter its attention times 0.
+    draft.reduce_vocabulary(torch.tensor([token for token in range(VOCAB) if token != BROKEN]))
+    return Engine(target, draft, tree)
+
+
+def requests_of(params: SamplingParams) -> list[Request]:
+    """The second one has the broken token in its prompt."""
+    prompts = [(3, 9, 27, 4, 5, 6), (5, BROKEN, *range(8, 30)), (11, 12), (13, 14, 15, 16), (17, 18, 19)]
+    return [Request(prompt, 6 + 5 * i, params, eos=()) for i, prompt in enumerate(prompts)]
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED])
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("most", [2, 5])
+def test_only_its_own_text_ends(target: TargetModel, tree: str, params: SamplingParams, most: int) -> None:
+    """Also texts that later have the memory of the broken one are those that they are alone."""
+    requests, engine = requests_of(params), broken_engine(target, tree)
+    expected = [tokens_of(run(engine, [one]))[0] for one in (requests[0], *requests[2:])]
+    found, events = {}, engine.run(requests, max_sequences=most)
+    with pytest.raises(
+        UserError, match=r"prompt 2: the target's logits are NaN or infinite in float64; .*load"
+    ):
+        for event in events:
+            if event.generation is not None:
+                found[event.index] = event.generation.tokens
+    assert [found[index] for index in (0, 2, 3, 4)] == expected
+
+
+def test_what_was_written_before_is_kept_by_the_scheduler_and_not_by_the_store(target: TargetModel) -> None:
+    """The token is forced as the third one: two are good, and what follows has no logits."""
+
+    def force(texts: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores = scores.clone()
+        scores[:, BROKEN if texts.shape[1] == 5 else 20] = 1e4
+        return scores
+
+    store, engine = PrefixStore(), Engine(target)
+    decoding = engine.open(1, store=store)
+    decoding.add(Request((3, 4, 5), 9, SamplingParams(process=force), eos=(), keep=True, logprobs=1))
+    events = []
+    while not decoding.idle:
+        events += decoding.step()
+    ended = events[-1].generation
+    assert ended is not None and ended.finish_reason == "error" and ended.tokens == (20, 20, BROKEN)
+    assert events[-1].tokens == () and len(store) == 0
+
+
+def test_half_precision_names_a_wider_one() -> None:
+    target = TargetModel(tiny_model("llama", torch.float16))
+    with torch.no_grad():
+        target.final_norm.weight.mul_(1e5)  # its products leave float16
+    with pytest.raises(UserError, match="in float16; .* bfloat16 or float32"):
+        list(Engine(target).run([Request((3, 4), 4)]))
