@@ -25,7 +25,7 @@ from clover.engine import Engine, Generation, PrefixStore, Request, StepEvent
 from clover.errors import UserError, answers_removed_arguments
 from clover.sampling import SamplingParams
 from clover.target import TargetModel, TargetWeights
-from clover.templates import encode_rendered, render, without_bos
+from clover.templates import encode_rendered, encode_text, render
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | Sequence[Message]
@@ -261,7 +261,7 @@ class Clover:
         except UnicodeEncodeError as error:
             raise UserError("the prompt holds half a character (a lone surrogate); leave it out") from error
         if isinstance(prompt, str):
-            return list(tokenizer(without_bos(tokenizer, prompt))["input_ids"])
+            return encode_text(tokenizer, prompt)
         return encode_rendered(tokenizer, render(tokenizer, list(prompt), tools, answer=True))  # type: ignore[arg-type]
 
 

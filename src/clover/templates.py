@@ -77,13 +77,20 @@ def encode_rendered(tokenizer: Any, text: str) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
-def without_bos(tokenizer: Any, text: str) -> str:
-    """Return a text without the beginning-of-sequence token that it spells out, where the tokenizer adds one anyway."""
-    bos = tokenizer.bos_token
-    if bos and text.startswith(bos) and tokenizer("")["input_ids"][:1] == [tokenizer.bos_token_id]:
-        while text.startswith(bos):
-            text = text.removeprefix(bos)
-    return text
+def encode_text(tokenizer: Any, text: str) -> list[int]:
+    """Return the token ids of a text with what the tokenizer puts before it; see `spare_bos`."""
+    tokens = list(tokenizer(text, verbose=False)["input_ids"])
+    return tokens[spare_bos(tokenizer, tokens) :]
+
+
+def spare_bos(tokenizer: Any, tokens: Sequence[int]) -> int:
+    """Return how many tokens at the beginning are too many: a text has one beginning-of-sequence token.
+
+    A tokenizer adds one to a text that spells it out already, as what a chat template wrote does.
+    """
+    bos = tokenizer.bos_token_id
+    count = next((i for i, token in enumerate(tokens) if token != bos), len(tokens))
+    return max(0, count - 1) if bos is not None else 0
 
 
 def answer_start(tokenizer: Any, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:

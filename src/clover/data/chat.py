@@ -24,7 +24,7 @@ from transformers import PreTrainedTokenizerBase
 
 from clover.data.formats import Message, Record, WrittenSample, message_text
 from clover.errors import UserError
-from clover.templates import TemplateRefused, answer_start, describe, encode_rendered, render, without_bos
+from clover.templates import TemplateRefused, answer_start, describe, encode_rendered, render, spare_bos
 
 FIRST_PREDICTED = 2  # a draft reads token 1 together with the state at token 0, and predicts token 2
 _STAND_IN = "…"
@@ -188,9 +188,9 @@ def _render_record(tokenizer: PreTrainedTokenizerBase, record: Record) -> list[_
         if written.cut:
             raise UserError("its last answer was cut off, and a model with another tokenizer wrote it")
     if not record.messages:
-        text = without_bos(tokenizer, record.prompt + record.completion)
-        start = max(0, len(text) - len(record.completion))
-        return [_Text(text, [(start, len(text))] if record.prompt else None, open=not record.completion)]
+        text = record.prompt + record.completion
+        spans = [(len(record.prompt), len(text))] if record.prompt else None
+        return [_Text(text, spans, open=not record.completion)]
     messages = list(record.messages)
     if len(messages) > _MAX_TURNS:
         raise UserError(f"a conversation of {len(messages):,} turns; cut it to {_MAX_TURNS:,}")
@@ -324,7 +324,8 @@ def _tokenize(
         options: Any = {"add_special_tokens": not chat, "return_offsets_mapping": True, "verbose": False}
         encoded: Any = tokenizer(batch, **options) if some else {"input_ids": [], "offset_mapping": []}
         for i, tokens, offsets in zip(some, encoded["input_ids"], encoded["offset_mapping"], strict=True):
-            samples[i] = _sample(texts[i], tokens, offsets, stops)
+            start = 0 if chat else spare_bos(tokenizer, tokens)
+            samples[i] = _sample(texts[i], tokens[start:], offsets[start:], stops)
     return [samples[i] for i in range(len(texts))]
 
 

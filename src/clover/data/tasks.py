@@ -23,7 +23,7 @@ from clover.data.formats import Message, message_text, parse_record
 from clover.data.rows import open_rows, plain_text
 from clover.errors import UserError
 from clover.files import read_text
-from clover.templates import without_bos
+from clover.templates import encode_text
 
 PROMPT_TOKENS = 64
 _MT_BENCH = {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"}
@@ -165,7 +165,7 @@ def encode_task(task: Task, tokenizer: PreTrainedTokenizerBase) -> TaskPrompt:
         except UserError as error:
             raise UserError(f"{task.where}: {error}") from error
     else:
-        tokens = _encode_plain(without_bos(tokenizer, task.text), task.window, tokenizer)
+        tokens = _encode_plain(task.text, task.window, tokenizer)
     if not tokens:
         raise UserError(f"{task.where}: the tokenizer makes no token of the prompt")
     return TaskPrompt(task.group, tuple(tokens), task.where)
@@ -173,7 +173,7 @@ def encode_task(task: Task, tokenizer: PreTrainedTokenizerBase) -> TaskPrompt:
 
 def _encode_plain(text: str, window: Window, tokenizer: Any) -> list[int]:
     """Return the tokens of the window, after what the tokenizer puts before every text."""
-    whole = list(tokenizer(text, verbose=False)["input_ids"])
+    whole = encode_text(tokenizer, text)
     bare = list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
     places = (at for at in range(len(whole) - len(bare), 0, -1) if whole[at : at + len(bare)] == bare)
     return whole[: next(places, 0)] + bare[slice(*window)]
