@@ -158,7 +158,7 @@ BUDGET = {
     "sampling": (885, 9, 13),
     "serve": (1810, 12, 37),  # tools, reasoning, and what benchmark clients send
     "target": (2400, 18, 57),  # reads GGUF files itself: each fact followed or refused, tokens split right
-    "templates": (280, 1, 6),  # one way to render a conversation, which tries out what a template reads
+    "templates": (290, 1, 7),  # one way to render a conversation, which tries out what a template reads
     "train": (1950, 15, 51),
     "tree": (270, 4, 3),
     "validation": (170, 1, 9),

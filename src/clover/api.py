@@ -262,7 +262,8 @@ class Clover:
             raise UserError("the prompt holds half a character (a lone surrogate); leave it out") from error
         if isinstance(prompt, str):
             return encode_text(tokenizer, prompt)
-        return encode_rendered(tokenizer, render(tokenizer, list(prompt), tools, answer=True))  # type: ignore[arg-type]
+        messages: Any = prompt
+        return encode_rendered(tokenizer, render(tokenizer, messages, tools, answer=True))
 
 
 def _is_list_of(kind: type, values: object) -> bool:

@@ -194,7 +194,7 @@ def _read_file(path: Path, prompt_tokens: int) -> Iterator[Task]:
 
 
 def _read_records(path: Path, prompt_tokens: int) -> Iterator[Task]:
-    rows, problems, number = open_rows(path), list[str](), 0
+    rows, problems, number, where = open_rows(path), list[str](), 0, ""
     for row in range(rows.count):
         try:
             fields, where = rows.read(row)
