@@ -1,4 +1,4 @@
-"""`benchmarks/predicted.py` and `record.py` on a tiny pair: that they run, and what they write."""
+"""`benchmarks/predicted.py`, `record.py` and `lengths.py` on a tiny pair: that they run, and what they write."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import predicted, record
+from benchmarks import lengths, predicted, record
 from tests.tiny import save_tiny_pair
 
 
@@ -47,3 +47,16 @@ def test_a_recording_has_a_depth_for_each_token(
     assert [one["temperature"] for one in found["texts"]] == [0.0, 0.0, 0.8, 0.8]
     assert all(len(one["chain"]) == len(one["tree"]) == record.NEW_TOKENS for one in found["texts"])
     assert found["costs"]["1"]["plain"] > 0
+
+
+def test_each_length_has_a_line_for_plain_decoding_and_each_tree(
+    named: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = ["--length", "40", "--length", "9", "--tree", "chain:2", "--max-new-tokens", "4"]
+    monkeypatch.setattr(lengths, "VOCAB", 20)  # tokens that the tiny target knows
+    monkeypatch.setattr(sys, "argv", ["lengths.py", *named, *short])
+    lengths.main()
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    expected = [(length, tree) for length in (9, 40) for tree in ("plain", "chain:2")]
+    assert [(line["prompt"], line["tree"]) for line in lines] == expected
+    assert all(line["new"] == 4 and line["step_ms"] > 0 for line in lines)
