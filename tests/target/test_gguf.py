@@ -256,6 +256,18 @@ def test_phi3s_lists_of_factors_are_followed(tmp_path: Path) -> None:
         torch.testing.assert_close(logits(target.model, tokens), logits(model, tokens), rtol=1e-4, atol=1e-4)
 
 
+def test_equal_factors_and_linear_scaling_come_together(tmp_path: Path) -> None:
+    rotary = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 16.0}
+
+    def add(writer: gguf.GGUFWriter) -> None:
+        _linear(writer)
+        writer.add_tensor("rope_freqs.weight", torch.full((HIDDEN // HEADS // 2,), 2.0).numpy())
+
+    model = model_of("llama", rope_parameters=rotary)
+    write_gguf(model, tmp_path / "x.gguf", add=add)
+    assert assert_same_text(model, tmp_path / "x.gguf").config.rope_parameters == rotary
+
+
 @pytest.mark.parametrize(("family", "settings"), [
     ("starcoder2", {"rope_parameters": {"rope_type": "default", "rope_theta": 999999.4}}),
     ("phi3", {"sliding_window": 11}),

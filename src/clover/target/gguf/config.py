@@ -195,14 +195,16 @@ def _scaling(
             return found
     if kind not in ("none", "linear") or attention != 1.0:
         raise file.refusal(f"its rotary frequencies are scaled in a way that is not supported ({kind})")
-    if one is None:
-        return {} if scale == 1.0 else {"rope_type": "linear", "factor": scale}
-    return _factors(scale * one, rotary["rope_theta"], head, context)
+    factors = torch.ones(head // 2, dtype=torch.float64) if one is None else one
+    return _factors(scale * factors, rotary["rope_theta"], head, context)
 
 
 def _factors(factors: torch.Tensor, theta: float, head: int, context: int) -> dict[str, Any]:
-    """Return the setting that divides each frequency by its factor: Llama-3's rule if that gives the same factors."""
-    llama3 = {"rope_type": "llama3", "factor": factors.max().item()} | _LLAMA3
+    """Return the setting that divides each frequency by its factor: linear, or Llama-3's rule, if that is the same."""
+    largest = factors.max().item()
+    if bool((factors == largest).all()):
+        return {} if largest == 1 else {"rope_type": "linear", "factor": largest}
+    llama3 = {"rope_type": "llama3", "factor": largest} | _LLAMA3
     waves = 2 * math.pi * theta ** (torch.arange(0, head, 2, dtype=torch.float64) / head)
     low, high = llama3["low_freq_factor"], llama3["high_freq_factor"]
     smooth = ((llama3["original_max_position_embeddings"] / waves - low) / (high - low)).clamp(0, 1)
