@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
-import pytest
 import torch
 
 from clover.drafts import RecallDraft
@@ -41,16 +38,3 @@ def test_a_run_is_what_the_engine_wrote() -> None:
     assert sum(drafted.acceptances, Acceptance()) == drafted.acceptance
     assert plain.clock.steps == max(map(len, plain.texts))
     assert 0 < plain.clock.decoding_seconds < plain.seconds
-
-
-def test_a_text_that_ends_early_is_done() -> None:
-    target = TargetModel(tiny_model("llama"))
-    (batch,) = make_batches(PROMPTS, 3, 0.0, 24, 100)
-    eos = decode(Engine(target), batch).texts[0][4]
-    ending = [replace(request, eos=(eos,)) for request in batch]
-    shares = list[float]()
-    run = decode(Engine(target), ending, max_sequences=1, progress=shares.append)
-    lengths = list(map(len, run.texts))
-    assert lengths[0] <= 5 and len(shares) == sum(lengths)
-    assert shares[lengths[0] - 1] == pytest.approx(1 / 3)  # the first of three
-    assert shares[-1] == 1 and shares == sorted(shares)

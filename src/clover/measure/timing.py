@@ -1,7 +1,7 @@
 """Decode a batch, at once or piece by piece, and note its texts, steps and seconds."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
@@ -71,15 +71,8 @@ class TimedDecoding:
         self.pieces: list[str] = []
         self._device = engine.target.device
         self._events = engine.run(batch, self.clock, max_sequences=max_sequences)
-        self._limits = [request.max_new_tokens for request in batch]
-        self._left = self._total = sum(self._limits)
         self._steps: list[list[tuple[int, ...]]] = [[] for _ in batch]
         self._acceptances = [Acceptance() for _ in batch]
-
-    @property
-    def share(self) -> float:
-        """Return the share of the work that is done, 0 … 1; a text that ends early is done."""
-        return 1 - self._left / self._total
 
     def advance(self, seconds: float = inf) -> Run | None:
         """Decode for about so many seconds, and until some text has its next tokens.
@@ -91,11 +84,9 @@ class TimedDecoding:
         for event in self._events:
             self._steps[event.index].append(event.tokens)
             self.tokens += len(event.tokens)
-            self._left -= len(event.tokens)
             self.pieces.append(event.text)
             if event.generation is not None:
                 self._acceptances[event.index] = event.generation.acceptance
-                self._left -= self._limits[event.index] - len(event.generation.tokens)
             gone = time.perf_counter() - started
             if gone >= seconds:
                 self.seconds += gone
@@ -113,20 +104,11 @@ class TimedDecoding:
 
 
 def decode(
-    engine: Engine,
-    batch: Sequence[Request],
-    synchronize: bool = False,
-    max_sequences: int | None = None,
-    progress: Callable[[float], None] | None = None,
+    engine: Engine, batch: Sequence[Request], synchronize: bool = False, max_sequences: int | None = None
 ) -> Run:
-    """Decode a batch once, `max_sequences` at a time; for `synchronize` see `PhaseClock`.
-
-    `progress` is called with the share that is done, 0 … 1, after each step of a text.
-    """
-    decoding = TimedDecoding(engine, batch, synchronize, max_sequences)
-    while (run := decoding.advance(inf if progress is None else 0.0)) is None:
-        assert progress is not None, "time that is not limited is enough"
-        progress(decoding.share)
+    """Decode a batch once, `max_sequences` at a time; for `synchronize` see `PhaseClock`."""
+    run = TimedDecoding(engine, batch, synchronize, max_sequences).advance()
+    assert run is not None, "time that is not limited is enough"
     return run
 
 
