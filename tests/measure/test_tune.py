@@ -83,10 +83,12 @@ def test_a_tuning_from_prompts_to_file(tuned: Tuned) -> None:
     assert "plain decoding" in tuned.out
 
 
-def test_when_the_time_is_over_the_first_batch_size_is_saved(options: TuneOptions) -> None:
-    tuning, out = tune(replace(options, max_minutes=0.0, max_new_tokens=4))
+def test_when_the_time_is_over_the_first_batch_size_is_saved(options: TuneOptions, tmp_path: Path) -> None:
+    (tmp_path / "more.txt").write_text("the quick fox\njumps over\na lazy dog\nand then\nit ran\n")
+    files = (str(tmp_path / "more.txt"),)
+    tuning, out = tune(replace(options, files=files, max_minutes=0.0, max_new_tokens=4))
     assert tuning.batch_sizes == (1,) and tuning.choices
-    assert "batch size 2, by --max-minutes 0" in out and "1 prompt," in out
+    assert "batch size 2, by --max-minutes 0" in out and "3 prompts," in out
 
 
 def test_prompts_that_do_not_fit_are_counted(options: TuneOptions, tmp_path: Path) -> None:

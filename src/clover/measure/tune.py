@@ -38,7 +38,7 @@ from clover.measure.systems import draft_kind
 from clover.measure.timing import WRITTEN_TOGETHER, decode
 from clover.measure.trees import Candidate, tree_label, worth_timing
 
-_WRITING_SHARE = 0.4  # of the time, for texts
+_WRITING_SHARE, _FEWEST_TEXTS = 0.4, 3  # of the time, for texts; trees are chosen by so many at least
 _STEPS, _FEWEST = 40, 8  # steps of each tree that are timed, and how many at least, however late it is
 _ORIGIN = ("device", "dtype", "machine", "threads", "date", "versions")
 _SHOWN = 4  # trees per batch size in the table, besides plain decoding
@@ -146,13 +146,13 @@ def rank_paths(
 ) -> list[tuple[RankPath, ...]]:
     """Return, for each text that the target writes, where the draft ranks its tokens; see `clover.measure.ranks`.
 
-    At least one text is written, and others for as long as a part of the time lasts.
+    A few texts are written in any case, others for as long as a part of the time lasts.
     """
     requests, draft = session.requests(options.temperature, options.seed), session.draft.model
     engine, found, took = session.engine(OWN), list[tuple[RankPath, ...]](), 0.0
     progress.begin(len(requests))
     for numbers in growing_parts(len(requests), WRITTEN_TOGETHER):
-        if found and budget.share + took > _WRITING_SHARE:
+        if len(found) >= _FEWEST_TEXTS and budget.share + took > _WRITING_SHARE:
             break
         started, some = budget.share, [requests[number] for number in numbers]
         texts = decode(engine, some).texts
