@@ -23,6 +23,7 @@ from clover.drafting.tuning import FILE_NAME, Tuning, architecture_name, read_tu
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Generation, PrefixStore, Request, StepEvent
 from clover.errors import UserError, answers_removed_arguments
+from clover.grammar import Grammars, GrammarSpec
 from clover.sampling import SamplingParams
 from clover.target import TargetModel, TargetWeights
 from clover.templates import encode_rendered, encode_text, render
@@ -114,6 +115,7 @@ class Clover:
         self.engine = engine
         self.target = engine.target
         self._formats: dict[bool, ChatFormat | None] = {}  # of answers with and without calls
+        self._grammars: Grammars | None = None  # made for the first grammar
 
     @overload
     def generate(  # pyright: ignore[reportOverlappingOverload]  # a string is a sequence of strings, too
@@ -141,7 +143,8 @@ class Clover:
             batch_size: prompts that run together; one that has finished makes room for the next.
             sampling: fields of `clover.SamplingParams`, where each is described: temperature (0, greedy, when left
                 out), top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, logit_bias,
-                banned_tokens, process and seed. Prompt number i is sampled with `seed + i`.
+                banned_tokens, process and seed. Prompt number i is sampled with `seed + i`. And `grammar`, that each
+                text follows, see `request`.
 
         Returns:
             One Generation for one prompt; for a list of prompts a list in their order.
@@ -205,11 +208,13 @@ class Clover:
         ignore_eos: bool = False,
         sequence: int = 0,
         tools: Sequence[Mapping[str, Any]] = (),
+        grammar: GrammarSpec | None = None,
         **sampling: Any,
     ) -> Request:
         """Return an engine request for a prompt; options as for `generate`, `sequence` is added to the seed.
 
-        `tools` are offered in a conversation, see `encode`.
+        `tools` are offered in a conversation, see `encode`. `grammar` is a JSON schema, or a text that
+        `clover.grammar.read_grammar` reads; only its tokens are written, and an end-of-sequence token after it.
         """
         params = SamplingParams(**sampling)
         params = replace(params, seed=params.seed + sequence)
@@ -217,9 +222,27 @@ class Clover:
         ends = tuple(stop) if isinstance(stop, Iterable) and not isinstance(stop, str) else (stop,)
         tokens = tuple(self.encode(prompt, tools))
         format = self.find_format(prompt, tools)
+        if grammar is not None:
+            if ignore_eos:
+                raise UserError("ignore_eos does not go with a grammar, whose texts end")
+            check_grammar_fits(self.new_reply(prompt, tools), bool(tools))
+            params = self.follow(grammar, params, len(tokens))
         return Request(
             tokens, max_new_tokens, params, ends, eos, hidden=None if format is None else format.hidden
         )
+
+    def follow(self, grammar: GrammarSpec, params: SamplingParams, prompt_tokens: int) -> SamplingParams:
+        """Return the parameters of one text that follows a grammar, after a prompt of so many tokens.
+
+        Raises UserError if the grammar cannot be used, or does not go with the other parameters.
+        """
+        if params.process is not None or params.banned_tokens:
+            raise UserError(
+                "a grammar does not go with tokens that are excluded: they may be all that it allows"
+            )
+        if self._grammars is None:
+            self._grammars = Grammars(self.target)
+        return replace(params, process=self._grammars.start(grammar, prompt_tokens))
 
     def find_format(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] = ()) -> ChatFormat | None:
         """Return how the answer to a prompt is parted; None where it is words alone.
@@ -264,6 +287,14 @@ class Clover:
             return encode_text(tokenizer, prompt)
         messages: Any = prompt
         return encode_rendered(tokenizer, render(tokenizer, messages, tools, answer=True))
+
+
+def check_grammar_fits(reply: ReplyParser | None, tools: bool) -> None:
+    """Raise UserError if an answer, which `reply` reads, cannot follow a grammar from its first token on."""
+    if tools:
+        raise UserError("a grammar does not go with tools, whose calls it would exclude")
+    if reply is not None and (reply.feed("{}") + reply.finish()).content != "{}":
+        raise UserError("a grammar does not go with this model, whose answers begin with reasoning")
 
 
 def _is_list_of(kind: type, values: object) -> bool:

@@ -113,6 +113,14 @@ MaxNewTokens = Annotated[int, _decoding("Most tokens to generate per prompt.", m
 Stop = Annotated[
     list[str] | None, _decoding("Stop before this text; may be given several times.", metavar="TEXT")
 ]
+Grammar = Annotated[
+    str | None,
+    _decoding(
+        "Write only what follows this grammar: json (any JSON object), a JSON schema or FILE.json with one, "
+        "regex:EXPRESSION, lark:GRAMMAR or FILE.lark.",
+        metavar="GRAMMAR",
+    ),
+]
 
 _checked: dict[str, Any] = {"metavar": "T", "callback": _check_temperatures}
 Temperature = Annotated[float, _sampling("0 decodes greedily; 1 samples as trained.", **_checked)]

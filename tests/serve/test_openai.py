@@ -213,7 +213,6 @@ def test_limits_of_new_tokens(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"response_format": {"type": "json_object"}}, "plain text"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
             "images",

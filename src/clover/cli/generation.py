@@ -55,6 +55,7 @@ class GenerationOptions(DraftingOptions):
     min_p: options.MinP = 0.0
     repetition_penalty: options.RepetitionPenalty = 1.0
     seed: options.Seed = 0
+    grammar: options.Grammar = None
 
     def load(self) -> Clover:
         """Load the target and what drafts; UserError, before that, for sampling parameters that cannot be used."""
@@ -66,7 +67,8 @@ class GenerationOptions(DraftingOptions):
     @property
     def request(self) -> dict[str, Any]:
         """Return the arguments of `Clover.generate` and `Clover.chat`."""
-        return {name: getattr(self, name) for name in _REQUESTED} | {"stop": self.stop or ()}
+        stop_and_grammar = {"stop": self.stop or (), "grammar": self.grammar}
+        return {name: getattr(self, name) for name in _REQUESTED} | stop_and_grammar
 
 
 def describe(generation: Generation) -> str:

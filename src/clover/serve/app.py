@@ -44,7 +44,7 @@ class Service:
         self.metrics = ServerMetrics()
         self.worker = Worker(model.engine, settings, self.metrics)
         most_texts = settings.max_sequences + settings.max_waiting
-        self.parser = RequestParser(model, name, settings.max_new_tokens, most_texts)
+        self.parser = RequestParser(model, name, settings.max_new_tokens, most_texts, settings.grammar)
         self.card: dict[str, Any] = {
             "id": name,
             "object": "model",

@@ -78,16 +78,36 @@ class _Body(BaseModel):
 
 def _only_text(value: Any) -> Any:
     if isinstance(value, dict) and value.get("type") not in (None, "text"):
-        raise ValueError(
-            "this server takes and writes plain text only; images, audio and JSON modes are refused"
-        )
+        raise ValueError("this server reads plain text only; images and audio are refused")
     return value
 
 
-class ResponseFormat(_Body):
-    """The only format: plain text."""
+class JsonSchema(_Body):
+    """A JSON schema; it is enforced whether `strict` is true or not."""
 
-    type: Literal["text"]
+    name: str | None = None
+    description: str | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class ResponseFormat(_Body):
+    """What an answer has to be: any text, any JSON object, or JSON by a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _has_a_schema(self) -> Self:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError("json_schema belongs to the type json_schema")
+        return self
+
+    @property
+    def grammar(self) -> str | dict[str, Any] | None:
+        """Return the grammar that answers follow, as `clover.grammar.read_grammar` reads it; None for any text."""
+        schema = self.json_schema and self.json_schema.schema_
+        return None if self.type == "text" else schema or "json"
 
 
 class TextPart(_Body):
@@ -274,7 +294,7 @@ class ChatBody(GenerationBody):
     parallel_tool_calls: bool | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    response_format: Annotated[ResponseFormat, BeforeValidator(_only_text)] | None = None
+    response_format: ResponseFormat | None = None
     modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from clover.options import API_KEY, panel
+from clover.options import API_KEY, Grammar, panel
 
 _server, _limits = panel("Server"), panel("Limits")
 
@@ -22,6 +22,7 @@ class ServerOptions:
     api_key: Annotated[str | None, _server("Key that clients must send.", metavar="KEY", envvar=API_KEY)] = (
         None
     )
+    grammar: Grammar = None
     max_sequences: Annotated[int, _limits("Texts that run at once.", metavar="N", min=1)] = 32
     max_waiting: Annotated[
         int, _limits("Texts that may wait for a place; more requests get 429.", metavar="N", min=0)

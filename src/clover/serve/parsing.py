@@ -15,10 +15,11 @@ from typing import Any
 
 from torch import Tensor
 
-from clover.api import Clover
+from clover.api import Clover, check_grammar_fits
 from clover.chat import ReplyParser
 from clover.engine import Request
 from clover.errors import UserError, one_line
+from clover.grammar import GrammarSpec
 from clover.sampling import SamplingParams
 from clover.sampling.params import Process
 from clover.serve.bodies import Body, ChatBody, CompletionBody
@@ -62,9 +63,17 @@ class RequestParser:
         name: of the model, as clients say it.
         most_tokens: that a request may ask for; None for what the target can run.
         most_texts: that a request may ask for.
+        grammar: that every text follows, unless a request has another; UserError if it cannot be used.
     """
 
-    def __init__(self, model: Clover, name: str, most_tokens: int | None, most_texts: int):
+    def __init__(
+        self,
+        model: Clover,
+        name: str,
+        most_tokens: int | None,
+        most_texts: int,
+        grammar: GrammarSpec | None = None,
+    ):
         self._name, self._most_tokens, self._most_texts = name, most_tokens, most_texts
         self._engine, self._model = model.engine, copy.copy(model)
         target: Any = copy.copy(model.target)
@@ -72,6 +81,9 @@ class RequestParser:
         self._model.target = target
         longest = max(map(len, self._model.target.require_tokenizer().get_vocab()))
         self._most_characters = model.target.longest_run * longest
+        self._grammar = grammar
+        if grammar is not None:
+            self._model.follow(grammar, SamplingParams(), 1)
         self.executor = ThreadPoolExecutor(1, "clover-tokenizer")
 
     def parse(self, body: Body) -> ParsedRequest:
@@ -91,13 +103,32 @@ class RequestParser:
         # Without a seed equal prompts get different texts.
         seeds = [secrets.randbits(63) if body.seed is None else body.seed for _ in prompts]
         pairs = zip(prompts, seeds, strict=True)
-        hidden = None if format is None else format.hidden
-        made = [self._request(body, prompt, seed + i, hidden) for prompt, seed in pairs for i in range(texts)]
         new_reply = None
         if format is not None:
             before = self._model.target.require_tokenizer().decode(prompts[0])
             new_reply = partial(ReplyParser, format, before, tools)
+        hidden = None if format is None else format.hidden
+        follow = self._follow(body, new_reply, bool(tools))
+        made = [
+            self._request(body, prompt, seed + i, hidden, follow)
+            for prompt, seed in pairs
+            for i in range(texts)
+        ]
         return ParsedRequest(body, tuple(made), sum(map(len, prompts)), new_reply)
+
+    def _follow(
+        self, body: Body, new_reply: Callable[[], ReplyParser] | None, tools: bool
+    ) -> Callable[[SamplingParams, int], SamplingParams]:
+        """Return what makes parameters those of a text that follows the grammar of the body, or the server's."""
+        format = body.response_format if isinstance(body, ChatBody) else None
+        grammar = self._grammar if format is None else format.grammar
+        if grammar is None:
+            return lambda params, prompt_tokens: params
+        if body.ignore_eos:
+            raise ApiError(400, "ignore_eos does not go with a grammar", "invalid_value", "ignore_eos")
+        with _errors_of("response_format"):
+            check_grammar_fits(new_reply and new_reply(), tools)
+        return partial(self._model.follow, grammar)
 
     def _encoded(
         self, prompt: str | Sequence[int] | list[dict[str, Any]], field: str, tools: list[dict[str, Any]]
@@ -109,12 +140,19 @@ class RequestParser:
             return self._model.encode(prompt, tools)
 
     def _request(
-        self, body: Body, prompt: tuple[int, ...], seed: int, hidden: frozenset[int] | None
+        self,
+        body: Body,
+        prompt: tuple[int, ...],
+        seed: int,
+        hidden: frozenset[int] | None,
+        follow: Callable[[SamplingParams, int], SamplingParams],
     ) -> Request:
         stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
         options = body.stream_options
         with _errors_of("temperature"):  # the body has bounds for all others
             params = _params(body, seed, self._end_later(body, len(prompt)))
+        with _errors_of("response_format"):
+            params = follow(params, len(prompt))
         with _errors_of("logit_bias"):
             params.check_vocabulary(self._engine.target.vocab_size)
         with _errors_of(_prompt_field(body)):
