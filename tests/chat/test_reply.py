@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clover.chat import Delta, ReplyParser, find_format, find_tool_format
+from clover.chat import Delta, ReplyParser, call_grammar, find_format, find_tool_format
 from clover.errors import UserError
 from tests.data.tokenizers import make_tokenizer
 
@@ -170,6 +170,33 @@ def test_a_tokenizers_own_response_template_comes_first(size: int) -> None:
     assert (whole.content, whole.reasoning) == ("Hello!", "be kind")
     broken = read(ReplyParser(format, prompt, ()), "<|im_start|>call:f{broken; more", size)
     assert broken.content.endswith("{broken; more") and not broken.calls
+
+
+@pytest.mark.parametrize(
+    ("marks", "prompt", "text"),
+    [
+        (HERMES, "a question", '<tool_call>\n{"name": "f", "arguments": {"a": 1, "b": "x"}}\n</tool_call>'),
+        (THINKS, "<think>\n", '</think>\n\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'),
+        (LLAMA, "a question", '{"name": "f", "parameters": {"a": 1}}'),
+    ],
+)
+def test_a_forced_call_is_one_that_is_read(marks: str, prompt: str, text: str) -> None:
+    llguidance, hf = pytest.importorskip("llguidance"), pytest.importorskip("llguidance.hf")
+    tokenizer = make_tokenizer("{# " + marks + " #}")
+    format = find_format(tokenizer, (1,), calls=True)
+    assert format is not None
+    kind, _, grammar = call_grammar(format, TOOLS, prompt).partition(":")
+    assert kind == "lark"
+    vocabulary = hf.from_tokenizer(tokenizer, n_vocab=len(tokenizer), eos_token=[1])
+    for said in (text, "Hello", text.replace('"f"', '"g"'), text.replace("1", '"one"')):
+        matcher = llguidance.LLMatcher(
+            vocabulary, llguidance.LLMatcher.grammar_from_lark(grammar), log_level=0
+        )
+        tokens = tokenizer(said, add_special_tokens=False)["input_ids"]
+        fits = matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+        assert fits == (said == text), said
+    (call,) = read(ReplyParser(format, prompt, TOOLS), text, 3).calls
+    assert call.name == "f"
 
 
 def test_calls_are_words_where_no_tools_were_offered() -> None:

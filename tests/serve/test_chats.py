@@ -109,15 +109,43 @@ def test_choices_among_calls(tools: Live) -> None:
         assert message.tool_calls is None and message.content == CALLS.partition("</think>\n\n")[2]
 
 
+CITY = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]}
+CHOICES = [
+    {"name": name, "parameters": CITY | {"additionalProperties": False}} for name in ("weather", "time")
+]
+
+
+@pytest.mark.parametrize("template", [QWEN, QWEN + "{% if add_generation_prompt %}<think>\n{% endif %}"])
+@pytest.mark.parametrize(
+    ("choice", "names"),
+    [("required", {"weather", "time"}), ({"type": "function", "function": {"name": "time"}}, {"time"})],
+)
+def test_a_call_can_be_forced(template: str, choice: Any, names: set[str]) -> None:
+    """Of a model that would write words; drafting changes nothing."""
+    pytest.importorskip("llguidance")
+    asked = ASKED | {
+        "tools": [{"type": "function", "function": one} for one in CHOICES],
+        "tool_choice": choice,
+    }
+    with serving(scripted(template, "It is warm and sunny there, and so it stays.")) as live:
+        for options in ({}, {"extra_body": {"speculation": False}}, {"temperature": 1.0, "seed": 3}):
+            found = client_of(live).create(**asked | options).choices[0]
+            (call,) = found.message.tool_calls
+            assert (found.finish_reason, found.message.content) == ("tool_calls", None)
+            assert call.function.name in names
+            assert json.loads(call.function.arguments)["city"] in ("Paris", "Rome")
+
+
 @pytest.mark.parametrize(
     ("change", "param", "said"),
     [
-        ({"tool_choice": "required"}, "tool_choice", "cannot force calls"),
         (
-            {"tool_choice": {"type": "function", "function": {"name": "weather"}}},
+            {"tool_choice": {"type": "function", "function": {"name": "time"}}},
             "tool_choice",
-            "cannot force calls",
+            "no tool 'time'",
         ),
+        ({"tool_choice": "required", "tools": None}, "tool_choice", "required needs tools"),
+        ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "response_format", "tools"),
         ({"tools": [{"type": "web_search"}]}, "tools", "tools.0.type"),
         ({"tools": [{"type": "function", "function": WEATHER | {"name": "a b"}}]}, "tools", "name"),
         ({"tools": [{"type": "function", "function": WEATHER | {"cache": True}}]}, "tools", "cache"),
@@ -170,3 +198,9 @@ def test_a_model_whose_reasoning_cannot_be_told_apart_is_not_offered_for_chat() 
         status, answer = live.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]})
         assert status == 400 and "marks its reasoning by <|constrain|>" in answer["error"]["message"]
         assert live.post("/v1/completions", {"prompt": "Hi", "max_tokens": 2})[0] == 200
+
+
+def test_calls_between_special_tokens_cannot_be_forced(thinker: Live) -> None:
+    status, answer = thinker.post("/v1/chat/completions", ASKED | {"tool_choice": "required"})
+    assert (status, answer["error"]["param"]) == (400, "tool_choice")
+    assert "calls of this model cannot be forced" in answer["error"]["message"]

@@ -3,7 +3,7 @@
 `find_format` finds out how a model marks them, a `ReplyParser` reads an answer as it is written.
 """
 
-from clover.chat.format import ChatFormat, find_format, find_tool_format
+from clover.chat.format import ChatFormat, call_grammar, find_format, find_tool_format
 from clover.chat.reply import Delta, ReplyParser, ToolCall
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Delta",
     "ReplyParser",
     "ToolCall",
+    "call_grammar",
     "find_format",
     "find_tool_format",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clover.chat.formats import FORMATS, THINK
+from clover.chat.formats import FORMATS, THINK, Format
 from clover.errors import UserError, one_line
 from clover.templates import render
 
@@ -35,11 +35,13 @@ class ChatFormat:
         template: a response template of transformers.
         own: whether the tokenizer brought it; it then finds the beginning of the answer in the prompt itself.
         hidden: special tokens that no region begins or ends with: they have no text.
+        forced: see `clover.chat.formats.base.Format`.
     """
 
     template: Mapping[str, Any]
     own: bool
     hidden: frozenset[int]
+    forced: tuple[str, str, str] | None = None
 
     @property
     def has_calls(self) -> bool:
@@ -54,6 +56,36 @@ class ChatFormat:
             opener = next((one for one in _OPENERS if prompt.rstrip().endswith(one)), None)
             prompt = "" if opener is None else prompt[prompt.rindex(opener) :]
         return ResponseParser(dict(self.template), prompt, tools=list(tools) or None)  # type: ignore[arg-type]
+
+
+def call_grammar(format: ChatFormat, tools: Sequence[Mapping[str, Any]], prompt: str) -> str:
+    """Return the grammar, as `clover.grammar` reads it, of an answer to a prompt that is one call of a tool.
+
+    Raises UserError if calls of this model cannot be forced.
+    """
+    if format.forced is None:
+        raise UserError("calls of this model cannot be forced; give auto or none")
+    before, arguments, after = format.forced
+    if prompt.rstrip().endswith("<think>"):
+        before = "</think>\n\n" + before
+    functions = [tool["function"] for tool in tools]
+    calls = [_object({"name": {"const": one["name"]}, arguments: _parameters(one)}) for one in functions]
+    dense = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    rule = [json.dumps(before)] * bool(before) + ["call"] + [json.dumps(after)] * bool(after)
+    return f"lark:start: {' '.join(rule)}\ncall: %json {json.dumps({'anyOf': calls, 'x-guidance': dense})}"
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _parameters(function: Mapping[str, Any]) -> dict[str, Any]:
+    return function.get("parameters") or {"type": "object"}
 
 
 def find_tool_format(tokenizer: Any, ends: Sequence[int]) -> ChatFormat:
@@ -79,7 +111,8 @@ def find_format(tokenizer: Any, ends: Sequence[int], calls: bool = False) -> Cha
             glued to the answer; or transformers is too old to part answers.
     """
     own = getattr(tokenizer, "response_template", None)
-    template = dict(own) if own else _known(str(tokenizer.chat_template))
+    known = None if own else _known(str(tokenizer.chat_template))
+    template = dict(own) if own else _template(known, str(tokenizer.chat_template))
     fields = {
         name: one for name, one in template.get("fields", {}).items() if calls or not name.startswith(_CALLS)
     }
@@ -94,7 +127,7 @@ def find_format(tokenizer: Any, ends: Sequence[int], calls: bool = False) -> Cha
     text = json.dumps(template, ensure_ascii=False).replace("\\", "")
     special = {token: str(one) for token, one in tokenizer.added_tokens_decoder.items() if one.special}
     hidden = frozenset(token for token, name in special.items() if name not in text or token in ends)
-    format = ChatFormat(template, bool(own), hidden)
+    format = ChatFormat(template, bool(own), hidden, known.forced if known else None)
     try:
         format.parser("", ())
     except ImportError as error:
@@ -104,10 +137,14 @@ def find_format(tokenizer: Any, ends: Sequence[int], calls: bool = False) -> Cha
     return format
 
 
-def _known(chat_template: str) -> dict[str, Any]:
-    """Return the response template of the first format whose marks a chat template has; {} if there is none."""
-    found = next((one for one in FORMATS if all(mark in chat_template for mark in one.marks)), None)
-    fields = dict(found.fields) if found else {"content": {}}
+def _known(chat_template: str) -> Format | None:
+    """Return the first format whose marks a chat template has."""
+    return next((one for one in FORMATS if all(mark in chat_template for mark in one.marks)), None)
+
+
+def _template(known: Format | None, chat_template: str) -> dict[str, Any]:
+    """Return the response template of a format, and of reasoning between tags that a chat template shows."""
+    fields = dict(known.fields) if known else {"content": {}}
     if "reasoning_content" not in fields and "</think>" in chat_template:
         fields |= THINK
     return {"start_anchor_pattern": r"\A", "fields": fields}

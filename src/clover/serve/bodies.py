@@ -204,10 +204,17 @@ class Tool(_Body):
         return {"type": "function", "function": self.function.model_dump(include=known, exclude_none=True)}
 
 
-def _only_free_choice(value: Any) -> Any:
-    if value == "required" or isinstance(value, dict):
-        raise ValueError("this server cannot force calls; give auto or none")
-    return value
+class FunctionName(_Body):
+    """The function of a choice."""
+
+    name: str
+
+
+class NamedTool(_Body):
+    """The tool that an answer has to call."""
+
+    type: Literal["function"]
+    function: FunctionName
 
 
 class StreamOptions(_Body):
@@ -290,7 +297,7 @@ class ChatBody(GenerationBody):
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     tools: Annotated[list[Tool], Field(max_length=128, fail_fast=True)] | None = None
-    tool_choice: Annotated[Literal["none", "auto"] | None, BeforeValidator(_only_free_choice)] = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -305,6 +312,23 @@ class ChatBody(GenerationBody):
     reasoning_effort: _refused("reasoning") = None  # type: ignore[valid-type]
     verbosity: _refused("verbosity") = None  # type: ignore[valid-type]
     web_search_options: _refused("web search") = None  # type: ignore[valid-type]
+
+    @field_validator("tool_choice")
+    @classmethod
+    def _is_offered(cls, choice: str | NamedTool | None, info: ValidationInfo) -> str | NamedTool | None:
+        names = [tool.function.name for tool in info.data.get("tools") or []]
+        if isinstance(choice, NamedTool) and choice.function.name not in names:
+            raise ValueError(f"there is no tool {choice.function.name!r}")
+        if choice == "required" and not names:
+            raise ValueError("required needs tools")
+        return choice
+
+    @property
+    def forced(self) -> list[Tool]:
+        """Return the tools of which the answer has to call one; none if it is free."""
+        if isinstance(self.tool_choice, NamedTool):
+            return [tool for tool in self.tools or [] if tool.function.name == self.tool_choice.function.name]
+        return self.tools or [] if self.tool_choice == "required" else []
 
     @property
     def offered(self) -> list[Tool]:

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from clover.api import Clover, check_grammar_fits
-from clover.chat import ReplyParser
+from clover.chat import ReplyParser, call_grammar
 from clover.engine import Request
 from clover.errors import UserError, one_line
 from clover.grammar import GrammarSpec
@@ -103,12 +103,15 @@ class RequestParser:
         # Without a seed equal prompts get different texts.
         seeds = [secrets.randbits(63) if body.seed is None else body.seed for _ in prompts]
         pairs = zip(prompts, seeds, strict=True)
-        new_reply = None
+        new_reply = call = None
         if format is not None:
             before = self._model.target.require_tokenizer().decode(prompts[0])
             new_reply = partial(ReplyParser, format, before, tools)
+            if isinstance(body, ChatBody) and body.forced:
+                with _errors_of("tool_choice"):
+                    call = call_grammar(format, [tool.for_template() for tool in body.forced], before)
         hidden = None if format is None else format.hidden
-        follow = self._follow(body, new_reply, bool(tools))
+        follow = self._follow(body, new_reply, bool(tools), call)
         made = [
             self._request(body, prompt, seed + i, hidden, follow)
             for prompt, seed in pairs
@@ -117,11 +120,16 @@ class RequestParser:
         return ParsedRequest(body, tuple(made), sum(map(len, prompts)), new_reply)
 
     def _follow(
-        self, body: Body, new_reply: Callable[[], ReplyParser] | None, tools: bool
+        self, body: Body, new_reply: Callable[[], ReplyParser] | None, tools: bool, call: str | None
     ) -> Callable[[SamplingParams, int], SamplingParams]:
-        """Return what makes parameters those of a text that follows the grammar of the body, or the server's."""
+        """Return what makes parameters those of a text that follows the grammar of the body, or the server's.
+
+        `call` is the grammar of a call that the body forces.
+        """
         format = body.response_format if isinstance(body, ChatBody) else None
         grammar = self._grammar if format is None else format.grammar
+        if call is not None and grammar is None and not body.ignore_eos:
+            return partial(self._model.follow, call)
         if grammar is None:
             return lambda params, prompt_tokens: params
         if body.ignore_eos:

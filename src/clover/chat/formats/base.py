@@ -16,7 +16,10 @@ class Format:
     Args:
         marks: strings that the chat templates of the family have, and those of no other format before it.
         fields: regions of the answer, see `clover.chat.formats`.
+        forced: what stands before a call that is JSON, what its arguments are called, and what stands after it; None
+            where calls cannot be forced, because special tokens mark them or they are no JSON.
     """
 
     marks: tuple[str, ...]
     fields: Mapping[str, Mapping[str, Any]]
+    forced: tuple[str, str, str] | None = None

@@ -4,6 +4,7 @@ from clover.chat.formats.base import Format
 
 FORMAT = Format(
     marks=("<tool_call>",),
+    forced=("<tool_call>\n", "arguments", "\n</tool_call>"),
     fields={
         "content": {},
         "tool_calls": {"open": "<tool_call>", "close": "</tool_call>", "repeats": True},

@@ -7,6 +7,7 @@ from clover.chat.formats.base import Format
 
 FORMAT = Format(
     marks=("<|start_header_id|>", '"parameters"'),
+    forced=("", "parameters", ""),
     fields={
         "content": {},
         "tool_calls": {
