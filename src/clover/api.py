@@ -297,7 +297,7 @@ def check_grammar_fits(reply: ReplyParser | None, tools: bool) -> None:
         raise UserError("a grammar does not go with this model, whose answers begin with reasoning")
 
 
-def _is_list_of(kind: type, values: object) -> bool:
+def _is_list_of(kind: type, values: Any) -> bool:
     listed = isinstance(values, Sequence) and not isinstance(values, bytes | bytearray | memoryview)
     return listed and all(isinstance(value, kind) for value in values)
 
