@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, isfinite, nan
@@ -11,12 +10,12 @@ import pytest
 import torch
 
 from clover.audit import texts as texts_module
+from clover.audit.judge import measure
 from clover.audit.model import ModelSource
-from clover.audit.options import AuditOptions
 from clover.audit.rules import Rules
-from clover.audit.run import make_report
 from clover.audit.texts import Case, Text
 from clover.engine import StepEvent
+from clover.errors import UserError
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
 from tests.audit.conftest import audit_of, prompts_of, weak_attention
@@ -34,16 +33,13 @@ def broken_head(value: float) -> TargetModel:
 
 @pytest.mark.parametrize("value", [nan, inf])
 def test_a_model_without_finite_logits_is_no_clean_one(value: float) -> None:
+    """The engine refuses it; what the model itself says is no number at any place."""
     audit = audit_of(broken_head(value), ("chain:4",), temperature=0)
-    found = audit.run()
-    assert found.mismatches == []  # all methods choose the token without a number
-    assert (
-        f"the model's logits are no finite numbers at {POSITIONS} of {POSITIONS} positions" in found.problems
-    )
-    assert found.rounding.nonfinite == POSITIONS and found.rounding.positions == 0
-    assert all("tokens are no finite numbers" in problem for one in found.methods for problem in one.problems)
-    report = make_report(AuditOptions(), audit, found, [])
-    assert report.title.startswith("Defect") and json.loads(report.json())["verdict"] == "defect"
+    with pytest.raises(UserError, match="logits are NaN or infinite"):
+        audit.run()
+    cases = audit.modes["greedy"]
+    rounding = measure(audit.plain, dict(zip(cases, audit.plain.write(cases, 1), strict=True)), 4, 0.0)
+    assert (rounding.nonfinite, rounding.positions) == (POSITIONS, 0)
 
 
 def test_one_position_without_a_number_leaves_the_others_judged(monkeypatch: pytest.MonkeyPatch) -> None:
