@@ -35,8 +35,8 @@ from clover.drafting import (
     FixedPolicy,
     LookupDrafter,
     Policy,
-    Running,
     StepOutcome,
+    UpcomingStep,
     parse_tree,
 )
 from clover.drafting.tuning import Choice, Tuning, VerifyCost
@@ -137,8 +137,8 @@ def run(policy: Policy, queue: Sequence[Text], size: int, pair: Pair, rng: Rando
             done = len(read[n]) - len(queue[n].prompt)
             read[n].extend(queue[n].new[done : at[n]])
         texts = [read[n] for n in live]
-        running = Running(len(live), texts=lambda texts=texts: texts)
-        drafter = policy.choose(running)
+        upcoming = UpcomingStep(len(live), texts=lambda texts=texts: texts)
+        drafter = policy.choose(upcoming)
         emitted = tuple(1 + accepted(queue[n], at[n], drafter, read[n]) for n in live)
         asks = drafter.max_nodes > 1 and not isinstance(drafter, LookupDrafter)
         backlog, behind = (behind, 0) if asks else (0, behind + max(emitted))

@@ -139,7 +139,7 @@ def _own(options: argparse.Namespace, draft: str, target: TargetModel) -> Clover
     if isinstance(loaded, RecallDraft):
         loaded.copy_nothing()  # vLLM has no place for it
     engine = Engine(target, loaded, parse_tree(f"chain:{options.drafted}"))
-    engine.draft = loaded.for_inference(exact=True)
+    engine.draft = loaded.for_inference(full_precision=True)
     return Clover(engine)
 
 

@@ -30,7 +30,7 @@ class OracleDraft:
         self.target, self.texts, self.spread = target, texts, spread
         self.config = SimpleNamespace(hidden_state="post_norm")
 
-    def for_inference(self, exact: bool = False) -> OracleDraft:
+    def for_inference(self, full_precision: bool = False) -> OracleDraft:
         return self
 
     def new_session(self, batch_size: int, capacity: int) -> OracleSession:
@@ -75,7 +75,7 @@ class OracleSession:
         self.depth = 0
         return self._logits(1)[:, 0]
 
-    def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
+    def advance(self, parents: Tensor, tokens: Tensor) -> Tensor:
         self.depth += 1
         return self._logits(tokens.shape[1])
 

@@ -12,7 +12,7 @@ import torch
 
 import clover
 from clover.api import Clover, find_tuning
-from clover.drafting import AutoPolicy, Running
+from clover.drafting import AutoPolicy, UpcomingStep
 from clover.drafting.tuning import Choice, Tuning, architecture_name, write_entry
 from clover.engine import Engine
 from clover.engine.compiled import CompiledRunner
@@ -140,7 +140,7 @@ def test_a_tuning_beside_the_draft_is_used_where_it_fits(pair: tuple[Path, Path]
         assert find_tuning(draft, target) == (found if fits else None)
     policy = clover.load(target, draft).engine.policy
     assert isinstance(policy, AutoPolicy)
-    assert policy.choose(Running(1)) is not None and policy.leader == "chain:2"
+    assert policy.choose(UpcomingStep(1)) is not None and policy.leader == "chain:2"
     (draft / "tuning.json").write_text("{}")
     assert clover.load(target, draft, tree="chain:3").engine.policy.max_nodes == 4, "it does not matter here"
     with pytest.raises(UserError, match="clover tune"):

@@ -145,14 +145,14 @@ BUDGET = {
     "cli": (1312, 13, 32),
     "cpu": (500, 5, 21),  # quantised weights, by their parts
     "data": (2510, 16, 61),  # records in the forms that users bring; states that are no numbers
-    "drafting": (1560, 15, 48),
-    "drafts": (2285, 17, 73),  # starting values whatever the default dtype is
-    "engine": (1890, 20, 35),  # logits that cannot be used, and special tokens as stop strings
+    "drafting": (1570, 15, 48),  # an example of a level, and what a policy may know
+    "drafts": (2290, 17, 73),  # starting values whatever the default dtype is
+    "engine": (1895, 20, 35),  # logits that cannot be used (their last text), special tokens as stop strings
     "errors": (65, 1, 4),  # the one table of all that was removed
     "grammar": (150, 1, 3),
     "files": (290, 1, 16),
     "integrations": (1320, 10, 23),  # refuses models that prepare their inputs otherwise
-    "measure": (4540, 32, 149),  # time budgets, τ by position, a busy machine, digests
+    "measure": (4545, 32, 149),  # time budgets, τ by position, a busy machine, digests
     "metrics": (90, 1, 1),
     "options": (275, 1, 8),  # --threads, --grammar
     "reference": (90, 1, 2),  # refuses NaN
@@ -163,7 +163,7 @@ BUDGET = {
     "train": (1950, 15, 51),
     "tree": (270, 4, 3),
     "validation": (170, 1, 9),
-    "verify": (165, 1, 6),  # counts usable logits
+    "verify": (165, 1, 6),  # counts finite logits
     "verify_host": (70, 1, 1),
     "write": (262, 1, 4),
 }

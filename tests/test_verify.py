@@ -7,7 +7,7 @@ from scipy.stats import chi2
 
 from clover.sampling import Sampler, SamplingParams
 from clover.tree import CLOVER2_TREE, TokenTree, TreeShape
-from clover.verify import Verified, usable_counts, verify
+from clover.verify import Verified, finite_counts, verify
 from tests.slow_sampling import slow_probs
 
 VOCAB = 10
@@ -216,4 +216,4 @@ def test_logits_that_cannot_be_used_are_counted() -> None:
         ]
     )
     path, counts = torch.tensor([[0, 1, 2], [0, 1, 1], [0, 2, 1], [0, 1, 2]]), torch.tensor([3, 2, 3, 2])
-    assert usable_counts(logits, Verified(path, counts, path)).tolist() == [1, 0, 2, 2]
+    assert finite_counts(logits, Verified(path, counts, path)).tolist() == [1, 0, 2, 2]

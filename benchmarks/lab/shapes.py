@@ -192,7 +192,7 @@ def _times(place: Workplace, variant: Variant, layers: int) -> tuple[Steps, Limi
         phases = step_seconds([decode(drafted, [request], synchronize=True) for _ in range(2)][1:])
         steps = Steps(
             plain=_step_seconds(plain, request),
-            verify=phases["verify"],
+            verify=phases["run"],
             draft=phases["draft"],
             step=_step_seconds(drafted, request),
         )

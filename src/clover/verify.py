@@ -1,8 +1,9 @@
-"""Lossless verification: how far down a token tree the target model's own tokens lead. Two rules, without loops.
+"""Lossless verification: how far down a token tree the target model's own tokens lead. Two rules.
 
 Token matching (`verify`) serves every tree that was drafted independently of the target's random numbers; recursive
 rejection sampling (`verify_drawn`) serves trees whose children were drawn from the draft without replacement. Nothing
-here waits for the device.
+here waits for the device; only `draw_rule` loops, over the children of one node. On a CPU `clover.verify_host` replaces
+`verify_drawn` (`clover.engine.verifiers` chooses).
 
 Shapes: B batch, N nodes (root included), D depth, P nodes whose children were drawn, K children at most, V vocabulary.
 """
@@ -25,14 +26,14 @@ class Verified:
         counts: Long [B]; nodes on the path, root included. As many tokens are emitted: the accepted ones and the
             bonus token.
         tokens: Long, as wide as `path`; the emitted tokens, padded by 0.
-        usable: Long [B]; emitted tokens before the first one whose logits cannot be used (`usable_counts`). None if
+        finite: Long [B]; emitted tokens before the first one whose logits cannot be used (`finite_counts`). None if
             that was not tested.
     """
 
     path: Tensor
     counts: Tensor
     tokens: Tensor
-    usable: Tensor | None = field(default=None, repr=False)
+    finite: Tensor | None = field(default=None, repr=False)
 
 
 def verify(tree: TokenTree, choices: Tensor) -> Verified:
@@ -57,7 +58,7 @@ def verify(tree: TokenTree, choices: Tensor) -> Verified:
     return Verified(path, counts, choices.gather(1, path).masked_fill(index >= counts.unsqueeze(1), 0))
 
 
-def usable_counts(logits: Tensor, verified: Verified) -> Tensor:
+def finite_counts(logits: Tensor, verified: Verified) -> Tensor:
     """Count the emitted tokens before the first one whose logits cannot be used, Long [B], by logits [B, N, V].
 
     Logits cannot be used if one is NaN or +inf, or none is finite; -inf excludes a token.

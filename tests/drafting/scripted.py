@@ -30,7 +30,7 @@ class ScriptedDraft:
         self.config, self.d2t = SimpleNamespace(hidden_state="post_norm"), None
         self.session_tokens = None
 
-    def for_inference(self, exact: bool = False) -> ScriptedDraft:
+    def for_inference(self, full_precision: bool = False) -> ScriptedDraft:
         return self
 
     def new_session(self, batch_size: int, capacity: int) -> ScriptedSession:
@@ -52,10 +52,10 @@ class ScriptedSession:
         self.frontier = [[text] for text in self.texts]
         return self._logits()[:, 0]
 
-    def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
+    def advance(self, parents: Tensor, tokens: Tensor) -> Tensor:
         self.frontier = [
-            [texts[slot] + (token,) for slot, token in zip(row_slots, row_tokens)]
-            for texts, row_slots, row_tokens in zip(self.frontier, slots.tolist(), tokens.tolist())
+            [texts[slot] + (token,) for slot, token in zip(row_parents, row_tokens)]
+            for texts, row_parents, row_tokens in zip(self.frontier, parents.tolist(), tokens.tolist())
         ]
         return self._logits()
 

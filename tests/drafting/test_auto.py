@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.replay import PATHS, Pair, kinds, replay
-from clover.drafting import AutoTree, LookupDrafter, PlainDrafter, Running, StepOutcome, parse_tree
+from clover.drafting import AutoTree, LookupDrafter, PlainDrafter, StepOutcome, UpcomingStep, parse_tree
 from clover.drafting.tuning import Choice, Tuning
 from clover.drafts.ngrams import RepeatingText
 from clover.errors import UserError
@@ -51,7 +51,7 @@ def speed_of(policy: Any, tokens: Callable[[Any], int], seconds: Callable[[Any],
     """Tokens per second of a policy in a made-up world."""
     written, passed = 0, 0.0
     for _ in range(steps):
-        drafter = policy.choose(Running(1))
+        drafter = policy.choose(UpcomingStep(1))
         accepted, took = tokens(drafter), seconds(drafter)
         policy.record(StepOutcome(drafter.max_nodes, (1 + accepted,), took, 0))
         written, passed = written + 1 + accepted, passed + took
@@ -84,7 +84,7 @@ def test_regret_is_small_whatever_trees_accept_and_cost(seed: int) -> None:
 def test_a_tree_leads_again_after_a_text_that_suits_no_draft() -> None:
     policy, rng, led = AutoTree().policy(draft()), Random(0), list[str]()
     for step in range(3000):
-        drafter = policy.choose(Running(1))
+        drafter = policy.choose(UpcomingStep(1))
         led.append(policy.leader)
         tree, depth = drafter.max_nodes > drafter.max_depth + 1, drafter.max_depth
         rate = 0.05 if 300 <= step < 600 else 0.9 if tree else 0.6
@@ -108,7 +108,7 @@ def test_the_fastest_of_the_tuning_leads_per_batch_size() -> None:
         ),
     )
     for rows, expected in ((1, "chain:4"), (8, "plain"), (7, "plain"), (64, "plain"), (2, "chain:4")):
-        policy.choose(Running(rows))
+        policy.choose(UpcomingStep(rows))
         assert policy.leader == expected
 
 
@@ -126,14 +126,14 @@ def test_a_group_of_batch_sizes_knows_the_costs_nearest_to_its_power_of_two(
         )
     ]
     policy = AutoTree().policy(draft(), tuning(*choices))
-    policy.choose(Running(4))
+    policy.choose(UpcomingStep(4))
     assert policy.leader == leader
 
 
 def test_a_tuning_without_chains_keeps_its_trees() -> None:
     choices = Choice(1, "clover2", 4.0, 0.015, 260.0), Choice(1, "plain", 1.0, 0.010, 100.0)
     policy = AutoTree().policy(draft(), tuning(*choices))
-    policy.choose(Running(1))
+    policy.choose(UpcomingStep(1))
     assert policy.leader == "clover2"
 
 
@@ -141,7 +141,7 @@ def test_steps_in_which_all_are_decoded_plainly_teach_nothing() -> None:
     """Also while plain decoding is probed, since a chain leads: the last text that is drafted for leaves then."""
     policy, plain = AutoTree().policy(draft()), 0
     for _ in range(2000):
-        drafter = policy.choose(Running(2))
+        drafter = policy.choose(UpcomingStep(2))
         depth = drafter.max_depth
         if policy.leader != "plain" and not depth:
             plain += 1
@@ -166,8 +166,8 @@ def test_a_text_that_goes_in_circles_is_looked_up(first: float) -> None:
     text = RepeatingText([1, 2, 3, 4] * 12)
     policy, asked = AutoTree().policy(draft()), 0
     for _ in range(30):
-        running = Running(1, texts=lambda: [text])
-        drafter = policy.choose(running)
+        upcoming = UpcomingStep(1, texts=lambda: [text])
+        drafter = policy.choose(upcoming)
         looked_up = isinstance(drafter, LookupDrafter)
         asked += looked_up
         tokens = 1 + drafter.max_depth if looked_up else 1
@@ -183,7 +183,7 @@ def test_a_probe_is_paid_for_when_the_batch_changes_before_its_end() -> None:
     policy, probes = AutoTree().policy(draft()), 0
     for step in range(400):
         rows = 11 + step // 2 % 2
-        plain = isinstance(drafter := policy.choose(Running(rows)), PlainDrafter)
+        plain = isinstance(drafter := policy.choose(UpcomingStep(rows)), PlainDrafter)
         probes += not plain
         policy.record(StepOutcome(drafter.max_nodes, (1 if plain else 2,) * rows, 1.0 if plain else 4.0, 0))
     assert probes < 10

@@ -20,7 +20,7 @@ DEVICE = torch.device("meta")
 class Session:
     """Logits of the right shape."""
 
-    def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
+    def advance(self, parents: Tensor, tokens: Tensor) -> Tensor:
         return torch.randn(*tokens.shape, VOCAB, device=DEVICE)
 
 

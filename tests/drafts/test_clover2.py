@@ -70,8 +70,8 @@ def test_tables_follow_the_weights_and_need_room(monkeypatch: pytest.MonkeyPatch
     assert draft.for_inference() is not first
     check_session(target, [draft.for_inference()], reference_of(draft))
     monkeypatch.setattr(layers, "MAX_TABLE", 0)
-    assert draft.for_inference(exact=True).token_table is None
-    check_session(target, [draft.for_inference(exact=True)], reference_of(draft))
+    assert draft.for_inference(full_precision=True).token_table is None
+    check_session(target, [draft.for_inference(full_precision=True)], reference_of(draft))
 
 
 def reference_of(draft: Clover2Draft):
@@ -148,7 +148,7 @@ def test_the_default_in_float32_is_within_1e_5_of_the_reference() -> None:
     for depth, row, at in product(range(5), range(2), range(24 - 6)):
         forced = tokens[row, at + 2 : at + 2 + depth].tolist()
         assert difference(logits[depth, row, at], row, at + 1, forced) < 1e-5
-    for each in (draft, draft.for_inference(exact=True)):
+    for each in (draft, draft.for_inference(full_precision=True)):
         session = each.new_session(2, capacity=4)
         for start, end in ((0, 9), (9, 12), (12, 13)):
             found, drafted = (

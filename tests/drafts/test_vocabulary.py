@@ -48,7 +48,7 @@ class Masked:
         self.max_depth = draft.max_depth
         self.unknown = torch.ones(draft.target.vocab_size, dtype=torch.bool).index_fill(0, known, False)
 
-    def for_inference(self, exact: bool = False) -> Masked:
+    def for_inference(self, full_precision: bool = False) -> Masked:
         return self
 
     def new_session(self, batch_size: int, capacity: int) -> Masked:

@@ -59,7 +59,7 @@ class TableDraft:
             every = torch.arange(VOCAB).unsqueeze(1)
             self.table = factor * target.model(input_ids=every, use_cache=False).logits[:, 0]
 
-    def for_inference(self, exact: bool = False) -> TableDraft:
+    def for_inference(self, full_precision: bool = False) -> TableDraft:
         return self
 
     def new_session(self, batch_size: int, capacity: int) -> TableDraft:
@@ -69,7 +69,7 @@ class TableDraft:
         last = torch.tensor(counts).clamp(min=1).unsqueeze(1) - 1
         return self.table[next_tokens.gather(1, last).squeeze(1)]
 
-    def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
+    def advance(self, parents: Tensor, tokens: Tensor) -> Tensor:
         return self.table[tokens]
 
     def drop(self, row: int) -> None:

@@ -18,8 +18,8 @@ from clover.drafting import (
     LookupDrafter,
     PlainDrafter,
     Policy,
-    Running,
     StepOutcome,
+    UpcomingStep,
     parse_tree,
 )
 from clover.drafts.loading import SYSTEMS
@@ -41,11 +41,11 @@ class ScriptedPolicy(Policy):
         self.choices = list(choices)
         self.max_nodes = max(choice.max_nodes for choice in choices)
         self.max_depth = max(choice.max_depth for choice in choices)
-        self.asked: list[Running] = []
+        self.asked: list[UpcomingStep] = []
         self.outcomes: list[StepOutcome] = []
 
-    def choose(self, running: Running) -> Drafter:
-        self.asked.append(running)
+    def choose(self, upcoming: UpcomingStep) -> Drafter:
+        self.asked.append(upcoming)
         return self.choices[(len(self.asked) - 1) % len(self.choices)]
 
     def record(self, outcome: StepOutcome) -> None:
@@ -190,11 +190,11 @@ def test_outcomes_say_what_happened(target: TargetModel) -> None:
     policy = ScriptedPolicy([tree, PLAIN_DRAFTER, PLAIN_DRAFTER, tree])
     requests = [Request((3, 4, 5), 20, eos=()), Request((6,), 9, eos=())]
     generations = run(Engine(target, draft, policy=policy), requests)
-    assert policy.asked[0] == Running(2) and policy.asked[0].room == target.longest_run - 2
+    assert policy.asked[0] == UpcomingStep(2) and policy.asked[0].room == target.longest_run - 2
     assert [outcome.nodes for outcome in policy.outcomes[:4]] == [4, 1, 1, 4]
     assert [outcome.backlog for outcome in policy.outcomes[:4]][1:3] == [0, 0]
     assert policy.outcomes[3].backlog > 0 == policy.outcomes[0].backlog
-    sizes = [running.batch_size for running in policy.asked]
+    sizes = [upcoming.batch_size for upcoming in policy.asked]
     assert [len(outcome.emitted) for outcome in policy.outcomes] == sizes
     assert len(policy.outcomes) == max(generation.acceptance.steps for generation in generations)
     assert sum(sum(outcome.emitted) for outcome in policy.outcomes) >= 29
@@ -208,8 +208,8 @@ class MovedClock(Policy):
         self.max_nodes, self.max_depth = self.inner.max_nodes, self.inner.max_depth
         self.drafters: list[Drafter] = []
 
-    def choose(self, running: Running) -> Drafter:
-        self.drafters.append(self.inner.choose(running))
+    def choose(self, upcoming: UpcomingStep) -> Drafter:
+        self.drafters.append(self.inner.choose(upcoming))
         return self.drafters[-1]
 
     def record(self, outcome: StepOutcome) -> None:

@@ -17,8 +17,8 @@ from clover.metrics import Acceptance
 LIMITS = Limits(
     weight_bytes=4_000_000, flops_per_token=2_000_000, bytes_per_second=4e9, flops_per_second=1e10
 )
-PLAIN_STEP = {"draft": 0.0, "verify": 0.008, "accept": 0.001, "keep": 0.0, "other": 0.001, "total": 0.010}
-DRAFT_STEP = {"draft": 0.003, "verify": 0.012, "accept": 0.001, "keep": 0.002, "other": 0.002, "total": 0.020}
+PLAIN_STEP = {"draft": 0.0, "run": 0.008, "verify": 0.001, "keep": 0.0, "other": 0.001, "total": 0.010}
+DRAFT_STEP = {"draft": 0.003, "run": 0.012, "verify": 0.001, "keep": 0.002, "other": 0.002, "total": 0.020}
 
 
 @dataclass(frozen=True)

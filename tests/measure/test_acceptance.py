@@ -99,7 +99,7 @@ def test_groups_add_up_and_have_errors_over_prompts() -> None:
     setting = Setting("chain:3", 3, 0.0, groups, (Share("digits", 4, Estimate(0.75)),))
     assert setting.all.total == run.acceptance
     json = setting.to_dict()
-    assert json["tau"] == 2.5 and json["nodes"] == 3
+    assert json["tau"] == 2.5 and json["budget"] == 3
     assert json["per_prompt"] == [(3, 2), (3, 1), (4, 1)]  # new tokens and steps, group by group
     assert json["prompt_hashes"] == [prompt_hash((1,)), prompt_hash((7,)), prompt_hash((1,))]
     assert [(group["group"], group["tau"]) for group in json["groups"]] == [("a", 2.0), ("b", 4.0)]

@@ -55,7 +55,7 @@ def test_what_is_measured_is_what_the_python_interface_gives(
     report = evaluate(tiny_pair, files=(str(questions),), trees=("chain:3", "clover2"), seed=3)
     assert dict(report.facts)["prompts"].startswith("2 prompts, 8 new tokens each (1 more do not fit")
     settings = data(report)["settings"]
-    names = [(setting["tree"], setting["temperature"], setting["nodes"]) for setting in settings]
+    names = [(setting["tree"], setting["temperature"], setting["budget"]) for setting in settings]
     assert names == [("chain:3", 0.0, 3), ("chain:3", 1.0, 3), ("clover2", 0.0, 25), ("clover2", 1.0, 25)]
     turns = [[{"role": "user", "content": QUESTIONS[i]["turns"][0]}] for i in range(2)]  # type: ignore[index]
     for setting in settings:

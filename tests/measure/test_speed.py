@@ -76,9 +76,9 @@ def test_identical_counts_texts_where_they_are_comparable() -> None:
 
 def test_the_rest_of_a_step_is_other() -> None:
     runs = [
-        run(1.0, ((1,),), [4], prefill=0.2, draft=0.1, verify=0.3, accept=0.05, keep=0.05),
-        run(2.0, ((1,),), [6], prefill=0.4, draft=0.1, verify=0.5, accept=0.15, keep=0.15),
+        run(1.0, ((1,),), [4], prefill=0.2, draft=0.1, run=0.3, verify=0.05, keep=0.05),
+        run(2.0, ((1,),), [6], prefill=0.4, draft=0.1, run=0.5, verify=0.15, keep=0.15),
     ]
     steps = step_seconds(runs)
-    expected = {"draft": 0.02, "verify": 0.08, "accept": 0.02, "keep": 0.02, "total": 0.24, "other": 0.10}
+    expected = {"draft": 0.02, "run": 0.08, "verify": 0.02, "keep": 0.02, "total": 0.24, "other": 0.10}
     assert steps == pytest.approx(expected)  # the total is all but the prefill

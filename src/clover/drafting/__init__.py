@@ -10,8 +10,8 @@ from clover.drafting.base import Drafter as Drafter
 from clover.drafting.base import DraftInput as DraftInput
 from clover.drafting.base import FixedPolicy as FixedPolicy
 from clover.drafting.base import Policy as Policy
-from clover.drafting.base import Running as Running
 from clover.drafting.base import StepOutcome as StepOutcome
+from clover.drafting.base import UpcomingStep as UpcomingStep
 from clover.drafting.budget import BudgetDrafter as BudgetDrafter
 from clover.drafting.budget import BudgetTree as BudgetTree
 from clover.drafting.chain import ConfidentChain as ConfidentChain

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import log2
 from statistics import fmean
 
-from clover.drafting.base import Drafter, Policy, Running, StepOutcome
+from clover.drafting.base import Drafter, Policy, StepOutcome, UpcomingStep
 from clover.drafting.estimates import RunningAcceptance, StepSeconds, even_rate, fit_line
 from clover.drafting.plain import PLAIN
 from clover.drafting.prompt_lookup import LookupAcceptance, LookupTree
@@ -88,9 +88,9 @@ class AutoPolicy(Policy):
             return RunningAcceptance(depth)
         return RunningAcceptance(depth, even_rate(taus[name], self._depths[name]), _TUNED_WEIGHT)
 
-    def choose(self, running: Running) -> Drafter:
-        size = self._enter(running.batch_size)
-        self._texts = list(running.texts()) if self._lookups else []
+    def choose(self, upcoming: UpcomingStep) -> Drafter:
+        size = self._enter(upcoming.batch_size)
+        self._texts = list(upcoming.texts()) if self._lookups else []
         for text in self._texts:
             self._lookup.learn(text)
         self._name = self.leader = PLAIN.name
@@ -102,10 +102,10 @@ class AutoPolicy(Policy):
                 timed |= set(self._chains)  # the costs of all chains are on one line
             self.leader = max(timed & speeds.keys(), key=speeds.__getitem__)
             if not self._probe_steps and self._budget >= 0 and size.machine is not None:
-                steps = _PROBE_STEPS if running.batch_size == 1 else _PROBE_STEPS - 1
+                steps = _PROBE_STEPS if upcoming.batch_size == 1 else _PROBE_STEPS - 1
                 self._probe, self._probe_steps = self._rival(timed, speeds, costs), steps
             self._speed = speeds[self.leader]
-            self._name = self._probe if self._probe_steps else self._looked_up(costs, running.room)
+            self._name = self._probe if self._probe_steps else self._looked_up(costs, upcoming.room)
         return self._candidates[self._name].drafter
 
     def record(self, outcome: StepOutcome) -> None:

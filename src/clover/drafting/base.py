@@ -21,7 +21,7 @@ class DraftInput(Protocol):
 
     @property
     def root(self) -> Tensor:
-        """Return the last committed token of each sequence, Long [B, 1]."""
+        """Return the newest token of each text, which neither model has run, Long [B, 1]."""
         ...
 
     @property
@@ -78,8 +78,14 @@ class Drafter:
 
 
 @dataclass(frozen=True)
-class Running:
-    """The sequences that the next step is for; `room` counts the positions that the longest may still take."""
+class UpcomingStep:
+    """What a policy may know of the next step.
+
+    Attributes:
+        batch_size: sequences.
+        room: positions that the longest text has left before the target's longest run.
+        texts: returns the texts that are drafted for; called only by policies that read them.
+    """
 
     batch_size: int
     room: int = field(default=sys.maxsize, compare=False)
@@ -109,7 +115,7 @@ class Policy(Protocol):
     max_nodes: int
     max_depth: int
 
-    def choose(self, running: Running) -> Drafter:
+    def choose(self, upcoming: UpcomingStep) -> Drafter:
         """Choose what drafts in the next step."""
         ...
 
@@ -124,5 +130,5 @@ class FixedPolicy(Policy):
         self.drafter = drafter
         self.max_nodes, self.max_depth = drafter.max_nodes, drafter.max_depth
 
-    def choose(self, running: Running) -> Drafter:
+    def choose(self, upcoming: UpcomingStep) -> Drafter:
         return self.drafter

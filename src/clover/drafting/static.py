@@ -99,6 +99,10 @@ class Level:
         ranks: Long [nodes], which of that row's best tokens each node takes.
         places: Long [parents], the parents' indices in the level above.
         above: Long [parents], their slots there.
+
+    For the paths 0, 1, 00, 10 (nodes 1 to 4; the root is 0): at depth 1 expanded = [0], slots = [0, 0], ranks = [0, 1];
+    at depth 2 expanded = [1, 2], slots = [0, 1] (node 3 hangs on row 0 of the output, node 4 on row 1), ranks = [0, 0],
+    places = [0, 1], above = [0, 0].
     """
 
     choices: int
@@ -121,8 +125,8 @@ class Level:
 
     def advance(self, session: DraftSession, nodes: Tensor) -> Tensor:
         """Run the draft over the parents, among the level above Long [B, nodes]; return logits [B, parents, V]."""
-        parents = nodes if self.single and nodes.shape[1] == 1 else nodes[:, self.places]
-        return session.advance(self.above.expand(len(nodes), -1), parents)
+        tokens = nodes if self.single and nodes.shape[1] == 1 else nodes[:, self.places]
+        return session.advance(self.above.expand(len(nodes), -1), tokens)
 
 
 class StaticDrafter(Drafter):

@@ -44,7 +44,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class VerifyCost:
-    """Seconds of one pass of the target over `nodes` tokens per sequence, root included: 1 is a plain step."""
+    """Seconds of the target's pass (`Runner.run`) over `nodes` tokens per sequence, root included; 1: a plain step."""
 
     batch_size: Count
     nodes: Count

@@ -69,7 +69,9 @@ class DraftModel(PreTrainedModel):
             check_size(size, config.target_shape.vocab_size)
         self.register_buffer("d2t", None if size is None else torch.arange(size))
         self._lm_head: tuple[nn.Linear, ...] = ()  # after `bind`; in a tuple it is not saved with the draft
-        self._fast: dict[bool, tuple[Any, Any]] = {}  # per `exact`: versions of the weights, and the copy
+        self._fast: dict[
+            bool, tuple[Any, Any]
+        ] = {}  # per `full_precision`: versions of the weights, and the copy
 
     def _init_weights(self, module: nn.Module) -> None:
         """Do nothing: the constructors and `start_from` set starting values."""
@@ -121,24 +123,24 @@ class DraftModel(PreTrainedModel):
         assert len(self._lm_head) == 1, "bind() the draft to its target first"
         return self._lm_head[0]
 
-    def for_inference(self, exact: bool = False) -> Self:
+    def for_inference(self, full_precision: bool = False) -> Self:
         """Return this draft over the same weights in the form that runs fastest on this machine; made once per weights.
 
-        With `exact` it has no int8 weights and rounds none to bfloat16. The output is then the same for every number
-        of input rows up to the rounding of products, whose order of sums follows from that number.
+        With `full_precision` it has no int8 weights and rounds none to bfloat16. The output is then the same for every
+        number of input rows up to the rounding of products, whose order of sums follows from that number.
         """
         present = versions(self.parameters())
-        if exact not in self._fast or self._fast[exact][0] != present:
-            self._fast[exact] = (present, self._made_fast(exact))
-        return self._fast[exact][1]
+        if full_precision not in self._fast or self._fast[full_precision][0] != present:
+            self._fast[full_precision] = (present, self._made_fast(full_precision))
+        return self._fast[full_precision][1]
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def _made_fast(self, exact: bool) -> Self:
+    def _made_fast(self, full_precision: bool) -> Self:
         draft = shared_copy(self, [self.config, self._target, self._fast, *self._lm_head])
         draft.make_tables()
-        speed_up(draft, int8=not exact)
-        if not exact:
+        speed_up(draft, int8=not full_precision)
+        if not full_precision:
             draft._lm_head = (int8_linear(self.lm_head),)
         return draft
 

@@ -259,11 +259,11 @@ class RecallSession(DraftSession):
         states = self.draft.look_back(parents, tokens, *self.cache.text(0))
         return states, states
 
-    def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
+    def advance(self, parents: Tensor, tokens: Tensor) -> Tensor:
         if self.weights is not None:
-            runs = self.runs.gather(1, slots.unsqueeze(-1).expand(-1, -1, self.runs.shape[-1]))
+            runs = self.runs.gather(1, parents.unsqueeze(-1).expand(-1, -1, self.runs.shape[-1]))
             self.runs = copies.extended(runs, self.text, tokens)
-        return super().advance(slots, tokens)
+        return super().advance(parents, tokens)
 
     def _logits(self, parents: Tensor, tokens: Tensor) -> Tensor:
         logits, draft = super()._logits(parents, tokens), self.draft

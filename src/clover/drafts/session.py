@@ -52,15 +52,16 @@ class DraftSession(CachedRows):
         self.depth = 0
         return self._logits(last_position(states, counts), last_position(next_tokens, counts))[:, 0]
 
-    def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
+    def advance(self, parents: Tensor, tokens: Tensor) -> Tensor:
         """Go one depth down; return logits [B, P, V] for the children of these nodes, the frontier of the next call.
 
         Args:
-            slots: Long [B, P] which node of the frontier before each continues (0 on the first call after `commit`).
+            parents: Long [B, P] for each node the row of its parent in the previous call's logits; 0 on the first call
+                after `commit`, which returns one row.
             tokens: Long [B, P] the nodes' tokens, in the target's numbering.
         """
         self.depth += 1
-        return self._logits(self._parents(slots), tokens)
+        return self._logits(self._states_of(parents), tokens)
 
     def read(self, hidden: Tensor, next_tokens: Tensor) -> Tensor:
         """Run the draft's `read` over the cache: states [B, A, H] of [B, A, W] and tokens Long [B, A]."""
@@ -75,11 +76,11 @@ class DraftSession(CachedRows):
         self.states, outputs = self.step(parents, tokens)
         return self.draft.logits(outputs, self.depth).expand(-1, tokens.shape[1], -1)
 
-    def _parents(self, slots: Tensor) -> Tensor:
-        """Return the states [B, P, H] of the frontier nodes `slots`, Long [B, P]."""
-        if not self.draft.conditions_on_drafted_tokens or slots.shape[1] == self.states.shape[1] == 1:
+    def _states_of(self, parents: Tensor) -> Tensor:
+        """Return the states [B, P, H] of the frontier nodes `parents`, Long [B, P]."""
+        if not self.draft.conditions_on_drafted_tokens or parents.shape[1] == self.states.shape[1] == 1:
             return self.states
-        return self.states.gather(1, slots.unsqueeze(-1).expand(-1, -1, self.states.shape[-1]))
+        return self.states.gather(1, parents.unsqueeze(-1).expand(-1, -1, self.states.shape[-1]))
 
 
 class TreeSession(DraftSession):
@@ -91,13 +92,13 @@ class TreeSession(DraftSession):
 
     paths: Tensor  # Bool [B, P, K]: the drafted nodes on each frontier node's path, itself included
 
-    def advance(self, slots: Tensor, tokens: Tensor) -> Tensor:
+    def advance(self, parents: Tensor, tokens: Tensor) -> Tensor:
         rows, nodes = tokens.shape
-        before = self.paths.gather(1, slots.unsqueeze(-1).expand(-1, -1, self.paths.shape[-1]))
+        before = self.paths.gather(1, parents.unsqueeze(-1).expand(-1, -1, self.paths.shape[-1]))
         itself = torch.eye(nodes, dtype=torch.bool, device=tokens.device).expand(rows, -1, -1)
         self.paths = torch.cat((before, itself), dim=-1)
         self.cache.begin(nodes, after=before.shape[-1])
-        return super().advance(slots, tokens)
+        return super().advance(parents, tokens)
 
     def step(self, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         if self.depth == 0:

@@ -28,9 +28,11 @@ class Batch:
         target: what the target remembers of them.
         draft: what the draft has committed of them; None without a draft.
         sampler: how the sequences' tokens are chosen; of no use to a batch without sequences.
-        root: Long [B, 1], the last committed token of each sequence, which the target has not run.
+        root: Long [B, 1], the newest token of each text. It has been emitted, but neither model has run it; it becomes
+            the root of the next tree.
         uncommitted: what the target has run and the draft has not committed, oldest first; empty without a draft.
-        committed_backlog: the `backlog` that was committed last; the scheduler sets it to 0 before each step.
+        committed_backlog: a report for the policy: how many older positions the draft had to commit first in this step,
+            which makes the step slow. The scheduler sets it to 0 before each step.
     """
 
     sequences: list[RunningSequence]

@@ -57,8 +57,8 @@ class Engine:
         self.policy: Policy = policy or tree.policy(draft, tuning, bool(compile))
         self.hidden_state = "post_norm" if draft is None else draft.config.hidden_state
         if draft is not None:
-            # The text of drawn trees depends on the draft's probabilities, and is to be the same in every batch.
-            self.draft = draft.for_inference(exact=bool(compile) or not tree.exact)
+            # Under rejection sampling the text depends on the draft's probabilities, so the draft must not be rounded.
+            self.draft = draft.for_inference(full_precision=bool(compile) or not tree.exact)
         self.runner = Runner(target, self.hidden_state)
         if compile:
             backend = compile if isinstance(compile, str) else "inductor"

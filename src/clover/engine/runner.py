@@ -18,7 +18,7 @@ from clover.engine.uncommitted import Uncommitted
 from clover.engine.verifiers import verifier_for
 from clover.target import Target, TargetOutput
 from clover.tree import TokenTree
-from clover.verify import Verified, usable_counts
+from clover.verify import Verified, finite_counts
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class StepResult:
         tokens: emitted tokens: those of the accepted nodes, and the bonus token.
         paths: accepted nodes from the root down.
         depths: depth of each tree, 0 where nothing was drafted.
-        usable: emitted tokens before the first one whose logits cannot be used.
+        finite: emitted tokens before the first one whose logits cannot be used.
     """
 
     tree: TokenTree
@@ -39,7 +39,7 @@ class StepResult:
     tokens: list[list[int]]
     paths: list[list[int]]
     depths: list[int]
-    usable: list[int]
+    finite: list[int]
 
 
 class Runner:
@@ -77,17 +77,17 @@ class Runner:
         """Let the drafter grow one tree per sequence."""
         return drafter.grow(batch)
 
-    @timed("verify")
+    @timed("run")
     def run(self, batch: Batch, tree: TokenTree) -> TargetOutput:
         """Run the nodes of the trees through the target."""
         return batch.target.run(tree, self.hidden_state)
 
-    @timed("accept")
+    @timed("verify")
     def verify(self, batch: Batch, tree: TokenTree, output: TargetOutput) -> Verified:
         """Decide how far down each tree the target's own tokens lead."""
         assert output.logits is not None
         verified = self._verifier(batch.sampler, tree, output.logits)
-        return replace(verified, usable=usable_counts(output.logits, verified))
+        return replace(verified, finite=finite_counts(output.logits, verified))
 
     @timed("keep")
     def keep(self, batch: Batch, tree: TokenTree, output: TargetOutput, verified: Verified) -> StepResult:
@@ -112,8 +112,8 @@ class Runner:
 def _on_host(tree: TokenTree, output: TargetOutput, verified: Verified) -> StepResult:
     """Bring what was verified to the host: the one transfer of a step from the device."""
     width, depths = verified.path.shape[1], tree.depths.amax(1, keepdim=True)
-    assert verified.usable is not None
-    counts = torch.stack((verified.counts, verified.usable), dim=1)
+    assert verified.finite is not None
+    counts = torch.stack((verified.counts, verified.finite), dim=1)
     packed = torch.cat((counts, depths, verified.tokens, verified.path), dim=1).tolist()
     return StepResult(
         tree,
@@ -121,5 +121,5 @@ def _on_host(tree: TokenTree, output: TargetOutput, verified: Verified) -> StepR
         tokens=[row[3 : 3 + row[0]] for row in packed],
         paths=[row[3 + width : 3 + width + row[0]] for row in packed],
         depths=[row[2] for row in packed],
-        usable=[row[1] for row in packed],
+        finite=[row[1] for row in packed],
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import torch
 
-from clover.drafting import Policy, Running, StepOutcome
+from clover.drafting import Policy, StepOutcome, UpcomingStep
 from clover.drafts import DraftModel, DraftSession
 from clover.engine.batch import Batch
 from clover.engine.details import events_of
@@ -37,7 +37,9 @@ class Scheduler:
         runner: runs the steps.
         draft: the draft, as sessions run it; None for plain decoding.
         policy: decides before each step what drafts.
+        limits: sizes of chunks and caches.
         max_sequences: requests that run at once; the others wait in the order in which they were added.
+        clock: adds up the time of each phase.
         store: texts that have ended, whose beginnings need not be run again.
     """
 
@@ -105,9 +107,9 @@ class Scheduler:
         """End the decoding; what was decoded so far is offered to the store."""
         if self._batch is not None:
             with torch.inference_mode():
-                self._keep(self._batch, range(len(self._batch.sequences)))
+                self._offer(self._batch, range(len(self._batch.sequences)))
 
-    def _keep(self, batch: Batch, rows: Iterable[int]) -> None:
+    def _offer(self, batch: Batch, rows: Iterable[int]) -> None:
         """Offer the texts of rows to the store."""
         for row in rows:
             one = batch.sequences[row]
@@ -120,7 +122,7 @@ class Scheduler:
         started, batch.committed_backlog = time.perf_counter(), 0
         self.clock.steps += 1
         room = self._target.longest_run - max(batch.target.lengths)
-        drafter = self._policy.choose(Running(len(batch.sequences), room, batch.drafted_texts))
+        drafter = self._policy.choose(UpcomingStep(len(batch.sequences), room, batch.drafted_texts))
         result = self._runner.step(batch, drafter)
         emitted = [len(tokens) for tokens in result.tokens]
         emitted_when_drafted = tuple(
@@ -138,7 +140,7 @@ class Scheduler:
         """Remove the sequences that have finished; their texts are offered to the store."""
         finished = [row for row, one in enumerate(batch.sequences) if one.finish_reason]
         if finished:
-            self._keep(batch, finished)
+            self._offer(batch, finished)
             batch.drop(finished)
             self._free()
 
@@ -211,6 +213,7 @@ class Scheduler:
         sampler = Sampler(params, prompts, target.vocab_size, target.device)
         root = torch.tensor([prompt[-1:] for prompt in prompts], device=target.device)
         width = target.hidden_width(self._runner.hidden_state)
+        # A placeholder of one position that counts 0: the prefill writes each prompt's last hidden state into it.
         hidden = torch.zeros(len(root), 1, width, dtype=target.dtype, device=root.device)
         uncommitted = [Uncommitted(hidden, root, [0] * len(root))]
         return Batch(

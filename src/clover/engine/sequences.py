@@ -46,16 +46,17 @@ class RunningSequence:
         """Note that the request no longer waits: its prompt is run from now on."""
         self._started = time.perf_counter()
 
-    def accept(self, tokens: list[int], path: list[int], drafted_depth: int, usable: int) -> StepEvent:
+    def accept(self, tokens: list[int], path: list[int], drafted_depth: int, finite: int) -> StepEvent:
         """Append the accepted draft tokens and the bonus token of one step, up to where the text ends.
 
         Args:
             path: the accepted nodes of the step's tree, root included.
             drafted_depth: depth of the tree; 0 for a plain step.
-            usable: of so many tokens the logits can be used; if the text does not end before, it ends with an error.
+            finite: how many of `tokens` were chosen from finite logits. The text ends with an error at the first other
+                one.
         """
         before, text, pieces = len(self.tokens), "", []
-        for token in tokens[:usable]:
+        for token in tokens[:finite]:
             self.tokens.append(token)
             self.finish_reason = self._end_after(token)
             if self._shown is not None:
@@ -70,7 +71,7 @@ class RunningSequence:
             if self.finish_reason:
                 break
         emitted = tuple(self.tokens[before:])
-        if usable < len(tokens) and not self.finish_reason:
+        if finite < len(tokens) and not self.finish_reason:
             self.finish_reason = "error"
             text += self._detokenizer.finish()
         if emitted:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-STEP_PHASES = ("draft", "verify", "accept", "keep")
+STEP_PHASES = ("draft", "run", "verify", "keep")  # the methods of `Runner`
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 

@@ -79,10 +79,13 @@ class Place:
 
 @dataclass(frozen=True)
 class Setting:
-    """The acceptance of one tree, as the user named it, at one temperature; steps verify at most `nodes` tokens."""
+    """The acceptance of one tree, as the user named it, at one temperature.
+
+    `budget` counts the draft tokens that one tree has at most, the root excluded.
+    """
 
     tree: str
-    nodes: int
+    budget: int
     temperature: float
     groups: tuple[Group, ...]
     kinds: tuple[Share, ...]

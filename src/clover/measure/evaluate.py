@@ -48,11 +48,13 @@ class Evaluation:
         for key, run in runs.items():
             self.runs.setdefault(key, []).append(run)
 
-    def setting(self, key: Key, nodes: int) -> Setting:
-        """Return the acceptance of one tree, with so many draft tokens, at one temperature."""
+    def setting(self, key: Key, budget: int) -> Setting:
+        """Return the acceptance of one tree, with at most `budget` draft tokens, at one temperature."""
         prompts, run = [self.session.prompts[number] for number in self.order], joined(self.runs[key])
         kinds = count_kinds(prompts, run, self.session.target.tokenizer)
-        return Setting(*key[:1], nodes, key[1], count_groups(prompts, run), kinds, count_places(prompts, run))
+        return Setting(
+            *key[:1], budget, key[1], count_groups(prompts, run), kinds, count_places(prompts, run)
+        )
 
 
 def run_evaluate(

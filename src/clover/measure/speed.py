@@ -132,7 +132,7 @@ class Measured:
         assert plain.steps is not None
         method, steps, tau, gain = self.method, self.steps, self.tau, self.speedup(plain)
         same, texts = self.identical_texts(plain), len(plain.texts)
-        ideal = tau.value * plain.steps["total"] / steps["verify"] if steps and method.drafts else None
+        ideal = tau.value * plain.steps["total"] / steps["run"] if steps and method.drafts else None
         verified = batch_size * method.nodes if method.nodes else None
         return Metrics(
             method=method.name,

@@ -6,6 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from clover.engine import STEP_PHASES
 from clover.measure.report import figure as art
 from clover.measure.report.output import Report
 from clover.measure.report.provenance import Provenance
@@ -16,7 +17,7 @@ from clover.measure.speed import Metrics
 from clover.measure.systems import system_color
 
 _PANELS = 3  # side by side
-_PHASES = ("draft", "verify", "accept", "keep", "other", "total")
+_PHASES = (*STEP_PHASES, "other", "total")
 
 
 def speed_table(found: Sequence[Metrics]) -> Table:
@@ -69,7 +70,7 @@ def step_table(found: Sequence[Metrics]) -> Table:
         ours,
         columns,
         strong=lambda one: False,
-        optional=["keep", "accept", "arithmetic"],
+        optional=["keep", "verify", "arithmetic"],
     )
 
 

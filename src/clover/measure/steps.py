@@ -19,7 +19,7 @@ from math import pi, sqrt
 from random import Random
 from statistics import fmean, median
 
-from clover.drafting import Drafter, Policy, Running, StepOutcome
+from clover.drafting import Drafter, Policy, StepOutcome, UpcomingStep
 from clover.drafting.estimates import fit_line
 from clover.drafts import DraftModel
 from clover.engine import Engine, PhaseClock, Request
@@ -108,18 +108,18 @@ class RoundRobinPolicy(Policy):
         self._waiting, self._current, self._left = list[str](), "", 0
         self._started, self._verified = 0.0, 0.0
 
-    def choose(self, running: Running) -> Drafter:
+    def choose(self, upcoming: UpcomingStep) -> Drafter:
         if not self._left:
             self._waiting = self._waiting or self._random.sample(list(self._drafters), len(self._drafters))
             self._current, self._left = self._waiting.pop(), _TURN
         self._left -= 1
         self.clock.synchronize = self._on_gpu and not self._left
-        self._started, self._verified = time.perf_counter(), self.clock.seconds["verify"]
+        self._started, self._verified = time.perf_counter(), self.clock.seconds["run"]
         return self._drafters[self._current]
 
     def record(self, outcome: StepOutcome) -> None:
         seconds = time.perf_counter() - self._started
-        verified = self.clock.seconds["verify"] - self._verified
+        verified = self.clock.seconds["run"] - self._verified
         if self._left < _TURN - 1:
             known = self.clock.synchronize or not self._on_gpu
             step = Step(seconds, tuple(outcome.emitted), verified if known else None)

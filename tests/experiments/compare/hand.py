@@ -31,7 +31,7 @@ def decoded(method: MethodKey, prompts: Sequence[Prompt]) -> Decoded:
         Acceptance([2 * steps - tokens, tokens - steps], [steps], steps) for tokens, steps, _, _ in prompts
     ]
     batches = tuple((tokens, seconds) for tokens, _, seconds, _ in prompts)
-    return Decoded(method, 1, batches, tuple(acceptances), {"draft": 1.0, "verify": 2.0}, len(prompts), True)
+    return Decoded(method, 1, batches, tuple(acceptances), {"draft": 1.0, "run": 2.0}, len(prompts), True)
 
 
 def measured(
@@ -41,7 +41,7 @@ def measured(
     prompts = next(iter(methods.values()))
     base = Decoded(
         MethodKey(), 0, tuple((tokens, plain) for tokens, _, _, plain in prompts),
-        tuple(Acceptance([tokens]) for tokens, _, _, _ in prompts), {"draft": 0.0, "verify": 1.0}, len(prompts), True,
+        tuple(Acceptance([tokens]) for tokens, _, _, _ in prompts), {"draft": 0.0, "run": 1.0}, len(prompts), True,
     )  # fmt: skip
     result = Measurement(task, 1, 0.0, (base, *(decoded(*one) for one in methods.items())))
     given = {"tasks": {task: f"file {task}"}, "methods": [asdict(method) for method in methods]}

@@ -11,7 +11,7 @@ import pytest
 
 from clover.errors import UserError
 from experiments.compare.plan import MethodKey
-from experiments.compare.results import read_records
+from experiments.compare.results import Measurement, read_records
 from tests.experiments.compare.hand import measured, trained
 
 
@@ -47,3 +47,18 @@ def test_a_line_with_numbers_that_no_run_leaves_is_named(
     (tmp_path / "results.jsonl").write_text(json.dumps(row) + "\n")
     with pytest.raises(UserError, match="line 1, which clover did not write so"):
         read_records(tmp_path / "results.jsonl")
+
+
+def test_older_results_with_other_names_of_the_phases_are_read(tmp_path: Path) -> None:
+    row: Any = json.loads(json.dumps(asdict(measured("code", {MethodKey("clover2"): [(4, 2, 1.0, 2.0)]}))))
+    for method in row["result"]["methods"]:
+        method["step_milliseconds"] = {"draft": 1.0, "verify": 2.0, "accept": 3.0, "keep": 4.0}
+    (tmp_path / "results.jsonl").write_text(json.dumps(row) + "\n")
+    (record,) = read_records(tmp_path / "results.jsonl")
+    assert isinstance(record.result, Measurement)
+    assert record.result.methods[1].step_milliseconds == {
+        "draft": 1.0,
+        "run": 2.0,
+        "verify": 3.0,
+        "keep": 4.0,
+    }

@@ -35,7 +35,7 @@ from clover.target.decoder import DecoderStack
 from clover.target.session import CachedSession
 from clover.target.support import check_fixed_shapes
 from clover.tree import TokenTree
-from clover.verify import Verified, usable_counts, verify
+from clover.verify import Verified, finite_counts, verify
 
 _GRAPHS = 256  # of one function; PyTorch's own limit of 8 is for shapes that nobody counts
 _Storage = tuple[Tensor, ...]  # of a `KVCache`
@@ -130,7 +130,7 @@ class CompiledRunner(Runner):
             return TokenTree.from_shape(drafter.shape, real[0])
         return TokenTree(*real, max_depth=drafter.max_depth)
 
-    @timed("verify")
+    @timed("run")
     def run(self, batch: Batch, tree: TokenTree) -> TargetOutput:
         """Run the nodes of the trees, and verify them where all sequences choose the most probable tokens."""
         cache, (rows, nodes) = _cache(batch), tree.tokens.shape
@@ -165,8 +165,8 @@ class CompiledRunner(Runner):
         if not verifies:
             return output.draft_hidden_states, logits
         verified = verify(tree, most_probable(logits))
-        usable = usable_counts(logits, verified)
-        return output.draft_hidden_states, verified.path, verified.counts, verified.tokens, usable
+        finite = finite_counts(logits, verified)
+        return output.draft_hidden_states, verified.path, verified.counts, verified.tokens, finite
 
     def _commit_and_grow(self, session: Any, drafter: Any, draft_input: _DraftInput) -> tuple[Tensor, ...]:
         """Return the tensors of the trees, in the order of `TokenTree`; of static trees the tokens alone."""
