@@ -79,6 +79,9 @@ class OracleSession:
         self.depth += 1
         return self._logits(tokens.shape[1])
 
+    def clear(self, row: int) -> None:
+        """Do nothing: it has no states that could be NaN."""
+
     def drop(self, row: int) -> None:
         self.rows[row], self.lengths[row] = self.rows[-1], self.lengths[-1]
         self.rows.pop()

@@ -147,7 +147,7 @@ BUDGET = {
     "data": (2510, 16, 61),  # records in the forms that users bring; states that are no numbers
     "drafting": (1570, 15, 48),  # an example of a level, and what a policy may know
     "drafts": (2290, 17, 73),  # starting values whatever the default dtype is
-    "engine": (1895, 20, 35),  # logits that cannot be used (their last text), special tokens as stop strings
+    "engine": (1900, 20, 35),  # logits that cannot be used (their last text), special tokens as stop strings
     "errors": (65, 1, 4),  # the one table of all that was removed
     "grammar": (150, 1, 3),
     "files": (290, 1, 16),
@@ -157,7 +157,11 @@ BUDGET = {
     "options": (275, 1, 8),  # --threads, --grammar
     "reference": (90, 1, 2),  # refuses NaN
     "sampling": (885, 9, 13),
-    "serve": (1901, 12, 38),  # tools, forced calls, reasoning, what benchmark clients send, response_format
+    "serve": (
+        1905,
+        12,
+        38,
+    ),  # tools, forced calls, reasoning, benchmark clients, formats, text before an error
     "target": (2400, 18, 57),  # reads GGUF files itself: each fact followed or refused, tokens split right
     "templates": (290, 1, 7),  # one way to render a conversation, which tries out what a template reads
     "train": (1950, 15, 51),

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, PrefixStore, Request
+from clover.engine.batch import Batch
+from clover.engine.runner import Runner
 from clover.errors import UserError
 from clover.sampling import SamplingParams
-from clover.target import TargetModel
+from clover.target import TargetModel, TargetOutput
+from clover.tree import TokenTree
+from clover.verify import Verified
 from tests.engine.test_lossless import run, tokens_of
 from tests.families import VOCAB, tiny_model
+from tests.oracle import OracleDraft
 
 BROKEN = 7  # the token whose embedding is NaN, as float16 makes of some models
 GREEDY, SAMPLED = (
@@ -79,6 +86,33 @@ def test_what_was_written_before_is_kept_by_the_scheduler_and_not_by_the_store(t
     ended = events[-1].generation
     assert ended is not None and ended.finish_reason == "error" and ended.tokens == (20, 20, BROKEN)
     assert events[-1].tokens == () and len(store) == 0
+
+
+class BreakingRunner(Runner):
+    """Finds that the last token of every step comes from logits that cannot be used, once some steps are done."""
+
+    good_steps = 2
+
+    def verify(self, batch: Batch, tree: TokenTree, output: TargetOutput) -> Verified:
+        found = super().verify(batch, tree, output)
+        self.good_steps -= 1
+        return found if self.good_steps >= 0 else replace(found, finite=found.counts - 1)
+
+
+def test_the_tokens_before_the_error_are_yielded() -> None:
+    """Also those of the step in which the text ends, of which a draft may have made several good."""
+    target, request = TargetModel(tiny_model("llama")), Request((3, 9, 27), 14, eos=())
+    (tokens,) = tokens_of(run(Engine(target), [request]))
+    draft = OracleDraft(target, [[*request.prompt, *tokens]], spread=0)
+    engine = Engine(target, draft, "chain:3")  # type: ignore[arg-type]
+    engine.runner = BreakingRunner(target, engine.hidden_state)
+    events = []
+    with pytest.raises(UserError, match="logits are NaN or infinite"):
+        for event in engine.run([request]):
+            events.append(event)
+    assert [len(event.tokens) for event in events] == [4, 4, 3]
+    assert [token for event in events for token in event.tokens] == list(tokens[:11])
+    assert all(event.generation is None for event in events)
 
 
 def test_half_precision_names_a_wider_one() -> None:

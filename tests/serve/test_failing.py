@@ -13,6 +13,7 @@ from clover.api import Clover
 from clover.engine import Scheduler
 from clover.errors import UserError
 from tests.data.tokenizers import CHATML
+from tests.engine.test_unusable import BreakingRunner
 from tests.serve.live import serving
 
 BODY = {"prompt": "abc", "max_tokens": 60, "temperature": 0, "ignore_eos": True}
@@ -43,6 +44,20 @@ def test_a_step_that_fails_ends_its_requests_and_the_next_ones_work(
         assert f"clover_requests_failed_total {len(failed)}.0\n" in metrics
         live.until_idle()
         assert live.post("/v1/completions", BODY)[0] == 200
+
+
+def test_a_stream_has_the_text_before_logits_that_cannot_be_used(tiny_model: Clover) -> None:
+    """What was held back, because a stop string might have begun, comes with the step that has no logits."""
+    with serving(tiny_model) as live:
+        text = live.post("/v1/completions", BODY)[1]["choices"][0]["text"]
+    model = copy.copy(tiny_model)
+    model.engine = copy.copy(tiny_model.engine)
+    model.engine.runner = BreakingRunner(model.target, model.engine.hidden_state)
+    with serving(model) as live:
+        *events, last = live.events("/v1/completions", BODY | {"stop": text[:30] + "no more"})
+    assert last["error"]["code"] == "engine_failed" and "logits" in last["error"]["message"]
+    shown = "".join(event["choices"][0]["text"] for event in events)
+    assert shown and text.startswith(shown)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

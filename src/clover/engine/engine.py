@@ -1,6 +1,7 @@
 """The decoding engine: requests in, a stream of step events out."""
 
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 
 from clover.drafting import PLAIN, Drafter, FixedPolicy, Policy, Tree, parse_tree
 from clover.drafting.tuning import Tuning
@@ -101,7 +102,7 @@ class Engine:
         """Decode `requests`; yield what every step gives to each.
 
         Raises UserError as `check`, before anything is generated. Raises it also for a text that ends with an error,
-        after all others have ended.
+        after all others have ended; what that text had before is yielded, but no `generation`.
 
         Args:
             store: keeps the texts of requests that say so, and spares others their prefill. What runs when the consumer
@@ -119,7 +120,8 @@ class Engine:
                 for event in scheduler.step():
                     if event.generation is not None and event.generation.error:
                         broken[event.index] = event.generation.error
-                    else:
+                        event = replace(event, generation=None)
+                    if event.tokens or event.text:
                         yield event
         finally:
             scheduler.close()

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from threading import Event
 from typing import NamedTuple
@@ -195,6 +195,7 @@ class Worker:
                 if step.event.generation is not None:
                     del self._held[job]
                     if error := step.event.generation.error:
+                        job.stream.put(step._replace(event=replace(step.event, generation=None)))
                         job.stream.fail(ApiError(500, error, "engine_failed"))
                         continue
                 job.stream.put(step)
