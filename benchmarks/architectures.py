@@ -106,7 +106,7 @@ def main() -> None:
 
 
 def tried(config_class: type[PretrainedConfig]) -> tuple[str, str]:
-    """What became of a type: "runs", "refused", "not tried" or "WRONG", and what there is to say of it."""
+    """Return what became of a type: "runs", "refused", "not tried" or "WRONG", and what there is to say of it."""
     failed: BaseException = ValueError("no configuration of these sizes")
     signal.signal(signal.SIGALRM, _too_slow)
     signal.alarm(SECONDS)
@@ -130,7 +130,7 @@ def tried(config_class: type[PretrainedConfig]) -> tuple[str, str]:
 
 
 def judged(model: Any) -> tuple[str, str]:
-    """What `tried` says of a model that runs by itself."""
+    """Return what `tried` says of a model that runs by itself."""
     target = TargetModel(model)
     wrong, without = differences(target)
     facts = ["text alone"] if target.config is not model.config else []
@@ -141,7 +141,7 @@ def judged(model: Any) -> tuple[str, str]:
 
 
 def _configs(config_class: type[PretrainedConfig]) -> Iterator[PretrainedConfig]:
-    """The sizes that a type has fields for, with and without those that other fields may have to agree with."""
+    """Return the sizes that a type has fields for, with and without those that other fields may have to agree with."""
     default = config_class()
     for left_out in ((), ("head_dim",), ("layer_types",), ("num_key_value_heads", "head_dim")):
         try:
@@ -171,7 +171,7 @@ def _sizes(default: Any, left_out: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _random(config: PretrainedConfig, dtype: torch.dtype) -> Any:
-    """A model with weights large enough for all of its parts to matter, which has run once."""
+    """Return a model with weights large enough for all of its parts to matter, which has run once."""
     kind = auto_class(config)
     with torch.device("meta"):
         size = sum(weight.numel() for weight in kind.from_config(config).parameters())
@@ -187,7 +187,7 @@ def _random(config: PretrainedConfig, dtype: torch.dtype) -> Any:
 
 
 def differences(target: TargetModel) -> tuple[list[str], list[str]]:
-    """What decodes another text than it should, and which systems cannot be made for this target."""
+    """Return what decodes another text than it should, and which systems cannot be made for this target."""
     requests = [Request(tuple(prompt), NEW_TOKENS, eos=()) for prompt in PROMPTS]
     requests = [one for one in requests if len(one.prompt) < target.longest_run]
     plain = _texts(Engine(target), requests)

@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def pair(target: str | None, draft: str | None) -> tuple[TargetModel, DraftModel]:
-    """The named models, or random ones."""
+    """Return the named models, or random ones."""
     if target is not None:
         assert draft is not None, "give the target's draft"
         loaded = TargetModel.load(target)

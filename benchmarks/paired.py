@@ -55,7 +55,7 @@ def main(first: str, second: str) -> None:
 
 
 def difference(first: Sequence[Pair], second: Sequence[Pair]) -> Estimate:
-    """The first ratio minus the second one, whose pairs are of the same prompts in the same order.
+    """Return the first ratio minus the second one, whose pairs are of the same prompts in the same order.
 
     >>> difference([(3.0, 1.0), (6.0, 1.0)], [(2.0, 1.0), (4.0, 1.0)])
     Estimate(value=1.5, error=0.5)

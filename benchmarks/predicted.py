@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def _untrained(draft: DraftModel, target: TargetModel) -> DraftModel:
-    """A draft of the same structure and sizes, with its starting values."""
+    """Return a draft of the same structure and sizes, with its starting values."""
     new: Any = type(draft)(draft.config)
     new = new.to(device=target.device, dtype=target.dtype)
     if draft.d2t is not None:

@@ -64,7 +64,7 @@ class Text:
     tree: tuple[int, ...]
 
     def then(self, other: Text) -> Text:
-        """This text, going on as another one."""
+        """Return this text, going on as another one."""
         new = self.new[: len(self.chain)] + other.new
         return replace(self, new=new, chain=self.chain + other.chain, tree=self.tree + other.tree)
 
@@ -162,7 +162,7 @@ def accepted(text: Text, at: int, drafter: Drafter, read: RepeatingText) -> int:
 
 
 def auto(pair: Pair, tuned: bool) -> Policy:
-    """What `clover.load` would make of the pair."""
+    """Return what `clover.load` would make of the pair."""
     draft: Any = SimpleNamespace(max_depth=12, config=SimpleNamespace(tree_shape=pair.tree.shape))
     draft.d2t = draft.session_tokens = None
     draft.target = SimpleNamespace(device=torch.device("cpu"), vocab_size=1 << 16)

@@ -32,7 +32,7 @@ def profile_steps(place: Workplace) -> None:
 
 
 def describe_gaps(spans: Sequence[tuple[float, float]], steps: int) -> str:
-    """What lies between kernels.
+    """Return the time between kernels.
 
     Args:
         spans: start and end of each kernel in microseconds.
@@ -75,7 +75,7 @@ def _profile(place: Workplace, shape: Shape) -> str:
 
 
 def _summary(place: Workplace, engine: Engine, request: Request) -> str:
-    """The steps after the first one, which holds the prefill."""
+    """Return the steps after the first one, which holds the prefill."""
     cuda = place.device.type == "cuda"
     for _ in engine.run([request]):
         pass

@@ -58,7 +58,7 @@ class Steps:
     step: float
 
     def with_layers_added(self, fewer: Steps, per: int, missing: int) -> Steps:
-        """The times of a model with `missing` layers more, where `fewer` are those with `per` layers less.
+        """Return the times of a model with `missing` layers more, where `fewer` are those with `per` layers less.
 
         A draft does not get slower with the target's layers.
 
@@ -124,7 +124,7 @@ def bars(steps: Steps, least_seconds: float) -> dict[str, dict[str, float | bool
 def random_pair(
     place: Workplace, shape: Shape, layers: int, draft_vocabulary: int | None
 ) -> Iterator[tuple[TargetModel, Clover2Draft]]:
-    """A target of the shape and a Clover-2 draft for it, made on the device; freed at the end."""
+    """Yield a target of the shape and a Clover-2 draft for it, made on the device; freed at the end."""
     torch.manual_seed(0)
     room = place.sizes.context + place.sizes.steps + 64
     with torch.device(place.device):

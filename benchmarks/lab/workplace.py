@@ -46,7 +46,7 @@ class Workplace:
         return str(self.dtype).removeprefix("torch.")
 
     def result(self, name: str) -> Path:
-        """The file of a result."""
+        """Return the file of a result."""
         return self.folder / "results" / name
 
     def check_time(self, needed: float = 0.0) -> None:
@@ -80,7 +80,7 @@ class Workplace:
                 file.write(json.dumps(line | {"origin": self.origin()}, ensure_ascii=False) + "\n")
 
     def lines(self, name: str) -> list[dict[str, Any]]:
-        """The JSON lines of a result file; none where there is no file."""
+        """Return the JSON lines of a result file; none where there is no file."""
         path = self.result(name)
         return (
             [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -111,7 +111,7 @@ def read_corpus() -> Corpus:
 
 
 def is_permissive(licence: str) -> bool:
-    """True when the licence is known to be permissive and names no copyleft or non-commercial one beside it."""
+    """Return True if the licence is known to be permissive and names no copyleft or non-commercial one beside it."""
     return bool(_PERMISSIVE.search(licence)) and not _RESTRICTIVE.search(licence)
 
 
@@ -170,7 +170,7 @@ def _first_bytes(documents: Iterable[Document], seen: set[int]) -> list[Document
 
 
 def prompts_from(documents: Iterable[Document], count: int) -> list[str]:
-    """Openings of real code, one per document, each ending inside the body of a function.
+    """Return openings of real code, one per document, each ending inside the body of a function.
 
     No line break at the end: alone it is a token of its own, which in the corpus stands before the end of a file.
     Documents of as many different sources as possible are used first, so that one large package does not dominate.

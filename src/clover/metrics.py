@@ -51,27 +51,27 @@ class Acceptance:
 
     @property
     def steps(self) -> int:
-        """Decoding steps."""
+        """Count the decoding steps."""
         return sum(self.histogram)
 
     @property
     def accepted(self) -> int:
-        """Accepted draft tokens."""
+        """Count the accepted draft tokens."""
         return sum(length * steps for length, steps in enumerate(self.histogram))
 
     @property
     def emitted(self) -> int:
-        """Tokens emitted: the accepted ones and one bonus token per step."""
+        """Count the emitted tokens: the accepted ones and one bonus token per step."""
         return self.steps + self.accepted
 
     @property
     def tau(self) -> float:
-        """Acceptance length τ: tokens per step, the bonus token included; 0 before the first step."""
+        """Return the acceptance length τ: tokens per step, the bonus token included; 0 before the first step."""
         return self.emitted / self.steps if self.steps else 0.0
 
     @property
     def acceptance_per_depth(self) -> list[float]:
-        """Acceptance rate at depths 1, 2, …: the share accepted of the steps that got to a draft there."""
+        """Return the acceptance rate at depths 1, 2, …: the share accepted of the steps that drafted there."""
         return [sum(self.histogram[depth:]) / tried for depth, tried in enumerate(self.attempts, start=1)]
 
     def to_dict(self) -> dict[str, object]:

@@ -28,9 +28,9 @@ def test_evaluate_passes_its_options(run_clover: Callable, monkeypatch: pytest.M
 
 
 def test_the_embedded_pair_on_development_prompts(run_clover: Callable, tmp_path: Path) -> None:
-    done = run_clover("evaluate", *TINY, "--json", str(tmp_path / "found.json"))
+    done = run_clover("evaluate", *TINY, "--details", "--json", str(tmp_path / "found.json"))
     assert done.code == 0
-    for words in ("Accuracy of the heads", "Acceptance", "Where the draft is weak", "wrote "):
+    for words in ("Accuracy at each depth", "Acceptance", "Where the draft is weak", "wrote "):
         assert words in done.out
     assert '"group": "development"' in (tmp_path / "found.json").read_text(encoding="utf-8")
 

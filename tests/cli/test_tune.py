@@ -42,3 +42,9 @@ def test_errors_are_one_line_and_exit_with_2(
     assert done.code == 2
     assert message in done.err and done.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_draft_that_was_removed_is_named(run_clover: Callable) -> None:
+    done = run_clover("tune", "--draft", "lookup")
+    assert done.code == 2
+    assert "lookup was removed; use --tree lookup" in done.err

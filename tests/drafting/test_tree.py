@@ -200,3 +200,8 @@ def test_every_example_of_an_error_is_a_tree() -> None:
         parse_tree("oak")
     words = str(error.value).partition("; give ")[2].partition(", or a file")[0].split(", ")
     assert len(words) > 8 and all(isinstance(parse_tree(word), Tree) for word in words)
+
+
+def test_the_old_name_of_the_drafts_tree_answers_with_the_new_one() -> None:
+    with pytest.raises(UserError, match="renamed; give own"):
+        parse_tree("draft")

@@ -110,6 +110,8 @@ def parse_tree(text: str | Tree) -> Tree:
     """
     if isinstance(text, Tree):
         return text
+    if text == "draft":
+        raise UserError('the tree "draft" was renamed; give own, the tree of the draft')
     if not isinstance(text, str):
         raise UserError(f"a tree is {text!r}; give a name, such as clover2, or an object of clover.drafting")
     wanted = f"give {', '.join(rule.example for rule in Tree.rules if rule.example)}, or a file NAME.json with a list "

@@ -191,6 +191,8 @@ def _measure(
 def first_words(costs: Sequence[TreeCost]) -> str:
     """Return what was found at one batch size in one line: the tree that needs the lowest τ to pay.
 
+    >>> from clover.measure.step_costs import TextCost
+    >>> from clover.measure.steps import StepCost
     >>> plain = TextCost(100, 0.0, StepCost(1, "plain", 1, 0.01, fixed=0.01))
     >>> own = TextCost(100, 0.0, StepCost(1, "chain:3", 4, 0.012, fixed=0.012))
     >>> first_words([TreeCost(plain, own, 3)])

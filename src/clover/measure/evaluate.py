@@ -244,7 +244,8 @@ def _head_table(heads: HeadAccuracy, counts: TopCounts, title: str, note: str) -
         [str(head), f"{positions:,}", *(map(_percent, row) if positions else "–" * len(TOP))]
         for head, (positions, row) in enumerate(zip(heads.totals, heads.shares(counts), strict=True), 1)
     ]
-    return Table(title, ("depth", "positions", *(f"top {size}" for size in TOP)), rows, note)
+    columns = ("depth", "positions", *(f"top {size}" for size in TOP))
+    return Table(title, columns, rows, note, optional=columns[-2:2:-1])  # on narrow terminals
 
 
 def _percent(share: Estimate, digits: int = 1) -> str:

@@ -117,7 +117,7 @@ class _StepCounter(BaseStreamer):
         self._prompt_seen = True
 
     def end(self) -> None:
-        """Nothing is left to be counted."""
+        """Do nothing, since nothing is left to be counted."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from clover.drafting.tuning import (
     read_tuning,
     write_entry,
 )
+from clover.drafts.loading import find_system
 from clover.engine import Request
 from clover.errors import UserError
 from clover.files import check_output_file
@@ -127,6 +128,8 @@ def _check(options: TuneOptions) -> Path | None:
 def _file_of(place: str) -> Path:
     """Return the file to write in the draft's directory."""
     folder = Path(place)
+    if place == "lookup":
+        find_system(place)  # says that it was removed
     if not folder.is_dir():
         raise UserError(f"the draft {place} is not a directory to save the tuning in; give --output FILE")
     if not os.access(folder, os.W_OK):

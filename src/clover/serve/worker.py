@@ -161,7 +161,7 @@ class Worker:
             stream.fail(_stopping())
 
     def check_room(self, count: int = 1) -> None:
-        """ApiError 429 if too many wait for so many more, 503 after `refuse_all`."""
+        """Raise ApiError 429 if too many requests wait for `count` more, 503 after `refuse_all`."""
         if self._refuses:
             raise _stopping()
         if self.held + count <= self._most:

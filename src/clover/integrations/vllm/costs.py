@@ -92,7 +92,7 @@ def _measure_one(
 
 
 def _step_seconds(llm: Any, batch_size: int) -> float:
-    """Median seconds of a decoding step with so many requests in it."""
+    """Return the median seconds of a decoding step with `batch_size` requests in it."""
     from vllm import SamplingParams
 
     engine, seconds = llm.llm_engine, []
