@@ -142,7 +142,7 @@ BUDGET = {
     "audit": (1085, 9, 24),  # a budget of time
     "cache": (540, 3, 9),  # rows that are cleared of NaN
     "chat": (615, 14, 10),  # formats of calls and reasoning, one file each; calls that are forced
-    "cli": (1312, 13, 32),
+    "cli": (1312, 13, 32),  # features and fits of drafts, grammar, tools and budgets of time as options
     "cpu": (500, 5, 21),  # quantised weights, by their parts
     "data": (2510, 16, 61),  # records in the forms that users bring; states that are no numbers
     "drafting": (1570, 15, 48),  # an example of a level, and what a policy may know
@@ -152,7 +152,7 @@ BUDGET = {
     "grammar": (150, 1, 3),
     "files": (290, 1, 16),
     "integrations": (1320, 10, 23),  # refuses models that prepare their inputs otherwise
-    "measure": (4545, 32, 149),  # time budgets, τ by position, a busy machine, digests
+    "measure": (4550, 32, 141),  # answers for what was renamed; tables that fit a terminal
     "metrics": (90, 1, 1),
     "options": (275, 1, 8),  # --threads, --grammar
     "reference": (90, 1, 2),  # refuses NaN
@@ -169,7 +169,7 @@ BUDGET = {
     "validation": (170, 1, 9),
     "verify": (165, 1, 6),  # counts finite logits
     "verify_host": (70, 1, 1),
-    "write": (262, 1, 4),
+    "write": (262, 1, 4),  # tools are kept in what is written
 }
 
 
