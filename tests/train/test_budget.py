@@ -11,14 +11,14 @@ import torch
 from clover.data import Batches, Sample
 from clover.drafts import TrainingDefaults
 from clover.train import TrainConfig
-from clover.train.budget import Budget
+from clover.train.budget import TrainingBudget
 
 
-def make(**options: Any) -> tuple[Budget, Any, Batches]:
+def make(**options: Any) -> tuple[TrainingBudget, Any, Batches]:
     clock: Any = SimpleNamespace(now=100.0)
     texts = [Sample(torch.arange(10).int(), torch.ones(10, dtype=torch.bool)) for _ in range(8)]
     batches = Batches(texts, 10, 20, seed=0)
-    return Budget(TrainConfig("x", **options), batches, lambda: clock.now), clock, batches
+    return TrainingBudget(TrainConfig("x", **options), batches, lambda: clock.now), clock, batches
 
 
 def test_minutes_count_from_the_start_and_over_interruptions() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from clover.data import Batches, Sample
+from clover.data import Batches, Sample, SampleTexts, choose_held_out
 from clover.drafts import DraftModel, RecallDraft, load_draft
 from clover.drafts.base import SYSTEMS
 from clover.drafts.copies import Guesses
@@ -18,7 +18,7 @@ from clover.target import TargetModel
 from clover.train import TrainConfig, train
 from clover.train.finish import finish
 from clover.train.losses import HeadMetrics
-from clover.train.objective import Measured, Objective
+from clover.train.objective import HeldOut, Objective
 from tests.families import VOCAB, tiny_model
 
 COUNTS = torch.arange(VOCAB, 0, -1)  # lower tokens occur more often
@@ -36,11 +36,11 @@ def part_draft(target: TargetModel) -> RecallDraft:
     return draft
 
 
-def measured(*right: int) -> Measured:
+def measured(*right: int) -> HeldOut:
     """Return what was measured of a draft that is right with the tokens of these indices, a thousand times each."""
     hits = torch.zeros(30, dtype=torch.long)
     hits[list(right)] = 1000
-    return Measured(HeadMetrics(torch.ones(5, 1)), hits, None)
+    return HeldOut(HeadMetrics(torch.ones(5, 1)), hits, None)
 
 
 def test_the_tokens_that_a_draft_is_right_with_are_kept(target: TargetModel) -> None:
@@ -60,7 +60,7 @@ def test_a_system_that_cannot_copy_stays_as_it_is(target: TargetModel, system: t
     draft, some = system.from_target(target), torch.ones(4)
     before = draft.config.to_dict()
     guesses = Guesses(some.long(), some.bool(), some.bool(), some, some, some)
-    finish(draft, Measured(HeadMetrics(torch.ones(5, 1)), some[:0], guesses), TrainConfig(output="x"), None)
+    finish(draft, HeldOut(HeadMetrics(torch.ones(5, 1)), some[:0], guesses), TrainConfig(output="x"), None)
     assert draft.config.to_dict() == before and draft.fit_copies(guesses) is None
 
 
@@ -90,15 +90,23 @@ def test_measuring_changes_nothing(target: TargetModel) -> None:
 
 
 def test_a_finished_draft_is_saved_with_its_vocabulary(target: TargetModel, tmp_path: Path) -> None:
+    """The numbers of held-out texts are those of the draft that is saved, not of the one before it was cut."""
     texts = [
-        Sample((torch.arange(start, start + 9) % 20).int(), torch.ones(9, dtype=torch.bool))
-        for start in range(40)
+        Sample((torch.arange(start, start + 24) % 20).int(), torch.ones(24, dtype=torch.bool))
+        for start in range(160)
     ]
     config = TrainConfig(
-        str(tmp_path / "draft"), max_steps=4, batch_tokens=120, validation_share=0.3, fit_vocabulary=True
+        str(tmp_path / "draft"), max_steps=40, batch_tokens=120, validation_share=0.5, fit_vocabulary=True
     )
-    draft = RecallDraft.from_target(target, draft_vocab_size=30)
-    train(config, target, texts, draft, console=Console(file=StringIO()))
+    draft = RecallDraft.from_target(target, draft_vocab_size=VOCAB)
+    result = train(config, target, texts, draft, console=Console(file=StringIO()))
     loaded = load_draft(tmp_path / "draft", target)
     assert loaded.d2t is not None and len(loaded.d2t) == loaded.config.draft_vocab_size
-    assert torch.equal(loaded.d2t, draft.d2t)
+    assert len(loaded.d2t) < VOCAB and torch.equal(loaded.d2t, draft.d2t)
+
+    every = SampleTexts(texts)
+    batches = Batches(every, 24, 120, seed=0, side=choose_held_out(every, 0.5, 24)).epoch()
+    saved = Objective(config, loaded).measure(batches).metrics.summary(config.loss)
+    assert result.validation is not None
+    for name in ("distillation", "accuracy"):
+        assert result.validation[name] == pytest.approx(saved[name], rel=1e-4)

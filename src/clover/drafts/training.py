@@ -43,7 +43,9 @@ class LossConfig:
 
 @dataclass(frozen=True)
 class PaperRecipe:
-    """How a system's authors train it, with AdamW and `TrainingDefaults.paper_loss`.
+    """What `--recipe paper` sets of its authors' training, with AdamW and `TrainingDefaults.paper_loss`.
+
+    Epochs, tokens of a step and length of the texts stay this project's (`TrainConfig`).
 
     Args:
         lr, betas, weight_decay: of AdamW; `lr` is the peak. 0.01 is its own default where a paper names no decay.
@@ -71,7 +73,7 @@ class TrainingDefaults:
         optimizer: the optimizer by which the system learns best.
         depth_curriculum: whether a training of some minutes starts with the first two depths alone.
         paper_loss: the loss of the system's paper, None where it is not known.
-        paper_recipe: the rest of the paper's training, None where it is not known.
+        paper_recipe: optimizer, rate, clipping and configuration of the paper, None where they are not known.
     """
 
     loss: LossConfig = field(default_factory=LossConfig)

@@ -31,7 +31,7 @@ def pass_tokens(device: str) -> int:
     return _PASS_TOKENS.get(device, _GPU_PASS_TOKENS)
 
 
-class Budget:
+class TrainingBudget:
     """Counts steps, tokens and seconds of a run, and compares them with what the options allow.
 
     Args:

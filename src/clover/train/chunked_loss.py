@@ -1,8 +1,8 @@
-"""`head_loss` for large vocabularies: the same loss and gradients, with the logits of a few positions at a time.
+"""`head_loss` a few positions at a time, and for large vocabularies an estimate of it from a sample of the rows.
 
 The gradient of each chunk is computed with its loss, and only the gradients are kept, never the logits. While the draft
-learns through a large lm_head, a chunk has logits of some of its rows only: the likeliest tokens and the labels of all
-its positions, and a random part of the others, which stands for all of them in the sums of softmax (importance
+learns to propose from 8,192 tokens or more, a chunk has logits of some rows only: the likeliest tokens and the labels
+of all its positions, and a random part of the others, which stands for all of them in the sums of softmax (importance
 sampling: Jean and others, 1412.2007). There the best of the tokens that the draft knows counts as the target's best
 token, so the accuracy while learning is a little too good. Without gradients all rows are used.
 
@@ -64,7 +64,7 @@ def chunked_head_loss(
     sampling: RowSampling = RowSampling(),
     elements: int | None = None,
 ) -> tuple[Tensor, HeadMetrics]:
-    """Return what `head_loss` returns for the same arguments; `backward` may be called once.
+    """Return what `head_loss` does, estimated from some rows where `sampling` is in use; call `backward` once at most.
 
     Args:
         draft, outputs, hidden_target, batch, config, scale, counts: see `head_loss`.

@@ -14,7 +14,7 @@ from typing import Any
 
 from clover.drafts import LossConfig
 from clover.files import raise_on_write_error, write_text
-from clover.train.budget import Budget
+from clover.train.budget import TrainingBudget
 from clover.train.losses import HeadMetrics
 
 
@@ -40,7 +40,7 @@ class TrainingLog:
         entry: the last line.
     """
 
-    def __init__(self, path: Path, config: LossConfig, budget: Budget):
+    def __init__(self, path: Path, config: LossConfig, budget: TrainingBudget):
         self.path, self._config, self._budget = path, config, budget
         self.entry: dict[str, Any] = {}
         self._pending: HeadMetrics | None = None

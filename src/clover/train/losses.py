@@ -14,8 +14,9 @@ A draft of a part of the vocabulary (`DraftModel.d2t`) is compared over that par
 restricted to it and normalised again. Where the target's best token is outside (for the label term: the text's token),
 there is nothing to learn; the position still counts in the mean, and its accuracy is 0 (EAGLE-3, 2503.01840).
 
-`head_loss` makes all logits at once. Training calls `clover.train.chunked_loss`, which returns the same from a few
-positions at a time.
+`head_loss` makes all logits at once; it is the reference of the tests. Training calls `chunked_head_loss` of
+`clover.train.chunked_loss`: the same value for a draft that proposes from fewer than 8,192 tokens, and an estimate from
+sampled rows of the lm_head for one that proposes from more.
 
 Shapes: D heads, B texts, T tokens, H hidden, V vocabulary of the target, V' of the draft.
 """
@@ -49,7 +50,7 @@ def head_loss(
 ) -> tuple[Tensor, HeadMetrics]:
     """Return the loss of all heads over a batch of texts, [] in float32 at least, and what was measured with it.
 
-    This is the reference, which tests compare with; training runs `clover.train.chunked_loss.ChunkedHeadLoss`.
+    This is the reference, which tests compare with; training calls `chunked_head_loss`.
 
     Args:
         draft: bound to its target; its `train_logits` makes logits of the outputs.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from clover.data import Batch
-from clover.data.features import Features, checked, compute_features
+from clover.data.features import Features, compute_features, require_finite
 from clover.drafts import DraftModel
 from clover.drafts.copies import Guesses, joined
 from clover.train.chunked_loss import chunked_head_loss
@@ -26,7 +26,7 @@ warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
 
 
 @dataclass(frozen=True)
-class Measured:
+class HeldOut:
     """What was measured of a draft in held-out texts.
 
     Attributes:
@@ -78,7 +78,7 @@ class Objective:
             return self._loss(outputs, features, batch, counts)
 
     @torch.no_grad()
-    def measure(self, batches: Iterable[Batch]) -> Measured:
+    def measure(self, batches: Iterable[Batch]) -> HeldOut:
         """Return what the draft is right about in all `batches`, at least one; nothing is changed."""
         draft, metrics, guesses = self.draft, list[HeadMetrics](), list[Guesses]()
         hits = torch.zeros(0 if draft.d2t is None else len(draft.d2t), dtype=torch.long)
@@ -92,13 +92,13 @@ class Objective:
                     guessed, right = guesses_of(draft, batch, features, outputs[0])
                     guesses.append(guessed)
                     hits += right.cpu()
-        return Measured(sum(metrics[1:], metrics[0]), hits, joined(guesses) if guesses else None)
+        return HeldOut(sum(metrics[1:], metrics[0]), hits, joined(guesses) if guesses else None)
 
     def features(self, batch: Batch) -> Features:
         """Return the target's hidden states of a batch on its device; UserError if one is no finite number."""
         stored, kind = self._stored, self.draft.config.hidden_state
         features = stored(batch) if stored else compute_features(self.target, batch.tokens, kind)
-        return checked(features, batch, self.target)
+        return require_finite(features, batch, self.target)
 
     def autocast(self) -> torch.autocast:
         """Return the context in which both models run."""

@@ -29,12 +29,12 @@ from clover.files import check_output_directory, locked_directory, output_direct
 from clover.measure.report.progress import Progress
 from clover.measure.report.provenance import Provenance
 from clover.target import TargetWeights, tensors_fingerprint
-from clover.train.budget import Budget, pass_tokens
+from clover.train.budget import TrainingBudget, pass_tokens
 from clover.train.config import TrainConfig
 from clover.train.finish import finish
 from clover.train.log import TrainingLog, describe, stop_requests
 from clover.train.losses import count_positions
-from clover.train.objective import Measured, Objective
+from clover.train.objective import Objective
 from clover.train.optimizers import clip_gradients, make_optimizers, optimizer_name, peak_rate, set_rate
 from clover.train.record import LOG_FILE, RECORD_FILE
 from clover.train.saving import Checkpoints, check_unfinished, clear, log_path
@@ -56,7 +56,8 @@ class TrainResult:
         steps, tokens, seconds: of the whole run, resumed parts included; padding is not counted.
         training: the last log entry: loss, and per head distillation, regression and accuracy; that of held-out texts
             where nothing was learnt.
-        validation: the same for held-out texts; None if there are none, or if the run was stopped.
+        validation: the same for held-out texts, measured after the last step on the draft as it is saved, but in the
+            dtype of the training; None if there are none, or if the run was stopped.
     """
 
     finished: bool
@@ -141,7 +142,7 @@ class Trainer:
         self.lr = peak_rate(config, type(draft), target.hidden_size)
         self.optimizers = make_optimizers(draft, config, self.lr)
         self.checkpoints = Checkpoints(config, target, self.texts.fingerprint, draft, self.optimizers)
-        self.budget, self.entry = Budget(config, self.batches), dict[str, Any]()
+        self.budget, self.entry = TrainingBudget(config, self.batches), dict[str, Any]()
         torch.manual_seed(config.seed)
 
     def fit(self) -> TrainResult:
@@ -165,10 +166,7 @@ class Trainer:
                 self._save_or_report()
             finished = self.budget.is_spent
             self.save()
-            measured = self._measure_held_out() if finished else None
-            if measured is not None:
-                finish(self.draft, measured, self.config, self.token_counts)
-        validation = None if measured is None else measured.metrics.summary(self.config.loss)
+            validation = self._finish() if finished else None
         budget, training = self.budget, self.log.entry or validation or {}
         return TrainResult(finished, budget.step, budget.tokens, budget.seconds, training, validation)
 
@@ -282,8 +280,19 @@ class Trainer:
     def _refuse(self, what: str) -> NoReturn:
         raise UserError(f"{what} at step {self.budget.step}; lower the learning rate ({self.lr:.2g})")
 
-    def _measure_held_out(self) -> Measured | None:
-        """Return what the draft is right about in held-out texts; None if there are none that can be used."""
+    def _finish(self) -> dict[str, Any] | None:
+        """Fit the draft to held-out texts, and return how good the result is there; None if none can be used."""
+        if (batches := self._held_out_batches()) is None:
+            return None
+        measured = self.objective.measure(self.progress.each(batches))
+        if finish(self.draft, measured, self.config, self.token_counts):
+            self.progress.say("measuring the smaller vocabulary")
+            measured = self.objective.measure(self.progress.each(batches))
+        validation = measured.metrics.summary(self.config.loss)
+        self.log.write({"step": self.budget.step, "validation": validation})
+        return validation
+
+    def _held_out_batches(self) -> list[Batch] | None:
         if self.held_out is None:
             return None
         self.progress.say("measuring on held-out texts")
@@ -291,7 +300,7 @@ class Trainer:
         try:  # in small blocks: few texts are held out, so a usual block could need all texts to fill
             size = _CHARACTERS_PER_TOKEN * tokens
             batches = self._make_batches(seed=0, side=self.held_out, block_size=size)
-            some = list(first_batches(batches.epoch(), tokens))
+            return list(first_batches(batches.epoch(), tokens))
         except UserError as error:  # what is learnt must not be lost
             if self.config.only_fits:
                 raise
@@ -299,9 +308,6 @@ class Trainer:
                 f"no held-out text can be measured, so the draft's vocabulary and copies stay as they are: {error}"
             )
             return None
-        measured = self.objective.measure(self.progress.each(some))
-        self.log.write({"step": self.budget.step, "validation": measured.metrics.summary(self.config.loss)})
-        return measured
 
     def _make_batches(self, **options: Any) -> Batches:
         vocab_size = self.target.vocab_size

@@ -1,6 +1,6 @@
 """What the frozen target says about training text: computed as it is needed, or once and kept on disk."""
 
-from clover.data.features.compute import Features, checked, compute_features, hidden_scale
+from clover.data.features.compute import Features, compute_features, hidden_scale, require_finite
 from clover.data.features.index import StoreConfig, has_begun, read_index
 from clover.data.features.store import FeatureStore, check_store
 from clover.data.features.write import write_features
@@ -10,7 +10,7 @@ __all__ = [
     "FeatureStore",
     "StoreConfig",
     "check_store",
-    "checked",
+    "require_finite",
     "compute_features",
     "has_begun",
     "hidden_scale",

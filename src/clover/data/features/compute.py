@@ -45,7 +45,7 @@ def compute_features(target: TargetWeights, tokens: Tensor, hidden_state: str) -
     return Features(hidden_input=output.draft_hidden_states, hidden_target=output.hidden)
 
 
-def checked(features: Features, batch: Batch, target: TargetWeights) -> Features:
+def require_finite(features: Features, batch: Batch, target: TargetWeights) -> Features:
     """Return features; UserError, which names the target and the text, where a hidden state is no finite number.
 
     A draft would learn nothing from it but such numbers. What stands on padding does not count.

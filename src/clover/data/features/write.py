@@ -15,7 +15,7 @@ from torch import Tensor
 
 from clover.data import Sample, Texts
 from clover.data.batching import NOTHING_TO_LEARN, check_tokens, collate, grouped, windows
-from clover.data.features.compute import Features, checked, compute_features
+from clover.data.features.compute import Features, compute_features, require_finite
 from clover.data.features.index import INDEX, REMEDY, Index, Shard, StoreConfig, has_begun, read_index
 from clover.data.features.store import open_shards
 from clover.errors import UserError
@@ -140,7 +140,7 @@ def _run(
     for group in grouped([found[i] for i in order], max(config.batch_tokens, config.max_length)):
         batch = collate(group)
         features = compute_features(target, batch.tokens.to(target.device), config.hidden_state)
-        checked(features, batch, target)
+        require_finite(features, batch, target)
         for row, (number, window) in enumerate(zip(islice(numbers, len(group)), group, strict=True)):
             target_states = read = _kept(features.hidden_target[row, : window.size])
             if config.hidden_state != "post_norm":
