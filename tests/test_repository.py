@@ -146,7 +146,7 @@ BUDGET = {
     "cpu": (500, 5, 21),  # quantised weights, by their parts
     "data": (2510, 16, 61),  # records in the forms that users bring; states that are no numbers
     "drafting": (1570, 15, 48),  # an example of a level, and what a policy may know
-    "drafts": (2305, 17, 73),  # starting values whatever the default dtype is
+    "drafts": (2300, 17, 73),  # starting values whatever the default dtype is
     "engine": (1900, 20, 35),  # logits that cannot be used (their last text), special tokens as stop strings
     "errors": (65, 1, 4),  # the one table of all that was removed
     "grammar": (150, 1, 3),

@@ -38,10 +38,10 @@ def test_rules_choose_what_the_sampler_chooses(params: SamplingParams) -> None:
 
 def test_tokens_of_equal_probability_have_one_place_together() -> None:
     logits = torch.full((50,), -4.0, dtype=torch.float64)
-    assert HOT.place(logits, (), 5) == (pytest.approx(1.0), 0.0)
+    assert HOT.tail_masses(logits, (), 5) == (pytest.approx(1.0), 0.0)
     logits[:10] = 1.0
-    assert HOT.place(logits, (), 5) == (pytest.approx(10 * float(logits.softmax(0)[5])), 0.0)
-    assert HOT.place(logits, (), 20)[1] == pytest.approx(10 * float(logits.softmax(0)[5]))
+    assert HOT.tail_masses(logits, (), 5) == (pytest.approx(10 * float(logits.softmax(0)[5])), 0.0)
+    assert HOT.tail_masses(logits, (), 20)[1] == pytest.approx(10 * float(logits.softmax(0)[5]))
 
 
 def test_the_gap_is_what_logits_must_move() -> None:

@@ -7,8 +7,8 @@ import pytest
 from clover.data.tasks import TaskPrompt
 from clover.engine import Engine, PhaseClock, Request
 from clover.measure.acceptance import (
+    EvaluatedSetting,
     Group,
-    Setting,
     Share,
     count_groups,
     count_kinds,
@@ -96,7 +96,7 @@ def test_groups_add_up_and_have_errors_over_prompts() -> None:
     assert [(g.name, len(g.acceptances), g.tau.value) for g in groups] == [("a", 2, 2.0), ("b", 1, 4.0)]
     assert groups[0].tau.error == pytest.approx(2 / 3) and groups[1].tau.error is None
     assert [depth.value for depth in groups[0].depths] == pytest.approx([2 / 3, 1 / 2, 0])
-    setting = Setting("chain:3", 3, 0.0, groups, (Share("digits", 4, Estimate(0.75)),))
+    setting = EvaluatedSetting("chain:3", 3, 0.0, groups, (Share("digits", 4, Estimate(0.75)),))
     assert setting.all.total == run.acceptance
     json = setting.to_dict()
     assert json["tau"] == 2.5 and json["budget"] == 3

@@ -50,10 +50,10 @@ def test_a_forced_draft_is_right_now_and_then_and_the_text_stays(
 def test_steps_of_all_trees_are_measured(target: TargetModel, draft: MedusaDraft) -> None:
     shapes = [TreeShape.chain(1), TreeShape.chain(3)]
     costs = measure_steps(target, draft, shapes, BATCH, lambda steps: steps >= 12)
-    found = [(one.own.step.tree, one.depth, one.own.step.nodes) for one in costs]
+    found = [(one.drafted.step.tree, one.depth, one.drafted.step.nodes) for one in costs]
     assert found == [("chain:1", 1, 2), ("chain:3", 3, 4)]
     for one in costs:
-        plain, own = one.plain, one.own
+        plain, own = one.plain, one.drafted
         assert plain == costs[0].plain and plain.step.batch_size == 2 and plain.new_tokens == 40
         assert plain.step.seconds > 0 and plain.prefill > 0 and own.prefill > 0 and own.step.steps >= 12
 

@@ -17,7 +17,7 @@ import torch
 from matplotlib.text import Text
 from rich.console import Console
 
-from clover.measure.acceptance import Group, Place, Setting, Share
+from clover.measure.acceptance import EvaluatedSetting, Group, Place, Share
 from clover.measure.cost import TrainingCost, break_even_table, tau_table
 from clover.measure.evaluate import make_tables
 from clover.measure.ranks import HeadAccuracy
@@ -48,8 +48,8 @@ def evaluate() -> list[Table]:
     kinds = (Share("first of a word", 120, Estimate(0.5, 0.03)), Share("digits", 4, Estimate(1.0)))
     places = Place(0, 256, 9, 1300, 5200, Estimate(4.0, 0.1)), Place(16384, 32768, 1, 4, 12, Estimate(3.0))
     settings = [
-        Setting("own tree", 25, 0.0, groups, kinds, places),
-        Setting("chain:6", 6, 1.0, groups[:1], kinds[:1]),
+        EvaluatedSetting("own tree", 25, 0.0, groups, kinds, places),
+        EvaluatedSetting("chain:6", 6, 1.0, groups[:1], kinds[:1]),
     ]
     heads = HeadAccuracy(((10, 0),) * 2, (((7, 8, 8, 9, 9), (0,) * 5),) * 2, (((7,) * 5, (0,) * 5),) * 2)
     return make_tables(

@@ -23,7 +23,7 @@ SAFETY = 6.0  # times the measured rounding
 ALARM = 1e-4  # chance that all tests of one audit together raise an alarm without a reason
 _MAX_MEDIAN = 3.0  # times the measured rounding, that half of the errors of a method may exceed
 _PROBES = 8  # places of a text where rounding is measured
-_SIGMA = 1.5  # the typical error of the normal distribution, in units of half of all errors
+_SIGMA = 1.5  # standard deviation of normal errors, divided by the median of their absolute values
 _LEAST_SPREAD = 4.0  # times the typical error, that the largest one is
 _RARE = 1e-3  # chance of so many near-ties
 
@@ -51,7 +51,7 @@ class Rounding:
 
     typical: float = 0.0  # error of a log-probability, as a standard deviation
     pair: float = 0.0  # error of the difference of two
-    most: float = 4 * SAFETY  # typical errors that an error of a method may be
+    most: float = 4 * SAFETY  # a method's largest error is at most this many times `typical`
     changed: float = 0.0  # share of tokens that rounding changes
     positions: int = 0  # that were measured
     nonfinite: int = 0  # positions that were left out, because a number there is not finite
@@ -136,6 +136,7 @@ def measure(plain: PlainSide, texts: Mapping[Case, Text], together: int, tempera
         typical = _SIGMA * median(errors)
     pair, unit = max(2**0.5 * typical, 1e-6), max(typical, least)
     spread = max(_LEAST_SPREAD, errors[int(0.9 * len(errors))] / unit)
+    # Of sampled tokens rounding changes about pair / T: a choice changes where two scores are that close.
     share = max(changed / max(len(found), 1), pair / (temperature or 1.0))
     positions = sum(map(isfinite, every))
     return Rounding(unit, pair, SAFETY * spread, share, positions, len(every) - positions)

@@ -55,7 +55,7 @@ class ModelSource:
             cache, logits = cache_of(output), output.logits[0, -1]
             run = [rules.choice(logits, new)]
             if not (case.params.greedy or case.start):
-                self._places.append(rules.place(logits, new, run[0]))
+                self._places.append(rules.tail_masses(logits, new, run[0]))
             new += run
             known = logits.float().log_softmax(-1)
             best = [*known.topk(min(_BEST, len(known))).indices.tolist(), *run]
@@ -108,16 +108,16 @@ class ModelSource:
     def places(
         self, rules: Rules, texts: Sequence[tuple[int, ...]], rounding: float
     ) -> tuple[list[list[tuple[float, float]]], int]:
-        """Return `Rules.place` of each token of texts of one length, and how many have no probability."""
+        """Return `Rules.tail_masses` of each token of texts of one length, and how many have no probability."""
         distinct, impossible = list(dict.fromkeys(texts)), 0
         found: dict[tuple[int, ...], list[tuple[float, float]]] = {}
         for start in range(0, len(distinct), _TOGETHER):
             part = distinct[start : start + _TOGETHER]
             whole = torch.tensor([[*rules.prompt, *text] for text in part])
             for text, rows in zip(part, self.logits(whole, len(part[0])), strict=True):
-                found[text] = [rules.place(row, text[:at], text[at]) for at, row in enumerate(rows)]
+                found[text] = [rules.tail_masses(row, text[:at], text[at]) for at, row in enumerate(rows)]
                 for at in (at for at, (prob, _) in enumerate(found[text]) if not prob > 0):
                     moved = rows[at].to(torch.float64, copy=True)  # rounding may move the bound of top-p
                     moved[text[at]] += rounding
-                    impossible += not rules.place(moved, text[:at], text[at])[0] > 0
+                    impossible += not rules.tail_masses(moved, text[:at], text[at])[0] > 0
         return [found[text] for text in texts], impossible

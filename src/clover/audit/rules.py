@@ -66,8 +66,8 @@ class Rules:
             low, high = (low, middle) if chosen else (middle, high)
         return high
 
-    def place(self, logits: Tensor, new: Sequence[int], token: int) -> tuple[float, float]:
-        """Return the probability of all tokens as probable as a sampled one, and that of all more probable ones."""
+    def tail_masses(self, logits: Tensor, new: Sequence[int], token: int) -> tuple[float, float]:
+        """Return the probability of all tokens exactly as probable as `token`, and that of all more probable ones."""
         probs = self.scores(logits, new).softmax(-1)
         return float(probs[probs == probs[token]].sum()), float(probs[probs > probs[token]].sum())
 

@@ -46,7 +46,7 @@ def uniform_places(probs: Iterable[tuple[float, float]]) -> float:
     """Return the p-value that tokens are draws, each from a distribution of its own.
 
     The place of a token among all, most probable first, is uniform (probability integral transform). `probs` are as in
-    `Rules.place`; the place within the share of a token's equals is drawn by a fixed generator.
+    `Rules.tail_masses`; the place within the share of a token's equals is drawn by a fixed generator.
     """
     pairs = torch.tensor(list(probs), dtype=torch.float64).reshape(-1, 2)
     inside = torch.rand(len(pairs), dtype=torch.float64, generator=torch.Generator().manual_seed(0))

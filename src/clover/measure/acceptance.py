@@ -78,7 +78,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Setting:
+class EvaluatedSetting:
     """The acceptance of one tree, as the user named it, at one temperature.
 
     `budget` counts the draft tokens that one tree has at most, the root excluded.

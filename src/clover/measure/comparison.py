@@ -89,7 +89,8 @@ class Setting:
                     show(self)
         for name, run in self.finished.items():
             rounds = self.runs.setdefault(name, [])
-            rounds += [[]] * (self.turns < len(self.batches))
+            if self.turns < len(self.batches):
+                rounds.append([])
             rounds[self.turns % len(self.batches)].append(run)
         self.turns += 1
 

@@ -194,13 +194,13 @@ def first_words(costs: Sequence[TreeCost]) -> str:
     >>> from clover.measure.step_costs import TextCost
     >>> from clover.measure.steps import StepCost
     >>> plain = TextCost(100, 0.0, StepCost(1, "plain", 1, 0.01, fixed=0.01))
-    >>> own = TextCost(100, 0.0, StepCost(1, "chain:3", 4, 0.012, fixed=0.012))
-    >>> first_words([TreeCost(plain, own, 3)])
+    >>> drafted = TextCost(100, 0.0, StepCost(1, "chain:3", 4, 0.012, fixed=0.012))
+    >>> first_words([TreeCost(plain, drafted, 3)])
     'batch 1: a plain step takes 10.0 ± 0.0 ms; chain:3 pays from τ 1.20 on, 1.5× needs τ 1.80'
     """
     plain, best = costs[0].plain.step, min(costs, key=lambda one: one.tau(1.0) or math.inf)
     step = f"batch {plain.batch_size}: a plain step takes {_milliseconds(plain.seconds, plain.error)} ms"
-    even, faster, name = best.tau(1.0), best.tau(1.5), tree_label(best.own.step.tree)
+    even, faster, name = best.tau(1.0), best.tau(1.5), tree_label(best.drafted.step.tree)
     if even is None:
         return f"{step}; no tree pays, whatever is accepted"
     more = f", 1.5× needs τ {faster:.2f}" if faster else ""
@@ -249,7 +249,9 @@ def tau_table(costs: Sequence[TreeCost], taus: Sequence[float]) -> Table:
     """Return the τ that each of SPEEDUPS needs, and the speed-up at each of `taus`."""
     columns = {
         "plain\nstep, ms": lambda one: _milliseconds(one.plain.step.seconds, one.plain.step.error),
-        "step,\nms": lambda one: _milliseconds(one.own.step.at(1 + one.depth / 2), one.own.step.error),
+        "step,\nms": lambda one: _milliseconds(
+            one.drafted.step.at(1 + one.depth / 2), one.drafted.step.error
+        ),
     }
     columns |= {f"τ for\n{speedup:.1f}×": partial(_tau_cell, speedup) for speedup in SPEEDUPS}
     columns |= {f"at τ {tau:g}": partial(_speedup_cell, tau) for tau in taus}
@@ -273,7 +275,7 @@ def _table(
 ) -> Table:
     named: dict[str, Callable[[TreeCost], str]] = {
         "batch": lambda one: str(one.plain.step.batch_size),
-        "tree": lambda one: tree_label(one.own.step.tree),
+        "tree": lambda one: tree_label(one.drafted.step.tree),
     }
     group = named["batch"] if once else lambda one: ""
     return Table.of(
@@ -309,9 +311,9 @@ def as_data(one: TreeCost, training: TrainingCost | None, taus: Sequence[float])
         seconds = one.plain_token_seconds
         paying = {tau: training.paying_tokens(seconds, faster) for tau, faster in speedups.items()}
     return {
-        **asdict(one.own.step),
+        **asdict(one.drafted.step),
         "depth": one.depth,
-        "prefill": one.own.prefill,
+        "prefill": one.drafted.prefill,
         "plain": asdict(one.plain),
         "tau_for": {f"{speedup:g}": one.tau(speedup) for speedup in SPEEDUPS},
         "speedup_at": speedups,

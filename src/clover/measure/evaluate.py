@@ -10,7 +10,7 @@ from rich.console import Console
 from clover.drafting import StaticTree, own_shape, parse_tree
 from clover.drafts import DraftModel
 from clover.errors import UserError
-from clover.measure.acceptance import Group, Place, Setting, count_groups, count_kinds, count_places
+from clover.measure.acceptance import EvaluatedSetting, Group, Place, count_groups, count_kinds, count_places
 from clover.measure.budget import Budget, growing_parts
 from clover.measure.options import EvaluateOptions
 from clover.measure.ranks import MAX_HEADS, TOP, HeadAccuracy, RankPath, TopCounts, rank_texts
@@ -48,13 +48,13 @@ class Evaluation:
         for key, run in runs.items():
             self.runs.setdefault(key, []).append(run)
 
-    def setting(self, key: Key, budget: int) -> Setting:
+    def setting(self, key: Key, budget: int) -> EvaluatedSetting:
         """Return the acceptance of one tree, with at most `budget` draft tokens, at one temperature."""
         prompts, run = [self.session.prompts[number] for number in self.order], joined(self.runs[key])
         kinds = count_kinds(prompts, run, self.session.target.tokenizer)
-        return Setting(
-            *key[:1], budget, key[1], count_groups(prompts, run), kinds, count_places(prompts, run)
-        )
+        tree, temperature = key
+        places = count_places(prompts, run)
+        return EvaluatedSetting(tree, budget, temperature, count_groups(prompts, run), kinds, places=places)
 
 
 def run_evaluate(
@@ -81,7 +81,7 @@ def run_evaluate(
 
 def _measure(
     session: Session, options: EvaluateOptions, budget: Budget, progress: Progress
-) -> tuple[list[Setting], HeadAccuracy | None]:
+) -> tuple[list[EvaluatedSetting], HeadAccuracy | None]:
     """Return the acceptance of each tree at each temperature and, with details, the accuracy on greedy text.
 
     First one prompt is measured at all settings, then more at a time, spread over all groups.
@@ -113,7 +113,7 @@ def _measure(
 def _report(
     session: Session,
     options: EvaluateOptions,
-    settings: Sequence[Setting],
+    settings: Sequence[EvaluatedSetting],
     heads: HeadAccuracy | None,
     budget: Budget,
 ) -> Report:
@@ -148,7 +148,7 @@ def depths_note(draft: DraftModel) -> str:
 
 
 def make_tables(
-    settings: Sequence[Setting],
+    settings: Sequence[EvaluatedSetting],
     names: Mapping[str, str] | None = None,
     by_position: bool = False,
     heads: HeadAccuracy | None = None,
@@ -178,13 +178,13 @@ def make_tables(
     ]
 
 
-def _acceptance_table(settings: Sequence[Setting], names: Mapping[str, str], details: bool) -> Table:
+def _acceptance_table(settings: Sequence[EvaluatedSetting], names: Mapping[str, str], details: bool) -> Table:
     rows = [
         (setting, group)
         for setting in settings
         for group in (setting.all, *(setting.groups if len(setting.groups) > 1 else ()))
     ]
-    columns: dict[str, Callable[[tuple[Setting, Group]], str]] = {
+    columns: dict[str, Callable[[tuple[EvaluatedSetting, Group]], str]] = {
         "tree": lambda row: names.get(row[0].tree, row[0].tree),
         "T": lambda row: f"{row[0].temperature:g}",
         "prompts of": lambda row: row[1].name,
@@ -203,9 +203,9 @@ def _acceptance_table(settings: Sequence[Setting], names: Mapping[str, str], det
     )
 
 
-def _place_table(settings: Sequence[Setting], names: Mapping[str, str]) -> Table:
+def _place_table(settings: Sequence[EvaluatedSetting], names: Mapping[str, str]) -> Table:
     rows = [(setting, place) for setting in settings for place in setting.places]
-    columns: dict[str, Callable[[tuple[Setting, Place]], str]] = {
+    columns: dict[str, Callable[[tuple[EvaluatedSetting, Place]], str]] = {
         "tree": lambda row: names.get(row[0].tree, row[0].tree),
         "T": lambda row: f"{row[0].temperature:g}",
         "position": lambda row: f"{row[1].start:,} – {row[1].end - 1:,}",
@@ -227,7 +227,7 @@ def _depths(group: Group) -> str:
     return "\n".join(lines) or "–"
 
 
-def _weakness_table(settings: Sequence[Setting]) -> Table:
+def _weakness_table(settings: Sequence[EvaluatedSetting]) -> Table:
     note = "% of the new tokens that the draft gave, and their number; the target itself gave the others."
     names = [f"{Path(setting.tree).name}, T {setting.temperature:g}" for setting in settings]
     cells = [

@@ -41,10 +41,10 @@ class TextCost:
 
 @dataclass(frozen=True)
 class TreeCost:
-    """Seconds of decoding one batch plainly, and with a tree of this depth; τ is at most `depth` + 1."""
+    """Seconds of decoding one batch plainly, and with drafts of a tree of this depth; τ is at most `depth` + 1."""
 
     plain: TextCost
-    own: TextCost
+    drafted: TextCost
     depth: int
 
     def speedup(self, tau: float) -> float:
@@ -55,7 +55,7 @@ class TreeCost:
         >>> round(cost.speedup(2.0), 6), round(cost.speedup(cost.tau(1.1)), 6)
         (1.0, 1.1)
         """
-        return self.plain.seconds() / self.own.seconds(tau)
+        return self.plain.seconds() / self.drafted.seconds(tau)
 
     @property
     def plain_token_seconds(self) -> float:
@@ -64,8 +64,8 @@ class TreeCost:
 
     def tau(self, speedup: float) -> float | None:
         """Return the τ that this speed-up needs; None where the tree cannot reach it."""
-        tokens, step = self.own.new_tokens, self.own.step
-        left = self.plain.seconds() / speedup - self.own.prefill - tokens * step.per_token
+        tokens, step = self.drafted.new_tokens, self.drafted.step
+        left = self.plain.seconds() / speedup - self.drafted.prefill - tokens * step.per_token
         needed = tokens * step.fixed / left if left > 0 else self.depth + 2
         return max(needed, 1.0) if needed <= self.depth + 1 else None
 

@@ -19,7 +19,7 @@ _WIDTH = 6  # children of a node in a full tree
 
 
 @dataclass(frozen=True)
-class Candidate:
+class TreeCandidate:
     """A static tree and its τ on the texts: tokens per step, the bonus token included."""
 
     shape: TreeShape
@@ -84,7 +84,7 @@ def worth_timing(
     max_depth: int,
     batch_size: int,
     width: int = _WIDTH,
-) -> list[Candidate]:
+) -> list[TreeCandidate]:
     """Return the trees that may be the fastest: chains, the draft's own tree, and the best trees of several sizes.
 
     Each best tree comes deep, and half as deep. No node has more children than `width`, the number of tokens that the
@@ -97,7 +97,7 @@ def worth_timing(
         deep = best_tree(texts, size, max_depth) or _full_tree(size, max_depth, min(width, _WIDTH))
         shapes += [deep, best_tree(texts, size, -(-deep.max_depth // 2))]
     known = [shape for shape in dict.fromkeys(shapes) if shape is not None]
-    return [Candidate(shape, exact_tau(texts, frozenset(shape.paths[1:]))) for shape in known]
+    return [TreeCandidate(shape, exact_tau(texts, frozenset(shape.paths[1:]))) for shape in known]
 
 
 def best_tree(texts: Sequence[Sequence[RankPath]], size: int, max_depth: int) -> TreeShape | None:

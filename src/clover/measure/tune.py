@@ -37,7 +37,7 @@ from clover.measure.session import OWN, PLAIN, Session
 from clover.measure.steps import StepCost, share_time, time_in_turn
 from clover.measure.systems import draft_kind
 from clover.measure.timing import WRITTEN_TOGETHER, decode
-from clover.measure.trees import Candidate, tree_label, worth_timing
+from clover.measure.trees import TreeCandidate, tree_label, worth_timing
 
 _WRITING_SHARE, _FEWEST_TEXTS = 0.4, 3  # of the time, for texts; trees are chosen by so many at least
 _STEPS, _FEWEST = 40, 8  # steps of each tree that are timed, and how many at least, however late it is
@@ -188,7 +188,7 @@ def _measure(
 def time_trees(
     session: Session,
     batches: Sequence[Sequence[Request]],
-    candidates: Sequence[Candidate],
+    candidates: Sequence[TreeCandidate],
     enough: Callable[[int], bool],
     seed: int = 0,
 ) -> list[TimedTree]:

@@ -1,6 +1,6 @@
 """The engine in a thread of its own: requests go in, and the steps of each come out on the event loop.
 
-It should be the thread that loaded the model. OpenMP keeps a pool of threads for each thread that computes, and once
+Run it in the thread that loaded the model. OpenMP keeps a pool of threads for each thread that computes, and once
 two pools have more threads than there are cores, all of them sleep between operations: 30 % less speed on two cores.
 
 The engine's thread waits for nobody. What a client has not read yet waits in its `Stream`, which is bounded; a client
