@@ -9,9 +9,10 @@ tokens after it:
     o_i = Norm(s_i + SiLU(Linear_i(s_i)))          `heads`    logits = lm_head(o_i), for token x_{t+1+i}
 
 e(x), the regressive connection, is the token's row of the target's lm_head scaled to one length, which the paper calls
-normalised. The lm_head is shared with the target and frozen. Start values: Aug fresh, or a copy of the
-target's last layer (`start=last_layer`, the paper's), Wq = Wk = I plus small noise, Wv = Linear_i = 0, Norm that of the
-target: the decoder starts as the exact identity.
+normalised. The lm_head is shared with the target and frozen. h_t is the state after the target's final norm; the
+paper's is before it (`hidden_state=pre_norm`). Start values: Aug fresh, or a copy of the target's last layer
+(`start=last_layer`, the paper's), Wq = Wk = I plus small noise, Wv = Linear_i = 0, Norm that of the target: the decoder
+starts as the exact identity.
 
 The paper's loss (`--loss paper`; the default is distillation): cross-entropy with the data's tokens. The decay per
 head, which the paper leaves open, is that of Medusa.
@@ -42,7 +43,8 @@ class Clover1Config(DraftConfig):
             alone; "none", so that s_0 = h. An ablation.
         connection: "attention", the attention decoder; "mlp", a plain MLP on the concatenation of state and
             embedding; "none", so that all heads see s_0 and no drafted token. An ablation.
-        embedding_scale: length of e(x), 1 in the paper; None for entries of mean square 1, as states have.
+        embedding_scale: length of every e(x), 1 in the paper (in Clover-2 it is a factor). None until `start_from`
+            sets it to √H, which gives entries of mean square 1, as states have; a saved draft has a number.
         start: starting values of the augmenting block: "fresh", or "last_layer", a copy of the target's, as in
             the paper.
         hidden_state: "post_norm", or "pre_norm", as in the paper.

@@ -4,15 +4,17 @@ At position t, with the target's hidden state h_t and the token x_{t+1} that the
 
     u_t = A1(h_t, E[x_{t+1}])                  `fold`      once per verified position
     s   = Norm1(Aug(u_<=t))                    `augment`   two decoder layers of the target's own kind, causal
-    o_1 = Norm2(FC1 s)                         head 1      logits = lm_head(o_1), for token x_{t+2}
+    o_1 = Norm2(FC1 s)               `first_projector`     head 1: logits = lm_head(o_1), for token x_{t+2}
     s   = A2(s, E[x_{t+i}])                    `recur`     heads i = 2 … N: a recurrent network over drafted tokens
-    o_i = Norm2(FC2 [s ; E[x_{t+i}]])          head i      logits = lm_head(o_i), for token x_{t+1+i}
+    o_i = Norm2(FC2 [s ; E[x_{t+i}]])      `projector`     heads i = 2 … N: logits = lm_head(o_i), for x_{t+1+i}
 
     A(s, e) = s + concat_j(cos(q_j, k_j) · v_j),   q = Wq RMSNorm(s), k = Wk e, v = Wv e, j the attention heads
 
-A2, FC2 and Norm2 are the same in all heads, so a tree may be deeper than the draft was trained for. E are rows of the
-target's lm_head, without the gradient. Start values: Wq = Wk = FC1 = I, FC2 = [I | 0], Wv = 0, all plus small
-zero-mean noise (the authors' has a mean of 0.005, which adds a matrix of rank one); biases 0.
+A2 and FC2 serve heads 2 to N, and Norm2 serves all heads, so a tree may be deeper than the draft was trained for. E are
+rows of the target's frozen lm_head, multiplied by `embedding_scale`. h_t is the state after the target's final norm;
+the paper's is before it (`hidden_state=pre_norm`). Start values: Aug fresh, or copies of the target's last layer
+(`start=last_layer`, the paper's); Norm1 and Norm2 the target's final norm; Wq = Wk = FC1 = I, FC2 = [I | 0], Wv = 0,
+all plus small zero-mean noise (the authors' has a mean of 0.005, which adds a matrix of rank one); biases 0.
 
 The paper's loss (`--loss paper`; the default is its second term alone), with f the target's state there:
 Σ_i 0.7^i · (10 · SmoothL1(o_i, f) + softCE(softmax(W f), W o_i)).
@@ -52,7 +54,8 @@ class Clover2Config(DraftConfig):
         num_augmenting_layers: decoder layers of the augmenting block, 2 in the paper; an ablation.
         projector_embedding: whether FC2 reads [s ; E[x]], as in the paper, or s alone; an ablation.
         embedding: whose rows E are: "lm_head", as in the paper, or "input", the target's input embedding; an ablation.
-        embedding_scale: what E is multiplied by, 1 in the paper; None for entries of mean square 1, as states have.
+        embedding_scale: what rows of E are multiplied by, 1 in the paper (in Clover-1 it is a length). None until
+            `start_from` sets it so that all of E has mean square 1, as states have; a saved draft has a number.
         start: starting values of the augmenting layers: "fresh", or "last_layer", copies of the target's, as in
             the paper.
         hidden_state: "post_norm", or "pre_norm", as in the paper.
