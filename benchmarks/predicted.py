@@ -45,13 +45,15 @@ def main() -> None:
             return steps >= (options.steps if time.monotonic() - started < options.seconds else 12)
 
         costs = measure_steps(target, _untrained(draft, target), shapes, batch, enough)
-        methods = [Method(one.own.step.tree, Engine(target, draft, one.own.step.tree)) for one in costs]
+        methods = [
+            Method(one.drafted.step.tree, Engine(target, draft, one.drafted.step.tree)) for one in costs
+        ]
         plain, *others = measure([Method("plain", Engine(target)), *methods], [batch], options.rounds)
         for cost, one in zip(costs, others, strict=True):
             tau, tree = one.tau.value, one.method.name
             came, told = one.speedup(plain).value, cost.speedup(tau)
             found = {"batch_size": size, "tree": tree, "tau": tau, "predicted": told, "measured": came}
-            print(json.dumps(found | {"ratio": told / came, "steps": cost.own.step.steps}), flush=True)
+            print(json.dumps(found | {"ratio": told / came, "steps": cost.drafted.step.steps}), flush=True)
 
 
 def _untrained(draft: DraftModel, target: TargetModel) -> DraftModel:

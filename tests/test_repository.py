@@ -146,13 +146,13 @@ BUDGET = {
     "cpu": (500, 5, 21),  # quantised weights, by their parts
     "data": (2510, 16, 61),  # records in the forms that users bring; states that are no numbers
     "drafting": (1570, 15, 48),  # an example of a level, and what a policy may know
-    "drafts": (2300, 17, 73),  # starting values whatever the default dtype is; what the docstrings of both Cloverses say
+    "drafts": (2300, 17, 73),  # starting values whatever the default dtype is, and what they are
     "engine": (1900, 20, 35),  # logits that cannot be used (their last text), special tokens as stop strings
     "errors": (65, 1, 4),  # the one table of all that was removed
     "grammar": (150, 1, 3),
     "files": (290, 1, 16),
     "integrations": (1320, 10, 23),  # refuses models that prepare their inputs otherwise
-    "measure": (4565, 32, 149),  # answers for what was renamed; tables that fit a terminal; the parameters of helpers
+    "measure": (4565, 32, 149),  # renamed things answer, tables fit a terminal, helpers have parameters
     "metrics": (90, 1, 1),
     "options": (275, 1, 8),  # --threads, --grammar
     "reference": (90, 1, 2),  # refuses NaN
