@@ -299,7 +299,7 @@ def test_one_connection_is_one(tiny_model: Clover) -> None:
 
 
 def test_a_request_that_takes_too_long_is_ended(tiny_model: Clover) -> None:
-    with serving(tiny_model, ServerOptions(request_seconds=0.05)) as live:
+    with serving(tiny_model, ServerOptions(request_seconds=0.005)) as live:
         status, answer = live.post("/v1/completions", LONG)
         assert (status, answer["error"]["code"]) == (408, "timeout")
         *_, last = live.events("/v1/completions", LONG)
