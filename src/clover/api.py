@@ -162,12 +162,12 @@ class Clover:
         finished = {
             e.index: e.generation for e in self.engine.run(requests, max_sequences=batch_size) if e.generation
         }
-        results = [self._parted(p, finished[i]) for i, p in enumerate(listed)]
+        results = [self._parted(p, requests[i], finished[i]) for i, p in enumerate(listed)]
         return results[0] if single else results
 
-    def _parted(self, prompt: Prompt, generation: Generation) -> Generation:
+    def _parted(self, prompt: Prompt, request: Request, generation: Generation) -> Generation:
         """Return what was generated with reasoning and words apart, where it answers a conversation."""
-        reply = self.new_reply(prompt)
+        reply = self.new_reply(prompt, request.prompt)
         if reply is None:
             return generation
         deltas = (reply.feed(generation.text), reply.finish())
@@ -183,8 +183,9 @@ class Clover:
             prompt: a string, a list of token ids or a list of messages; the reasoning of an answer is left out.
             options: those of `generate` but `batch_size`: max_new_tokens, stop, ignore_eos, and sampling parameters.
         """
-        reply = self.new_reply(prompt)
-        for event in self.engine.run([self.request(prompt, **options)]):
+        request = self.request(prompt, **options)
+        reply = self.new_reply(prompt, request.prompt)
+        for event in self.engine.run([request]):
             text = event.text if reply is None else _read(reply, event).content
             if text:
                 yield text
@@ -225,7 +226,7 @@ class Clover:
         if grammar is not None:
             if ignore_eos:
                 raise UserError("ignore_eos does not go with a grammar, whose texts end")
-            check_grammar_fits(self.new_reply(prompt, tools), bool(tools))
+            check_grammar_fits(self.new_reply(prompt, tokens, tools), bool(tools))
             params = self.follow(grammar, params, len(tokens))
         return Request(
             tokens, max_new_tokens, params, ends, eos, hidden=None if format is None else format.hidden
@@ -261,12 +262,14 @@ class Clover:
             self._formats[bool(tools)] = (find_tool_format if tools else find_format)(tokenizer, ends)
         return self._formats[bool(tools)]
 
-    def new_reply(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] = ()) -> ReplyParser | None:
-        """Return a parser for the answer to a prompt; None where it is words alone."""
+    def new_reply(
+        self, prompt: Prompt, tokens: Sequence[int], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> ReplyParser | None:
+        """Return a parser for the answer to a prompt, encoded as `tokens`; None where it is words alone."""
         format = self.find_format(prompt, tools)
         if format is None:
             return None
-        return ReplyParser(format, self.target.require_tokenizer().decode(self.encode(prompt, tools)), tools)
+        return ReplyParser(format, self.target.require_tokenizer().decode(tokens), tools)
 
     def encode(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         """Return the token ids of a prompt: a string, token ids (returned as they are), or a list of messages.
@@ -337,7 +340,7 @@ class Conversation:
         messages, turn = [*self.messages, *said], sum(one["role"] == "assistant" for one in self.messages)
         request = self.model.request(messages, sequence=turn, tools=self.tools, **self.options)
         request = replace(request, keep=True)
-        reply = self.model.new_reply(messages, self.tools)
+        reply = self.model.new_reply(messages, request.prompt, self.tools)
         answer: Delta | None = None
         try:
             for event in self.model.engine.run([request], store=self._store):

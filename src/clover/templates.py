@@ -33,7 +33,7 @@ PLAIN_TEMPLATE = (
     "{% if add_generation_prompt %}Assistant:{% endif %}"
 )
 _MARK, _KEY, _VALUE = "Quorvex", "zimbolt", "Wraxley"  # words that no template writes by itself
-_THINKING = ("reasoning_content", "reasoning", "thinking")  # what templates call it
+REASONING = ("reasoning_content", "reasoning", "thinking")  # fields of a message that templates read it from
 _CALL_ID = "abcdefghi"  # Mistral's templates accept nine letters and digits only
 
 
@@ -131,8 +131,8 @@ class _Template:
         """Return a message in the form that the template renders."""
         given = {key: value for key, value in message.items() if value is not None}
         content, calls = given.get("content"), given.get("tool_calls")
-        if reasoning := next((given[name] for name in _THINKING if given.get(name)), None):
-            given |= {name: reasoning for name in _THINKING if name in self.text}
+        if reasoning := next((given[name] for name in REASONING if given.get(name)), None):
+            given |= {name: reasoning for name in REASONING if name in self.text}
         if calls:
             form = _calls(self)
             if form is None:
@@ -140,7 +140,7 @@ class _Template:
             given["tool_calls"] = [_with_arguments(call, form.arguments) for call in calls]
             if not content:
                 return given | {"content": form.no_content}
-        if content is None and any(given.get(name) for name in _THINKING):
+        if content is None and any(given.get(name) for name in REASONING):
             content = ""
         return given | {"content": self._content(str(given.get("role")), content)}
 

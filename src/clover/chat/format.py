@@ -10,10 +10,9 @@ from typing import Any
 
 from clover.chat.formats import FORMATS, THINK, Format
 from clover.errors import UserError, one_line
-from clover.templates import render
+from clover.templates import REASONING, render
 
-_CALLS = "tool_calls"  # begins the names of regions of calls
-_REASONING = ("reasoning_content", "reasoning", "thinking")  # names of regions, and of fields of messages
+CALLS = "tool_calls"  # begins the names of regions of calls
 _OPENERS = ("<think>", "[THINK]", "<|channel>thought")  # of reasoning, with which a prompt may end
 _THOUGHT = r"(analysis|think|thinking|thoughts?|reasoning)\b"
 _MARK = "qmarkq"
@@ -46,7 +45,7 @@ class ChatFormat:
     @property
     def has_calls(self) -> bool:
         """Return whether it has a region of calls."""
-        return any(name.startswith(_CALLS) for name in self.template["fields"])
+        return any(name.startswith(CALLS) for name in self.template["fields"])
 
     def parser(self, prompt: str, tools: Sequence[Mapping[str, Any]]) -> Any:
         """Return transformers' `ResponseParser` for the answer to a prompt."""
@@ -114,9 +113,9 @@ def find_format(tokenizer: Any, ends: Sequence[int], calls: bool = False) -> Cha
     known = None if own else _known(str(tokenizer.chat_template))
     template = dict(own) if own else _template(known, str(tokenizer.chat_template))
     fields = {
-        name: one for name, one in template.get("fields", {}).items() if calls or not name.startswith(_CALLS)
+        name: one for name, one in template.get("fields", {}).items() if calls or not name.startswith(CALLS)
     }
-    if not own and not any(name in fields for name in _REASONING) and (mark := _reasoning_mark(tokenizer)):
+    if not own and not any(name in fields for name in REASONING) and (mark := _reasoning_mark(tokenizer)):
         raise UserError(
             f"chats with this model are not supported: it marks its reasoning by {mark}, in a format that is not "
             "known; decode plain text, or give the tokenizer a response_template (transformers)"
@@ -159,7 +158,7 @@ def _reasoning_mark(tokenizer: Any) -> str | None:
         if named or re.search(rf"{re.escape(one)}(\\n|\s)*{_THOUGHT}", template):
             return one
     question, answer = {"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}
-    reasoned = answer | dict.fromkeys(_REASONING, _MARK)
+    reasoned = answer | dict.fromkeys(REASONING, _MARK)
     plain, text = (_rendered(tokenizer, [question, one]) for one in (answer, reasoned))
     before, found, _ = text.partition(_MARK)
     added = before[len(_common(before, plain)) :]

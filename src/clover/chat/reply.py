@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clover.chat.format import ChatFormat
-
-_CALLS, _REASONING = "tool_calls", ("reasoning_content", "reasoning", "thinking")
+from clover.chat.format import CALLS, ChatFormat
+from clover.templates import REASONING
 
 
 @dataclass(frozen=True)
@@ -61,10 +60,8 @@ class ReplyParser:
     def __init__(self, format: ChatFormat, prompt: str, tools: Sequence[Mapping[str, Any]] = ()):
         self._parser: Any = format.parser(prompt, tools)
         self._said = {"content": False, "reasoning": False}
-        self._blanks = {
-            "content": "",
-            "reasoning": "",
-        }  # which may yet turn out to stand at the end of a part
+        # Blanks that may yet turn out to stand at the end of a part.
+        self._blanks = {"content": "", "reasoning": ""}
         self._parts = 0  # begun so far, content aside
         self._called = False
         self._raw = ""  # text of the region of calls that is open, and the blanks before it
@@ -76,10 +73,8 @@ class ReplyParser:
             return Delta(text)
         try:
             return self._read(self._parser.feed(text))
-        except (
-            ValueError,
-            KeyError,
-        ):  # a tokenizer's own response template, and an answer that does not fit it
+        except (ValueError, KeyError):
+            # The tokenizer brought a response template that the answer does not fit.
             return self._give_up(text)
 
     def finish(self) -> Delta:
@@ -101,7 +96,7 @@ class ReplyParser:
         content, reasoning, calls = "", "", list[ToolCall]()
         for event in events:
             kind, field = event["type"], event["field"]
-            if field.startswith(_CALLS):
+            if field.startswith(CALLS):
                 if kind == "region_open":
                     self._part()
                 elif kind == "region_chunk":
@@ -111,7 +106,7 @@ class ReplyParser:
                     content += self._say("content", self._raw) if found is None else ""
                     calls += found or ()
                     self._called, self._raw = self._called or bool(found), ""
-            elif field in _REASONING:
+            elif field in REASONING:
                 if kind == "region_open":
                     self._part()
                 elif kind == "region_chunk":

@@ -32,6 +32,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from clover.errors import UserError
+from clover.templates import REASONING
 from clover.validation import parse_json, validated
 
 MAX_RECORD_BYTES = 4 * 2**20  # a longer one would occupy the tokenizer for seconds
@@ -55,7 +56,6 @@ _FIELDS = (
     *(("messages",), ("conversations",), ("turns",), ("prompt", "completion"), _PAIRS[0], ("prompt",)),
     *(*_PAIRS[1:], ("text",), ("tokens", "loss_mask")),
 )
-_THINKING = ("reasoning_content", "reasoning", "thinking")  # fields of a message beside its content
 # Other fields that are read, if they are there.
 _BESIDE = {
     "clover",
@@ -226,7 +226,7 @@ def _message(turn: Any, kind: str, place: str) -> Message:
     message["role"] = _ROLES.get(role.strip().lower(), role)
     if calls := message.get("tool_calls"):
         message["tool_calls"] = _list(_from_json(calls, f"{place}: tool_calls"), f"{place}: tool_calls")
-    silent = "" if calls or any(message.get(name) for name in _THINKING) else None
+    silent = "" if calls or any(message.get(name) for name in REASONING) else None
     content = message.get("content", silent)
     if isinstance(content, list):
         if not all(isinstance(part, dict) and part.get("type") == "text" for part in content):
