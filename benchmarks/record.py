@@ -94,7 +94,7 @@ def step_costs(
     every = {PLAIN: PLAIN_DRAFTER, **drafters, "wide": StaticDrafter(draft, WIDE)}
     count = len(requests)
     batches = [[requests[n % count] for n in range(at, at + size)] for at in range(0, count, size)]
-    steps = time_in_turn(target, draft, every, batches, lambda steps: steps >= STEPS)
+    steps = time_in_turn(target, draft, every, batches, lambda steps: steps >= STEPS).costs
     costs: dict[str, Any] = {name: round(one.seconds, 6) for name, one in steps.items() if name != "wide"}
     passes = {one.nodes: round(one.verify_seconds, 6) for one in steps.values()}
     return costs | {"verify": dict(sorted(passes.items()))}

@@ -5,7 +5,9 @@ import pytest
 from clover.drafting import PLAIN_DRAFTER, StaticDrafter
 from clover.drafts.medusa import MedusaDraft
 from clover.engine import Request
-from clover.measure.steps import Step, StepCost, time_in_turn
+from clover.measure.budget import Budget
+from clover.measure.report.progress import Progress
+from clover.measure.steps import Step, StepCost, share_time, time_in_turn
 from clover.target import TargetModel
 from clover.tree import TreeShape
 from tests.families import tiny_model
@@ -16,7 +18,9 @@ def test_everyone_gets_enough_turns() -> None:
     draft = MedusaDraft.from_target(target, num_heads=2).eval()
     batch, seen = [Request((3, 4, 5), 10), Request((6, 7), 10)], list[int]()
     drafters = {"plain": PLAIN_DRAFTER, "chain:2": StaticDrafter(draft, TreeShape.chain(2))}
-    costs = time_in_turn(target, draft, drafters, [batch], lambda fewest: seen.append(fewest) or fewest >= 9)
+    costs = time_in_turn(
+        target, draft, drafters, [batch], lambda fewest: seen.append(fewest) or fewest >= 9
+    ).costs
     counts = [one.steps for one in costs.values()]
     assert min(counts) == max(seen) >= 9 and max(counts) - min(counts) <= 4
     assert [(one.tree, one.nodes, one.batch_size) for one in costs.values()] == [
@@ -38,3 +42,24 @@ def test_a_cost_is_of_medians_and_a_line() -> None:
     assert cost.error == pytest.approx(1.4826 * 1.2533 * 0.002 / 7**0.5, rel=1e-3)
     on_a_gpu = StepCost.of("plain", 1, [Step(0.1, (1,), None), Step(0.3, (1,), 0.2)])
     assert (on_a_gpu.seconds, on_a_gpu.verify_seconds) == (0.2, 0.2)
+
+
+def test_few_steps_give_no_slope() -> None:
+    cost = StepCost.of("chain:3", 4, [Step(0.1 * n, (n,), 0.1) for n in (1, 2, 3)])
+    assert (cost.fixed, cost.per_token) == (cost.seconds, 0.0) == (0.2, 0.0)
+
+
+def test_the_time_is_kept_and_progress_moves_with_it() -> None:
+    """Of three sizes whose fewest steps take 20, 40 and some 80 s, the last does not begin with 20 s left."""
+    now, progress, shares = [0.0], Progress(), list[float]()
+    budget, begun = Budget(1.5, lambda: now[0]), list[int]()
+    progress.begin(3)
+    for size, enough in share_time((1, 4, 16), budget, 80, 2, progress):
+        begun.append(size)
+        for count in (0, 0, 1, 2, 2, 2, 2):
+            now[0] += 5.0 if size == 1 else 10.0
+            shares.append(progress.done)
+            if enough(count):
+                break
+    assert begun == [1, 4] and now[0] <= 90.0
+    assert shares == sorted(shares) and len(set(shares)) == len(shares)  # it moved with every step

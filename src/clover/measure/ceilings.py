@@ -17,7 +17,7 @@ from clover.target import TargetModel
 
 _REPEATS = 7
 _COLUMNS = 4096
-_LARGEST_READ = 2**32  # bytes; beyond it every cache is left behind
+_LARGEST_READ = 2**30  # bytes; beyond it every cache is left behind
 _SMALLEST_READ = 2**20
 
 

@@ -20,7 +20,8 @@ from clover.measure.methods import Method
 from clover.measure.report.output import Report
 from clover.measure.report.progress import Progress
 from clover.measure.report.provenance import Provenance
-from clover.measure.report.words import duration, mode, number_of, rate
+from clover.measure.report.table import Table
+from clover.measure.report.words import duration, mode, number_of, rate, times
 from clover.measure.session import AUTO, Session
 from clover.measure.speed import Measured, Metrics, TextDifference, find_differences
 from clover.measure.speed_report import make_report
@@ -29,6 +30,7 @@ from clover.metrics import Acceptance
 
 TURN_SECONDS = 0.1  # where methods are watched
 _COLD_TOKENS, _WARM_TOKENS = 2, 8
+_SHORT = 1.0  # seconds: a warm-up of all methods that takes no longer is worth its time
 _FEWEST_TOKENS, _FEWEST_PROMPTS = 24, 4  # on a slow target: so many prompts, at the cost of tokens
 _LOOP, _PHRASE = 24, 16  # tokens at the end that repeat others, and how long what they repeat is at most
 T = TypeVar("T")
@@ -70,8 +72,13 @@ class Setting:
         batch = f"batch {len(self.batch)}, " if len(self.batch) > 1 else ""
         return batch + mode(self.temperature)
 
-    def take_turn(self, show: Show | None = None, seconds: float = TURN_SECONDS) -> None:
-        """Decode the next batch once with every method.
+    def take_turn(
+        self,
+        show: Show | None = None,
+        seconds: float = TURN_SECONDS,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        """Decode the next batch once with every method; `tell` is called with a line about each that is done.
 
         Which method is first changes from turn to turn, so that whatever else the machine does slows all alike. If
         `show` is there, engines alternate after about so many seconds, and it is called after each slice; its time does
@@ -85,6 +92,8 @@ class Setting:
                 if run is not None:
                     waiting.remove(one)
                     self.finished[one.name] = run
+                    if tell is not None:
+                        tell(f"{self.name}, {one.label} {rate(run.tokens / run.seconds)} tokens/s")
                 if show is not None:
                     show(self)
         for name, run in self.finished.items():
@@ -117,6 +126,18 @@ class Setting:
             tau = f", τ {one.tau.value:.2f}" if one.method.drafts else ""
             parts.append(f"{one.method.label} {rate(one.speed)} ({one.speedup(plain).value:.2f}×{tau})")
         return f"{self.name}, {number_of(len(plain.texts), 'text')}, tokens/s: " + ", ".join(parts)
+
+    @property
+    def table(self) -> Table:
+        """Return the speeds so far as a table, without what is known only at the end."""
+        plain = self.measured[0]
+        columns: dict[str, Callable[[Measured], str]] = {
+            f"{self.name}, {number_of(len(plain.texts), 'text')}": lambda one: one.method.label,
+            "tokens/s": lambda one: rate(one.speed),
+            "speed-up": lambda one: times(one.speedup(plain).value),
+            "τ": lambda one: f"{one.tau.value:.2f}",
+        }
+        return Table.of("", self.measured, columns, strong=lambda one: False)
 
     def metrics(self, limits: Limits | None) -> list[Metrics]:
         """Return the metrics of all methods."""
@@ -203,8 +224,11 @@ class Comparison:
         with self.budget.until_interrupted():
             for done, one in enumerate(self.budget.each(self._turns), 1):
                 progress.say(one.name)
-                one.take_turn(show)
-                if not show and one.turns.bit_count() == 1:  # 1, 2, 4, 8, …
+                first = not show and not one.turns
+                one.take_turn(show, tell=progress.say if first else None)
+                if first:
+                    progress.console.print(one.table.rich(progress.console.width))
+                elif not show and one.turns.bit_count() == 1:  # 2, 4, 8, …
                     progress.log(one.words)
                 progress.reach(max(done / len(self._turns), self.budget.share))
 
@@ -287,13 +311,20 @@ def shorten(batch: Sequence[Request], tokens: int) -> list[Request]:
 
 
 def warm_up(methods: Sequence[Method], batch: Sequence[Request]) -> float:
-    """Decode the first few tokens of a batch with every method; return the seconds for one token of each."""
-    started = 0.0
-    for tokens in (_COLD_TOKENS, _WARM_TOKENS):
-        started = time.perf_counter()
-        for one in methods:
-            one.decode(shorten(batch, tokens))
-    return (time.perf_counter() - started) / _WARM_TOKENS
+    """Decode the first few tokens of a batch with every method; return the seconds for one token of each.
+
+    A second time decodes the first method alone if that takes long; all others are taken to be as slow.
+    """
+    for one in methods:
+        one.decode(shorten(batch, _COLD_TOKENS))
+    started = time.perf_counter()
+    methods[0].decode(shorten(batch, _WARM_TOKENS))
+    seconds = len(methods) * (time.perf_counter() - started)
+    if seconds < _SHORT:
+        for one in methods[1:]:
+            one.decode(shorten(batch, _WARM_TOKENS))
+        seconds = time.perf_counter() - started
+    return seconds / _WARM_TOKENS
 
 
 def affordable_tokens(seconds: float, left: float, most: int) -> int:

@@ -38,9 +38,9 @@ from clover.train.record import RECORD_FILE, read_record
 from clover.tree import TreeShape
 
 SPEEDUPS = (1.0, 1.5, 2.0)
-_STEPS, _FEWEST = 80, 12  # steps of each tree that are timed, and how many at least, however late it is
+_STEPS, _FEWEST = 80, 2  # steps of each tree that are timed, and how many at least, however late it is
 _CHAINS = (1, 2, 4, 8)
-_WRITING_SHARE = 0.2  # of the time that is left, for the text that is forced
+_WRITING_SHARE = 0.3  # of a batch size's time, for the text that is forced
 _SYSTEM = "recall"  # of a draft yet to be made, where nobody chooses
 _TAUS = (2.0, 3.0, 4.0)  # at which a training pays, if the user names none
 _HOUR = 3600.0
@@ -179,9 +179,10 @@ def _measure(
     progress.begin(len(options.batch_sizes))
     costs = list[TreeCost]()
     with budget.until_interrupted():
-        for size, enough in share_time(sorted(options.batch_sizes), budget, _STEPS, _FEWEST, progress):
+        timed = share_time(sorted(options.batch_sizes), budget, _STEPS, _FEWEST, progress)
+        for left, (size, enough) in zip(range(len(options.batch_sizes), 0, -1), timed, strict=False):
             batch = session.batches(size)[0]
-            seconds = _WRITING_SHARE * budget.left
+            seconds = _WRITING_SHARE * budget.left / left
             found = measure_steps(session.target, draft, shapes, batch, enough, options.seed, seconds)
             costs += found
             progress.log(first_words(found))

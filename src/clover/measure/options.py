@@ -146,6 +146,6 @@ class CostOptions(options.ModelOptions):
         float | None, _money("The same of the machine that decodes. Left out: --price.", metavar="P", min=0)
     ] = None
     max_new_tokens: options.MaxNewTokens = 128
-    max_minutes: options.MaxMinutes = 2.0
+    max_minutes: options.MaxMinutes = 1.25
     seed: options.Seed = 0
     json: options.Json = None

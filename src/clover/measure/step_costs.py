@@ -11,18 +11,17 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from math import inf
 from random import Random
-from statistics import median
 
 from clover.drafting import PLAIN_DRAFTER, CommittedInput, Drafter, DraftInput, StaticDrafter, StaticTree
 from clover.drafts import DraftModel
-from clover.engine import Engine, Request
+from clover.engine import Engine, PhaseClock, Request
 from clover.measure.session import PLAIN
 from clover.measure.steps import StepCost, time_in_turn
 from clover.measure.timing import decode
 from clover.target import TargetWeights
 from clover.tree import TokenTree, TreeShape
 
-_STARTS = 3  # times that the prompts alone are run
+_WARM_TOKENS = 2
 _LEAST, _MOST = 0.1, 0.95  # chance that a token on the forced path is right, drawn anew for each step
 
 
@@ -85,16 +84,19 @@ def measure_steps(
         target, draft: the pair.
         shapes: the trees.
         batch: one request per sequence; end-of-sequence tokens do not count.
-        enough: see `time_in_turn`.
+        enough: see `time_in_turn`; also called with 0 while the target writes.
         seed: of the order, and of what is accepted.
         seconds: for about so long the target writes the texts that are forced; beyond them nothing is accepted.
     """
     batch = [replace(one, eos=()) for one in sorted(batch, key=lambda one: -len(one.prompt))]
-    texts = [list(one.prompt) for one in batch]
+    # The first pass brings weights from the disk and packs them: it must not count.
+    decode(Engine(target), [replace(batch[-1], max_new_tokens=_WARM_TOKENS)])
+    texts, clock = [list(one.prompt) for one in batch], PhaseClock(synchronize=True)
     started = time.monotonic()
-    with closing(Engine(target).run(batch)) as events:
+    with closing(Engine(target).run(batch, clock)) as events:
         for event in events:
             texts[event.index] += event.tokens
+            enough(0)
             if time.monotonic() - started > seconds:
                 break
     shortest = min(len(text) - len(one.prompt) for text, one in zip(texts, batch, strict=True))
@@ -102,20 +104,13 @@ def measure_steps(
         StaticTree(shape).name: ForcedDrafter(StaticDrafter(draft, shape), texts, seed) for shape in shapes
     }
     known = [replace(one, max_new_tokens=max(shortest, 1)) for one in batch]
-    steps = time_in_turn(target, draft, {PLAIN: PLAIN_DRAFTER, **forced}, [known], enough, seed)
+    timed = time_in_turn(target, draft, {PLAIN: PLAIN_DRAFTER, **forced}, [known], enough, seed)
     length = batch[0].max_new_tokens
-    plain = TextCost(length, _prefill(Engine(target), batch), steps[PLAIN])
-    prefill = _prefill(Engine(target, draft), batch)
+    plain = TextCost(length, clock.seconds["prefill"], timed.costs[PLAIN])
     return [
-        TreeCost(plain, TextCost(length, prefill, steps[name]), one.max_depth) for name, one in forced.items()
+        TreeCost(plain, TextCost(length, timed.prefill, timed.costs[name]), one.max_depth)
+        for name, one in forced.items()
     ]
-
-
-def _prefill(engine: Engine, batch: Sequence[Request]) -> float:
-    """Return the seconds of the prefill of a batch; the clock waits for a GPU, which only queues the work."""
-    one_token = [replace(request, max_new_tokens=1) for request in batch]
-    runs = [decode(engine, one_token, synchronize=True) for _ in range(_STARTS)]
-    return median(run.seconds - run.clock.decoding_seconds for run in runs)
 
 
 class ForcedDrafter(Drafter):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import cycle
-from math import pi, sqrt
+from math import inf, pi, sqrt
 from random import Random
 from statistics import fmean, median
 
@@ -27,8 +27,12 @@ from clover.measure.budget import Budget
 from clover.measure.report.progress import Progress
 from clover.target import TargetWeights
 
-_TURN = 5  # steps; the first is not counted: the draft commits the steps before it, and the caches fill
+# Steps; the first is not counted: the draft commits the steps before it, and the caches fill. Turns of the first round
+# are shorter, so that something is known of all drafters soon.
+_TURN, _FIRST_TURN = 5, 3
 _SHORTEST_RUN = 64  # new tokens
+_LEAST_FOR_A_LINE = 6  # steps; a slope through fewer would be noise
+_ALMOST = 0.99  # of a batch size: what progress shows at most while its steps are timed
 _ERROR_OF_MEDIAN = 1.4826 * sqrt(pi / 2)  # of one step, in median absolute deviations
 
 
@@ -74,7 +78,9 @@ class StepCost:
         """Return the cost of a tree by its steps, at least one."""
         seconds = [step.seconds for step in steps]
         middle = median(seconds)
-        per_token, fixed = fit_line([(fmean(step.emitted), step.seconds) for step in steps])
+        per_token, fixed = 0.0, middle
+        if len(steps) >= _LEAST_FOR_A_LINE:
+            per_token, fixed = fit_line([(fmean(step.emitted), step.seconds) for step in steps])
         return cls(
             batch_size=len(steps[0].emitted),
             tree=tree,
@@ -92,6 +98,14 @@ class StepCost:
         return self.fixed + self.per_token * tau
 
 
+@dataclass(frozen=True)
+class TimedSteps:
+    """What the steps of each drafter take, by name, and the seconds of a prefill of one batch, the draft's included."""
+
+    costs: dict[str, StepCost]
+    prefill: float
+
+
 class RoundRobinPolicy(Policy):
     """A policy whose drafters alternate, in an order that is drawn anew for each round, and whose steps are timed.
 
@@ -106,12 +120,13 @@ class RoundRobinPolicy(Policy):
         self.steps: dict[str, list[Step]] = {name: [] for name in drafters}
         self._drafters, self._on_gpu, self._random = dict(drafters), on_gpu, Random(seed)
         self._waiting, self._current, self._left = list[str](), "", 0
-        self._started, self._verified = 0.0, 0.0
+        self._started, self._verified, self._counts = 0.0, 0.0, False
 
     def choose(self, upcoming: UpcomingStep) -> Drafter:
         if not self._left:
             self._waiting = self._waiting or self._random.sample(list(self._drafters), len(self._drafters))
-            self._current, self._left = self._waiting.pop(), _TURN
+            self._current = self._waiting.pop()
+            self._left, self._counts = _TURN if self.steps[self._current] else _FIRST_TURN, False
         self._left -= 1
         self.clock.synchronize = self._on_gpu and not self._left
         self._started, self._verified = time.perf_counter(), self.clock.seconds["run"]
@@ -120,10 +135,11 @@ class RoundRobinPolicy(Policy):
     def record(self, outcome: StepOutcome) -> None:
         seconds = time.perf_counter() - self._started
         verified = self.clock.seconds["run"] - self._verified
-        if self._left < _TURN - 1:
+        if self._counts:
             known = self.clock.synchronize or not self._on_gpu
             step = Step(seconds, tuple(outcome.emitted), verified if known else None)
             self.steps[self._current].append(step)
+        self._counts = True
 
 
 def time_in_turn(
@@ -133,21 +149,25 @@ def time_in_turn(
     batches: Sequence[Sequence[Request]],
     enough: Callable[[int], bool],
     seed: int = 0,
-) -> dict[str, StepCost]:
+) -> TimedSteps:
     """Decode batches, again and again, with drafters that alternate; return what the steps of each drafter take.
 
     Each batch is decoded until one of its sequences ends; end-of-sequence tokens do not count. After each step,
-    `enough` is called with the fewest steps of a drafter, and the work ends when it returns True.
+    `enough` is called with the fewest steps of a drafter, and the work ends when it returns True and all have some.
     """
     assert draft.usable, "its engine would decode plainly for ever"
-    policy = RoundRobinPolicy(drafters, target.device.type == "cuda", seed)
+    on_gpu = target.device.type == "cuda"
+    policy = RoundRobinPolicy(drafters, on_gpu, seed)
     engine = Engine(target, draft, policy=policy)
-    for batch in cycle(batches):
+    for runs, batch in enumerate(cycle(batches), 1):
+        policy.clock.synchronize = on_gpu  # during the prefill; each step decides anew
         with closing(engine.run([_lengthened(target, request) for request in batch], policy.clock)) as events:
             for event in events:
-                if enough(min(map(len, policy.steps.values()))):
+                fewest = min(map(len, policy.steps.values()))
+                if enough(fewest) and fewest:
                     steps = policy.steps.items()
-                    return {name: StepCost.of(name, drafters[name].max_nodes, some) for name, some in steps}
+                    costs = {name: StepCost.of(name, drafters[name].max_nodes, some) for name, some in steps}
+                    return TimedSteps(costs, policy.clock.seconds["prefill"] / runs)
                 if event.generation is not None:
                     break
     raise AssertionError("there is nothing to decode")
@@ -159,25 +179,27 @@ def share_time(
     """Yield batch sizes with `enough` of `time_in_turn`, which ends their work after `steps`.
 
     Each has an equal part of the time that is left; when it is over, `fewest` steps are enough. The first size comes
-    in any case, others if as much work as the fewest steps of the one before were would end in time.
+    in any case, others if the fewest steps would end in time. They took `needed` seconds at the size before, and are
+    taken to grow with the root of the size.
     """
     needed = 0.0
     for number, size in enumerate(batch_sizes):
-        if number and needed > budget.left:
+        if number and needed * sqrt(max(size / batch_sizes[number - 1], 1.0)) > budget.left:
             return
-        done, started = 0, budget.used
+        done, started, needed = 0, budget.used, inf
         part = budget.left / (len(batch_sizes) - number)
 
         def enough(count: int, number: int = number, started: float = started, part: float = part) -> bool:
-            nonlocal done
+            nonlocal done, needed
             done, spent = max(done, count), (budget.used - started) / max(part, 1e-9)
-            progress.reach(number + min(max(done / steps, min(spent, done / fewest)), 1.0))
+            if done >= fewest:
+                needed = min(needed, budget.used - started)
+            progress.reach(number + min(max(done / steps, spent), _ALMOST))
             return done >= (steps if spent < 1 else fewest)
 
         progress.reach(number, f"batch size {size}: plain steps and trees in turn")
         yield size, enough
         budget.done += 1
-        needed = (budget.used - started) * fewest / max(done, 1)
     progress.reach(len(batch_sizes))
 
 

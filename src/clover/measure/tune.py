@@ -196,7 +196,7 @@ def time_trees(
     draft = session.draft.model
     drafters = {PLAIN: PLAIN_DRAFTER, **{one.spec: StaticDrafter(draft, one.shape) for one in candidates}}
     taus = {PLAIN: 1.0, **{one.spec: one.tau for one in candidates}}
-    steps = time_in_turn(session.target, draft, drafters, batches, enough, seed)
+    steps = time_in_turn(session.target, draft, drafters, batches, enough, seed).costs
     return fastest_first(TimedTree(one, taus[name], steps[PLAIN].seconds) for name, one in steps.items())
 
 
