@@ -117,6 +117,81 @@ def test_tools_are_shown_with_calls_or_it_is_an_error() -> None:
             shown(OBJECTS, QUESTION, call({}), tools=[wrong])
 
 
+FIRST_SYSTEM = (  # as many: a system message is read in the first place alone
+    "{% if messages[0].role == 'system' %}[{{ messages[0].content }}]{% set rest = messages[1:] %}"
+    "{% else %}{% set rest = messages %}{% endif %}{% for m in rest %}{% if m.role != 'system' %}"
+    "<{{ m.role }}>{{ m.content.split('</think>')[-1] | trim }}{% endif %}{% endfor %}"
+)
+FIRST_CALL = (
+    "{% for m in messages %}<{{ m.role }}>{% if m.tool_calls %}{% set f = m.tool_calls[0].function %}"
+    "{{ f.name }}{{ f.arguments | tojson }}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+)
+
+
+def said(*turns: str) -> list[dict[str, Any]]:
+    return [{"role": turn.partition(" ")[0], "content": turn.partition(" ")[2]} for turn in turns]
+
+
+@pytest.mark.parametrize(
+    ("turns", "lost"),
+    [
+        (["system A a.", "system B b.", "user C c?"], "message 2, of the role system"),
+        (["user C c?", "assistant D.", "system B b.", "user E e?"], "message 3, of the role system"),
+        (["system I say: C c?", "system C c?", "user C c?"], "message 2, of the role system"),
+    ],
+)
+def test_words_that_a_template_leaves_out_are_an_error(turns: list[str], lost: str) -> None:
+    with pytest.raises(TemplateRefused, match=f"leaves out a part of {lost}"):
+        shown(FIRST_SYSTEM, *said(*turns))
+
+
+def test_words_that_a_template_writes_in_its_own_way_are_none() -> None:
+    turns = said("system A a.", "user  C c? ", "assistant <think>hm</think>D.", "user ")
+    assert shown(FIRST_SYSTEM, *turns) == "[A a.]<user>C c?<assistant>D.<user>"
+    quoting = "{% for m in messages %}{{ m.content | tojson }}{% endfor %}"
+    assert shown(quoting, *said('user say "hi"')) == '"say \\"hi\\""'
+    assert shown(FIRST_CALL, QUESTION, call({}, content="I look.")) == "<user>What is it?<assistant>look{}"
+
+
+def test_every_call_of_an_answer_is_shown_or_it_is_an_error() -> None:
+    twice = call({"city": "Paris"})
+    twice["tool_calls"] *= 2
+    with pytest.raises(TemplateRefused, match="leaves out a part of message 2"):
+        shown(FIRST_CALL, QUESTION, twice)
+    assert shown(OBJECTS, QUESTION, twice).endswith('look{"city": "Paris"}look{"city": "Paris"}')
+
+
+@pytest.mark.parametrize(
+    "flat", [{"name": "look", "parameters": {}}, {"type": "function", "name": "look", "parameters": {}}]
+)
+def test_tools_and_calls_get_their_wrappers(flat: dict[str, Any]) -> None:
+    tool = {"type": "function", "function": {"name": "look", "parameters": {}}}
+    template = OBJECTS.replace("tools | tojson if tools", "tools[0].function | tojson if tools")
+    assert shown(template, QUESTION, tools=[flat]) == shown(template, QUESTION, tools=[tool])
+    bare = {"role": "assistant", "tool_calls": [{"id": "a", "name": "look", "arguments": ""}]}
+    for form in (OBJECTS, STRINGS):
+        assert shown(form, QUESTION, bare, tools=[flat]) == shown(form, QUESTION, call({}), tools=[tool])
+
+
+def test_tools_that_a_template_does_not_show_are_an_error() -> None:
+    with pytest.raises(TemplateRefused, match="does not show the tool 'look'"):
+        shown(tokenizers.CHATML, QUESTION, tools=[{"name": "look"}])
+
+
+def test_a_template_gets_the_options_that_it_reads() -> None:
+    template = (
+        "{% for m in messages %}{{ m.content }}{% endfor %}{% if enable_thinking is defined and not enable_thinking %}"
+        "<no think>{% endif %}{% generation %}{{ mood }}{{ bos_token }}{% endgeneration %}"
+    )
+    assert shown(template, QUESTION, options={"enable_thinking": False}) == "What is it?<no think><s>"
+    assert shown(template, QUESTION, options={"mood": "!"}) == "What is it?!<s>"
+    for name in ("thinking", "bos_token", "messages", "tools", "m"):
+        with pytest.raises(UserError, match=f"does not read '{name}'; it reads enable_thinking, mood"):
+            shown(template, QUESTION, options={name: False})
+    with pytest.raises(UserError, match="it reads none"):
+        shown(tokenizers.CHATML, QUESTION, options={"enable_thinking": False})
+
+
 def test_without_a_template_only_training_and_measuring_go_on() -> None:
     assert shown(None, QUESTION, answer=True, plain=True) == "<s>User: What is it?\n\nAssistant:"
     with pytest.raises(UserError, match="no chat template; give plain text"):

@@ -144,7 +144,7 @@ class Clover:
             sampling: fields of `clover.SamplingParams`, where each is described: temperature (0, greedy, when left
                 out), top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, logit_bias,
                 banned_tokens, process and seed. Prompt number i is sampled with `seed + i`. And `grammar`, that each
-                text follows, see `request`.
+                text follows, see `request`; and `chat_template_kwargs`, see `encode`.
 
         Returns:
             One Generation for one prompt; for a list of prompts a list in their order.
@@ -209,19 +209,20 @@ class Clover:
         ignore_eos: bool = False,
         sequence: int = 0,
         tools: Sequence[Mapping[str, Any]] = (),
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         grammar: GrammarSpec | None = None,
         **sampling: Any,
     ) -> Request:
         """Return an engine request for a prompt; options as for `generate`, `sequence` is added to the seed.
 
-        `tools` are offered in a conversation, see `encode`. `grammar` is a JSON schema, or a text that
-        `clover.grammar.read_grammar` reads; only its tokens are written, and an end-of-sequence token after it.
+        `tools` and `chat_template_kwargs` belong to a conversation, see `encode`. `grammar` is a JSON schema, or a text
+        that `clover.grammar.read_grammar` reads; only its tokens are written, and an end-of-sequence token after it.
         """
         params = SamplingParams(**sampling)
         params = replace(params, seed=params.seed + sequence)
         eos = () if ignore_eos else None
         ends = tuple(stop) if isinstance(stop, Iterable) and not isinstance(stop, str) else (stop,)
-        tokens = tuple(self.encode(prompt, tools))
+        tokens = tuple(self.encode(prompt, tools, chat_template_kwargs))
         format = self.find_format(prompt, tools)
         if grammar is not None:
             if ignore_eos:
@@ -271,12 +272,20 @@ class Clover:
             return None
         return ReplyParser(format, self.target.require_tokenizer().decode(tokens), tools)
 
-    def encode(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+    def encode(
+        self,
+        prompt: Prompt,
+        tools: Sequence[Mapping[str, Any]] = (),
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[int]:
         """Return the token ids of a prompt: a string, token ids (returned as they are), or a list of messages.
 
         Messages may have what OpenAI's interface has: calls, results of tools, `reasoning_content`. `tools` are offered
-        to the model, in the form of that interface.
+        to the model, in the form of that interface. `chat_template_kwargs` are what the chat template reads beside
+        them, such as `enable_thinking`; a name that it does not read is an error.
         """
+        if chat_template_kwargs and not (not isinstance(prompt, str) and _is_list_of(Mapping, prompt)):
+            raise UserError("chat_template_kwargs belong to a list of messages")
         if not isinstance(prompt, str) and _is_list_of(int, prompt):
             return list(prompt)  # type: ignore[arg-type]
         if not isinstance(prompt, str) and not _is_list_of(Mapping, prompt):
@@ -289,7 +298,9 @@ class Clover:
         if isinstance(prompt, str):
             return encode_text(tokenizer, prompt)
         messages: Any = prompt
-        return encode_rendered(tokenizer, render(tokenizer, messages, tools, answer=True))
+        return encode_rendered(
+            tokenizer, render(tokenizer, messages, tools, answer=True, options=chat_template_kwargs)
+        )
 
 
 def check_grammar_fits(reply: ReplyParser | None, tools: bool) -> None:

@@ -103,6 +103,36 @@ def test_thinking_that_the_template_does_not_show_is_refused() -> None:
         encode_records(make_tokenizer(opens), [Record("x", messages=(QUESTION, inside))])
 
 
+def opened_by(opening: str, shown_after: str = "", header: str = "assistant") -> str:
+    """A template that opens answers so, and shows finished ones after other words."""
+    return (
+        "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}"
+        f"{shown_after}{{{{ m.content.split('</think>')[-1] | trim }}}}</s>{{% else %}}{{{{ m.content }}}}{{% endif %}}"
+        f"{{% endfor %}}{{% if add_generation_prompt %}}<{header}>{opening}{{% endif %}}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("template", "answer", "written"),
+    [  # two tags have their first letter in common, and the opening may have closed the thinking
+        (opened_by("<think>", "</think>"), "hello", "</think>hello</s>"),
+        (opened_by("<think>", "</think>"), "<think>sat</think>hello", "sat</think>hello</s>"),
+        (opened_by("</think>", "</think>"), "<think>sat</think>hello", "hello</s>"),
+        (opened_by("<think></think>"), "<think>sat</think>hello", "hello</s>"),
+    ],
+)
+def test_tags_of_thinking_are_learnt_whole_and_once(template: str, answer: str, written: str) -> None:
+    tokenizer = make_tokenizer(template)
+    said = (QUESTION, {"role": "assistant", "content": answer})
+    (sample,) = encode_records(tokenizer, [Record("x", messages=said)])
+    assert learnt(sample, tokenizer) == [written]
+
+
+def test_an_answer_that_is_opened_otherwise_than_it_is_shown_is_refused() -> None:
+    with pytest.raises(TemplateRefused, match="opens an answer by '<a>', and shows one after '<assistant>'"):
+        encode_records(make_tokenizer(opened_by("", header="a")), [Record("x", messages=(QUESTION, LAST))])
+
+
 @pytest.mark.parametrize("arguments", ['{"city": "Paris"}', {"city": "Paris", "of_another_tool": None}])
 def test_calls_are_learnt_as_the_target_writes_them(arguments: Any) -> None:
     tokenizer = make_tokenizer(

@@ -150,3 +150,31 @@ def test_long_names_are_cut_in_messages(fields: Any) -> None:
     with pytest.raises(UserError) as raised:
         parse_record(fields, "x")
     assert "k" * 40 in str(raised.value) and len(str(raised.value)) < 500
+
+
+def test_tools_and_calls_may_be_json_at_any_depth_and_have_their_former_names() -> None:
+    parameters = {"type": "object"}
+    tool = {"type": "function", "function": {"name": "look", "parameters": parameters}}
+    call = {"type": "function", "function": {"name": "look", "arguments": {"x": 1}}}
+    asked = {"role": "user", "content": "?"}
+    said = {"role": "assistant", "content": ""}
+    expected = parse_record({"messages": [asked, said | {"tool_calls": [call]}], "tools": [tool]}, "x")
+    whole = tool | {"function": tool["function"] | {"parameters": json.dumps(parameters)}}
+    for tools in (
+        json.dumps([tool]),
+        [json.dumps(tool)],
+        [tool | {"function": json.dumps(tool["function"])}],
+        [whole],
+    ):
+        for calls in (
+            json.dumps([call]),
+            [json.dumps(call)],
+            [call | {"function": json.dumps(call["function"])}],
+        ):
+            record = {"messages": [asked, said | {"tool_calls": calls}], "tools": tools}
+            assert parse_record(record, "x") == expected
+    former = parse_record(
+        {"messages": [asked, said | {"function_call": call["function"]}], "functions": [tool["function"]]},
+        "x",
+    )
+    assert former.tools == (tool["function"],) and former.messages[1]["tool_calls"] == [call["function"]]

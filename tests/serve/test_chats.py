@@ -109,6 +109,27 @@ def test_choices_among_calls(tools: Live) -> None:
         assert message.tool_calls is None and message.content == CALLS.partition("</think>\n\n")[2]
 
 
+def test_the_template_gets_what_it_reads_beside_the_messages(seen: list[str]) -> None:
+    template = (
+        "{% if enable_thinking is false %}<|im_start|>system\nDo not think.<|im_end|>\n{% endif %}" + QWEN
+    )
+
+    def answer(prompt: str) -> str:
+        seen.append(prompt)
+        return "Sunny."
+
+    with serving(scripted(template, answer)) as live:
+        for options in ({"enable_thinking": False}, {"enable_thinking": True}, {}, None):
+            client_of(live).create(**ASKED, extra_body={"chat_template_kwargs": options})
+            assert ("Do not think." in seen[-1]) == (options == {"enable_thinking": False})
+        for name in ("thinking", "messages", "add_generation_prompt"):
+            with pytest.raises(
+                openai.BadRequestError, match=f"does not read '{name}'; it reads enable_thinking"
+            ) as found:
+                client_of(live).create(**ASKED, extra_body={"chat_template_kwargs": {name: True}})
+            assert found.value.param == "chat_template_kwargs"
+
+
 CITY = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]}
 CHOICES = [
     {"name": name, "parameters": CITY | {"additionalProperties": False}} for name in ("weather", "time")

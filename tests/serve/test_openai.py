@@ -313,6 +313,7 @@ def test_what_asks_for_nothing_is_accepted(live: Live) -> None:
         ("include_reasoning", False, 400),
         ("add_generation_prompt", False, 400),
         ("chat_template_kwargs", {"enable_thinking": False}, 400),
+        ("chat_template_kwargs", {}, 200),
         ("use_beam_search", False, 200),
         ("use_beam_search", True, 400),
         ("use_beam_search", 0, 400),

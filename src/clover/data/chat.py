@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,6 +31,7 @@ FIRST_PREDICTED = 2  # a draft reads token 1 together with the state at token 0,
 _STAND_IN = "…"
 _MAX_TURNS = 1000  # of a conversation: what is rendered, and the time that it takes, grow with their square
 _THINKING = ("<think>", "</think>")
+_THOUGHT = re.compile("think|thought|reason|analysis", re.IGNORECASE)  # in what opens or closes it
 _TOGETHER = 2**20  # characters that are tokenized at a time; a token takes some hundred bytes meanwhile
 
 Span = tuple[int, int]  # characters of a rendered text, end excluded
@@ -240,27 +242,51 @@ def _render_turn(tokenizer: PreTrainedTokenizerBase, messages: list[Message], to
     opening = render(tokenizer, messages[:-1], tools, answer=True, plain=True)
     start = len(opening)
     if not text.startswith(opening):
-        # They may agree by chance where the opening goes on with one tag and the answer begins with another.
-        begun = answer_start(tokenizer, messages[:-1], tools) or text
-        start = next((i for i, (a, b, c) in enumerate(zip(opening, text, begun)) if not a == b == c), start)  # noqa: B905
-        start = min(start, len(begun))
+        start = _end_of_common(tokenizer, messages[:-1], tools, opening, text)
     if start < len(opening) and not text.startswith(render(tokenizer, messages[:-1], tools, plain=True)):
         raise TemplateRefused(
             f"the chat template {describe(tokenizer)} renders the same turns differently before and after an answer, "
             "so the answer cannot be found"
         )
-    whole = opening + _answer(tokenizer, messages[-1], opening[start:], text[start:])
+    whole = opening + _answer(tokenizer, messages[-1], opening, start, text[start:])
     return _Text(whole, [(len(opening), len(whole))], chat=True)
 
 
-def _answer(tokenizer: PreTrainedTokenizerBase, message: Message, opened: str, shown: str) -> str:
+def _end_of_common(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: list[Message],
+    tools: Sequence[Any],
+    opening: str,
+    text: str,
+) -> int:
+    """Return how far the opening of an answer to these messages is also the beginning of a finished one, `text`.
+
+    They may agree by chance in the first letters of two tags, as of <think> and </think>, which then do not count.
+    """
+    begun = answer_start(tokenizer, messages, tools) or text
+    end = next((i for i, (a, b, c) in enumerate(zip(opening, text, begun)) if not a == b == c), len(opening))  # noqa: B905
+    end = min(end, len(begun))
+    if end < min(len(opening), len(begun)) and ">" not in opening[(tag := opening.rfind("<", 0, end)) : end]:
+        end = tag if tag >= 0 else end
+    ways = opening[end:].strip(), begun[end:].strip()
+    if begun != text and all(ways) and not any(_THOUGHT.search(way) for way in ways):
+        raise TemplateRefused(
+            f"the chat template {describe(tokenizer)} opens an answer by {ways[0]!r}, and shows one after {ways[1]!r}"
+        )
+    return end
+
+
+def _answer(
+    tokenizer: PreTrainedTokenizerBase, message: Message, opening: str, start: int, shown: str
+) -> str:
     """Return what the target writes as a message.
 
     Args:
         message: the assistant's.
-        opened: what the opening of an answer has more than a finished one, such as "<think>" and a line break.
+        opening: of the answer, in use. What it has from `start` on, a finished answer has not, such as "<think>" and a
+            line break.
         shown: the rendering of the message. A template may leave its thinking out, which the target writes all the
-            same.
+            same, unless the opening has closed it.
     """
     *thinking, words = _parts_of_answer(message)
     if _thinks_twice(message, shown):
@@ -270,13 +296,14 @@ def _answer(tokenizer: PreTrainedTokenizerBase, message: Message, opened: str, s
         )
     if words not in shown:
         raise TemplateRefused(f"the chat template {describe(tokenizer)} does not show an answer as it is")
+    opened = opening[start:]
     if all(part in shown for part in thinking) and not (thinking and opened.strip()):
         return shown
     content = message_text(message)
-    if not thinking or _THINKING[1] not in content:
-        if thinking:
-            raise TemplateRefused(f"the chat template {describe(tokenizer)} does not show the thinking")
+    if not thinking or opening.rstrip().endswith(_THINKING[1]):
         return shown
+    if _THINKING[1] not in content:
+        raise TemplateRefused(f"the chat template {describe(tokenizer)} does not show the thinking")
     if opened.strip() and content.lstrip().startswith(opened.strip()):
         content = content.lstrip()[len(opened.strip()) :]
         content = content.removeprefix("\n") if opened.endswith("\n") else content

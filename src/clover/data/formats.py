@@ -16,8 +16,8 @@ this table wins:
 =============================  ========================================================================
 
 Known names of roles, such as human, gpt, User and model, are those that templates know. A conversation may have
-`system`, which is said first, and `tools`, which the template shows. Fields that are null are left out at every depth:
-parquet fills them in. Arguments of tool calls may be objects or JSON.
+`system`, which is said first, and `tools` or `functions`, which the template shows. Fields that are null are left out
+at every depth: parquet fills them in. Arguments of tool calls may be objects or JSON.
 
 A line of `clover write` has the field `clover` as well: the tokens that the target wrote, which are learnt as they are
 by a target with the same tokenizer.
@@ -61,6 +61,7 @@ _BESIDE = {
     "clover",
     "system",
     "tools",
+    "functions",
     "context",
     "prompts",
     "development",
@@ -224,8 +225,12 @@ def _message(turn: Any, kind: str, place: str) -> Message:
             message["content"] = message.pop("value")
     role = _text(message.get("role"), f"{place}: role")
     message["role"] = _ROLES.get(role.strip().lower(), role)
+    if (call := message.pop("function_call", None)) and not message.get("tool_calls"):
+        message["tool_calls"] = [call]  # the name that OpenAI's interface had before
     if calls := message.get("tool_calls"):
-        message["tool_calls"] = _list(_from_json(calls, f"{place}: tool_calls"), f"{place}: tool_calls")
+        place_of_calls = f"{place}: tool_calls"
+        calls = _list(_from_json(calls, place_of_calls), place_of_calls)
+        message["tool_calls"] = [_from_json(call, place_of_calls, "function") for call in calls]
     silent = "" if calls or any(message.get(name) for name in REASONING) else None
     content = message.get("content", silent)
     if isinstance(content, list):
@@ -247,16 +252,22 @@ def message_text(message: Message) -> str:
 def _tools(fields: dict[str, Any], where: str) -> tuple[Any, ...]:
     """Return the functions of a record, which may be JSON, as a whole or each."""
     place = f"{where}: tools"
-    if not (value := fields.get("tools")):
+    if not (value := fields.get("tools") or fields.get("functions")):
         return ()
-    tools = [_from_json(one, place) for one in _list(_from_json(value, place), place)]
+    tools = [
+        _from_json(one, place, "function", "parameters") for one in _list(_from_json(value, place), place)
+    ]
     if not all(isinstance(one, dict) for one in tools):
         raise UserError(f"{place} must be a list of objects")
     return tuple(_without_nulls(tools))
 
 
-def _from_json(value: Any, place: str) -> Any:
-    return parse_json(value, place) if isinstance(value, str) else value
+def _from_json(value: Any, place: str, *inside: str) -> Any:
+    """Return a value that may be JSON, with those of its fields that may be JSON as well, one inside the other."""
+    value = parse_json(value, place) if isinstance(value, str) else value
+    if isinstance(value, dict):
+        value = value | {name: _from_json(value[name], place, *inside) for name in inside if value.get(name)}
+    return value
 
 
 def _without_nulls(value: Any) -> Any:

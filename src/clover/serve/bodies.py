@@ -1,8 +1,8 @@
 """The bodies of requests, as pydantic reads them: strictly, with an error for every field that would be ignored.
 
-Field names are OpenAI's; `top_k`, `min_p`, `repetition_penalty`, `ignore_eos`, `min_tokens`, `reasoning_content` and
-`stream_options.continuous_usage_stats` are those that vLLM adds, `speculation` and `stream_options.include_speculation`
-are ours.
+Field names are OpenAI's; `top_k`, `min_p`, `repetition_penalty`, `ignore_eos`, `min_tokens`, `reasoning_content`,
+`chat_template_kwargs` and `stream_options.continuous_usage_stats` are those that vLLM adds, `speculation` and
+`stream_options.include_speculation` are ours.
 """
 
 from collections.abc import Iterable
@@ -302,6 +302,7 @@ class ChatBody(GenerationBody):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64)] | None = None
     modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None

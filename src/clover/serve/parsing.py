@@ -24,6 +24,7 @@ from clover.sampling import SamplingParams
 from clover.sampling.params import Process
 from clover.serve.bodies import Body, ChatBody, CompletionBody
 from clover.serve.errors import ApiError, no_model
+from clover.templates import check_options
 
 _COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
 _SAMPLING = (
@@ -99,7 +100,7 @@ class RequestParser:
         tools = [tool.for_template() for tool in body.offered] if isinstance(body, ChatBody) else []
         with _errors_of("tools" if tools else "messages"):
             format = self._model.find_format(given[0], tools)
-        prompts = [tuple(self._encoded(prompt, _prompt_field(body), tools)) for prompt in given]
+        prompts = [tuple(self._encoded(prompt, body, tools)) for prompt in given]
         # Without a seed equal prompts get different texts.
         seeds = [secrets.randbits(63) if body.seed is None else body.seed for _ in prompts]
         pairs = zip(prompts, seeds, strict=True)
@@ -139,13 +140,17 @@ class RequestParser:
         return partial(self._model.follow, grammar)
 
     def _encoded(
-        self, prompt: str | Sequence[int] | list[dict[str, Any]], field: str, tools: list[dict[str, Any]]
+        self, prompt: str | Sequence[int] | list[dict[str, Any]], body: Body, tools: list[dict[str, Any]]
     ) -> Sequence[int]:
-        length = _characters(prompt) + (len(json.dumps(tools)) if tools else 0)
+        field = _prompt_field(body)
+        options = body.chat_template_kwargs or {} if isinstance(body, ChatBody) else {}
+        length = _characters(prompt) + sum(len(json.dumps(one)) for one in (tools, options) if one)
         if length > self._most_characters:  # to read them would take seconds
             raise self._too_long(f"{length} characters", field)
+        with _errors_of("chat_template_kwargs"):
+            check_options(self._model.target.tokenizer, options, tools)
         with _errors_of(field):
-            return self._model.encode(prompt, tools)
+            return self._model.encode(prompt, tools, options)
 
     def _request(
         self,

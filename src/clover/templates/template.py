@@ -1,17 +1,7 @@
-"""How a chat template renders a conversation: one way for generating, chat, the server, training and measuring.
-
-A template is a program that comes with a model. It may read `content` as a string or as a list of parts, and the
-arguments of a tool call as an object or as JSON; what it does not read it passes over without a word. So each template
-is tried out once, with words that occur nowhere else, and is then given what it renders. What it renders in no form is
-refused.
-
-A tokenizer without a template gets `PLAIN_TEMPLATE` where a model is trained or measured. Whoever talks with such a
-model gets an error, because it is no chat model.
-"""
+"""One chat template, and what it reads: found out with words that occur nowhere else."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,8 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from clover.errors import UserError, one_line
-
-Message = Mapping[str, Any]
+from clover.templates.calls import Message, with_arguments
 
 PLAIN_TEMPLATE = (
     "{{ bos_token or '' }}{% for message in messages %}"
@@ -32,7 +21,8 @@ PLAIN_TEMPLATE = (
     "{% else %}User: {{ message['content'] + '\n\n' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}Assistant:{% endif %}"
 )
-_MARK, _KEY, _VALUE = "Quorvex", "zimbolt", "Wraxley"  # words that no template writes by itself
+MARK, KEY = "Quorvex", "zimbolt"  # words that no template writes by itself
+_VALUE = "Wraxley"
 REASONING = ("reasoning_content", "reasoning", "thinking")  # fields of a message that templates read it from
 _CALL_ID = "abcdefghi"  # Mistral's templates accept nine letters and digits only
 
@@ -41,73 +31,8 @@ class TemplateRefused(UserError):
     """The chat template does not render this conversation, because its roles do not alternate, say."""
 
 
-def render(
-    tokenizer: Any,
-    messages: Sequence[Message],
-    tools: Sequence[Any] = (),
-    *,
-    answer: bool = False,
-    plain: bool = False,
-) -> str:
-    """Return a conversation as the chat template writes it, special tokens included.
-
-    Args:
-        tokenizer: of the model.
-        messages: what is said, with `content` as a string or a list of parts of type text.
-        tools: descriptions of functions, which the template shows to the model.
-        answer: whether the opening of the assistant's next answer follows.
-        plain: whether a tokenizer without a template gets `PLAIN_TEMPLATE`.
-
-    Raises:
-        TemplateRefused: the template fails, or does not show the content, the calls or the tools of the conversation.
-        UserError: there is no template.
-    """
-    template = _template(tokenizer, tools, plain)
-    given = [template.readable(message) for message in messages]
-    text = template.fill(given, tools, answer)
-    names = [_function(call).get("name") for one in given for call in one.get("tool_calls") or ()]
-    described = [_function(tool).get("name") for tool in tools] if names else []
-    if hidden := [name for name in (*names, *described) if str(name) not in text]:
-        raise TemplateRefused(f"the chat template {template.name} does not show the tool {hidden[0]!r}")
-    return text
-
-
-def encode_rendered(tokenizer: Any, text: str) -> list[int]:
-    """Return the token ids of what a chat template wrote, which has its special tokens already."""
-    return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-
-
-def encode_text(tokenizer: Any, text: str) -> list[int]:
-    """Return the token ids of a text with what the tokenizer puts before it; see `spare_bos`."""
-    tokens = list(tokenizer(text, verbose=False)["input_ids"])
-    return tokens[spare_bos(tokenizer, tokens) :]
-
-
-def spare_bos(tokenizer: Any, tokens: Sequence[int]) -> int:
-    """Return how many tokens at the beginning are too many: a text has one beginning-of-sequence token.
-
-    A tokenizer adds one to a text that spells it out already, as what a chat template wrote does.
-    """
-    bos = tokenizer.bos_token_id
-    count = next((i for i, token in enumerate(tokens) if token != bos), len(tokens))
-    return max(0, count - 1) if bos is not None else 0
-
-
-def answer_start(tokenizer: Any, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:
-    """Return what stands before the words of a finished answer that follows these messages; "" if that is unknown."""
-    with suppress(TemplateRefused):
-        said = [*messages, {"role": "assistant", "content": _MARK}]
-        return render(tokenizer, said, tools, plain=True).rpartition(_MARK)[0]
-    return ""
-
-
-def describe(tokenizer: Any) -> str:
-    """Return whose the chat template is, and its first 80 characters."""
-    return _template(tokenizer, (), plain=True).name
-
-
 @dataclass(frozen=True)
-class _Template:
+class Template:
     """A template and what it reads. `tokenizer` fills it in; `text` is the program."""
 
     tokenizer: Any
@@ -120,10 +45,17 @@ class _Template:
         owner = self.tokenizer.name_or_path or type(self.tokenizer).__name__
         return f'of {owner} ("{start}…"{kind})'
 
-    def fill(self, messages: Sequence[Message], tools: Sequence[Any] = (), answer: bool = False) -> str:
-        options = {"tokenize": False, "add_generation_prompt": answer, "tools": list(tools) or None}
+    def fill(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Any] = (),
+        answer: bool = False,
+        options: Mapping[str, Any] | None = None,
+    ) -> str:
+        given = {"tokenize": False, "add_generation_prompt": answer, "tools": list(tools) or None}
+        given |= options or {}
         try:
-            return str(self.tokenizer.apply_chat_template(list(messages), chat_template=self.text, **options))
+            return str(self.tokenizer.apply_chat_template(list(messages), chat_template=self.text, **given))
         except Exception as error:  # the template is a program of its own, which may raise anything
             raise TemplateRefused(f"the chat template {self.name} refuses it: {one_line(error)}") from error
 
@@ -137,7 +69,7 @@ class _Template:
             form = _calls(self)
             if form is None:
                 raise TemplateRefused(f"the chat template {self.name} shows no tool calls")
-            given["tool_calls"] = [_with_arguments(call, form.arguments) for call in calls]
+            given["tool_calls"] = [with_arguments(call, form.arguments) for call in calls]
             if not content:
                 return given | {"content": form.no_content}
         if content is None and any(given.get(name) for name in REASONING):
@@ -166,46 +98,50 @@ class _Template:
         )
 
 
-def _template(tokenizer: Any, tools: Sequence[Any], plain: bool) -> _Template:
+def find_template(tokenizer: Any, tools: Sequence[Any], plain: bool) -> Template:
+    """Return the template for a conversation with these tools; `plain` as `clover.templates.render`.
+
+    Raises UserError if there is none.
+    """
     name = tokenizer.name_or_path
     if not getattr(tokenizer, "chat_template", None):
         if not plain:
             raise UserError("the target's tokenizer has no chat template; give plain text, no messages")
-        return _Template(tokenizer, PLAIN_TEMPLATE)
+        return Template(tokenizer, PLAIN_TEMPLATE)
     try:
         text: Any = tokenizer.get_chat_template(None, list(tools) or None)
     except ValueError as error:
         raise UserError(f"the tokenizer {name} has no default chat template: {error}") from error
     if not isinstance(text, str):
         raise UserError(f"the chat template of the tokenizer {name} is no text: {str(text)[:80]}")
-    return _Template(tokenizer, text)
+    return Template(tokenizer, text)
 
 
 @lru_cache(maxsize=64)
-def _reads(template: _Template, role: str) -> tuple[bool, float]:
+def _reads(template: Template, role: str) -> tuple[bool, float]:
     """Return whether a template renders the content of a role as a string, and how many parts of a list it renders.
 
     Where it refuses all, what surrounds the message may be the cause; then strings count as read, and the conversation
     itself shows what is wrong.
     """
-    words = [_MARK + "a", _MARK + "b"]
+    words = [MARK + "a", MARK + "b"]
     listed = [{"type": "text", "text": word} for word in words]
-    as_text, as_one, as_two = (list(_filled(template, role, one)) for one in (_MARK, listed[:1], listed))
+    as_text, as_one, as_two = (list(_filled(template, role, one)) for one in (MARK, listed[:1], listed))
     if not (as_text or as_one or as_two):
         return True, 0
     # A template that expects a string writes a list as Python or JSON does, in quotes.
     quoted = re.compile(f"""text['"]: ?['"]{words[0]}""")
     two = any(0 <= text.find(words[0]) < text.find(words[1]) for text in as_two if not quoted.search(text))
     one = any(words[0] in text for text in as_one if not quoted.search(text))
-    return any(_MARK in text for text in as_text), math.inf if two else int(one)
+    return any(MARK in text for text in as_text), math.inf if two else int(one)
 
 
-def _filled(template: _Template, role: str, content: Any) -> Iterator[str]:
+def _filled(template: Template, role: str, content: Any) -> Iterator[str]:
     """Yield the renderings of conversations with such a message, as far as the template accepts them."""
     message = {"role": role, "content": content}
     if role == "tool":
-        message |= {"name": _KEY, "tool_call_id": _CALL_ID}
-    call = {"id": _CALL_ID, "type": "function", "function": {"name": _KEY, "arguments": {}}}
+        message |= {"name": KEY, "tool_call_id": _CALL_ID}
+    call = {"id": _CALL_ID, "type": "function", "function": {"name": KEY, "arguments": {}}}
     surroundings: list[Callable[[], list[Message]]] = [lambda: [message]]
     if role != "user":
         calling = {"role": "assistant", "content": "", "tool_calls": [call]}
@@ -219,7 +155,7 @@ def _filled(template: _Template, role: str, content: Any) -> Iterator[str]:
             yield template.fill(conversation())
 
 
-def _said(template: _Template) -> Message:
+def _said(template: Template) -> Message:
     """Return a user's message in the form that the template renders."""
     return template.readable({"role": "user", "content": "?"})
 
@@ -233,12 +169,12 @@ class _CallForm:
 
 
 @lru_cache(maxsize=16)
-def _calls(template: _Template) -> _CallForm | None:
+def _calls(template: Template) -> _CallForm | None:
     """Return the form of tool calls that a template renders, None if it renders none."""
-    tool = {"name": _KEY, "description": "?", "parameters": {"type": "object", "properties": {}}}
+    tool = {"name": KEY, "description": "?", "parameters": {"type": "object", "properties": {}}}
     for no_content, arguments, tools in _call_forms(template):
-        wrong = str({_MARK: _VALUE}) if arguments == "object" else f'\\"{_MARK}'
-        call = _with_arguments({"function": {"name": _KEY, "arguments": {_MARK: _VALUE}}}, arguments)
+        wrong = str({MARK: _VALUE}) if arguments == "object" else f'\\"{MARK}'
+        call = with_arguments({"function": {"name": KEY, "arguments": {MARK: _VALUE}}}, arguments)
         call |= {"id": _CALL_ID, "type": "function"}
         said = {"role": "assistant", "content": no_content, "tool_calls": [call]}
         described = [{"type": "function", "function": tool}] if tools else []
@@ -246,41 +182,15 @@ def _calls(template: _Template) -> _CallForm | None:
             text = template.fill([_said(template), said], described)
         except TemplateRefused:
             continue
-        shown = all(word in text for word in (_KEY, _MARK, _VALUE)) and wrong not in text
+        shown = all(word in text for word in (KEY, MARK, _VALUE)) and wrong not in text
         if shown and (no_content is not None or "None" not in text):
             return _CallForm(arguments, no_content)
     return None
 
 
-def _call_forms(template: _Template) -> Iterator[tuple[Any, str, bool]]:
+def _call_forms(template: Template) -> Iterator[tuple[Any, str, bool]]:
     strings = _reads(template, "assistant")[0]
     for tools in (False, True):
         for no_content in ("" if strings else [{"type": "text", "text": ""}], None):
             for arguments in ("object", "string"):
                 yield no_content, arguments, tools
-
-
-def _function(call: Any) -> Mapping[str, Any]:
-    """Return the function of a call or of a tool, which may also stand without a wrapper."""
-    function = call.get("function", call) if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise UserError("a tool, or a call of one, must be an object with the name of a function")
-    return function
-
-
-def _with_arguments(call: Mapping[str, Any], form: str) -> dict[str, Any]:
-    """Return a tool call with its arguments as an object, or as the JSON of one."""
-    if (function := _function(call)) is not call:
-        return {**call, "function": _with_arguments(function, form)}
-    arguments = call.get("arguments", {})
-    if isinstance(arguments, str):
-        try:
-            parsed = json.loads(arguments or "{}")
-        except ValueError:
-            parsed = None
-        if not isinstance(parsed, dict):
-            raise UserError(f"the arguments of the tool call {call.get('name')!r} are no JSON object")
-        arguments = parsed if form == "object" else arguments
-    elif form == "string":
-        arguments = json.dumps(arguments, ensure_ascii=False)
-    return {**call, "arguments": arguments}

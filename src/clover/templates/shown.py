@@ -1,0 +1,71 @@
+"""Whether a rendering shows all that a conversation holds: what a template does not read, it passes over in silence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from clover.templates.calls import Message, function_of
+from clover.templates.template import KEY, MARK, Template, TemplateRefused
+
+
+def hidden_tools(given: Sequence[Message], tools: Sequence[Any], text: str) -> list[str]:
+    """Return the names of tools, offered or called, that a rendering does not show."""
+    calls = [call for one in given for call in one.get("tool_calls") or ()]
+    return [name for one in (*calls, *tools) if (name := function_of(one)["name"]) not in text]
+
+
+def lost_message(
+    template: Template,
+    given: Sequence[Message],
+    tools: Sequence[Any],
+    text: str,
+    answer: bool,
+    options: Mapping[str, Any] | None,
+) -> int | None:
+    """Return the place of the first message of which a part is not in a rendering; None if there is none.
+
+    A template may show a second system message nowhere, say, and the first of several calls alone. One that writes
+    words otherwise than they are (quoted, or without the thinking) is tried out with words that it has no reason to
+    change. Words beside calls do not count: Llama's templates show the calls alone.
+    """
+    at, marks = 0, dict[int, tuple[str, ...]]()
+    for place, one in enumerate(given):
+        calls, words = one.get("tool_calls") or (), _text_of(one).strip()
+        parts = len(calls) if len(calls) > 1 else bool(words and not calls)
+        marks[place] = tuple(f"{MARK}{place:05}x{part:03}" for part in range(parts))
+        if words and not calls and at >= 0:
+            found = text.find(words, at)
+            at = -1 if found < 0 else found + len(words)
+    if at >= 0 and not any(len(some) > 1 for some in marks.values()):
+        return None
+    marked = [_saying(one, marks[place]) for place, one in enumerate(given)]
+    with suppress(TemplateRefused):
+        shown = template.fill(marked, tools, answer, options)
+        return next((place for place, some in marks.items() if any(one not in shown for one in some)), None)
+    return None
+
+
+def _text_of(message: Message) -> str:
+    content = message.get("content")
+    return content if isinstance(content, str) else "".join(part["text"] for part in content or ())
+
+
+def _saying(message: Message, marks: Sequence[str]) -> Message:
+    """Return a message that says other words, or has other arguments in its calls, in the same form."""
+    if len(marks) > 1:
+        calls = zip(message["tool_calls"], marks, strict=True)
+        return {**message, "tool_calls": [_marked(call, mark) for call, mark in calls]}
+    if not marks:
+        return message
+    text: Any = marks[0] if isinstance(message["content"], str) else [{"type": "text", "text": marks[0]}]
+    return {**message, "content": text}
+
+
+def _marked(call: Mapping[str, Any], mark: str) -> dict[str, Any]:
+    if (function := function_of(call)) is not call:
+        return {**call, "function": _marked(function, mark)}
+    arguments = {KEY: mark}
+    return {**call, "arguments": json.dumps(arguments) if isinstance(call["arguments"], str) else arguments}
