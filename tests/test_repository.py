@@ -144,7 +144,7 @@ BUDGET = {
     "chat": (615, 14, 10),  # formats of calls and reasoning, one file each; calls that are forced
     "cli": (1312, 13, 32),  # features and fits of drafts, grammar, tools and budgets of time as options
     "cpu": (500, 5, 21),  # quantised weights, by their parts
-    "data": (2560, 16, 61),  # records in the forms that users bring, tags of thinking learnt whole; states that are no numbers
+    "data": (2560, 16, 61),  # records in the forms that users bring; whole tags; states that are no numbers
     "drafting": (1570, 15, 48),  # an example of a level, and what a policy may know
     "drafts": (2300, 17, 73),  # starting values whatever the default dtype is, and what they are
     "engine": (1900, 20, 35),  # logits that cannot be used (their last text), special tokens as stop strings
@@ -158,7 +158,7 @@ BUDGET = {
     "reference": (90, 1, 2),  # refuses NaN
     "sampling": (885, 9, 13),
     "serve": (
-        1905,
+        1925,
         12,
         38,
     ),  # tools, forced calls, reasoning, benchmark clients, formats, text before an error
