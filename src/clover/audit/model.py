@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from clover.audit.rules import Rules
-from clover.audit.statistics import uniform_places
 from clover.audit.texts import TOP, Case, Text, Token, Write
+from clover.measure.report.goodness_of_fit import uniform_places
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
 from clover.target.structure import cache_argument, cache_of

@@ -27,6 +27,7 @@ from clover.measure.report.output import Report, check_outputs, publish
 from clover.measure.report.progress import Progress
 from clover.measure.report.provenance import Provenance
 from clover.measure.report.table import Table
+from clover.measure.report.words import number_of
 from clover.measure.session import HELD_OUT, PLAIN, Session
 from clover.options import command_line
 
@@ -209,7 +210,7 @@ def make_report(options: AuditOptions, audit: Audit, result: AuditResult, facts:
         target = audit.plain.target
         device, dtype, tokenizer = target.device, target.dtype, target.tokenizer
     rounding, p_value, near_ties = result.rounding, result.p_value, result.near_ties
-    prompts = _count(len({case.number for cases in audit.modes.values() for case in cases}), "prompt")
+    prompts = number_of(len({case.number for cases in audit.modes.values() for case in cases}), "prompt")
     sizes = ", ".join(map(str, options.batch_sizes))
     sampled = f" and sampled at T = {options.temperature:g}" if options.temperature else ""
     run = f"{prompts}, {options.max_new_tokens} new tokens each at most, batches of {sizes}, greedy{sampled}"
@@ -219,9 +220,9 @@ def make_report(options: AuditOptions, audit: Audit, result: AuditResult, facts:
     clean = "Clean so far" if audit.ended else "Clean"
     title = f"{clean}: output is unchanged, token by token"
     if result.defects:
-        title = f"Defect: output is changed ({_count(result.defects, 'finding')})"
+        title = f"Defect: output is changed ({number_of(result.defects, 'finding')})"
     elif near_ties:
-        title = f"{clean}: output is unchanged, but for {_count(near_ties, 'near-tie')} of rounding"
+        title = f"{clean}: output is unchanged, but for {number_of(near_ties, 'near-tie')} of rounding"
     data = {
         "verdict": "defect" if result.defects else "clean",
         "complete": not audit.ended,
@@ -240,10 +241,6 @@ def make_report(options: AuditOptions, audit: Audit, result: AuditResult, facts:
         data=asdict(result) | data | dict(facts),
         notes=[*(("defect", problem) for problem in result.problems), *_NOTES, *chance],
     )
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number} {name}{'s' if number > 1 else ''}"
 
 
 def _methods(result: AuditResult) -> Table:

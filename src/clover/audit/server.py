@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 
-from clover.audit.statistics import two_samples
 from clover.audit.texts import ENDED, Case, Text, Token, Write
 from clover.errors import UserError, one_line
+from clover.measure.report.goodness_of_fit import two_samples
 from clover.sampling import SamplingParams
 from clover.serve import LEAST_LOGPROB
 from clover.validation import parse_json

@@ -80,8 +80,7 @@ class Session:
         tasks = read_tasks(files) if files else []  # first, because loading a target may last
         target = TargetModel.load(options.target or assets.TARGET, **options.loading)
         loaded = _load_drafts(drafts, target, embedded=options.target is None)
-        tasks, tokenizer = tasks or _default_tasks(target, group), target.require_tokenizer()
-        chosen = choose_fitting(tasks, tokenizer, target.longest_run, max_new_tokens, max_prompts)
+        chosen = _choose(tasks, target, max_new_tokens, max_prompts, group)
         name = options.target or "embedded"
         return cls(target, name, loaded, tuple(chosen.prompts), max_new_tokens, chosen.left_out)
 
@@ -148,8 +147,12 @@ def choose_prompts(
     They are those of the files; without files, questions of MT-bench for SmolLM2, and for other targets the embedded
     prompts of `group`. UserError if the target has no tokenizer, a file cannot be used, or no prompt fits.
     """
-    tasks = read_tasks(files) if files else _default_tasks(target, group)
-    return choose_fitting(tasks, target.require_tokenizer(), target.longest_run, max_new_tokens, limit)
+    return _choose(read_tasks(files) if files else [], target, max_new_tokens, limit, group)
+
+
+def _choose(tasks: Sequence[Task], target: TargetModel, new_tokens: int, limit: int, group: str) -> Chosen:
+    tasks, tokenizer = tasks or _default_tasks(target, group), target.require_tokenizer()
+    return choose_fitting(tasks, tokenizer, target.longest_run, new_tokens, limit)
 
 
 def _default_tasks(target: TargetModel, group: str) -> list[Task]:
