@@ -142,9 +142,9 @@ BUDGET = {
     "audit": (1030, 8, 21),  # a budget of time
     "cache": (540, 3, 9),  # rows that are cleared of NaN
     "chat": (615, 14, 10),  # formats of calls and reasoning, one file each; calls that are forced
-    "cli": (1312, 13, 32),  # features and fits of drafts, grammar, tools and budgets of time as options
+    "cli": (1325, 13, 32),  # features and fits of drafts, grammar, tools and budgets of time as options
     "cpu": (500, 5, 21),  # quantised weights, by their parts
-    "data": (2560, 16, 61),  # records in the forms that users bring; whole tags; states that are no numbers
+    "data": (2575, 16, 61),  # records in the forms that users bring; whole tags; states that are no numbers
     "drafting": (1570, 15, 48),  # an example of a level, and what a policy may know
     "drafts": (2300, 17, 73),  # starting values whatever the default dtype is, and what they are
     "engine": (1900, 20, 35),  # logits that cannot be used (their last text), special tokens as stop strings
@@ -152,9 +152,9 @@ BUDGET = {
     "grammar": (150, 1, 3),
     "files": (290, 1, 16),
     "integrations": (1320, 10, 23),  # refuses models that prepare their inputs otherwise
-    "measure": (4665, 33, 149),  # first numbers at once, and the tests of draws, which the audit had
+    "measure": (4700, 33, 149),  # first numbers at once, and the tests of draws, which the audit had
     "metrics": (90, 1, 1),
-    "options": (275, 1, 8),  # --threads, --grammar
+    "options": (285, 1, 9),  # --threads, --grammar
     "reference": (90, 1, 2),  # refuses NaN
     "sampling": (885, 9, 13),
     "serve": (
@@ -162,9 +162,9 @@ BUDGET = {
         12,
         38,
     ),  # tools, forced calls, reasoning, benchmark clients, formats, text before an error
-    "target": (2400, 18, 57),  # reads GGUF files itself: each fact followed or refused, tokens split right
+    "target": (2430, 18, 57),  # reads GGUF files itself: each fact followed or refused, tokens split right
     "templates": (510, 5, 16),  # what a template reads is tried out, and what it would drop is an error
-    "train": (1962, 15, 51),  # measures held-out texts again when the vocabulary was cut
+    "train": (2050, 16, 52),  # measures held-out texts again when the vocabulary was cut
     "tree": (270, 4, 3),
     "validation": (170, 1, 9),
     "verify": (165, 1, 6),  # counts finite logits

@@ -313,7 +313,7 @@ def check_grammar_fits(reply: ReplyParser | None, tools: bool) -> None:
 
 def _is_list_of(kind: type, values: Any) -> bool:
     listed = isinstance(values, Sequence) and not isinstance(values, bytes | bytearray | memoryview)
-    return listed and all(isinstance(value, kind) for value in values)
+    return listed and all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
 
 
 def _read(reply: ReplyParser | None, event: StepEvent) -> Delta:

@@ -219,6 +219,15 @@ def command_line(name: str, options: Any, files: str = "") -> str:
     return shlex.join(map(str, words))
 
 
+def next_command(why: str, name: str, options: Any, *more: str) -> str:
+    """Return a line that says what to do next, and the command that does it to the same target and draft."""
+    words = ["clover", name]
+    for field in ("target", "draft", "dtype"):
+        if value := getattr(options, field, None):
+            words += ["--" + field, str(value)]
+    return f"{why}: {shlex.join([*words, *more])}"
+
+
 def _several(hint: Any) -> bool:
     """Return whether an annotated field is a tuple of any length."""
     return get_origin(get_args(hint)[0]) is tuple
@@ -263,7 +272,8 @@ def hide_loading_bars() -> None:
 def print_left_out(problems: Collection[str], texts: int) -> None:
     """Print how many of some texts could not be used, and why the first could not; a warning if most could not."""
     if problems:
-        print(f"left out {len(problems)} texts; the first: {next(iter(problems))}", file=sys.stderr)
+        count = f"{len(problems):,} text{'s' * (len(problems) > 1)}"
+        print(f"left out {count}; the first: {next(iter(problems))}", file=sys.stderr)
     if 2 * len(problems) > texts:
         print(
             f"clover: warning: MORE THAN HALF OF THE TEXTS WERE LEFT OUT ({len(problems):,} of {texts:,}), and nothing "

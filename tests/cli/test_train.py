@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -71,8 +72,9 @@ def test_trained_draft_decodes_like_the_target_alone(
     train: Callable, run_clover: Callable, tiny_target: Path, tmp_path: Path
 ) -> None:
     code, out, err = train()
-    assert (code, out.count("\n")) == (0, 1)
+    assert (code, out.count("\n")) == (0, 2)
     assert "draft: trained 2 steps" in out
+    assert re.search(r"\nestimate: τ [1-6]\.\d\d \(tokens per step\) with a chain of 5, greedy, on ", out)
     assert "recall learns from 20 texts for 2 steps in " in err and "clover evaluate --target" in err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["draft", "texts.jsonl"]
     generate = ["generate", "def area", "--target", tiny_target, "--max-new-tokens", 16]

@@ -1,5 +1,6 @@
 """Records of files of every kind."""
 
+import gzip
 import json
 import os
 import sys
@@ -216,3 +217,38 @@ def test_json_lines_by_another_name_are_recognised(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("\n".join(LINES))
     with pytest.raises(UserError, match=r"a.json holds one JSON object per line; name it .jsonl"):
         open_rows(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
+            "pointer of Git LFS.*git lfs pull",
+        ),
+        (gzip.compress(b'{"text": "a"}\n'), "compressed by gzip; unpack it"),
+        ('{"text": "a"}\n'.encode("utf-16"), "UTF-16 text; convert it"),
+        (b"<!DOCTYPE html><html>", "web page in the place"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["jsonl", "json", "txt", "parquet"])
+def test_files_that_are_something_else_say_what_they_are(
+    tmp_path: Path, content: bytes, what: str, kind: str
+) -> None:
+    path = tmp_path / f"a.{kind}"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=what):
+        open_rows(path)
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_one_json_document_is_no_file_of_json_lines(tmp_path: Path, indent: int | None) -> None:
+    path = tmp_path / "a.jsonl"
+    text = (
+        json.dumps([{"text": "a"}] * 3, indent=1)
+        if indent is None
+        else json.dumps({"text": "a"}, indent=indent)
+    )
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"if it is one JSON array or object, name it \.json"):
+        open_rows(path)

@@ -180,7 +180,7 @@ def test_that_no_prompt_fits_is_said() -> None:
     ("name", "content", "message"),
     [
         ("a.jsonl", b"", "holds no records"),
-        ("a.jsonl", b"{", "line 1 is not valid JSON"),
+        ("a.jsonl", b"{", "is not one JSON object per line"),
         ("a.jsonl", b"[1]\n", "must be a JSON object"),
         ("a.jsonl", b'{"answer": "x"}\n', "no field that can be used"),
         ("a.jsonl", b'{"turns": []}\n', "turns must be a list that is not empty"),

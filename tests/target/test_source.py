@@ -10,6 +10,7 @@ import gguf
 import pytest
 import torch
 
+import clover
 from clover.errors import UserError
 from clover.target import TargetModel, source
 from tests.families import tiny_model
@@ -117,6 +118,23 @@ def test_safetensors_that_broke_off_are_named(tmp_path: Path) -> None:
         refused(tmp_path, r"model\.safetensors is damaged, or its download broke off; get it again")
 
 
+def test_missing_parts_of_the_weights_are_named(tmp_path: Path) -> None:
+    tiny_model("llama", torch.float32).save_pretrained(tmp_path, max_shard_size="20KB")
+    index, (first, *_, last) = tmp_path / "model.safetensors.index.json", sorted(tmp_path.glob("model-*"))
+    assert TargetModel.load(tmp_path).name == "llama"
+    last.rename(tmp_path / "kept")
+    refused(tmp_path, rf"1 of \d+ files of its weights are missing, the first {last.name}")
+    (tmp_path / "kept").rename(last)
+    content = index.read_text()
+    for broken in ("{}", '{"weight_map": {"a": 5}}'):
+        index.write_text(broken)
+        refused(tmp_path, r"index\.json is damaged: it has no weight_map")
+    index.write_text(content[:50])
+    refused(tmp_path, r"index\.json")
+    index.unlink()
+    refused(tmp_path, rf"model\.safetensors\.index\.json is missing, which says what is in {first.name}")
+
+
 def test_an_adapter_is_named_with_its_model(tmp_path: Path) -> None:
     about = {"base_model_name_or_path": "some/base", "peft_type": "LORA"}
     (tmp_path / "adapter_config.json").write_text(json.dumps(about))
@@ -136,6 +154,24 @@ def test_weights_that_are_no_numbers_and_float16_that_is_too_narrow_are_named(tm
         model.model.layers[1].mlp.up_proj.weight[:] = float("nan")
     with pytest.raises(UserError, match=r"layers\.1\.mlp\.up_proj\.weight"):
         TargetModel(model)
+
+
+def test_one_infinite_value_in_the_lm_head_is_named() -> None:
+    model = tiny_model("llama", torch.float32)
+    with torch.no_grad():
+        model.lm_head.weight[9, 2], model.lm_head.weight[10, 2] = float("inf"), -float("inf")
+    with pytest.raises(UserError, match=r"has infinite values; the file is damaged"):
+        TargetModel(model)
+
+
+def test_tokens_that_the_lm_head_excludes_are_no_damage() -> None:
+    model = tiny_model("llama", torch.float32)
+    model.lm_head.bias = torch.nn.Parameter(torch.zeros(model.config.vocab_size))
+    with torch.no_grad():
+        model.lm_head.bias[40:] = -float("inf")
+    target = TargetModel(model)
+    result = clover.load(target, tree="lookup").generate([5, 6, 7], max_new_tokens=30, temperature=1.0)
+    assert max(result.tokens) < 40
 
 
 def test_missing_packages_are_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

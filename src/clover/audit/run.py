@@ -29,7 +29,7 @@ from clover.measure.report.provenance import Provenance
 from clover.measure.report.table import Table
 from clover.measure.report.words import number_of
 from clover.measure.session import HELD_OUT, PLAIN, Session
-from clover.options import command_line
+from clover.options import command_line, next_command
 
 Source = EngineSource | Endpoint
 Fact = tuple[str, str]
@@ -142,7 +142,10 @@ def audit(options: AuditOptions, console: Console | None = None, errors: Console
     report = make_report(options, audit, result, [*facts, *budget.facts])
     if options.html is not None:
         write_text(options.html, report.html())  # before anything is printed, as in `publish`
-    publish(report, console, options.json, lines=[f"wrote {options.html}"] if options.html else [])
+    lines = [f"wrote {options.html}"] if options.html else []
+    if not result.defects and not options.server:
+        lines.append(next_command("use it", "serve", options))
+    publish(report, console, options.json, lines=lines)
     return not result.defects
 
 

@@ -65,6 +65,7 @@ def features(options: FeaturesOptions) -> None:
 def _store(model: "TargetWeights", source: "Texts", options: FeaturesOptions, resume: bool) -> None:
     from clover.data.features import FeatureStore, StoreConfig, write_features
     from clover.measure.report.progress import Progress
+    from clover.measure.report.words import number_of
     from clover.target import weights_fingerprint
 
     settings, output = (options.hidden_state, options.max_length, options.batch_tokens), options.output
@@ -72,10 +73,10 @@ def _store(model: "TargetWeights", source: "Texts", options: FeaturesOptions, re
     with Progress() as progress:
 
         def show(done: int, tokens: int) -> None:
-            progress.go_on(len(source), done, f"{done:,} texts, {tokens:,} tokens")
+            progress.go_on(len(source), done, f"{number_of(done, 'text')}, {number_of(tokens, 'token')}")
 
         def show_size(size: int) -> None:
-            progress.log(f"{len(source):,} texts, about {size / 1e6:,.0f} MB of hidden states")
+            progress.log(f"{number_of(len(source), 'text')}, about {size / 1e6:,.0f} MB of hidden states")
             if source.left_out:
                 progress.log(source.left_out)
 

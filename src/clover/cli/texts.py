@@ -167,6 +167,7 @@ def run_writer(writer: "Writer", texts: "FileTexts | None", number: int | None =
         number: of texts; None for all prompts.
     """
     from clover.measure.report.progress import Progress
+    from clover.measure.report.words import number_of
 
     total, began, told = number or len(texts or ()), time.monotonic(), False
     minutes, before = writer.config.max_minutes, writer.seconds
@@ -178,7 +179,7 @@ def run_writer(writer: "Writer", texts: "FileTexts | None", number: int | None =
         def show(written: int, tokens: int) -> None:
             nonlocal told
             spent = 0.0 if minutes is None else (before + time.monotonic() - began) / (60 * minutes or 1.0)
-            line = f"the target writes: {written:,} texts, {tokens:,} tokens"
+            line = f"the target writes: {number_of(written, 'text')}, {number_of(tokens, 'token')}"
             progress.go_on(1.0, max(written / max(total, 1), spent), line)
             if not told and texts is not None and texts.left_out:
                 progress.log(texts.left_out)

@@ -219,6 +219,10 @@ def _report(given: TrainOptions, config: "TrainConfig", result: "TrainResult") -
     if config.only_fits:
         done, where = f"fitted {config.start_from} to the texts", "them"
     print(f"{config.output}: {done}; accuracy of the heads {accuracy} on {where}")
+    if tau := measured.get("tau"):
+        print(
+            f"estimate: τ {tau:.2f} (tokens per step) with a chain of {measured['chain']}, greedy, on {where}"
+        )
     if not (given.regenerate or given.features):
         print(
             "it learnt the data's answers; unless the target wrote them, its own teach more: --regenerate",

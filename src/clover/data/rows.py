@@ -24,6 +24,15 @@ from clover.validation import parse_json
 _HALF = re.compile("[\ud800-\udfff]")
 _MAX_JSON_BYTES = 2 * 2**30
 _PIECE_BYTES = 2**16
+_FIRST_BYTES = 1024
+_OTHER_KINDS = {
+    b"version https://git-lfs": "is a pointer of Git LFS, and the file itself was not downloaded; run git lfs pull",
+    b"\x1f\x8b": "is compressed by gzip; unpack it",
+    b"PK\x03\x04": "is a zip archive; unpack it",
+    b"\xff\xfe": "is UTF-16 text; convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)",
+    b"\xfe\xff": "is UTF-16 text; convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)",
+    b"<!DOCTYPE": "is a web page in the place of the file; download it again",
+}
 _PROBES, _PROBE_BYTES = 64, 2**16  # parts of a file whose hash identifies it
 
 
@@ -60,11 +69,23 @@ def open_rows(name: str | Path) -> Rows:
             f"{path}: unknown kind of file; accepted: {', '.join(_OPENERS)}, and OWNER/NAME of a data set of the Hub"
         )
     else:
-        with open_to_read(path):
+        with open_to_read(path) as file:
+            _check_kind(path, file.read(_FIRST_BYTES))
             rows = opener(path)
     if not rows.count:
         raise UserError(f"{name} holds no records")
     return rows
+
+
+def _check_kind(path: Path, start: bytes) -> None:
+    """Raise UserError for a file whose first bytes show that it is another one than its name says."""
+    for magic, what in _OTHER_KINDS.items():
+        if start.startswith(magic):
+            raise UserError(f"{path} {what}")
+    if path.suffix.lower() == ".jsonl" and start.partition(b"\n")[0].strip() in (b"[", b"{"):
+        raise UserError(
+            f"{path} is not one JSON object per line; if it is one JSON array or object, name it .json"
+        )
 
 
 def plain_text(content: str, where: str) -> str:

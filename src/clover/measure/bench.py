@@ -5,12 +5,13 @@ from rich.console import Console
 from clover.drafting import parse_tree
 from clover.measure.budget import Budget
 from clover.measure.ceilings import measure_limits
-from clover.measure.comparison import Comparison
+from clover.measure.comparison import Comparison, warm_up
 from clover.measure.methods import load_assistant, make_method, method_names
 from clover.measure.options import BenchOptions
 from clover.measure.report.output import Report, check_outputs, publish
 from clover.measure.report.progress import Progress
 from clover.measure.session import HELD_OUT, Session
+from clover.options import next_command
 
 _NEW_TOKENS = 96
 
@@ -33,6 +34,11 @@ def run_bench(options: BenchOptions, console: Console | None = None, errors: Con
             assistant = load_assistant(options.assistant, session.target, options.trust_remote_code)
         names = method_names(options.trees, not options.no_reference, assistant is not None)
         methods = [make_method(name, session, assistant, options.compile) for name in names]
+        if options.compile:
+            progress.say("compiling, which does not count")
+            for size in options.batch_sizes:
+                warm_up([one for one in methods if one.engine], session.batches(size)[0])
+            budget = Budget(options.max_minutes)
         progress.say("warming up")
         limits, settings = measure_limits(session.target), (options.batch_sizes, options.temperatures)
         comparison = Comparison.prepare(session, methods, *settings, budget, options.max_new_tokens is None)
@@ -44,5 +50,7 @@ def run_bench(options: BenchOptions, console: Console | None = None, errors: Con
         comparison.metrics(limits),
         limits,
     )
-    publish(report, console, options.json, options.picture)
+    prompts = () if options.prompts is None else (options.prompts,)
+    line = next_command("the fastest trees, for each batch size", "tune", options, *map(str, prompts))
+    publish(report, console, options.json, options.picture, lines=[line])
     return report

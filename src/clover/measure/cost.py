@@ -33,6 +33,7 @@ from clover.measure.step_costs import TreeCost, measure_steps
 from clover.measure.steps import share_time
 from clover.measure.systems import draft_kind
 from clover.measure.trees import tree_label
+from clover.options import next_command
 from clover.target import TargetWeights
 from clover.train.record import RECORD_FILE, read_record
 from clover.tree import TreeShape
@@ -110,7 +111,14 @@ def run_cost(options: CostOptions, console: Console | None = None, errors: Conso
         draft = session.draft.model if drafts else _new_draft(options, session.target)
         training = _training(options)
         costs = _measure(options, session, draft, shapes, budget, progress)
-    publish(_report(options, session, draft, costs, training, budget), console, json=options.json)
+    if options.draft is None:
+        system = () if options.system is None else ("--system", options.system)
+        line = next_command("train one", "train", options, "--data", "FILE", "--output", "DIR", *system)
+    else:
+        line = next_command("which τ it has", "evaluate", options)
+    publish(
+        _report(options, session, draft, costs, training, budget), console, json=options.json, lines=[line]
+    )
 
 
 def _check(options: CostOptions) -> list[TreeShape]:

@@ -60,7 +60,8 @@ def run_demo(
     named = options.drafts or (() if options.target is None else [one.name for one in session.drafts])
     models = {"target": session.target_name, "drafts": ", ".join(named) or "embedded"}
     report = comparison.report(_title(found), session.provenance("demo", options), models, found)
-    publish(report, console, options.json, options.picture)
+    line = "the same for a model of your own begins with: clover cost --target DIR"
+    publish(report, console, options.json, options.picture, lines=[line] if options.target is None else ())
     return report, any(one.defect for one in comparison.differences)
 
 

@@ -23,6 +23,7 @@ from clover.measure.session import OWN, Session
 from clover.measure.systems import draft_kind
 from clover.measure.timing import Run, decode, joined
 from clover.measure.trees import tree_label
+from clover.options import next_command
 
 _FEWEST_NEW_TOKENS = 2
 _SIDE_BY_SIDE = 3  # settings in one table of kinds
@@ -75,7 +76,9 @@ def run_evaluate(
         session = Session.load(options, (options.draft,), options.files, *lengths)
         settings, heads = _measure(session, options, budget, progress)
     report = _report(session, options, settings, heads, budget)
-    publish(report, console, json=options.json)
+    prompts = [word for file in options.files[:1] for word in ("--prompts", file)]
+    line = next_command("how fast that is here", "bench", options, *prompts)
+    publish(report, console, json=options.json, lines=[line])
     return report
 
 

@@ -38,6 +38,7 @@ from clover.measure.steps import StepCost, share_time, time_in_turn
 from clover.measure.systems import draft_kind
 from clover.measure.timing import WRITTEN_TOGETHER, decode
 from clover.measure.trees import TreeCandidate, tree_label, worth_timing
+from clover.options import next_command
 
 _WRITING_SHARE, _FEWEST_TEXTS = 0.4, 3  # of the time, for texts; trees are chosen by so many at least
 _STEPS, _FEWEST = 40, 8  # steps of each tree that are timed, and how many at least, however late it is
@@ -101,7 +102,8 @@ def run_tune(options: TuneOptions, console: Console | None = None, errors: Conso
     if missing := options.batch_sizes[len(sizes) :]:
         facts["not timed"] = f"batch size {', '.join(map(str, missing))}, by {budget.why}"
     report = make_report(session, options, title, texts, sizes, **facts, **dict(budget.facts))
-    publish(report, console, options.json, lines=[f"wrote {file}; --tree auto, the default, starts from it"])
+    wrote = f"wrote {file}; --tree auto, the default, starts from it"
+    publish(report, console, options.json, lines=[wrote, next_command("use it", "serve", options)])
     return tuning
 
 

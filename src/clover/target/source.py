@@ -77,12 +77,34 @@ def _check_directory(directory: Path) -> None:
     """Refuse adapters, and files that were not downloaded."""
     for file in sorted(directory.iterdir()):
         _refuse_pointer(file)
+    _refuse_missing_parts(directory)
     if (directory / "adapter_config.json").is_file() and not (directory / "config.json").is_file():
         base = read_json(directory / "adapter_config.json").get("base_model_name_or_path") or "its base model"
         raise UserError(
             f"target model {directory} is an adapter for {base}, and no model of its own; merge it "
             f"(PeftModel.from_pretrained(model, DIR).merge_and_unload().save_pretrained(NEW)) and name the new "
             "directory, or give clover.speculative to the generate of the model with its adapter"
+        )
+
+
+def _refuse_missing_parts(directory: Path) -> None:
+    """Raise UserError if the weights are in several files and not all of them are there."""
+    parts = sorted(directory.glob("*-of-*.safetensors"))
+    for index in sorted(directory.glob("*.safetensors.index.json")):
+        weights = read_json(index).get("weight_map")
+        if not isinstance(weights, dict) or not all(isinstance(part, str) for part in weights.values()):
+            raise UserError(f"{index} is damaged: it has no weight_map of names; get it again")
+        names = sorted(set(weights.values()))
+        if missing := [name for name in names if not (directory / name).is_file()]:
+            raise UserError(
+                f"target model {directory}: {len(missing)} of {len(names)} files of its weights are missing, the first "
+                f"{missing[0]}; its download broke off; get them"
+            )
+        return
+    if parts and not (directory / "model.safetensors").is_file():
+        raise UserError(
+            f"target model {directory}: model.safetensors.index.json is missing, which says what is in {parts[0].name} "
+            "and the other parts; get it"
         )
 
 

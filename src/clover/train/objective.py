@@ -16,11 +16,14 @@ from clover.data import Batch
 from clover.data.features import Features, compute_features, require_finite
 from clover.drafts import DraftModel
 from clover.drafts.copies import Guesses, joined
+from clover.metrics import Acceptance
+from clover.train.chains import walk
 from clover.train.chunked_loss import chunked_head_loss
 from clover.train.config import TrainConfig
 from clover.train.guesses import guesses_of
 from clover.train.losses import HeadMetrics
 
+_WALKED = 4096  # tokens of held-out texts in which a chain is followed
 # Under autocast the states are bfloat16 and the weights of norms float32, on purpose.
 warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
 
@@ -93,6 +96,21 @@ class Objective:
                     guesses.append(guessed)
                     hits += right.cpu()
         return HeldOut(sum(metrics[1:], metrics[0]), hits, joined(guesses) if guesses else None)
+
+    @torch.no_grad()
+    def acceptance(self, batches: Iterable[Batch], most: int = _WALKED) -> Acceptance:
+        """Return the acceptance of a greedy chain in the first batches, up to `most` tokens; nothing is changed."""
+        found, tokens = Acceptance(), 0
+        for batch in batches:
+            if tokens >= most:
+                break
+            tokens += int(batch.lengths.sum())
+            batch = batch.to(self.target.device)
+            with self.autocast():
+                features = self.features(batch)
+                outputs = self.draft(features.hidden_input.float(), batch.tokens, self.draft.trained_depths)
+                found += walk(self.draft, batch, features, outputs)
+        return found
 
     def features(self, batch: Batch) -> Features:
         """Return the target's hidden states of a batch on its device; UserError if one is no finite number."""

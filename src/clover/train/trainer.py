@@ -28,6 +28,7 @@ from clover.errors import UserError
 from clover.files import check_output_directory, locked_directory, output_directory, write_json
 from clover.measure.report.progress import Progress
 from clover.measure.report.provenance import Provenance
+from clover.measure.report.words import number_of
 from clover.target import TargetWeights, tensors_fingerprint
 from clover.train.budget import TrainingBudget, pass_tokens
 from clover.train.config import TrainConfig
@@ -57,7 +58,8 @@ class TrainResult:
         training: the last log entry: loss, and per head distillation, regression and accuracy; that of held-out texts
             where nothing was learnt.
         validation: the same for held-out texts, measured after the last step on the draft as it is saved, but in the
-            dtype of the training; None if there are none, or if the run was stopped.
+            dtype of the training, and `tau` of a greedy chain of `chain` tokens there; None if there are none, or if
+            the run was stopped.
     """
 
     finished: bool
@@ -246,7 +248,7 @@ class Trainer:
         bound = " or ".join(f"{value:g} {unit}" for unit, value in bounds.items() if value is not None)
         bound = bound or f"{self.config.epochs:g} epochs"
         return (
-            f"{self.config.system} learns from {len(self.texts):,} texts for {bound} "
+            f"{self.config.system} learns from {number_of(len(self.texts), 'text')} for {bound} "
             f"in {dtype} on {where}, {self._batch_tokens:,} tokens at a time"
         )
 
@@ -288,7 +290,9 @@ class Trainer:
         if finish(self.draft, measured, self.config, self.token_counts):
             self.progress.say("measuring the smaller vocabulary")
             measured = self.objective.measure(self.progress.each(batches))
-        validation = measured.metrics.summary(self.config.loss)
+        self.progress.say("measuring how many tokens are accepted")
+        chain = {"chain": self.draft.trained_depths, "tau": self.objective.acceptance(batches).tau}
+        validation = measured.metrics.summary(self.config.loss) | chain
         self.log.write({"step": self.budget.step, "validation": validation})
         return validation
 

@@ -12,7 +12,7 @@ from typing_extensions import Self
 
 from clover.measure.report.words import duration
 
-_LINES_EVERY = 20.0  # seconds
+_LINES_EVERY = 10.0  # seconds
 Thing = TypeVar("Thing")
 
 
@@ -117,8 +117,13 @@ class Progress:
         return f"{self._doing}, {duration(left)} left"
 
     def _print_lines(self, stop: threading.Event) -> None:
-        wait = self._first_line
+        wait, last, since = self._first_line, "", 0.0
         while not stop.wait(wait):
             share = f"{self.done / self.total:4.0%}  " if self.total else ""
-            self.log(f"{share}{self.line}")
+            line, now = f"{share}{self.line}", time.monotonic()
+            if line == last:
+                self.log(f"{line}, for {duration(now - since)} now")
+            else:
+                self.log(line)
+                last, since = line, now - wait
             wait = _LINES_EVERY

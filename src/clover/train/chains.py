@@ -1,0 +1,60 @@
+"""How many tokens of a greedy chain the target would accept in held-out texts: what a training says of τ.
+
+The heads were measured at every position of a text, forced with its tokens. So one walk along it shows the steps that
+decoding would take there: each accepts what the heads get right in a row, and the next begins behind that.
+
+Shapes: B texts, T tokens, D heads, H hidden, V' the draft's vocabulary; r positions that are looked at together.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from clover.data import Batch
+from clover.data.features import Features
+from clover.drafts import DraftModel
+from clover.drafts.copies import Copied, CopyWeights, copied_in, mixed
+from clover.drafts.vocabulary import target_tokens
+from clover.metrics import Acceptance
+from clover.train.losses import chunk_rows, target_logits_of
+
+
+def walk(draft: DraftModel, batch: Batch, features: Features, outputs: Tensor) -> Acceptance:
+    """Return the acceptance of a chain of D tokens in a batch, from the outputs [D, B, T, H] of all heads."""
+    right = _right(draft, batch, features, outputs)
+    runs, found = right.cumprod(-1).sum(-1).cpu(), Acceptance()
+    for text, learnt in zip(runs.tolist(), batch.predicted_mask.tolist(), strict=True):
+        at, end = 0, max((place + 1 for place, one in enumerate(learnt) if one), default=0)
+        while (left := end - 2 - at) > 0:
+            count = text[at] + 1
+            if learnt[at + 2]:
+                found.record(min(count, left), len(outputs), cut=count > left)
+            at += count
+    return found
+
+
+def _right(draft: DraftModel, batch: Batch, features: Features, outputs: Tensor) -> Tensor:
+    """Return whether each head's first choice at a position is the target's own token, and learnt: Long [B, T, D]."""
+    learnt, depth, length = batch.predicted_mask, len(outputs), batch.tokens.shape[1]
+    vocab_size, device = draft.target.vocab_size, outputs.device
+    found = torch.zeros(*learnt.shape, depth, dtype=torch.long, device=device)
+    shares = getattr(draft.config, "copy_shares", None)
+    weights = CopyWeights.of(shares, device) if shares and any(shares) else None
+    copies = copied_in(batch.tokens) if weights else None
+    text, start = (places.to(device) for places in learnt[:, 2:].nonzero(as_tuple=True))
+    best = torch.full_like(batch.tokens, -1)
+    for part in torch.arange(len(text), device=device).split(chunk_rows(vocab_size, device)):
+        row, at = text[part], start[part] + 1
+        best[row, at] = target_logits_of(draft, features.hidden_target[row, at]).argmax(-1)
+    for part in torch.arange(len(text), device=device).split(chunk_rows(2 * vocab_size * depth, device)):
+        row, at = text[part][:, None], start[part]
+        compared = (at[:, None] + 1 + torch.arange(depth, device=device)).clamp_max(length - 1)
+        logits = draft.train_logits(outputs[:, text[part], at].movedim(0, 1))  # [r, D, V']
+        if weights and copies:
+            of = Copied(*(values[row, compared] for values in copies))
+            chosen = mixed(logits, of, weights, draft.d2t, vocab_size).argmax(-1)
+        else:
+            chosen = target_tokens(draft.d2t, logits.argmax(-1))
+        found[row[:, 0], at] = (chosen == best[row, compared]).long()
+    return found
