@@ -63,7 +63,10 @@ def finite_counts(logits: Tensor, verified: Verified) -> Tensor:
 
     Logits cannot be used if one is NaN or +inf, or none is finite; -inf excludes a token.
     """
-    bad = ~logits.amax(-1).isfinite().gather(1, verified.path)
+    path = verified.path
+    if logits.shape[1] > 1:  # a path has fewer nodes than its tree
+        logits = logits[torch.arange(len(path), device=path.device).unsqueeze(1), path]
+    bad = ~logits.amax(-1).isfinite()
     bad &= torch.arange(bad.shape[1], device=bad.device) < verified.counts.unsqueeze(1)
     return torch.where(bad.any(1), bad.long().argmax(1), verified.counts)
 

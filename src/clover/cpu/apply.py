@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from clover.cpu.attention import group_queries
+from clover.cpu.blocks import streamline
 from clover.cpu.linear import MAX_INT8_BYTES, fast_layers, is_plain, may_replace
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
@@ -37,7 +38,7 @@ def fast_copy(module: AnyModule) -> AnyModule:
 
 
 def speed_up(module: nn.Module, int8: bool = False) -> None:
-    """Replace the attention and the large linear layers of a module, a copy made by `shared_copy`, by fast ones.
+    """Replace attention, large linear layers and what lies between them in a module, a copy made by `shared_copy`.
 
     Does nothing for a module that is not on a CPU. With `int8` the linear layers round their weights for few rows.
     """
@@ -57,6 +58,7 @@ def speed_up(module: nn.Module, int8: bool = False) -> None:
             fast = fast_layers([children[name] for name in names], packed, int8)
             for name, layer in zip(names, fast, strict=True):
                 setattr(part, name, layer)
+    streamline(module)
 
 
 def can_speed_up(module: nn.Module) -> bool:

@@ -7,6 +7,7 @@ None depends on which others were asked for. All are the same in every batch and
 import torch
 from torch import Tensor
 
+_LARGE, _PARTS = 1 << 14, 64  # tokens of a vocabulary that is searched part by part, and the parts
 _BLOCK = 1 << 16  # numbers that a CPU hashes at once: their states stay in its cache
 
 # The constants of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014), as signed
@@ -76,5 +77,14 @@ def _shifted(state: Tensor, by: int) -> Tensor:
 
 
 def most_probable(scores: Tensor) -> Tensor:
-    """Return the index of the highest score, the first of equals: argmax, on a CPU several times faster."""
-    return scores.max(-1).indices
+    """Return the index Long [...] of the highest of scores [..., V], the first of equals: argmax, on a CPU faster.
+
+    There the highest of each part of a vocabulary is found without its place, which takes half of the time.
+    """
+    size = scores.shape[-1]
+    if scores.device.type != "cpu" or size < _LARGE or size % _PARTS:
+        return scores.max(-1).indices
+    parts = scores.unflatten(-1, (_PARTS, -1))
+    first = parts.amax(-1).max(-1, keepdim=True).indices
+    best = parts.take_along_dim(first.unsqueeze(-1), -2).squeeze(-2).max(-1).indices
+    return first.squeeze(-1) * (size // _PARTS) + best
