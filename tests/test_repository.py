@@ -143,7 +143,7 @@ BUDGET = {
     "cache": (540, 3, 9),  # rows that are cleared of NaN
     "chat": (615, 14, 10),  # formats of calls and reasoning, one file each; calls that are forced
     "cli": (1325, 13, 32),  # features and fits of drafts, grammar, tools and budgets of time as options
-    "cpu": (500, 5, 21),  # quantised weights, by their parts
+    "cpu": (730, 6, 24),  # quantised weights, by their parts; layers with fewer operators
     "data": (2575, 16, 61),  # records in the forms that users bring; whole tags; states that are no numbers
     "drafting": (1570, 15, 48),  # an example of a level, and what a policy may know
     "drafts": (2300, 17, 73),  # starting values whatever the default dtype is, and what they are
@@ -156,7 +156,7 @@ BUDGET = {
     "metrics": (90, 1, 1),
     "options": (285, 1, 9),  # --threads, --grammar
     "reference": (90, 1, 2),  # refuses NaN
-    "sampling": (885, 9, 13),
+    "sampling": (980, 10, 16),  # draws that hash little
     "serve": (
         1925,
         12,

@@ -200,7 +200,7 @@ def test_a_step_hashes_what_no_step_before_it_has(monkeypatch):
         sampler.commit(tree.tokens[:, :1].expand(-1, gained), gained * rows)
     sampler, logits, _, _ = case(SETTINGS)
     sampler.choose(logits[:, :1], TokenTree.root_only(tree.tokens[:, :1]))
-    assert sum(hashed) == sampling
+    assert not hashed  # a plain step looks at few tokens, and keeps nothing (`clover.sampling.race`)
 
 
 def test_a_row_chooses_alike_in_every_company():

@@ -156,6 +156,11 @@ class Coupling:
         positions = (self._positions.unsqueeze(1) + tree.depths).unsqueeze(2)
         return gumbels(self._seeds[:, None, None], CHOICE, positions, tokens)
 
+    @property
+    def draws_alone(self) -> bool:
+        """Return True on a CPU if no draft has asked for numbers of this step, and none are kept for the next."""
+        return self._device.type == "cpu" and self._depths == 1 and not self._numbers.ready
+
     def _gumbels_of(self, tokens: Tensor | None, depth: int) -> Tensor:
         """Return the numbers at one depth: [B, 1, V'] of tokens Long [V'], or [B, 1, V] of all."""
         numbers = self._prepared(depth).of_depth(depth)

@@ -38,15 +38,21 @@ def gumbels(seeds: Tensor, *counters: Tensor | int) -> Tensor:
     The index at which log-probabilities plus such numbers are highest is a draw from these probabilities. Logarithms
     are taken in float64, which keeps the upper end; they may differ between devices in the last digit of float32.
     """
-    state = seeds + STEP
-    for counter in counters:
-        state = mixed(state) + _scaled(counter)
+    state = state_of(seeds, *counters)
     if state.device.type != "cpu":
         return _gumbel(state).float()
     numbers = torch.empty(state.shape, dtype=torch.float32)
     for block, into in zip(state.reshape(-1).split(_BLOCK), numbers.view(-1).split(_BLOCK), strict=True):
         into.copy_(_gumbel(block))
     return numbers
+
+
+def state_of(seeds: Tensor, *counters: Tensor | int) -> Tensor:
+    """Return the states, Long, before their last mixing; those of a last counter 0 plus n · STEP are those of n."""
+    state = seeds + STEP
+    for counter in counters:
+        state = mixed(state) + _scaled(counter)
+    return state
 
 
 def _gumbel(state: Tensor) -> Tensor:

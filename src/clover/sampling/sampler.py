@@ -19,6 +19,7 @@ from clover.sampling.numbers import most_probable
 from clover.sampling.params import SamplingParams
 from clover.sampling.penalties import Penalties
 from clover.sampling.processors import Processors
+from clover.sampling.race import winners
 from clover.sampling.warpers import Warpers
 from clover.tree import TokenTree
 
@@ -85,7 +86,10 @@ class Sampler(Coupling):
         if not self.any_sampled:
             return most_probable(scores)
         warped, tokens = self._warpers.warp(scores)
-        drawn = most_probable(warped + self._gumbels_at(tree, tokens))
+        if tokens is None and tree.max_depth == 0 and self.draws_alone:
+            drawn = winners(warped[:, 0], self._seeds, self._positions, self._rows_greedy).unsqueeze(1)
+        else:
+            drawn = most_probable(warped + self._gumbels_at(tree, tokens))
         if tokens is not None:
             drawn = tokens.gather(-1, drawn.unsqueeze(-1)).squeeze(-1)
         return torch.where(self._greedy, most_probable(scores), drawn) if self._any_greedy else drawn

@@ -1,0 +1,53 @@
+"""The draw of one token per sequence from all tokens, without hashing and turning into numbers what cannot win.
+
+A token wins with the highest log-probability plus Gumbel number (`clover.sampling.Coupling`). The best token's own
+sum is a bound. Of a token far below it the number must be so high that few hashes give it: their bits tell that, and
+the two logarithms, the sums and the copies of a whole vocabulary are made for those few alone.
+
+Shapes: B batch, V vocabulary, M tokens that may win.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from clover.sampling.gumbel_cache import CHOICE
+from clover.sampling.numbers import STEP, gumbels, mixed, most_probable, state_of
+
+_REACH = 9.0  # how far below the bound a token's score may lie before its hash is looked at: one in 8,000 is that high
+_MARGIN, _RELATIVE = 1e-2, 1e-6  # of the reach and of the bound, for rounding
+
+
+def winners(scores: Tensor, seeds: Tensor, positions: Tensor, greedy: list[bool]) -> Tensor:
+    """Return for each sequence the token with the highest score plus Gumbel number, Long [B], the first of equals.
+
+    Args:
+        scores: [B, V], float32 or float64, on a CPU.
+        seeds, positions: Long [B], whose numbers they are (`CHOICE`).
+        greedy: sequences whose result is not used, so that they need no work.
+    """
+    steps = torch.arange(scores.shape[1]) * STEP
+    best = most_probable(scores)
+    tops = scores.gather(1, best.unsqueeze(1)) + gumbels(
+        seeds[:, None], CHOICE, positions[:, None], best[:, None]
+    )
+    states = state_of(seeds, CHOICE, positions, 0)
+    for row, (state, bound) in enumerate(zip(states.split(1), tops[:, 0].tolist(), strict=True)):
+        if not greedy[row]:
+            tokens = _candidates(scores[row], state + steps, bound)
+            numbers = gumbels(seeds[row : row + 1], CHOICE, positions[row : row + 1], tokens)
+            best[row] = tokens[(scores[row, tokens] + numbers).max(0).indices]
+    return best
+
+
+def _candidates(scores: Tensor, states: Tensor, bound: float) -> Tensor:
+    """Return the tokens that may reach the bound, Long [M], rising, of scores [V] and states Long [V] to be mixed."""
+    if not math.isfinite(bound):
+        return torch.arange(len(scores))
+    near = bound - _REACH
+    number = _REACH - _MARGIN - _RELATIVE * abs(bound)
+    # a uniform number above exp(-exp(-number)): as an unsigned state the last so many of 2^64, that is -most … -1
+    most = -int(2.0**64 * -math.expm1(-math.exp(-number)))
+    states = mixed(states)
+    return ((scores > near) | ((states >= max(most, -(2**63))) & (states < 0))).nonzero()[:, 0]
