@@ -187,8 +187,10 @@ class _Store:
     def __init__(self, drawn: Any, seen: int, layer: int):
         self._drawn, self._seen, self._layer = drawn, seen, layer
 
-    def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, keys: Tensor, values: Tensor, layer: int, *more: Any, **options: Any
+    ) -> tuple[Tensor, Tensor]:
         assert layer == self._layer
-        rows, heads, _, width = keys.shape
-        before = (self._drawn(rows, heads, self._seen, width) for _ in range(2))
-        return tuple(torch.cat((old, new), dim=2) for old, new in zip(before, (keys, values), strict=True))  # type: ignore[return-value]
+        rows, heads, width = keys.shape[0], keys.shape[1], keys.shape[3]
+        before = [self._drawn(rows, heads, self._seen, width) for _ in range(2)]
+        return torch.cat((before[0], keys), dim=2), torch.cat((before[1], values), dim=2)
