@@ -24,12 +24,12 @@ def one_line(error: BaseException) -> str:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether there was no memory, on the host or a GPU."""
-    # By name and text, because naming PyTorch's class would import PyTorch.
+    # The error is known by name and text, because naming PyTorch's class would import PyTorch.
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return named or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
 
 
-# Commands, options and arguments of earlier versions, each with the line that says what replaces it. An option is named
+# Earlier versions had these commands, options and arguments. A line says what replaces each. An option is named
 # with its command or, where every command had it, alone; an argument with its function.
 REMOVED = {
     "compare": "clover compare is gone; run python -m experiments.compare in a clone of the repository",

@@ -16,7 +16,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-# Exit codes; the last two are 128 and the number of the signal, as shells have it.
+# These are exit codes; the last two are 128 and the number of the signal, as shells have it.
 USER_ERROR, INTERRUPTED, CLOSED_PIPE = 2, 130, 141
 _SHORT = {int: "N", Path: "FILE"}  # what values are called in the help
 
@@ -247,7 +247,7 @@ def _parameter(field: Field[Any], hint: Any) -> Parameter:
         default = default if default is Parameter.empty else list(default) or None
     if info.metavar is None:
         info.metavar = next((short for one, short in _SHORT.items() if one in kinds), None)
-    # Named here: typer adds --no-NAME to switches, and 0.27 takes a metavar that equals the name in capitals for it.
+    # The name stands here, because typer adds --no-NAME to switches, and 0.27 takes a metavar in capitals for it.
     if isinstance(info, typer.models.OptionInfo) and info.default is ...:
         info.param_decls = (_flag(field.name, _several(hint)),)
     name = field.name.removesuffix("s") if _several(hint) else field.name

@@ -34,7 +34,7 @@ from clover.options import command_line, next_command
 Source = EngineSource | Endpoint
 Fact = tuple[str, str]
 _TREES, _CHAIN = ("auto", "own", "lookup"), 4  # by default, and a chain
-# Options of an audit in this process, and of one of a server.
+# These options are of an audit in this process, and of one of a server.
 _LOCAL = ("target", "draft", "trees", "dtype", "device", "threads", "trust_remote_code", "compile")
 _REMOTE = ("plain_server", "model")
 _REFERENCE_SHARE = 0.4  # of the time

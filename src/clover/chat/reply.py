@@ -60,7 +60,7 @@ class ReplyParser:
     def __init__(self, format: ChatFormat, prompt: str, tools: Sequence[Mapping[str, Any]] = ()):
         self._parser: Any = format.parser(prompt, tools)
         self._said = {"content": False, "reasoning": False}
-        # Blanks that may yet turn out to stand at the end of a part.
+        # These blanks may yet turn out to stand at the end of a part.
         self._blanks = {"content": "", "reasoning": ""}
         self._parts = 0  # begun so far, content aside
         self._called = False

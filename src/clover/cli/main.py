@@ -92,7 +92,7 @@ def main() -> NoReturn:
         code = run()
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit) as error:
-        # typer and rich make SystemExit of it
+        # typer and rich make SystemExit of it.
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
             raise
         code, nowhere = CLOSED_PIPE, os.open(os.devnull, os.O_WRONLY)

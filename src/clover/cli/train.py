@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from clover.data import Texts
     from clover.train import TrainConfig, TrainResult
 
-# Options that the training's configuration has, too; those that are left out keep the default they have there.
+# The training's configuration has these options, too; those that are left out keep the default they have there.
 _SAME = (
     "max_steps", "max_minutes", "epochs", "max_length", "batch_tokens", "step_tokens", "start_from", "seed", "dtype",
     "optimizer", "lr",

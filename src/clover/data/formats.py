@@ -56,7 +56,7 @@ _FIELDS = (
     *(("messages",), ("conversations",), ("turns",), ("prompt", "completion"), _PAIRS[0], ("prompt",)),
     *(*_PAIRS[1:], ("text",), ("tokens", "loss_mask")),
 )
-# Other fields that are read, if they are there.
+# These fields are read, too, if they are there.
 _BESIDE = {
     "clover",
     "system",

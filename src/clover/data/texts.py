@@ -131,7 +131,7 @@ class FileTexts(Texts):
         self._read = bytearray(len(self))  # 1 for each row that was looked at
         for name, end, rows in zip(names, self._ends, self._files, strict=True):
             self._look_at(name, range(end - rows.count, end)[:_CHECKED])
-        # The first was an option once; checkpoints hold the hash.
+        # The first was an option once, and checkpoints hold the hash.
         options = (False, self.eos_token_ids, str(tokenizer.chat_template), len(tokenizer))
         self.fingerprint = _hash(repr(options).encode(), *(rows.probe() for rows in self._files)).hex()
 

@@ -59,7 +59,7 @@ class BudgetDrafter(Drafter):
         self.tree, self.d2t, self._on_cpu = tree, draft.session_tokens, draft.target.device.type == "cpu"
         self.max_depth = min(draft.max_depth, tree.budget)
         self.max_nodes = 1 + tree.budget
-        # a level has room for all that could be kept in any sequence
+        # A level has room for all that could be kept in any sequence.
         self.max_expanded = sum(tree.budget - depth for depth in range(self.max_depth - 1))
 
     def grow(self, batch: DraftInput) -> TokenTree:

@@ -94,6 +94,6 @@ class DrawnDrafter(StaticDrafter):
     def _draws(self, draft_probs: Tensor) -> Draws:
         """Return the distributions that verification needs, from probabilities float64 [B, P, V']."""
         rows = len(draft_probs)
-        # verification compares with the target's probabilities, token by token
+        # Verification compares with the target's probabilities, token by token.
         whole = over_all_tokens(draft_probs, self.d2t, self._vocab_size, 0.0)
         return Draws(whole, self._expanded.expand(rows, -1), self._children.expand(rows, -1, -1))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from clover.tree import TokenTree
 
-# Nodes, or children of a node, at most, where as many candidates as its square are sorted at every step.
+# So many nodes, or children of a node, at most: as many candidates as its square are sorted at every step.
 MOST_SORTED = 512
 
 

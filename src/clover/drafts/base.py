@@ -23,7 +23,7 @@ from clover.drafts.vocabulary import check_map, check_size
 from clover.target import TargetWeights
 
 DEEPEST = 16  # depths that a tree may have where a draft repeats one step and so has no end of its own
-# The class of each draft system by its name, which the classes add themselves.
+# Each class of a draft system adds itself here by its name.
 SYSTEMS: dict[str, type["DraftModel"]] = {}
 
 

@@ -270,7 +270,7 @@ class RecallSession(DraftSession):
         if self.weights is None:
             return logits
         if self.depth == 0:
-            # one slot at least, even of a text without tokens
+            # A text has one slot at least, even without tokens.
             text = self.cache.tokens[:, : max(self.cache.length, 1)]
             self.text = Text.of(text, self.cache.positions(1))
             self.runs = copies.runs_at_end(self.text)

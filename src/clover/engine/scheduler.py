@@ -191,7 +191,7 @@ class Scheduler:
         found.sort(key=lambda pair: pair[0].cached_tokens - len(pair[0].request.prompt))
         target = self._target.open(rows, room)
         draft = None if self._draft is None else self._draft.new_session(rows, room)
-        # Opened with all rows, so that later sequences find room; the unused ones leave at once.
+        # The batch opens with all rows, so that later sequences find room; the unused ones leave at once.
         for row in range(rows - 1, len(sequences) - 1, -1):
             target.drop(row)
             if draft is not None:
@@ -213,7 +213,7 @@ class Scheduler:
         sampler = Sampler(params, prompts, target.vocab_size, target.device)
         root = torch.tensor([prompt[-1:] for prompt in prompts], device=target.device)
         width = target.hidden_width(self._runner.hidden_state)
-        # A placeholder of one position that counts 0: the prefill writes each prompt's last hidden state into it.
+        # One position that counts 0 stands here; the prefill writes each prompt's last hidden state into it.
         hidden = torch.zeros(len(root), 1, width, dtype=target.dtype, device=root.device)
         uncommitted = [Uncommitted(hidden, root, [0] * len(root))]
         return Batch(

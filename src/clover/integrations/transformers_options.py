@@ -17,7 +17,7 @@ from transformers.generation.configuration_utils import GenerationMode
 
 from clover.errors import UserError
 
-# Fields of SamplingParams by what does the same, in the order in which the Sampler applies them; and its attribute.
+# These processors have a field of SamplingParams, which does the same, and an attribute; in the Sampler's order.
 _FIELDS: dict[type, tuple[str, str]] = {
     hf.RepetitionPenaltyLogitsProcessor: ("repetition_penalty", "penalty"),
     hf.TemperatureLogitsWarper: ("temperature", "temperature"),
@@ -25,7 +25,7 @@ _FIELDS: dict[type, tuple[str, str]] = {
     hf.TopPLogitsWarper: ("top_p", "top_p"),
     hf.MinPLogitsWarper: ("min_p", "min_p"),
 }
-# Others that look at a text and its scores alone.
+# These, too, look at a text and its scores alone.
 _OF_TEXT = (
     *(hf.NoRepeatNGramLogitsProcessor, hf.MinLengthLogitsProcessor, hf.MinNewTokensLengthLogitsProcessor),
     *(hf.ForcedBOSTokenLogitsProcessor, hf.ForcedEOSTokenLogitsProcessor, hf.ExponentialDecayLengthPenalty),

@@ -13,7 +13,7 @@ import torch
 from clover.measure.report.progress import Progress
 from clover.measure.report.words import duration
 
-# Of Linux: for each processor the ticks of user, nice, system, idle, iowait, irq, softirq, steal.
+# Linux counts here, for each processor, the ticks of user, nice, system, idle, iowait, irq, softirq, steal.
 _STAT = Path("/proc/stat")
 _ROUGH = 0.25  # cores that are missing
 Thing = TypeVar("Thing")

@@ -26,7 +26,7 @@ from clover.target import TargetModel
 
 DEVELOPMENT = "development"  # the group of the embedded prompts that nothing is judged by
 HELD_OUT = assets.HELD_OUT_PROMPTS.stem  # the group of those that published numbers are measured on
-# Names of trees that fit every draft, or need none.
+# These trees fit every draft, or need none.
 PLAIN, AUTO, OWN, LOOKUP = "plain", "auto", "own", "lookup"
 
 

@@ -34,7 +34,7 @@ class Penalties:
     ) -> None:
         self._vocab_size, self._device = vocab_size, device
         self._configure(params)
-        # One column more than V takes what is padding, or a token that has no logit.
+        # Padding, and tokens that have no logit, go into one column more than V.
         width = vocab_size + 1
         seen = torch.zeros(len(prompts), width if self._repetition is not None else 0, dtype=torch.bool)
         if self._repetition is not None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clover.sampling.params import SamplingParams
 
-# How many of the most probable tokens a filter looks at first; eight times more while that is not enough.
+# A filter looks at so many of the most probable tokens first, and at eight times more while that is not enough.
 _FIRST_WIDTH = 64
 
 

@@ -148,7 +148,7 @@ class Answer:
         self._written += len(event.tokens)
         if event.generation is not None:
             self._ended[step.choice] = event.generation
-            # OpenAI's word; the end of the context is a length, too.
+            # This is OpenAI's word; the end of the context is a length, too.
             piece.finish_reason = "stop" if event.generation.finish_reason == "stop" else "length"
             if self._calls[step.choice] and piece.finish_reason == "stop":
                 piece.finish_reason = "tool_calls"
@@ -174,7 +174,7 @@ class Answer:
             if number and isinstance(body, ChatBody) and body.parallel_tool_calls is False:
                 continue
             self._calls[step.choice] += 1
-            # Ids of nine letters or digits, because Mistral's templates refuse others.
+            # Ids have nine letters or digits, because Mistral's templates refuse others.
             piece.calls.append({"index": number} | call.to_dict(uuid.uuid4().hex[:9]))
         return piece
 

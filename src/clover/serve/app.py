@@ -84,7 +84,7 @@ def make_app(service: Service) -> FastAPI:
     _add_errors(app)
     _add_facts(app, service)
     _add_generation(app, service)
-    # Not mounted: a mount would answer for what has a route, but not for this method.
+    # It is not mounted: a mount would answer for what has a route, but not for this method.
     app.router.default = _PageFiles(directory=_PAGE, html=True)
     return app
 

@@ -25,8 +25,8 @@ from typing_extensions import Self
 
 _EMPTY = [None, [], {}]  # values that stand for nothing, in any field
 _NOTHING = (*_EMPTY, False, "none", "auto", "default")
-# What this server does, by the names of fields that it does not know otherwise: other values are refused. False is no
-# such value as a rule: `skip_special_tokens` and `enable_thinking` are true where they are left out.
+# This server does so anyway, by the names of fields that it does not know otherwise: other values are refused.
+# False is no such value as a rule: `skip_special_tokens` and `enable_thinking` are true where they are left out.
 _HARMLESS = {
     "add_generation_prompt": True,
     "background": False,
@@ -258,7 +258,7 @@ class GenerationBody(_Body):
     stream_options: StreamOptions | None = None
     ignore_eos: bool | None = None
     speculation: bool | None = None
-    # Fields that clients send and that change nothing here.
+    # Clients send these fields, which change nothing here.
     user: str | None = None
     metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
     service_tier: str | None = None

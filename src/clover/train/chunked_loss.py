@@ -118,7 +118,7 @@ class ChunkedHeadLoss(torch.autograd.Function):
                     # The regression alone reads no lm_head: its gradient is 0.
                     of_states, *own = torch.autograd.grad(loss, (states, *heads), materialize_grads=True)
             of_outputs.index_put_(places, of_states, accumulate=True)
-            # Contiguous as the weights are: PyTorch's fused AdamW reads both in memory order, whatever their strides.
+            # Gradients are contiguous like the weights: PyTorch's fused AdamW reads both in memory order.
             of_heads = [a.add_(b) for a, b in zip(of_heads, own)] or [one.contiguous() for one in own]  # noqa: B905
         ctx.of_outputs = None if of_outputs is None else of_outputs.view_as(outputs)
         ctx.of_heads, ctx.heads = of_heads, len(heads)

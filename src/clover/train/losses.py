@@ -67,7 +67,7 @@ def head_loss(
     logits = widened(draft.train_logits(outputs.movedim(0, -2)))  # [B, T, D, V']
     every = torch.arange(target_logits.shape[-1], device=tokens.device)
     known = every if draft.d2t is None else draft.d2t
-    # [V], each token's place in the draft's vocabulary; -1 where unknown.
+    # [V] int64, each token's place in the draft's vocabulary; -1 where unknown.
     index = draft_indices(known, target_logits.shape[-1])
     best, labels = index[target_logits.argmax(-1)], index[tokens]
     probs = target_logits[..., known].softmax(-1) * (best >= 0)[..., None]

@@ -43,7 +43,7 @@ from clover.train.saving import Checkpoints, check_unfinished, clear, log_path
 _LOG_EVERY_SECONDS = 2.0
 _FIRST_LINE_SECONDS = 3.0  # where there is no terminal
 _SCALE_BATCHES, _SCALE_TOKENS = 8, 64  # batches, and tokens of one text of each
-# Tokens among which the most frequent are counted, for a draft of a part of the vocabulary.
+# For a draft of a part of the vocabulary, the most frequent of so many tokens are counted.
 _COUNTED_TOKENS = 2**18
 _CHARACTERS_PER_TOKEN = 8  # more than most texts have
 

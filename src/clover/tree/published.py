@@ -7,12 +7,12 @@ def _shape(paths: str) -> TreeShape:
     return TreeShape.from_paths([int(rank) for rank in path] for path in paths.split())
 
 
-# The static tree of Clover-2 (arXiv 2408.00264): 4, 8, 8, 3 and 2 nodes at depths 1 to 5.
+# Clover-2's static tree (arXiv 2408.00264) has 4, 8, 8, 3 and 2 nodes at depths 1 to 5.
 CLOVER2_TREE = _shape(
     "0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 0000 0001 0002 00000 00001"
 )
 
-# The static tree of Medusa (arXiv 2401.10774) as published for 7B models: 10, 28, 23 and 2 nodes at depths 1 to 4.
+# Medusa's static tree (arXiv 2401.10774), as published for 7B models, has 10, 28, 23 and 2 nodes at depths 1 to 4.
 MEDUSA_TREE = _shape(
     "0 1 2 3 4 5 6 7 8 9 "
     "00 01 02 03 04 05 06 07 08 09 10 11 12 13 14 15 16 20 21 22 30 31 40 50 60 70 80 90 "

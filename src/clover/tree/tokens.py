@@ -74,7 +74,7 @@ class TokenTree:
         has_parent = (parents >= 0).float().unsqueeze(2)
         reach = torch.eye(nodes, dtype=torch.float32, device=parents.device).repeat(rows, 1, 1)
         reach = reach.scatter_add(2, parents.clamp(min=0).unsqueeze(2), has_parent)
-        # `reach` says who is at most one step above; its square at most two, and so on up to N - 1
+        # `reach` says who is at most one step above; its square at most two, and so on up to N - 1.
         for _ in range((nodes - 1).bit_length()):
             reach = (reach @ reach).clamp(max=1)
         mask = reach > 0
@@ -106,7 +106,7 @@ class TokenTree:
 
 @lru_cache(maxsize=64)
 def _shape_tensors(shape: TreeShape, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    # Made outside inference mode: what is cached here must also serve a caller that is not in it.
+    # It is made outside inference mode: what is cached here must also serve a caller that is not in it.
     with torch.inference_mode(False):
         parents, depths = torch.tensor([shape.parents, shape.depths], device=device)
         return parents, depths, shape.ancestor_mask().to(device)

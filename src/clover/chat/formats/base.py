@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 THINK = {"reasoning_content": {"open": "<think>", "close": "</think>"}}
-# Of a region whose pattern captured the function's name: the text of the region is the arguments.
+# The pattern of this region captured the function's name, so that the text of the region is the arguments.
 NAMED = {"function": {"name": "{name}", "arguments": "{content}"}}
 
 

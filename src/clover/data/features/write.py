@@ -23,7 +23,7 @@ from clover.files import check_output_directory, checksum, locked_directory, out
 from clover.target import TargetWeights
 
 _SHARD_BYTES, _SHARD_SECONDS = 2**28, 300.0  # of a shard; a run that is killed loses no more than one
-# Texts and their characters (tokens of samples) that are sorted by length, so that little of a batch is padding; the
+# So many texts and characters (tokens of samples) are sorted by length, so that little of a batch is padding; the
 # states of all of them are in memory.
 _TOGETHER, _SIZE_TOGETHER = 64, 2**17
 _COUNTED, _SIZE_COUNTED = 512, 2**20  # texts, and their characters, from which the size is predicted

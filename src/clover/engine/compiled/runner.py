@@ -144,7 +144,7 @@ class CompiledRunner(Runner):
         hidden = hidden[:rows, :nodes]
         if not verifies:
             return _GraphOutput(hidden, found[0][:rows, :nodes])
-        # Copies: the memory of a graph's outputs is written again in the next step.
+        # These are copies, because the next step writes the memory of a graph's outputs again.
         return _GraphOutput(hidden, None, Verified(*(values[:rows].clone() for values in found)))
 
     def verify(self, batch: Batch, tree: TokenTree, output: TargetOutput) -> Verified:

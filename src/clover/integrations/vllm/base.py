@@ -213,7 +213,7 @@ class _ShardedRows:
         self._layer = layer
 
     def __getitem__(self, tokens: Tensor) -> Tensor:
-        # an lm_head refuses to be called, though it is an embedding
+        # An lm_head refuses to be called, though it is an embedding.
         found = VocabParallelEmbedding.forward(self._layer, tokens.flatten())
         return found.view(*tokens.shape, -1)
 

@@ -133,12 +133,12 @@ class RecallForCausalLM(CloverForCausalLM):
         The nearest first; meaningless where there is no such position.
         """
         before = positions[:, None] - torch.arange(1, 1 + WindowLinear.earlier, device=positions.device)
-        # a differing bit takes the score down by 4 of these units
+        # A differing bit takes the score down by 4 of these units.
         unit = _SHARP / 4 / self.width**-0.5
         asked = self._room((self._code(before.clamp(min=0)).sum(1) * unit).to(extra.keys.dtype), 1)
         nothing = asked.new_zeros(len(asked), self.look.num_heads, self.width)
         found = self._call(nothing, nothing, nothing, asked, extra)[:, 0, self.width :]
-        # position 1 has one before it, which comes back whole
+        # Position 1 has one before it, which comes back whole.
         digits = found[:, : 2 * _DIGITS].float() * positions[:, None].clamp(max=2)
         tokens = (digits.round().long().view(-1, 2, _DIGITS) * self.sixteens).sum(-1)
         return tokens.gather(1, before % 2)

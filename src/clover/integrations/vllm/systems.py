@@ -76,7 +76,7 @@ class Clover1ForCausalLM(_Augmenting):
             raise ValueError(
                 f"this Clover-1 draft has {self.config.num_heads} heads: it cannot draft {drafted} tokens"
             )
-        # on the device, so that a captured CUDA graph counts too
+        # The count is on the device, so that a captured CUDA graph counts too.
         self.register_buffer("depth", torch.zeros(1, dtype=torch.long), persistent=False)
 
     def add_attention(self, vllm_config: VllmConfig, prefix: str) -> None:
