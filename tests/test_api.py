@@ -234,9 +234,9 @@ def test_a_target_alone_is_refused(pair: tuple[Path, Path]) -> None:
         clover.load(target=pair[0])
 
 
-@pytest.mark.parametrize("option", [{"dtype": "bfloat16"}, {"device": "cpu"}])
+@pytest.mark.parametrize("option", [{"dtype": "bfloat16"}, {"device": "cpu"}, {"weights": "int8"}])
 def test_a_loaded_target_is_not_moved_without_a_word(model: Clover, option: dict[str, str]) -> None:
-    with pytest.raises(UserError, match="keeps its dtype and device"):
+    with pytest.raises(UserError, match="keeps its dtype, device and weights"):
         clover.load(model.target, tree="plain", **option)  # type: ignore[arg-type]
 
 

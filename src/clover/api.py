@@ -42,6 +42,7 @@ def load(
     device: str | torch.device | None = None,
     trust_remote_code: bool = False,
     compile: bool | str = False,
+    weights: str | None = None,
 ) -> Clover:
     """Load a target and its draft.
 
@@ -59,6 +60,8 @@ def load(
         trust_remote_code: run model code that the hub delivers.
         compile: let `torch.compile` compile the decoding steps, or name another of its backends. The first steps
             then take a minute or more.
+        weights: "int8" rounds weights and inputs of the target's linear layers to int8, on a CPU (docs/int8.md); as
+            they are when left out. The dtype left out is then bfloat16.
 
     Raises:
         UserError: if something cannot be loaded, or does not fit together.
@@ -66,9 +69,11 @@ def load(
     tree, embedded = parse_tree(tree), target is None
     if target is None or isinstance(target, (str, os.PathLike)):
         name = os.fspath(target or assets.TARGET)
-        target = TargetModel.load(name, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-    elif dtype is not None or device is not None:
-        raise UserError("the target is loaded, and keeps its dtype and device; leave dtype and device out")
+        target = TargetModel.load(name, dtype, device, trust_remote_code, weights)
+    elif any(given is not None for given in (dtype, device, weights)):
+        raise UserError(
+            "the target is loaded, and keeps its dtype, device and weights; leave dtype, device and weights out"
+        )
     if tree.needs_draft:
         draft = assets.draft_place(draft, None if embedded else target)
     elif draft is not None and not isinstance(tree, PlainTree):

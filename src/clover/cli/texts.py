@@ -100,8 +100,9 @@ def load_fast(given: options.ModelOptions) -> "TargetWeights":
 
     with Progress() as progress:
         progress.say("loading the target")
-        loading = replace(given, dtype=given.dtype or "fastest").loading
-        return TargetModel.load(given.target or TARGET, **loading)
+        if given.weights is None:
+            given = replace(given, dtype=given.dtype or "fastest")
+        return TargetModel.load(given.target or TARGET, **given.loading)
 
 
 def open_files(files: Sequence[str | Path], target: "TargetWeights") -> "FileTexts":

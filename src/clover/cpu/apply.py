@@ -50,15 +50,27 @@ def speed_up(module: nn.Module, int8: bool = False) -> None:
     ]
     packed = sum(weight.nbytes for weight in module.parameters()) <= MAX_PACKED_BYTES
     int8 = int8 and sum(layer.weight.numel() for layer in layers) <= MAX_INT8_BYTES
-    for part in list(module.modules()):
-        children = {name: child for name, child in part.named_children() if type(child) is nn.Linear}
+    for part, names in layer_groups(module, (nn.Linear,)):
+        fast = fast_layers([getattr(part, name) for name in names], packed, int8)
+        for name, layer in zip(names, fast, strict=True):
+            setattr(part, name, layer)
+    streamline(module)
+
+
+def layer_groups(module: nn.Module, kinds: tuple[type, ...]) -> list[tuple[nn.Module, Sequence[str]]]:
+    """Return the linear layers of a module, of these very classes, as names in the part that has them.
+
+    Layers that read the same input are together, all others alone.
+    """
+    found: list[tuple[nn.Module, Sequence[str]]] = []
+    for part in module.modules():
+        children = {name: child for name, child in part.named_children() if type(child) in kinds}
         groups = [names for names in _TOGETHER if children.keys() >= set(names) and _alike(children, names)]
         grouped = {name for names in groups for name in names}
-        for names in [*groups, *((name,) for name in children if name not in grouped)]:
-            fast = fast_layers([children[name] for name in names], packed, int8)
-            for name, layer in zip(names, fast, strict=True):
-                setattr(part, name, layer)
-    streamline(module)
+        found += [
+            (part, names) for names in (*groups, *((name,) for name in children if name not in grouped))
+        ]
+    return found
 
 
 def can_speed_up(module: nn.Module) -> bool:
@@ -103,6 +115,6 @@ def plain_parts(weight: Tensor) -> list[Tensor]:
     return [part for name in names for part in plain_parts(getattr(weight, name))]
 
 
-def _alike(layers: dict[str, nn.Linear], names: Sequence[str]) -> bool:
-    kinds = {(layers[n].in_features, layers[n].bias is None, layers[n].weight.dtype) for n in names}
+def _alike(layers: dict[str, Any], names: Sequence[str]) -> bool:
+    kinds = {(layers[n].weight.shape[1], layers[n].bias is None, layers[n].weight.dtype) for n in names}
     return len(kinds) == 1

@@ -12,6 +12,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from clover.cache import KVCache, KVShape
 from clover.cpu import fast_copy, is_plain
+from clover.cpu.int8 import INT8, int8_copy
 from clover.errors import UserError
 from clover.target import loading, support
 from clover.target.protocol import HiddenStates
@@ -26,6 +27,9 @@ class CachedModel:
     `TargetModel` adds what a look at the running model finds: the shape of the cache, the final norm and the windows.
 
     Attributes:
+        model: the model itself, which is never changed.
+        running: the model, or with int8 weights its copy, of which decoder and lm_head run.
+        int8: the int8 weights that run; None without.
         base: the decoder without lm_head that runs: on a CPU a copy with faster layers over the same weights.
         head: the lm_head, from hidden states after the final norm to logits.
         windows: the attention windows that masks must respect.
@@ -36,7 +40,7 @@ class CachedModel:
     final_norm: nn.Module
     _limit: tuple[int, str]
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, weights: str | None = None) -> None:
         _check_class(model)
         support.check_config(model.config)
         self.model = model.eval().requires_grad_(False)
@@ -45,23 +49,32 @@ class CachedModel:
         support.check_fields(getattr(model, "generation_config", None), f"{self.name}: generation_config")
         if model.config._attn_implementation != (wanted := support.attention_of(model.config)):
             raise UserError(f"{self.name}: load the target model with attn_implementation='{wanted}'")
-        base: Any = model.base_model if self.config is model.config else model.get_decoder().base_model
-        if model.get_output_embeddings() is None or base is model:
+        head: Any = model.get_output_embeddings()
+        if head is None or self._parts(model)[0] is model:
             raise UserError(
                 f"{self.name} ({type(model).__name__}) is no causal language model with an lm_head"
             )
-        head: Any = model.get_output_embeddings()
         if head.weight.is_meta:
             raise UserError(
                 f"{self.name}: its lm_head is offloaded (to disk or CPU memory); load the model whole"
             )
         loading.check_device(head.weight.device)
+        rounded = loading.check_weights(weights, head.weight.device) is not None
+        self.int8 = int8_copy(model, self._parts) if rounded else None
+        self.running: Any = self.model if self.int8 is None else self.int8.model
         self.base: nn.Module
-        self.base, head = fast_copy(nn.ModuleList([base, head]))
+        self.base, head = self._parts(self.running)
+        if self.int8 is None:
+            self.base, head = fast_copy(nn.ModuleList([self.base, head]))
         self.cache_argument = find_cache_argument(self.base)
         self.head = LogitsHead(head, self.config)
         self.windows = Windows()
         self._copies: dict[Tensor, Tensor] = {}
+
+    def _parts(self, model: Any) -> tuple[nn.Module, Any]:
+        """Return the text decoder and the lm_head of a model."""
+        base = model.base_model if self.config is self.model.config else model.get_decoder().base_model
+        return base, model.get_output_embeddings()
 
     @property
     def device(self) -> torch.device:
@@ -77,6 +90,11 @@ class CachedModel:
     def dtype_name(self) -> str:
         """Return the dtype as `--dtype` names it."""
         return str(self.dtype).removeprefix("torch.")
+
+    @property
+    def weights(self) -> str | None:
+        """Return "int8" if the weights run so, None if they run as they are."""
+        return None if self.int8 is None else INT8
 
     @property
     def lm_head_weight(self) -> Tensor:

@@ -18,11 +18,13 @@ _SAMPLED = 4096  # weights of each tensor, at most twice as many
 def weights_fingerprint(target: TargetWeights) -> str:
     """Return a hash (32 hexadecimal digits) of the configuration and of evenly spaced weights as bfloat16.
 
-    It is the same in every dtype but float16, since weights that were rounded twice may differ.
+    It is the same in every dtype but float16, since weights that were rounded twice may differ; int8 weights give
+    another one, since they write other texts and states.
     """
     left_out = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
     config = {key: value for key, value in target.config.to_dict().items() if key not in left_out}
-    return _hash(target, _as_bfloat16, json.dumps(config, sort_keys=True, default=str))
+    before = json.dumps(config, sort_keys=True, default=str) + (target.weights or "")
+    return _hash(target, _as_bfloat16, before)
 
 
 def tensors_fingerprint(target: TargetWeights) -> str | None:

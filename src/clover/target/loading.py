@@ -12,6 +12,7 @@ import transformers as hf
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 
+from clover.cpu.int8 import INT8, check_processor
 from clover.errors import UserError, one_line
 from clover.target import gguf
 from clover.target.source import Source
@@ -66,6 +67,15 @@ def resolve_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torc
     if resolved is None or resolved not in _DTYPES.values():
         raise UserError(f"unknown dtype {str(dtype)!r}; use one of {', '.join(_DTYPES)}")
     return resolved
+
+
+def check_weights(weights: str | None, device: torch.device) -> str | None:
+    """Return how weights are to run: "int8", or None for as they are; UserError if they cannot."""
+    if weights not in (None, INT8):
+        raise UserError(f"unknown weights {str(weights)!r}; use {INT8}, or leave them out")
+    if weights is not None:
+        check_processor(device)
+    return weights
 
 
 def fastest_dtype(hidden_size: int, device: torch.device) -> torch.dtype:

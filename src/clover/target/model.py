@@ -32,11 +32,17 @@ class TargetModel(CachedModel):
     The model is an ``AutoModelForCausalLM``, or one for images and text, of which only the text decoder runs. It must
     use SDPA attention, or eager attention if its class has no SDPA. It is set to evaluation mode and its weights are
     frozen. A tokenizer is needed for text, not for tokens. A run of a few tokens finds out how the model is built;
-    UserError if it cannot verify token trees without loss.
+    UserError if it cannot verify token trees without loss. With the weights "int8" a copy of it runs whose linear
+    layers are products of int8; its own weights stay as they are.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
-        super().__init__(model)
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        weights: str | None = None,
+    ) -> None:
+        super().__init__(model, weights)
         self.tokenizer = tokenizer
         with torch.no_grad():
             plain = run_plainly(self)
@@ -55,6 +61,7 @@ class TargetModel(CachedModel):
         dtype: str | torch.dtype | None = None,
         device: str | torch.device | None = None,
         trust_remote_code: bool = False,
+        weights: str | None = None,
     ) -> TargetModel:
         """Load a model and, if it has one, its tokenizer: from a directory, or by a name on the hub; safetensors only.
 
@@ -64,15 +71,19 @@ class TargetModel(CachedModel):
             dtype: such as ``bfloat16``; default float32 on a CPU, bfloat16 on a GPU. ``fastest`` measures the two.
             device: such as ``cuda:0``; default the GPU if there is one.
             trust_remote_code: run Python code that comes with the model.
+            weights: ``int8`` rounds weights and inputs of linear layers to int8, on a CPU; the dtype that is left out
+                is then bfloat16.
         """
         device = loading.resolve_device(device)
+        if loading.check_weights(weights, device) is not None:
+            dtype = dtype or torch.bfloat16
         resolved = None if dtype == "fastest" else loading.resolve_dtype(dtype, device)
         source = find_source(str(name_or_path))
         config = loading.load_config(source, trust_remote_code)
         dtype = resolved or loading.fastest_dtype(config.get_text_config().hidden_size, device)
         model = loading.load_model(source, config, dtype, device, trust_remote_code)
         tokenizer = loading.load_tokenizer(source, trust_remote_code)
-        return cls(model, tokenizer)
+        return cls(model, tokenizer, weights)
 
     def require_tokenizer(self) -> PreTrainedTokenizerBase:
         """Return the tokenizer; UserError if there is none."""

@@ -82,6 +82,11 @@ class Target(Protocol):
         return torch.float32
 
     @property
+    def weights(self) -> str | None:
+        """Return "int8" if weights and inputs of linear layers are rounded so, None if they run as they are."""
+        return None
+
+    @property
     @abstractmethod
     def longest_run(self) -> int:
         """Return the largest number of tokens of one text, new tokens included; no draft token lies beyond."""

@@ -1,0 +1,215 @@
+"""Linear layers whose weights and inputs are whole numbers of eight bits, summed exactly.
+
+Every row of the input has a scale, and every output of a weight. Products are of int8 and sums of int32, which are
+exact in any order, so the result of a row does not depend on the rows beside it: a token has the same numbers to the
+last bit in a plain step, in a tree and in a batch. Of rows with outliers the numbers have fifteen bits: they go through
+the product as two rows of int8 (docs/int8.md).
+
+Gradients and compilers use the plain weights, which the layers share.
+
+Shapes: R rows, O outputs and I inputs of one layer.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from clover.cpu.apply import can_speed_up, layer_groups, shared_copy
+from clover.cpu.attention import group_queries
+from clover.cpu.linear import is_plain
+from clover.errors import UserError
+
+INT8 = "int8"  # how users name these weights
+LINEAR = (nn.Linear, Conv1D)
+_MOST = 127  # the largest whole number of eight bits whose negative is one, too
+_SHIFT = 128  # one in the first of two rows stands for as many in the second
+_LEAST = 1e-30  # of what is divided by: rows and weights that are all zero
+
+
+@lru_cache(maxsize=1)
+def sums_are_exact() -> bool:
+    """Return True if this processor's products of int8 are exact, tried with the largest numbers that there are.
+
+    Processors with AVX2 and without VNNI add pairs of products in 16 bits, which is too little for large numbers.
+    """
+    if not torch.backends.mkldnn.is_available():
+        return False
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randint(-_MOST, _MOST + 1, (64, 1024), generator=generator, dtype=torch.int8)
+    rows = torch.randint(-_MOST, _MOST + 1, (32, 1024), generator=generator, dtype=torch.int8)
+    weight[0], weight[1], rows[0], rows[1] = _MOST, -_MOST, _MOST, -_MOST
+    product = _Sums(weight, torch.ones(64))
+    expected = (rows.double() @ weight.double().T).float()
+    return all(torch.equal(product(rows[:count]), expected[:count]) for count in (1, 2, 32))
+
+
+class _Sums:
+    """The exact sums of products of rows and a weight of int8, each times the scale of its output."""
+
+    def __init__(self, weight: Tensor, scales: Tensor):
+        self.packed = torch.ops.onednn.qlinear_prepack(weight, [1, weight.shape[1]])
+        self.scales, self.zeros = scales, torch.zeros(len(scales), dtype=torch.int64)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Return float32 [R, O] for rows int8 [R, I]."""
+        weight = (self.packed, self.scales, self.zeros, None)
+        return torch.ops.onednn.qlinear_pointwise(
+            rows, 1.0, 0, *weight, 1.0, 0, torch.float32, "none", [], ""
+        )
+
+
+class Int8Product:
+    """The product `x Wᵀ` of rows x and a weight W [O, I], both rounded to whole numbers.
+
+    Args:
+        weight: of any floating dtype, rounded to eight bits with one scale per output.
+        fine: round rows to fifteen bits, as two rows of int8, instead of eight.
+    """
+
+    def __init__(self, weight: Tensor, fine: bool = False):
+        exact = weight.detach().to(torch.float32)
+        scales = exact.abs().amax(1).clamp_min_(_LEAST).div_(_MOST)
+        whole = (exact / scales[:, None]).round_().to(torch.int8)
+        self.fine, self._sums = fine, _Sums(whole, scales)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Return float32 [R, O] for rows [R, I] of a floating dtype."""
+        most = _MOST * _SHIFT if self.fine else _MOST
+        whole = rows.to(torch.float32)
+        scales = whole.abs().amax(1, keepdim=True).clamp_min_(_LEAST).div_(most)
+        whole = (whole / scales).round_()
+        return (self._fine_sums(whole) if self.fine else self._sums(whole.to(torch.int8))).mul_(scales)
+
+    def _fine_sums(self, whole: Tensor) -> Tensor:
+        """Return the sums for whole numbers of fifteen bits: `whole` is 128 times one row of int8 plus another."""
+        first = (whole / _SHIFT).round_()
+        second = torch.sub(whole, first, alpha=_SHIFT)
+        sums = self._sums(torch.cat([first, second]).to(torch.int8))
+        return torch.add(sums[len(whole) :], sums[: len(whole)], alpha=_SHIFT)
+
+
+class _Shared:
+    """One product for several layers that read the same input.
+
+    A model calls the layers one by one. The first call computes the outputs of all and keeps them; the following calls
+    return their parts if they come with the very tensor that the first call had. A call with another tensor starts
+    again, so that the result is right in any order of calls.
+    """
+
+    def __init__(self, product: Callable[[Tensor], Tensor], sizes: Sequence[int]):
+        self.product, self.sizes = product, sizes
+        self.inputs: Tensor | None = (
+            None  # of the last product, until the last layer has returned its outputs
+        )
+        self.outputs: Sequence[Tensor] = ()
+
+    def __call__(self, inputs: Tensor, index: int) -> Tensor:
+        """Return the outputs float32 [R, O] of layer `index` for inputs [..., I]."""
+        if index == 0 or inputs is not self.inputs:
+            rows = inputs.reshape(-1, inputs.shape[-1])
+            self.inputs, self.outputs = inputs, self.product(rows).split(self.sizes, dim=1)
+        output = self.outputs[index]
+        if index == len(self.sizes) - 1:
+            self.inputs, self.outputs = None, ()  # so that no memory is held until the next step
+        return output
+
+
+class Int8Layer(nn.Module):
+    """A linear layer over the weights of another one, which runs as a product of int8 unless gradients are on."""
+
+    def __init__(self, layer: Any, shared: _Shared, index: int):
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        self.training = layer.training
+        self._plain = (layer,)  # a tuple keeps nn.Module from registering it a second time
+        self._shared, self._index = shared, index
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return outputs [..., O] for inputs [..., I], in their dtype."""
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return self._plain[0](input)
+        output = self._shared(input, self._index)
+        if self.bias is not None:
+            output = output + self.bias  # no fused operator, which could round otherwise at the end of a row
+        return output.to(input.dtype).view(*input.shape[:-1], -1)
+
+
+@dataclass(frozen=True)
+class Int8Model:
+    """A copy of a model's structure with int8 layers.
+
+    Attributes:
+        model: the copy; it shares all tensors with the original.
+        rounded: numbers of all weights in int8.
+        left: numbers of weights that stay as they are, by the names of their parameters, embeddings left out.
+    """
+
+    model: Any
+    rounded: int
+    left: Mapping[str, int]
+
+
+def int8_copy(model: nn.Module, find_parts: Callable[[Any], Collection[nn.Module]]) -> Int8Model:
+    """Return a copy of a model whose linear layers are int8 layers, in the parts that `find_parts` finds in it.
+
+    UserError if the model is not whole on a CPU, or its weights are already quantised.
+    """
+    _check_model(model)
+    copied = shared_copy(model)
+    group_queries(copied)
+    parts = [inner for part in find_parts(copied) for inner in part.modules()]
+    inside, rounded = set(parts), 0
+    for part, names in layer_groups(copied, LINEAR):
+        layers = [getattr(part, name) for name in names]
+        if all(layer in inside for layer in layers):
+            for name, layer in zip(names, int8_layers(layers), strict=True):
+                setattr(part, name, layer)
+            rounded += sum(layer.weight.numel() for layer in layers)
+    return Int8Model(copied, rounded, _left([*parts, copied]))
+
+
+def int8_layers(layers: Sequence[Any], fine: bool = False) -> list[Int8Layer]:
+    """Return int8 layers for layers that read the same input."""
+    weights = [layer.weight.T if isinstance(layer, Conv1D) else layer.weight for layer in layers]
+    product = Int8Product(torch.cat([weight.detach() for weight in weights]), fine)
+    shared = _Shared(product, [len(weight) for weight in weights])
+    return [Int8Layer(layer, shared, index) for index, layer in enumerate(layers)]
+
+
+def _left(parts: Sequence[nn.Module]) -> dict[str, int]:
+    """Return the sizes of matrices that are used by none of the new layers, and are no table of embeddings."""
+    *parts, whole = parts
+    inside = {
+        weight
+        for part in parts
+        if type(part) not in (Int8Layer, *LINEAR) and not isinstance(part, nn.Embedding)
+        for weight in part.parameters(recurse=False)
+    }
+    return {
+        name: weight.numel()
+        for name, weight in whole.named_parameters()
+        if weight in inside and weight.dim() > 1
+    }
+
+
+def check_processor(device: torch.device) -> None:
+    """Raise UserError if there are no exact products of int8 on a device."""
+    if device.type != "cpu":
+        raise UserError("int8 weights are for a CPU; leave them out, or choose the device cpu")
+    if not sums_are_exact():
+        raise UserError("this processor's int8 products are not exact; leave int8 weights out")
+
+
+def _check_model(model: nn.Module) -> None:
+    if not all(map(is_plain, model.parameters())):
+        raise UserError("the target's weights are quantised already; leave int8 weights out")
+    if not can_speed_up(model):
+        raise UserError(
+            "a target whose layers were changed or spread, as device_map does, cannot have int8 weights; load it "
+            "whole, on a CPU"
+        )

@@ -1,0 +1,57 @@
+"""Targets with int8 weights: of every family, close to the plain model, and no part of it is rounded in silence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import clover
+from clover.cpu import int8
+from clover.engine import Engine
+from clover.errors import UserError
+from clover.target import TargetModel, tensors_fingerprint, weights_fingerprint
+from tests.families import CONTEXT, FAMILIES, VOCAB, tiny_model
+from tests.tiny import save_tiny_pair
+
+pytestmark = pytest.mark.skipif(not int8.sums_are_exact(), reason="no exact products of int8 here")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family(family: str) -> None:
+    model = tiny_model(family, torch.float32)
+    plain, target = TargetModel(model), TargetModel(model, weights="int8")
+    assert target.int8 is not None and not target.int8.left
+    layers = [part for part in target.base.modules() if type(part) is int8.Int8Layer]
+    assert layers and type(target.head.linear) is int8.Int8Layer
+    tokens = torch.randint(VOCAB, (2, CONTEXT // 8), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        expected, found = (one.logits(one.train_forward(tokens).hidden) for one in (plain, target))
+    assert 1e-4 < (found - expected).norm() / expected.norm() < 0.1
+    assert {
+        name: id(weight) for name, weight in target.state_dict().items()
+    }.keys() == model.state_dict().keys()
+
+
+def test_fingerprints_tell_what_was_rounded() -> None:
+    model = tiny_model("llama", torch.float32)
+    plain, target = TargetModel(model), TargetModel(model, weights="int8")
+    assert plain.weights is None and target.weights == "int8"
+    assert weights_fingerprint(plain) != weights_fingerprint(target)
+    assert tensors_fingerprint(plain) == tensors_fingerprint(target)
+
+
+def test_loading(tmp_path: Path) -> None:
+    place = save_tiny_pair(tmp_path)[0]
+    target = TargetModel.load(place, weights="int8", device="cpu")
+    assert target.weights == "int8" and target.dtype == torch.bfloat16
+    assert TargetModel.load(place, "float32", "cpu", weights="int8").dtype == torch.float32
+    with pytest.raises(UserError, match="unknown weights 'int4'; use int8"):
+        TargetModel.load(place, weights="int4")
+    model = clover.load(place, weights="int8", device="cpu", tree="plain")
+    assert model.generate([1, 2, 3], max_new_tokens=4).tokens
+    with pytest.raises(UserError, match="leave dtype, device and weights out"):
+        clover.load(target, weights="int8")
+    with pytest.raises(UserError, match="compiled steps do not go with int8 weights"):
+        Engine(target, compile=True)
