@@ -216,12 +216,30 @@ def test_reasoning_between_unknown_special_tokens_is_named(said: str, mark: str 
     """Else it would be glued to the answer: the text of an answer has no special tokens."""
     message = "<|im_start|>{{ m.role }}: {% if m.thinking %}" + said + "{% endif %}{{ m.content }}"
     tokenizer = make_tokenizer("{% for m in messages %}" + message + "{% endfor %}")
-    tokenizer.add_special_tokens({"extra_special_tokens": ["[BEGIN_THINKING]"]})
     if mark is None:
         assert find_format(tokenizer, (1,)) is None
         return
+    tokenizer.add_special_tokens({"extra_special_tokens": ["[BEGIN_THINKING]"]})
     with pytest.raises(UserError, match=rf"not supported: it marks its reasoning by {re.escape(mark)}"):
         find_format(tokenizer, (1,))
+
+
+@pytest.mark.parametrize(
+    ("tags", "content", "reasoning"),
+    [
+        (("<think>", "</think>"), "Hi.", "Hm."),
+        (("<|begin_of_thought|>", "<|end_of_thought|>"), "<|begin_of_thought|>Hm.<|end_of_thought|>Hi.", ""),
+    ],
+)
+def test_thoughts_of_which_the_template_says_nothing_are_not_glued_to_the_answer(
+    tags: tuple[str, str], content: str, reasoning: str
+) -> None:
+    tokenizer = make_tokenizer("{% for m in messages %}<|im_start|>{{ m.role }}: {{ m.content }}{% endfor %}")
+    tokenizer.add_special_tokens({"extra_special_tokens": list(tags)})
+    format = find_format(tokenizer, (1,))
+    assert format is not None and not format.hidden & set(tokenizer.convert_tokens_to_ids(list(tags)))
+    found = read(ReplyParser(format, "", ()), f"{tags[0]}Hm.{tags[1]}Hi.", 3)
+    assert (found.content, found.reasoning) == (content, reasoning)
 
 
 def test_a_response_template_that_transformers_cannot_read_is_named() -> None:

@@ -14,6 +14,7 @@ from clover.templates import REASONING, render
 
 CALLS = "tool_calls"  # begins the names of regions of calls
 _OPENERS = ("<think>", "[THINK]", "<|channel>thought")  # of reasoning, with which a prompt may end
+_NAMED = "think|thought|reason"
 _THOUGHT = r"(analysis|think|thinking|thoughts?|reasoning)\b"
 _MARK = "qmarkq"
 _PROBE = {
@@ -33,7 +34,8 @@ class ChatFormat:
     Args:
         template: a response template of transformers.
         own: whether the tokenizer brought it; it then finds the beginning of the answer in the prompt itself.
-        hidden: special tokens that no region begins or ends with: they have no text.
+        hidden: special tokens that no region begins or ends with, and that are not named after thinking: they have no
+            text.
         forced: see `clover.chat.formats.base.Format`.
     """
 
@@ -120,11 +122,15 @@ def find_format(tokenizer: Any, ends: Sequence[int], calls: bool = False) -> Cha
             f"chats with this model are not supported: it marks its reasoning by {mark}, in a format that is not "
             "known; decode plain text, or give the tokenizer a response_template (transformers)"
         )
-    if not set(fields) - {"content"}:
+    special = {token: str(one) for token, one in tokenizer.added_tokens_decoder.items() if one.special}
+    # A model may think between special tokens of which its chat template says nothing.
+    thoughts = {one for one in special.values() if not own and re.search(_NAMED, one, re.IGNORECASE)}
+    if thoughts >= {"<think>", "</think>"} and "reasoning_content" not in fields:
+        fields |= THINK
+    if not (set(fields) - {"content"} or thoughts):
         return None
     template = template | {"fields": fields}
-    text = json.dumps(template, ensure_ascii=False).replace("\\", "")
-    special = {token: str(one) for token, one in tokenizer.added_tokens_decoder.items() if one.special}
+    text = json.dumps([template, *thoughts], ensure_ascii=False).replace("\\", "")
     hidden = frozenset(token for token, name in special.items() if name not in text or token in ends)
     format = ChatFormat(template, bool(own), hidden, known.forced if known else None)
     try:
@@ -154,7 +160,7 @@ def _reasoning_mark(tokenizer: Any) -> str | None:
     template = str(tokenizer.chat_template)
     special = [str(one) for one in tokenizer.added_tokens_decoder.values() if one.special]
     for one in special:
-        named = re.search("think|thought|reason", one, re.IGNORECASE) and one in template
+        named = re.search(_NAMED, one, re.IGNORECASE) and one in template
         if named or re.search(rf"{re.escape(one)}(\\n|\s)*{_THOUGHT}", template):
             return one
     question, answer = {"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}
