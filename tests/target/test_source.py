@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import clover
+from clover import assets
 from clover.errors import UserError
 from clover.target import TargetModel, source
 from tests.families import tiny_model
@@ -133,6 +134,32 @@ def test_missing_parts_of_the_weights_are_named(tmp_path: Path) -> None:
     refused(tmp_path, r"index\.json")
     index.unlink()
     refused(tmp_path, rf"model\.safetensors\.index\.json is missing, which says what is in {first.name}")
+
+
+def test_weights_that_the_configuration_does_not_describe_are_named(tmp_path: Path) -> None:
+    model = tiny_model("llama", torch.float32)
+    model.save_pretrained(tmp_path)
+    file, weights = tmp_path / "config.json", model.state_dict()
+    config = file.read_text()
+    layers = model.config.num_hidden_layers
+    file.write_text(config.replace(f'"num_hidden_layers": {layers}', f'"num_hidden_layers": {layers - 1}'))
+    refused(
+        tmp_path, rf"config\.json describes no model\.layers\.{layers - 1}\..* which its files hold \(9 such"
+    )
+    file.write_text(config)
+    for name, known in (("model.layers.0.self_attn.q_proj.bias", False), ("v_head.summary.weight", True)):
+        model.save_pretrained(tmp_path, state_dict=weights | {name: torch.ones(8)})
+        if known:
+            assert TargetModel.load(tmp_path).name == "llama"
+        else:
+            refused(tmp_path, r"describes no model\.layers\.0\.self_attn\.q_proj\.bias")
+
+
+def test_a_download_that_broke_off_and_a_draft_are_named(tmp_path: Path) -> None:
+    tiny_model("llama", torch.float32).save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "model.safetensors.incomplete")
+    refused(tmp_path, "has no whole file of weights: its download broke off")
+    refused(assets.DRAFTS["recall"], "is a draft, and no target")
 
 
 def test_an_adapter_is_named_with_its_model(tmp_path: Path) -> None:

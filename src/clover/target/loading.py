@@ -1,5 +1,6 @@
 """From a directory or a hub name to weights and a tokenizer, with one clear line for whatever goes wrong."""
 
+import re
 import struct
 import time
 from decimal import Decimal
@@ -167,6 +168,7 @@ def load_model(
             raise UserError(
                 f"target model {source.name}: its files hold no {missing[0]} ({len(missing)} missing)"
             )
+        _refuse_left_over(source, model, sorted(report["unexpected_keys"]))
         return model.to(device)
     except UserError:
         raise
@@ -176,6 +178,21 @@ def load_model(
                 f"target model {source.name}: its weights have not the shapes of config.json"
             ) from error
         raise _failure(source, error) from error
+
+
+def _refuse_left_over(source: Source, model: hf.PreTrainedModel, names: list[str]) -> None:
+    """Raise UserError if the files hold more of the model's layers than config.json describes: another model would run.
+
+    What lies beside the layers, such as the head of a reward model or layers for several tokens, changes no logits.
+    """
+    known = {name for name, _ in model.named_modules()}
+    for name in names:
+        module, layer = name.rpartition(".")[0], re.match(r"(.*\.)\d+\.", name)
+        if module in known or (layer is not None and f"{layer[1]}0" in known):
+            raise UserError(
+                f"target model {source.name}: config.json describes no {name}, which its files hold ({len(names)} such "
+                "tensors); it is not the configuration of these weights"
+            )
 
 
 def load_tokenizer(source: Source, trust_remote_code: bool) -> hf.PreTrainedTokenizerBase | None:

@@ -77,6 +77,10 @@ def _check_directory(directory: Path) -> None:
     """Refuse adapters, and files that were not downloaded."""
     for file in sorted(directory.iterdir()):
         _refuse_pointer(file)
+    if (directory / "config.json").is_file() and "target_config" in read_json(directory / "config.json"):
+        raise UserError(
+            f"{directory} is a draft, and no target: give it as --draft, and its target as --target"
+        )
     _refuse_missing_parts(directory)
     if (directory / "adapter_config.json").is_file() and not (directory / "config.json").is_file():
         base = read_json(directory / "adapter_config.json").get("base_model_name_or_path") or "its base model"
@@ -101,6 +105,10 @@ def _refuse_missing_parts(directory: Path) -> None:
                 f"{missing[0]}; its download broke off; get them"
             )
         return
+    if parts == [] and any(directory.glob("*.safetensors.*")) and not any(directory.glob("*.safetensors")):
+        raise UserError(
+            f"target model {directory} has no whole file of weights: its download broke off; get it again"
+        )
     if parts and not (directory / "model.safetensors").is_file():
         raise UserError(
             f"target model {directory}: model.safetensors.index.json is missing, which says what is in {parts[0].name} "
