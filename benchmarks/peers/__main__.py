@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import shlex
+import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -49,6 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _run(options: argparse.Namespace) -> None:
     options.batch_size = options.batch_size or [1]
     engines, results = choose(options.engine), list[Result]()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the workers must not outlive this process
     with open(options.output, "a", encoding="utf-8") as file:
         for result in measure(engines, make_plan(options)):
             results.append(result)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import subprocess
+import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -206,3 +208,26 @@ def test_one_command_sets_up_each_environment() -> None:
         )
     for peer, package in {"llama": "llama-cpp-python", "openvino": "openvino-genai"}.items():
         assert f"\n{package}==" in (ROOT / f"requirements/{peer}.txt").read_text(encoding="utf-8")
+
+
+def test_workers_end_with_their_parent(tmp_path: Path) -> None:
+    code = (
+        "import sys, tests.lab.test_peers as t, benchmarks.peers.__main__ as m\n"
+        "from pathlib import Path\n"
+        f"folder = Path({str(tmp_path)!r})\n"
+        "m.choose = lambda names: [t.ANCHOR_FAKE, t.fake()]\n"
+        "m.make_plan = lambda options: t.plan(folder)\n"
+        "ask = t.workers.Worker.ask\n"
+        "def slow(self, **question):\n"
+        "    print(self._process.pid, flush=True)\n"
+        "    t.time.sleep(60)\n"
+        "t.workers.Worker.ask = slow\n"
+        "m.main(['run', 'x', '--target', 'x', '--output', str(folder / 'out')])\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert process.stdout is not None
+    number = int(process.stdout.readline())
+    assert Path(f"/proc/{number}").exists()
+    process.terminate()
+    assert process.wait(60) == 143
+    assert not Path(f"/proc/{number}").exists()
