@@ -8,6 +8,7 @@ import torch
 
 import clover
 from benchmarks.peers.peer import Peer, Settings, perplexity_of, serve
+from clover.options import set_threads
 
 _TREES = {"draft": "auto"}
 _CHUNK = 128  # tokens of the text whose logits lie in memory
@@ -20,7 +21,7 @@ class Ours(Peer):
     packages = ("torch", "transformers")
 
     def __init__(self, settings: Settings) -> None:
-        clover.options.set_threads(settings.threads)
+        set_threads(settings.threads)
         tree, options = _TREES.get(settings.method, settings.method), dict[str, Any]()
         if settings.weights != "bf16":
             options["weights"] = settings.weights
