@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from clover.cpu.int8 import sums_are_exact
 from clover.drafts import DraftModel, load_draft
 from clover.drafts.loading import SYSTEMS, find_system
 from clover.errors import UserError
@@ -124,6 +125,23 @@ def test_other_weights_are_told_where_they_can_be_known(
     assert not recwarn
     with pytest.warns(UserWarning, match="other weights"):
         load_draft(saved, TargetModel(tiny_model("llama", torch.float32, seed=1)))
+
+
+@pytest.mark.skipif(not sums_are_exact(), reason="no exact products of int8 here")
+def test_int8_weights_of_the_target_are_told(saved: Path, recwarn: pytest.WarningsRecorder) -> None:
+    model = tiny_model("llama", torch.float32)
+    plain, int8 = TargetModel(model), TargetModel(model, weights="int8")
+    changed(saved, target_weights=tensors_fingerprint(plain))
+    load_draft(saved, plain)
+    assert not recwarn
+    with pytest.warns(UserWarning, match="trained for the target with plain weights, which runs with int8"):
+        load_draft(saved, int8)
+    changed(saved, target_int8=True)
+    recwarn.clear()
+    load_draft(saved, int8)
+    assert not recwarn
+    with pytest.warns(UserWarning, match="with int8 weights, which runs with plain weights"):
+        load_draft(saved, plain)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

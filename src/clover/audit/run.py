@@ -15,6 +15,7 @@ from clover import assets
 from clover.audit.judge import ALARM, SAFETY, AuditResult, Judge, PlainSide, measure
 from clover.audit.model import ModelSource
 from clover.audit.options import AuditOptions
+from clover.audit.perplexity import measure_perplexity
 from clover.audit.server import Endpoint, server_params
 from clover.audit.texts import ENDED, Case, EngineSource, Text, Token, make_modes, mixed_params
 from clover.data.tasks import read_tasks, spread
@@ -198,7 +199,9 @@ def _target_audit(options: AuditOptions) -> tuple[Audit, list[Fact]]:
     modes = make_modes(prompts, options.max_new_tokens, sampled, max(options.batch_sizes))
     audit = Audit(ModelSource(session.target), methods, modes, options.batch_sizes, hot)
     draft = session.draft.name if session.drafts else "none"
-    return audit, [("target", session.target_name + session.left_out_words), ("draft", draft)]
+    facts = [("target", session.target_name + session.left_out_words), ("draft", draft)]
+    quality = measure_perplexity(session.target, prompts) if session.target.weights else None
+    return audit, [*facts, *([(str(session.target.weights), str(quality))] if quality else [])]
 
 
 def _needs_draft(options: AuditOptions) -> bool:

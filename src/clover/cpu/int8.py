@@ -153,6 +153,15 @@ class Int8Model:
     rounded: int
     left: Mapping[str, int]
 
+    @property
+    def left_words(self) -> str:
+        """Return what is not in int8, in one line; empty if everything is."""
+        if not self.left:
+            return ""
+        count = sum(self.left.values())
+        share = count / (count + self.rounded)
+        return f"{share:.0%} of the weights stay as they are and not int8, such as {next(iter(self.left))}"
+
 
 def int8_copy(model: nn.Module, find_parts: Callable[[Any], Collection[nn.Module]]) -> Int8Model:
     """Return a copy of a model whose linear layers are int8 layers, in the parts that `find_parts` finds in it.

@@ -34,6 +34,7 @@ class DraftConfig(PretrainedConfig):
         tree: at most 1,024 rank paths of the static tree the draft works best with; the 25-node tree of Clover-2 if
             None.
         target_weights: a hash of the weights that it was trained for (`target.tensors_fingerprint`), if known.
+        target_int8: whether the target ran with int8 weights where it was trained.
         draft_vocab_size: how many of the target's tokens the draft proposes from, the most frequent ones; all if None.
     """
 
@@ -42,6 +43,7 @@ class DraftConfig(PretrainedConfig):
     hidden_state: Any = "post_norm"  # each system names the kinds that it can read
     tree: Paths | None = None
     target_weights: str | None = None
+    target_int8: bool = False
     draft_vocab_size: int | None = None
 
     def __init_subclass__(cls, **kwargs: Any):
@@ -91,7 +93,7 @@ def check_options(config_class: Any, options: Mapping[str, Any], source: str) ->
 
 def check_names(config_class: Any, options: Mapping[str, Any]) -> None:
     """Raise UserError for an option that a draft system does not have."""
-    known = sorted(all_options(config_class, {}).keys() - {"target_config", "target_weights"})
+    known = sorted(all_options(config_class, {}).keys() - {"target_config", "target_weights", "target_int8"})
     for name in options:
         if name not in known:
             raise UserError(f"{config_class.model_type} has no option {name!r}; it has {', '.join(known)}")

@@ -102,6 +102,14 @@ def _bound(name: str, target: TargetWeights) -> DraftModel:
             "tokens may be accepted",
             stacklevel=3,
         )
+    trained = bool(described.get("target_int8"))
+    if known is not None and trained != (target.weights is not None):
+        kinds = {True: "int8 weights", False: "plain weights"}
+        warnings.warn(
+            f"the draft {name} was trained for the target with {kinds[trained]}, which runs with {kinds[not trained]}; "
+            "a few tokens less may be accepted",
+            stacklevel=3,
+        )
     draft = _loaded(name, system, target.dtype)
     return cast(Any, draft).to(target.device).eval().bind(target)
 

@@ -3,6 +3,7 @@
 Shapes: B batch, T text, N nodes (new tokens), H hidden, V vocabulary, S' slots seen.
 """
 
+import warnings
 from functools import cached_property
 from typing import Any
 
@@ -61,6 +62,8 @@ class CachedModel:
         loading.check_device(head.weight.device)
         rounded = loading.check_weights(weights, head.weight.device) is not None
         self.int8 = int8_copy(model, self._parts) if rounded else None
+        if self.int8 is not None and self.int8.left:
+            warnings.warn(f"{self.name}: {self.int8.left_words}", stacklevel=3)
         self.running: Any = self.model if self.int8 is None else self.int8.model
         self.base: nn.Module
         self.base, head = self._parts(self.running)

@@ -208,6 +208,7 @@ class Trainer:
         for parameter in self.draft.parameters():
             parameter.data = parameter.data.to(self.target.dtype)
         self.draft.config.target_weights = tensors_fingerprint(self.target)
+        self.draft.config.target_int8 = self.target.weights is not None
         self.draft.save_pretrained(folder)
         settled = {
             "lr": self.lr,

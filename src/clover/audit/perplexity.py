@@ -1,0 +1,59 @@
+"""How far a target with int8 weights is from its plain weights: perplexity and best tokens on the same texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from clover.target import TargetModel
+
+_TOKENS = 2048  # at most, of one text; and of all texts
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """Perplexity with int8 weights and with plain ones, at so many positions, and how often the best token agrees."""
+
+    int8: float
+    plain: float
+    positions: int
+    same_best: float
+
+    def __str__(self) -> str:
+        ratio = self.int8 / self.plain
+        agreed = f"the same best token at {self.same_best:.1%} of {self.positions:,} positions"
+        return f"perplexity {self.int8:.3f}, {ratio:.4f} times that of the plain weights; {agreed}"
+
+
+@torch.inference_mode()
+def measure_perplexity(target: TargetModel, texts: Sequence[Sequence[int]]) -> Perplexity | None:
+    """Return the perplexity of a target with int8 weights on texts, at most 2,048 tokens; None if none has two tokens.
+
+    Every token but the first of a text is predicted, by `target.running` and by the plain model in the same dtype.
+    """
+    losses, same, positions = [0.0, 0.0], 0, 0
+    for text in texts:
+        tokens = torch.tensor([text[: _TOKENS - positions]], device=target.device)
+        if tokens.shape[1] < 2:
+            continue
+        expected = tokens[0, 1:]
+        found = [_logits(model, tokens) for model in (target.running, target.model)]
+        losses = [
+            sum_ + float(cross_entropy(logits, expected, reduction="sum"))
+            for sum_, logits in zip(losses, found, strict=True)
+        ]
+        same += int((found[0].argmax(-1) == found[1].argmax(-1)).sum())
+        positions += len(expected)
+    if positions == 0:
+        return None
+    return Perplexity(*(exp(loss / positions) for loss in losses), positions, same / positions)
+
+
+def _logits(model: torch.nn.Module, tokens: Tensor) -> Tensor:
+    """Return float32 [T - 1, V] of tokens Long [1, T]."""
+    return model(input_ids=tokens, use_cache=False).logits[0, :-1].float()
