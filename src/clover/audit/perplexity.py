@@ -51,7 +51,8 @@ def measure_perplexity(target: TargetModel, texts: Sequence[Sequence[int]]) -> P
         positions += len(expected)
     if positions == 0:
         return None
-    return Perplexity(*(exp(loss / positions) for loss in losses), positions, same / positions)
+    int8, plain = (exp(loss / positions) for loss in losses)
+    return Perplexity(int8, plain, positions, same / positions)
 
 
 def _logits(model: torch.nn.Module, tokens: Tensor) -> Tensor:
