@@ -104,7 +104,7 @@ def test_prompt_comes_from_a_file(
 def test_prompt_comes_from_standard_input(
     generate: Callable, expected: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for text in ("def area", "def area\n"):
+    for text in ("def area", "def area\n", "def area\r\n", "\ufeffdef area\n"):
         monkeypatch.setattr("sys.stdin", io.StringIO(text))
         assert generate("--max-new-tokens", 8).out == expected("def area") + "\n"
 

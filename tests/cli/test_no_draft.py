@@ -57,3 +57,17 @@ def test_where_the_words_may_be_given_an_unknown_tree_names_them(run_clover: Cal
     assert done.code == 2
     assert "there is no tree 'chian:5'; give " in done.err
     assert all(word in done.err for word in ("auto", "plain", "lookup", "own", "clover2"))
+
+
+@pytest.mark.parametrize("command", ["cost", "tune", "evaluate", "bench"])
+def test_a_target_without_a_draft_is_no_target_of_lookup(
+    run_clover: Callable, tiny_target: Path, tmp_path: Path, command: str
+) -> None:
+    """The line that names --tree lookup would help nobody who asked for it."""
+    (tmp_path / "prompts.txt").write_text("def area(self):\n")
+    prompts = ("--prompts",) if command == "bench" else ()
+    trees = () if command == "tune" else ("--tree", "lookup")
+    done = run_clover(command, *prompts, tmp_path / "prompts.txt", "--target", tiny_target, *trees)
+    if command != "cost":
+        assert done.code == 2 and "give its draft, or train one (clover train)" in done.err
+    assert "or --tree lookup" not in done.err

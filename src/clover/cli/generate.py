@@ -52,7 +52,9 @@ def _read_prompts(prompts: list[str], file: Path | None) -> list[str]:
             # The last line of a file ends in a line break, which is no part of the prompt.
             prompts = [*prompts, file.read_text(encoding="utf-8-sig").removesuffix("\n")]
         elif not prompts and not sys.stdin.isatty():
-            prompts = [sys.stdin.read().removesuffix("\n")]
+            # As files are read: without a byte order mark, and with the line breaks that models write.
+            text = sys.stdin.read().removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+            prompts = [text.removesuffix("\n")]
     except UnicodeDecodeError as error:
         raise UserError(f"{file or 'standard input'} is not UTF-8 text: {error.reason}") from error
     if not prompts or not all(prompts):

@@ -96,6 +96,7 @@ def _measure(
     found, draft = Evaluation(session), session.draft.model.for_inference()
     budget.start(progress)
     progress.begin(len(session.prompts))
+    progress.say("decoding the first prompt")
     parts = list(growing_parts(len(session.prompts), options.batch_size))
     with budget.until_interrupted():
         for numbers in budget.each(parts):

@@ -19,6 +19,7 @@ from clover.data.tasks import Chosen, Task, TaskPrompt, choose_fitting, read_tas
 from clover.drafting import Tree, parse_tree
 from clover.drafts import DraftModel, load_usable
 from clover.engine import Engine, Request
+from clover.errors import UserError
 from clover.measure.report.provenance import Provenance
 from clover.measure.timing import make_batches
 from clover.options import ModelOptions, command_line
@@ -79,7 +80,13 @@ class Session:
         files = (str(files),) if isinstance(files, Path) else files or ()
         tasks = read_tasks(files) if files else []  # first, because loading a target may last
         target = TargetModel.load(options.target or assets.TARGET, **options.loading)
-        loaded = _load_drafts(drafts, target, embedded=options.target is None)
+        try:
+            loaded = _load_drafts(drafts, target, embedded=options.target is None)
+        except assets.NoDraftError as error:
+            raise UserError(
+                "a target was given but no draft, and a draft is what is measured here; give its draft, or train one "
+                "(clover train)"
+            ) from error
         chosen = _choose(tasks, target, max_new_tokens, max_prompts, group)
         name = options.target or "embedded"
         return cls(target, name, loaded, tuple(chosen.prompts), max_new_tokens, chosen.left_out)
