@@ -143,10 +143,10 @@ BUDGET = {
     "cache": (540, 3, 9),  # rows that are cleared of NaN
     "chat": (615, 14, 10),  # formats of calls and reasoning, one file each; calls that are forced
     "cli": (1325, 13, 32),  # features and fits of drafts, grammar, tools and budgets of time as options
-    "cpu": (1150, 8, 40),  # int8 targets, quantised weights by their parts; layers with fewer operators
+    "cpu": (1250, 8, 42),  # int8 targets, quantised weights by their parts; layers with fewer operators
     "data": (2575, 16, 61),  # records in the forms that users bring; whole tags; states that are no numbers
     "drafting": (1570, 15, 48),  # an example of a level, and what a policy may know
-    "drafts": (2300, 17, 73),  # starting values whatever the default dtype is, and what they are
+    "drafts": (2310, 17, 73),  # starting values whatever the default dtype is, and what they are
     "engine": (1900, 20, 35),  # logits that cannot be used (their last text), special tokens as stop strings
     "errors": (65, 1, 4),  # the one table of all that was removed
     "grammar": (150, 1, 3),
@@ -162,7 +162,7 @@ BUDGET = {
         12,
         38,
     ),  # tools, forced calls, reasoning, benchmark clients, formats, text before an error
-    "target": (2500, 18, 58),  # reads GGUF files itself: each fact followed or refused, tokens split right
+    "target": (2580, 19, 60),  # reads GGUF files itself: each fact followed or refused, tokens split right
     "templates": (510, 5, 16),  # what a template reads is tried out, and what it would drop is an error
     "train": (2050, 16, 52),  # measures held-out texts again when the vocabulary was cut
     "tree": (270, 4, 3),

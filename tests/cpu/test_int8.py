@@ -130,6 +130,28 @@ def test_layers_that_share_an_input_may_be_called_in_any_order() -> None:
             assert torch.equal(together[index](inputs), alone[index](inputs))
 
 
+def test_rows_with_outliers_are_rounded_finely() -> None:
+    torch.manual_seed(4)
+    model = nn.ModuleDict({"calm": nn.Linear(64, 8), "loud": nn.Linear(64, 8)})
+    calm, loud = torch.randn(20, 64), torch.randn(20, 64)
+    loud[:, 5] *= 100
+    with torch.no_grad():
+        model["loud"].weight[:, 5] = 0  # pyright: ignore[reportIndexIssue, reportArgumentType]
+    copied = int8_copy(model, lambda whole: [whole])
+
+    def run() -> None:
+        with torch.no_grad():
+            copied.model["calm"](calm)
+            copied.model["loud"](loud)
+
+    int8.refine(copied, run)
+    fine = [layer.shared.product.fine for layer in copied.layers]  # type: ignore[attr-defined]
+    assert fine == [False, True]
+    with torch.no_grad():
+        found, expected = copied.model["loud"](loud), model["loud"](loud)
+    assert (found - expected).norm() / expected.norm() < 0.01
+
+
 def test_what_cannot_be_rounded_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Gated()
     model.down_proj.forward = model.down_proj.forward  # type: ignore[method-assign]  # as hooks of device_map do

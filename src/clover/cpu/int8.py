@@ -28,6 +28,8 @@ INT8 = "int8"  # how users name these weights
 LINEAR = (nn.Linear, Conv1D)
 _MOST = 127  # the largest whole number of eight bits whose negative is one, too
 _SHIFT = 128  # one in the first of two rows stands for as many in the second
+_BLOCK = 128  # rows at once: what lies between the operators stays small
+_LOUD = 0.015  # of the outputs' length lost by rounding rows to eight bits: with more, they have fifteen
 _LEAST = 1e-30  # of what is divided by: rows and weights that are all zero
 
 
@@ -64,33 +66,45 @@ class _Sums:
 
 
 class Int8Product:
-    """The product `x Wᵀ` of rows x and a weight W [O, I], both rounded to whole numbers.
+    """The product `x Wᵀ + b` of rows x and a weight W [O, I], both rounded to whole numbers.
 
     Args:
         weight: of any floating dtype, rounded to eight bits with one scale per output.
         fine: round rows to fifteen bits, as two rows of int8, instead of eight.
+        bias: b [O].
     """
 
-    def __init__(self, weight: Tensor, fine: bool = False):
+    def __init__(self, weight: Tensor, fine: bool = False, bias: Tensor | None = None):
         exact = weight.detach().to(torch.float32)
         scales = exact.abs().amax(1).clamp_min_(_LEAST).div_(_MOST)
         whole = (exact / scales[:, None]).round_().to(torch.int8)
         self.fine, self._sums = fine, _Sums(whole, scales)
+        self.bias = None if bias is None else bias.detach().to(torch.float32)
 
-    def __call__(self, rows: Tensor) -> Tensor:
-        """Return float32 [R, O] for rows [R, I] of a floating dtype."""
-        most = _MOST * _SHIFT if self.fine else _MOST
+    def __call__(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return [R, O] in `dtype` for rows [R, I] of a floating dtype."""
+        if len(rows) <= _BLOCK:
+            return self._run(rows).to(dtype)
+        return torch.cat([self._run(block).to(dtype) for block in rows.split(_BLOCK)])
+
+    def _run(self, rows: Tensor) -> Tensor:
+        """Return float32 [R, O]. Its operators are not fused: that could round otherwise at the end of a row."""
         whole = rows.to(torch.float32)
-        scales = whole.abs().amax(1, keepdim=True).clamp_min_(_LEAST).div_(most)
+        scales = whole.abs().amax(1, keepdim=True).clamp_min_(_LEAST)
+        scales = scales.div_(_MOST * _SHIFT if self.fine else _MOST)
         whole = (whole / scales).round_()
-        return (self._fine_sums(whole) if self.fine else self._sums(whole.to(torch.int8))).mul_(scales)
+        outputs = (self._fine_sums(whole) if self.fine else self._sums(whole.to(torch.int8))).mul_(scales)
+        return outputs if self.bias is None else outputs.add_(self.bias)
 
     def _fine_sums(self, whole: Tensor) -> Tensor:
         """Return the sums for whole numbers of fifteen bits: `whole` is 128 times one row of int8 plus another."""
+        count, width = whole.shape
         first = (whole / _SHIFT).round_()
-        second = torch.sub(whole, first, alpha=_SHIFT)
-        sums = self._sums(torch.cat([first, second]).to(torch.int8))
-        return torch.add(sums[len(whole) :], sums[: len(whole)], alpha=_SHIFT)
+        both = torch.empty(2 * count, width, dtype=torch.int8)
+        both[:count] = first
+        both[count:] = whole.sub_(first, alpha=_SHIFT)
+        sums = self._sums(both)
+        return sums[count:].add_(sums[:count], alpha=_SHIFT)
 
 
 class _Shared:
@@ -101,7 +115,7 @@ class _Shared:
     again, so that the result is right in any order of calls.
     """
 
-    def __init__(self, product: Callable[[Tensor], Tensor], sizes: Sequence[int]):
+    def __init__(self, product: Callable[[Tensor, torch.dtype], Tensor], sizes: Sequence[int]):
         self.product, self.sizes = product, sizes
         self.inputs: Tensor | None = (
             None  # of the last product, until the last layer has returned its outputs
@@ -109,10 +123,10 @@ class _Shared:
         self.outputs: Sequence[Tensor] = ()
 
     def __call__(self, inputs: Tensor, index: int) -> Tensor:
-        """Return the outputs float32 [R, O] of layer `index` for inputs [..., I]."""
+        """Return the outputs [R, O] of layer `index` for inputs [..., I], in their dtype."""
         if index == 0 or inputs is not self.inputs:
             rows = inputs.reshape(-1, inputs.shape[-1])
-            self.inputs, self.outputs = inputs, self.product(rows).split(self.sizes, dim=1)
+            self.inputs, self.outputs = inputs, self.product(rows, inputs.dtype).split(self.sizes, dim=1)
         output = self.outputs[index]
         if index == len(self.sizes) - 1:
             self.inputs, self.outputs = None, ()  # so that no memory is held until the next step
@@ -127,16 +141,13 @@ class Int8Layer(nn.Module):
         self.weight, self.bias = layer.weight, layer.bias
         self.training = layer.training
         self._plain = (layer,)  # a tuple keeps nn.Module from registering it a second time
-        self._shared, self._index = shared, index
+        self.shared, self._index = shared, index
 
     def forward(self, input: Tensor) -> Tensor:
         """Return outputs [..., O] for inputs [..., I], in their dtype."""
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return self._plain[0](input)
-        output = self._shared(input, self._index)
-        if self.bias is not None:
-            output = output + self.bias  # no fused operator, which could round otherwise at the end of a row
-        return output.to(input.dtype).view(*input.shape[:-1], -1)
+        return self.shared(input, self._index).view(*input.shape[:-1], -1)
 
 
 @dataclass(frozen=True)
@@ -147,11 +158,13 @@ class Int8Model:
         model: the copy; it shares all tensors with the original.
         rounded: numbers of all weights in int8.
         left: numbers of weights that stay as they are, by the names of their parameters, embeddings left out.
+        layers: the int8 layers of the copy.
     """
 
     model: Any
     rounded: int
     left: Mapping[str, int]
+    layers: Sequence[Int8Layer]
 
     @property
     def left_words(self) -> str:
@@ -172,22 +185,60 @@ def int8_copy(model: nn.Module, find_parts: Callable[[Any], Collection[nn.Module
     copied = shared_copy(model)
     group_queries(copied)
     parts = [inner for part in find_parts(copied) for inner in part.modules()]
-    inside, rounded = set(parts), 0
+    inside, made = set(parts), list[Int8Layer]()
     for part, names in layer_groups(copied, LINEAR):
         layers = [getattr(part, name) for name in names]
         if all(layer in inside for layer in layers):
             for name, layer in zip(names, int8_layers(layers), strict=True):
                 setattr(part, name, layer)
-            rounded += sum(layer.weight.numel() for layer in layers)
-    return Int8Model(copied, rounded, _left([*parts, copied]))
+                made.append(layer)
+    rounded = sum(layer.weight.numel() for layer in made)
+    return Int8Model(copied, rounded, _left([*parts, copied]), made)
 
 
 def int8_layers(layers: Sequence[Any], fine: bool = False) -> list[Int8Layer]:
     """Return int8 layers for layers that read the same input."""
     weights = [layer.weight.T if isinstance(layer, Conv1D) else layer.weight for layer in layers]
-    product = Int8Product(torch.cat([weight.detach() for weight in weights]), fine)
+    bias = None if layers[0].bias is None else torch.cat([layer.bias.detach() for layer in layers])
+    product = Int8Product(torch.cat([weight.detach() for weight in weights]), fine, bias)
     shared = _Shared(product, [len(weight) for weight in weights])
     return [Int8Layer(layer, shared, index) for index, layer in enumerate(layers)]
+
+
+class _Noise:
+    """A product that measures how much of its outputs' lengths rounding rows to eight bits loses, on average."""
+
+    def __init__(self, product: Any):
+        self.product, self._shares = product, list[Tensor]()
+
+    def __call__(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        self.product.fine = True
+        fine = self.product(rows)
+        self.product.fine = False
+        lost = (self.product(rows) - fine).square().sum(1)
+        if self.product.bias is not None:
+            fine = fine - self.product.bias
+        self._shares.append((lost / fine.square().sum(1).clamp_min_(_LEAST)).sqrt_())
+        return self.product(rows, dtype)
+
+    @property
+    def mean(self) -> float:
+        """Return the mean over all rows; 0 without any."""
+        return float(torch.cat(self._shares).mean()) if self._shares else 0.0
+
+
+def refine(rounded: Int8Model, run: Callable[[], None]) -> None:
+    """Let the products whose rows have outliers in a run of the model round rows to fifteen bits, and only these."""
+    shared = list(dict.fromkeys(layer.shared for layer in rounded.layers))
+    noises = [_Noise(one.product) for one in shared]
+    for one, noise in zip(shared, noises, strict=True):
+        one.product = noise
+    try:
+        run()
+    finally:
+        for one, noise in zip(shared, noises, strict=True):
+            one.product = noise.product
+            noise.product.fine = noise.mean > _LOUD
 
 
 def _left(parts: Sequence[nn.Module]) -> dict[str, int]:

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from clover.target import loading, support
 from clover.target.cached_model import CachedModel
+from clover.target.calibration import calibrate
 from clover.target.probe import check_tree, run_plainly, windows_hold
 from clover.target.protocol import Target
 from clover.target.session import CachedSession
@@ -53,6 +54,8 @@ class TargetModel(CachedModel):
             if windows_hold(self, plain):
                 self.windows = Windows.of(self.config)
         self._limit = support.longest_run(self.config, inside_windows=not self.windows.sizes)
+        if self.int8 is not None:
+            calibrate(self, self.int8, tokenizer)
 
     @classmethod
     def load(

@@ -1,0 +1,55 @@
+"""Which layers of a target with int8 weights read outliers, found by running a short text when it is loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clover.cpu.int8 import Int8Model, refine
+from clover.target.cached_model import CachedModel
+from clover.target.loading import FAILURES
+
+_MOST = 256  # tokens
+_TEXT = '''\
+The river had been low all summer, and nobody in the village could say when it would rise. "We'll wait," said Mara, 38,
+and closed the shop at 5:30 p.m.; her brother counted $1,204.75 twice. Why had he come back after so many years?
+
+```python
+def mean(values: list[float], start: int = 0) -> float:
+    """Return the mean of the values from `start` on."""
+    total = 0.0
+    for value in values[start:]:
+        total += value
+    return total / max(len(values) - start, 1)
+```
+
+1. Water boils at 100 °C. 2. x² − 5x + 6 = 0, so x = 2 or x = 3.
+今天天气很好，我们一起去公园散步。她问他：“你什么时候回来？”他没有回答。
+Der Zug kam zu spät, weil es geschneit hatte. <p class="note">See <a href="index.html">here</a>.</p>
+'''
+
+
+@torch.inference_mode()
+def calibrate(target: CachedModel, rounded: Int8Model, tokenizer: Any) -> None:
+    """Let layers whose inputs have outliers round them to fifteen bits, by what a text of at most 256 tokens shows.
+
+    Without a tokenizer the text is tokens from all over the vocabulary.
+    """
+    tokens = _tokens(target, tokenizer)[None, : min(_MOST, target.longest_run)]
+
+    def run() -> None:
+        target.head(target.base(input_ids=tokens, use_cache=False).last_hidden_state)
+
+    refine(rounded, run)
+
+
+def _tokens(target: CachedModel, tokenizer: Any) -> Tensor:
+    """Return the text's tokens, Long [T]."""
+    rows = target.embedding_weight.shape[0]
+    try:
+        tokens = torch.tensor(tokenizer.encode(_TEXT), device=target.device)
+    except FAILURES:
+        return torch.arange(_MOST, device=target.device) * rows // _MOST
+    return tokens.clamp(max=rows - 1)
