@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -65,6 +69,35 @@ def test_the_largest_numbers_are_summed_exactly() -> None:
     weight[1::2] = -1
     for rows in (torch.ones(3, 8960), -torch.ones(3, 8960)):
         assert torch.equal(Int8Product(weight)(rows), rows[:, :1] * weight[:, 0] * 8960)
+
+
+@pytest.mark.parametrize("instructions", ["AVX2", "AVX512_CORE"])
+def test_processors_without_instructions_for_int8_are_exact_in_another_way(instructions: str) -> None:
+    code = (
+        "import torch; from clover.cpu import int8; torch.manual_seed(0); "
+        "weight, rows = torch.randint(-9, 10, (2, 8, 64)).float(); weight[:, 0] = rows[:, 0] = 127; "
+        "assert int8.sums_are_exact(); found = int8.Int8Product(weight)(rows); "
+        "assert (found - rows @ weight.T).abs().max() < 1; print(int8._signs_are_exact())"
+    )
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": instructions}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    if instructions == "AVX2":
+        assert ran.stdout.strip() == "False"
+
+
+def test_positive_and_negative_numbers_apart_give_the_same_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(5)
+    weight, rows = torch.randn(48, 96), numbers(30, 96)
+    expected = Int8Product(weight)(rows)
+    monkeypatch.setattr(int8, "_signs_are_exact", lambda: False)
+    product = Int8Product(weight)
+    torch.testing.assert_close(
+        product(rows), expected, rtol=2**-20, atol=float(expected.abs().max()) * 2**-20
+    )
+    assert torch.equal(product(rows)[7:9], product(rows[7:9]))
 
 
 def test_zeros_and_numbers_that_are_not_finite() -> None:

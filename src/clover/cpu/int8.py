@@ -35,19 +35,29 @@ _LEAST = 1e-30  # of what is divided by: rows and weights that are all zero
 
 @lru_cache(maxsize=1)
 def sums_are_exact() -> bool:
-    """Return True if this processor's products of int8 are exact, tried with the largest numbers that there are.
+    """Return True if this processor's products of int8 are exact in one of two ways, by what `_is_exact` tries."""
+    return torch.backends.mkldnn.is_available() and (_signs_are_exact() or _is_exact(_Sums.of_halves))
 
-    Processors with AVX2 and without VNNI add pairs of products in 16 bits, which is too little for large numbers.
+
+@lru_cache(maxsize=1)
+def _signs_are_exact() -> bool:
+    """Return True if products of signed numbers are exact.
+
+    Processors with AVX2 and without VNNI make the numbers of a row positive, up to 255, and add pairs of products in 16
+    bits, which is too little. Then positive and negative numbers go through the product as two rows, up to 127.
     """
-    if not torch.backends.mkldnn.is_available():
-        return False
+    return _is_exact(_Sums.of_signed)
+
+
+def _is_exact(way: Callable[["_Sums", Tensor], Tensor]) -> bool:
+    """Return True if sums are exact for random numbers and for the largest ones that there are."""
     generator = torch.Generator().manual_seed(0)
     weight = torch.randint(-_MOST, _MOST + 1, (64, 1024), generator=generator, dtype=torch.int8)
     rows = torch.randint(-_MOST, _MOST + 1, (32, 1024), generator=generator, dtype=torch.int8)
     weight[0], weight[1], rows[0], rows[1] = _MOST, -_MOST, _MOST, -_MOST
-    product = _Sums(weight, torch.ones(64))
+    sums = _Sums(weight, torch.ones(64))
     expected = (rows.double() @ weight.double().T).float()
-    return all(torch.equal(product(rows[:count]), expected[:count]) for count in (1, 2, 32))
+    return all(torch.equal(way(sums, rows[:count]), expected[:count]) for count in (1, 2, 32))
 
 
 class _Sums:
@@ -58,11 +68,21 @@ class _Sums:
         self.scales, self.zeros = scales, torch.zeros(len(scales), dtype=torch.int64)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """Return float32 [R, O] for rows int8 [R, I]."""
+        """Return float32 [R, O] for rows int8 [R, I], between -127 and 127."""
+        return self.of_signed(rows) if _signs_are_exact() else self.of_halves(rows)
+
+    def of_signed(self, rows: Tensor) -> Tensor:
+        """Return the sums of rows of int8 or uint8."""
         weight = (self.packed, self.scales, self.zeros, None)
         return torch.ops.onednn.qlinear_pointwise(
             rows, 1.0, 0, *weight, 1.0, 0, torch.float32, "none", [], ""
         )
+
+    def of_halves(self, rows: Tensor) -> Tensor:
+        """Return the sums of rows of int8, whose positive and negative numbers are two rows."""
+        halves = torch.cat([rows.clamp(min=0), rows.clamp(max=0).neg_()]).to(torch.uint8)
+        sums = self.of_signed(halves)
+        return sums[: len(rows)].sub_(sums[len(rows) :])
 
 
 class Int8Product:
