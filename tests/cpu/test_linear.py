@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from clover.cpu import apply, linear, shared_copy, speed_up
@@ -18,6 +21,7 @@ from clover.cpu.linear import (
     int8_rows,
     linear_of,
 )
+from clover.cpu.mapped import bytes_in_memory
 
 WIDE = 512  # large enough to be worth packing
 needs_int8 = pytest.mark.skipif(not can_have_int8(torch.zeros(WIDE, WIDE)), reason="no such operator here")
@@ -121,8 +125,25 @@ def test_layers_stay_where_nothing_can_be_gained(monkeypatch: pytest.MonkeyPatch
     assert can_speed_up(model)
     model[0].forward = lambda inputs: inputs.repeat(1, 2)  # somebody else's
     assert not can_speed_up(model)
-    monkeypatch.setattr(apply, "MAX_PACKED_BYTES", 2**20)
+    monkeypatch.setattr(apply, "MAX_SECOND_COPY", 2**20)
     assert kinds(made_fast(layers())) == [False] * 4
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").is_file(), reason="only Linux lists the maps")
+def test_mapped_weights_are_packed_at_any_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    model, file = layers(), tmp_path / "model.safetensors"
+    inputs, sizes = torch.randn(3, WIDE), sum(weight.nbytes for weight in model.parameters())
+    expected = model(inputs)
+    assert bytes_in_memory([*model.parameters(), model[0].weight]) == sizes
+    save_file(model.state_dict(), file)
+    model.load_state_dict(load_file(file), assign=True)
+    monkeypatch.setattr(apply, "MAX_SECOND_COPY", 0)
+    assert bytes_in_memory(model.parameters()) == 0 and kinds(made_fast(model)) == [True, False, True, False]
+    with torch.inference_mode():
+        torch.testing.assert_close(made_fast(model)(inputs), expected)
+    model[2].weight = nn.Parameter(model[2].weight.clone(), requires_grad=False)
+    assert bytes_in_memory(model.parameters()) == model[2].weight.nbytes
+    assert kinds(made_fast(model)) == [False] * 4
 
 
 def test_a_processor_without_bfloat16_runs_such_weights_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

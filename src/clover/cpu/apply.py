@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from clover.cpu.attention import group_queries
 from clover.cpu.blocks import streamline
 from clover.cpu.linear import MAX_INT8_BYTES, fast_layers, is_plain, may_replace
+from clover.cpu.mapped import bytes_in_memory
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
-MAX_PACKED_BYTES = 2**30  # of the weights of a model that gets a packed second copy
+MAX_SECOND_COPY = 2**30  # bytes of weights in memory, beside which packed ones are a second copy
 _KNOWN_CODE = ("torch", "transformers", "transformers_modules")  # packages; the last holds models' own code
 _TOGETHER = (
     ("q_proj", "k_proj", "v_proj"),
@@ -41,6 +42,7 @@ def speed_up(module: nn.Module, int8: bool = False) -> None:
     """Replace attention, large linear layers and what lies between them in a module, a copy made by `shared_copy`.
 
     Does nothing for a module that is not on a CPU. With `int8` the linear layers round their weights for few rows.
+    Weights are packed if they lie in mapped files, where they stay unread, or are small enough for a second copy.
     """
     if not can_speed_up(module):
         return
@@ -48,7 +50,7 @@ def speed_up(module: nn.Module, int8: bool = False) -> None:
     layers: list[Any] = [
         part for part in module.modules() if type(part) is nn.Linear and may_replace(part.weight)
     ]
-    packed = sum(weight.nbytes for weight in module.parameters()) <= MAX_PACKED_BYTES
+    packed = bytes_in_memory(module.parameters()) <= MAX_SECOND_COPY
     int8 = int8 and sum(layer.weight.numel() for layer in layers) <= MAX_INT8_BYTES
     for part, names in layer_groups(module, (nn.Linear,)):
         fast = fast_layers([getattr(part, name) for name in names], packed, int8)

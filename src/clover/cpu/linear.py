@@ -1,8 +1,9 @@
 """Linear layers that are fast with few rows on a CPU: with packed weights, and in drafts with int8 weights.
 
 Verifying a tree multiplies two to thirty rows by every weight matrix. With a weight packed for oneDNN, this needs at
-most half the time of the general product, so a tree costs little more than a single token. Layers that read the same
-input (query, key and value; gate and up) run as one product.
+most half the time of the general product, so a tree costs little more than a single token. With more rows it needs no
+more time, so all forward passes read the packed weights alone, and plain ones in a mapped file take no memory. Layers
+that read the same input (query, key and value; gate and up) run as one product.
 
 The text does not depend on a draft's weights. For few rows a draft therefore uses int8 weights with one scale per
 output, which are a quarter of the bytes of float32; for more rows, weights packed as bfloat16. A target's weights are
@@ -23,10 +24,9 @@ from torch import Tensor, nn
 MAX_INT8_BYTES = 2**28  # of the int8 weights of one model
 INT8_ROWS = 32  # with more rows, the plain product is as fast as int8 weights
 _INT8_ROWS_BESIDE_PACKED = {"AVX512": 32, "AVX2": 8}  # with more rows, packed weights are as fast
-PACKED_ROWS = 256  # prompts and training texts, which have more rows, gain nothing from packed weights
 MIN_ELEMENTS = 2**16  # for smaller weights the call itself needs longer than the product
 MIN_ELEMENTS_OF_ONE_ROW = 2**18  # for smaller weights a packed product of one row gains nothing
-_PACKED_FOR = 8  # rows that the packing is optimised for; it works with any number
+_PACKED_FOR = 32  # rows that the packing is optimised for; it works with any number
 _INT8_MULTIPLE = 64  # I must be a multiple: the operator reads 16 numbers at once, also beyond the end
 
 
@@ -89,7 +89,7 @@ class _Product:
         rows = inputs.numel() // self.width
         if 0 < rows <= self.int8_rows:
             run = self._make("int8")
-        elif self.packed and self.least < rows <= PACKED_ROWS:
+        elif self.packed and rows > self.least:
             run = self._make("packed")
         else:
             return None
@@ -106,7 +106,8 @@ class _Product:
     def _make(self, kind: str) -> Int8Linear | PackedLinear:
         """Return the product with int8 or packed weights, made on the first call."""
         if kind not in self.made:
-            weight = torch.cat([weight.detach() for weight in self.weights])
+            weights = [weight.detach() for weight in self.weights]
+            weight = torch.cat(weights) if len(weights) > 1 else weights[0]
             bias = None if self.biases[0] is None else torch.cat([bias.detach() for bias in self.biases])
             if kind == "int8":
                 self.made[kind] = Int8Linear(weight, bias)
