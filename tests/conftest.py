@@ -6,12 +6,18 @@ os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARAL
 os.environ.update(HF_HUB_DISABLE_PROGRESS_BARS="1", COLUMNS="120")
 os.environ.setdefault("MPLBACKEND", "agg")
 
+import atexit
+import shutil
 import socket
+import tempfile
 from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
 import pytest
 import torch
+
+os.environ["CLOVER_CACHE"] = tempfile.mkdtemp()  # the user's own stays as it is
+atexit.register(shutil.rmtree, os.environ["CLOVER_CACHE"], ignore_errors=True)
 
 THREADS = 1  # tiny models gain nothing from more, and lose much where the cores are busy
 

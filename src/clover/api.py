@@ -43,6 +43,7 @@ def load(
     trust_remote_code: bool = False,
     compile: bool | str = False,
     weights: str | None = None,
+    weight_cache: bool = True,
 ) -> Clover:
     """Load a target and its draft.
 
@@ -62,6 +63,7 @@ def load(
             then take a minute or more.
         weights: "int8" rounds weights and inputs of the target's linear layers to int8, on a CPU (docs/int8.md); as
             they are when left out. The dtype left out is then bfloat16.
+        weight_cache: keep weights that must be converted in the user's cache, and map them from then on.
 
     Raises:
         UserError: if something cannot be loaded, or does not fit together.
@@ -69,7 +71,7 @@ def load(
     tree, embedded = parse_tree(tree), target is None
     if target is None or isinstance(target, (str, os.PathLike)):
         name = os.fspath(target or assets.TARGET)
-        target = TargetModel.load(name, dtype, device, trust_remote_code, weights)
+        target = TargetModel.load(name, dtype, device, trust_remote_code, weights, weight_cache)
     elif any(given is not None for given in (dtype, device, weights)):
         raise UserError(
             "the target is loaded, and keeps its dtype, device and weights; leave dtype, device and weights out"

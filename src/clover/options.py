@@ -88,6 +88,10 @@ Weights = Annotated[
     ),
 ]
 Threads = Annotated[int | None, _models("Threads on a CPU. Left out: one for each core.", min=1)]
+NoWeightCache = Annotated[
+    bool,
+    _models("Convert weights each time, in memory; see clover cache.", "--no-weight-cache"),
+]
 TrustRemoteCode = Annotated[bool, _models("Run model code that the hub delivers.", "--trust-remote-code")]
 
 Tree = Annotated[
@@ -176,12 +180,14 @@ class ModelOptions:
     threads: Threads = None
     trust_remote_code: TrustRemoteCode = False
     weights: Weights = None
+    no_weight_cache: NoWeightCache = False
 
     @property
     def loading(self) -> dict[str, Any]:
         """Return the arguments of `TargetModel.load` other than the name."""
         names = ("dtype", "device", "trust_remote_code", "weights")
-        return {name: getattr(self, name) for name in names}
+        given = {name: getattr(self, name) for name in names}
+        return {**given, "weight_cache": not self.no_weight_cache}
 
 
 def takes_options(function: Callable[[Any], None]) -> Callable[..., None]:

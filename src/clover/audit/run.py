@@ -36,7 +36,8 @@ Source = EngineSource | Endpoint
 Fact = tuple[str, str]
 _TREES, _CHAIN = ("auto", "own", "lookup"), 4  # by default, and a chain
 # These options are of an audit in this process, and of one of a server.
-_LOCAL = ("target", "draft", "trees", "dtype", "device", "threads", "trust_remote_code", "weights", "compile")
+_LOCAL = ("target", "draft", "trees", "dtype", "device", "threads", "compile")
+_LOCAL += ("trust_remote_code", "weights", "no_weight_cache")
 _REMOTE = ("plain_server", "model")
 _REFERENCE_SHARE = 0.4  # of the time
 _SHOWN = 20  # mismatches in the table

@@ -13,6 +13,7 @@ import typer.core
 from clover import __version__
 from clover.cli import (
     audit,
+    cache,
     chat,
     export,
     features,
@@ -46,10 +47,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_FEW_CORES = 4
 _COMMANDS = (
     *(generate.generate, chat.chat, serve.serve, audit.audit, export.export, write.write, train.train),
     *(features.features, measure.demo, measure.evaluate, measure.tune, measure.cost, measure.bench),
+    cache.cache,
 )
 for _command in _COMMANDS:
     app.command()(_command)
@@ -72,11 +73,6 @@ def _common(
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # left unset, it warns where a process forks
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    # On few cores a thread that spins while it waits takes them from all other work: two processes on two cores decoded
-    # a fifth as fast as they do with threads that sleep, and one alone no faster (docs/development/log.md). PyTorch
-    # reads the variable as it loads.
-    if (os.cpu_count() or 1) <= _FEW_CORES:
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def main() -> NoReturn:

@@ -6,3 +6,4 @@ from clover.cpu.apply import shared_copy as shared_copy
 from clover.cpu.apply import speed_up as speed_up
 from clover.cpu.apply import versions as versions
 from clover.cpu.linear import is_plain as is_plain
+from clover.cpu.threads import WAITING as WAITING

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from clover.cache import KVCache, KVShape
-from clover.cpu import fast_copy, is_plain
+from clover.cpu import WAITING, fast_copy, is_plain
 from clover.cpu.int8 import INT8, int8_copy
 from clover.errors import UserError
 from clover.target import loading, support
@@ -192,6 +192,8 @@ class CachedModel:
         return self._copies[weight]
 
     def _run(self, hidden_state: str, **inputs: object) -> HiddenStates:
+        if self.device.type == "cpu" and not torch.compiler.is_compiling():
+            WAITING.look()
         taps = self.taps(hidden_state)
         with taps.active():
             hidden = self.base(**inputs).last_hidden_state

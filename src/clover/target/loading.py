@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from clover.cpu.int8 import INT8, check_processor
 from clover.errors import UserError, one_line
 from clover.target import gguf
+from clover.target.converted import converted
 from clover.target.source import Source
 from clover.target.support import attention_of, auto_class, check_config
 from clover.validation import read_json
@@ -146,16 +147,24 @@ def load_model(
     dtype: torch.dtype,
     device: torch.device,
     trust_remote_code: bool,
+    weight_cache: bool = True,
 ) -> hf.PreTrainedModel:
-    """Read safetensors weights (never pickles) into the unpatched model; UserError if any is missing or broken."""
+    """Read safetensors weights (never pickles) into the unpatched model; UserError if any is missing or broken.
+
+    With `weight_cache`, weights that must be converted are kept in the user's cache, and mapped as others are.
+    """
     if source.directory:
         _refuse_pickles(source.directory)
     try:
         if source.gguf is not None:
-            return gguf.load_weights(source.gguf, config, dtype).to(device)  # type: ignore[arg-type]
-        loaded: Any = auto_class(config).from_pretrained(
-            source.place,
+            return gguf.load_weights(source.gguf, config, dtype, weight_cache).to(device)  # type: ignore[arg-type]
+        keeps = weight_cache and device.type == "cpu"
+        kept = converted(source.directory, config, dtype) if keeps else None
+        model_class = auto_class(config) if kept is None else auto_class(config)._model_mapping[type(config)]
+        loaded: Any = model_class.from_pretrained(
+            source.place if kept is None else None,
             config=config,
+            state_dict=kept,
             dtype=dtype,
             attn_implementation=attention_of(config),
             trust_remote_code=trust_remote_code,
@@ -169,6 +178,10 @@ def load_model(
                 f"target model {source.name}: its files hold no {missing[0]} ({len(missing)} missing)"
             )
         _refuse_left_over(source, model, sorted(report["unexpected_keys"]))
+        if kept is not None:
+            model.config.name_or_path = source.place
+            if (Path(source.place) / "generation_config.json").is_file():
+                model.generation_config = hf.GenerationConfig.from_pretrained(source.place)
         return model.to(device)
     except UserError:
         raise

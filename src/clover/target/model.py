@@ -65,6 +65,7 @@ class TargetModel(CachedModel):
         device: str | torch.device | None = None,
         trust_remote_code: bool = False,
         weights: str | None = None,
+        weight_cache: bool = True,
     ) -> TargetModel:
         """Load a model and, if it has one, its tokenizer: from a directory, or by a name on the hub; safetensors only.
 
@@ -76,6 +77,7 @@ class TargetModel(CachedModel):
             trust_remote_code: run Python code that comes with the model.
             weights: ``int8`` rounds weights and inputs of linear layers to int8, on a CPU; the dtype that is left out
                 is then bfloat16.
+            weight_cache: keep weights that must be converted (`clover.target.weight_cache`), and map them from then on.
         """
         device = loading.resolve_device(device)
         if loading.check_weights(weights, device) is not None:
@@ -84,7 +86,7 @@ class TargetModel(CachedModel):
         source = find_source(str(name_or_path))
         config = loading.load_config(source, trust_remote_code)
         dtype = resolved or loading.fastest_dtype(config.get_text_config().hidden_size, device)
-        model = loading.load_model(source, config, dtype, device, trust_remote_code)
+        model = loading.load_model(source, config, dtype, device, trust_remote_code, weight_cache)
         tokenizer = loading.load_tokenizer(source, trust_remote_code)
         return cls(model, tokenizer, weights)
 

@@ -1,11 +1,13 @@
 """From the tensors of a GGUF file to the weights of a model of transformers."""
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
+from clover.target import weight_cache
 from clover.target.gguf.config import FACTORS, stop_tokens
 from clover.target.gguf.file import GgufFile
 from clover.target.support import attention_of, auto_class
@@ -18,10 +20,13 @@ _EXPERTS = {
 }
 
 
-def load_weights(file: GgufFile, config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+def load_weights(
+    file: GgufFile, config: PretrainedConfig, dtype: torch.dtype, cached: bool
+) -> PreTrainedModel:
     """Return the model with the dequantised weights, which stops on each token that ends a text or a turn.
 
-    UserError if a weight has no tensor, a tensor no weight, or one has another shape.
+    With `cached`, large weights are kept in the weight cache, and mapped. UserError if a weight has no tensor, a tensor
+    no weight, or one has another shape.
     """
     with torch.device("meta"):
         skeleton: Any = auto_class(config).from_config(config)
@@ -32,17 +37,18 @@ def load_weights(file: GgufFile, config: PretrainedConfig, dtype: torch.dtype) -
     unused = file.tensors.keys() - {name for names in sources.values() for name in names} - set(FACTORS)
     if unused:
         raise file.refusal(f"no weight of {config.model_type} is made of its tensor {min(unused)}")
-    weights: dict[str, Tensor] = {}
-    for name, tensors in sources.items():
-        parts = [_converted(file, tensor, config) for tensor in tensors]
-        weight = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-        if weight.shape != expected[name].shape:
-            raise file.refusal(
-                f"its tensor {tensors[0]} makes {list(weight.shape)}, where {name} is {list(expected[name].shape)}"
-            )
-        weights[name] = weight.to(dtype)
+    layout = {name: expected[name].to(dtype) for name in sources}
+    make = partial(_weight, file, config, sources, layout)
+    weights = None
+    if cached and sum(weight.nbytes for weight in layout.values()) >= weight_cache.SMALLEST:
+        name = weight_cache.key([file.path], f"gguf-{dtype}".replace("torch.", ""))
+        weights = weight_cache.find_or_make(name, layout, make)
     model: PreTrainedModel = type(skeleton).from_pretrained(
-        None, config=config, state_dict=weights, dtype=dtype, attn_implementation=attention_of(config)
+        None,
+        config=config,
+        state_dict=weights or {name: make(name) for name in layout},
+        dtype=dtype,
+        attn_implementation=attention_of(config),
     )
     model.config.architectures = [type(model).__name__]
     model.config.name_or_path = str(file.path.parent)
@@ -50,6 +56,23 @@ def load_weights(file: GgufFile, config: PretrainedConfig, dtype: torch.dtype) -
         assert model.generation_config is not None
         model.generation_config.eos_token_id = ends
     return model
+
+
+def _weight(
+    file: GgufFile,
+    config: PretrainedConfig,
+    sources: dict[str, tuple[str, ...]],
+    layout: dict[str, Tensor],
+    name: str,
+) -> Tensor:
+    """Return a weight of the model by its name."""
+    parts = [_converted(file, tensor, config) for tensor in sources[name]]
+    weight, expected = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1), layout[name]
+    if weight.shape != expected.shape:
+        raise file.refusal(
+            f"its tensor {sources[name][0]} makes {list(weight.shape)}, where {name} is {list(expected.shape)}"
+        )
+    return weight.to(expected.dtype)
 
 
 def _sources(file: GgufFile, weights: list[str], layers: int) -> dict[str, tuple[str, ...]]:

@@ -1,0 +1,27 @@
+"""``clover cache``: what is kept of targets that were converted, and where."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from clover.options import option, takes_options
+
+
+@dataclass(frozen=True)
+class CacheOptions:
+    """The options of `clover cache`."""
+
+    clear: Annotated[bool, option("Remove all of it.", "--clear")] = False
+
+
+@takes_options
+def cache(options: CacheOptions) -> None:
+    """Show the weights that are kept so that targets load fast, or remove them."""
+    from clover.target import weight_cache
+
+    kept = weight_cache.sizes()
+    for name, size in kept.items():
+        print(f"{size / 1e9:6.1f} GB  {name}")
+    print(f"{sum(kept.values()) / 1e9:6.1f} GB  in {weight_cache.place()}; {weight_cache.describe()}")
+    if options.clear:
+        weight_cache.clear()
+        print("removed")

@@ -1,0 +1,64 @@
+"""Safetensors weights in a wider dtype than their files', kept in the weight cache under the names in the files."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from transformers import PretrainedConfig
+
+from clover.cpu.apply import MAX_SECOND_COPY
+from clover.target import weight_cache
+from clover.validation import read_json
+
+_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_FLOATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+# Settings of models that need more of the loader than weights: code, scales, and parts that stay in float32.
+_SPECIAL = ("auto_map", "quantization_config")
+
+
+def converted(
+    directory: Path | None, config: PretrainedConfig, dtype: torch.dtype
+) -> dict[str, Tensor] | None:
+    """Return all weights in `dtype`, mapped; None where the files can be mapped as they are, or are small.
+
+    Weights that are converted while they load would lie in the memory of the process. Only widening is done, which is
+    exact: parts of a model may need the weights that are narrowed as they are.
+    """
+    if directory is None or any(getattr(config, name, None) for name in _SPECIAL):
+        return None
+    files = _files(directory)
+    with ExitStack() as opened:
+        homes: dict[str, Any] = {}
+        for file in files:
+            content = opened.enter_context(safe_open(file, "pt"))
+            homes |= dict.fromkeys(content.keys(), content)
+        layout = {name: _as_kept(homes[name].get_slice(name), dtype) for name in homes}
+        kinds = {homes[name].get_slice(name).get_dtype() for name in homes} & _FLOATS.keys()
+        widened = any(_FLOATS[kind].itemsize < dtype.itemsize for kind in kinds)
+        widened = widened and all(_FLOATS[kind].itemsize <= dtype.itemsize for kind in kinds)
+        if not widened or sum(tensor.nbytes for tensor in layout.values()) <= MAX_SECOND_COPY:
+            return None
+
+        def make(name: str) -> Tensor:
+            return homes[name].get_tensor(name).to(layout[name].dtype)
+
+        name = weight_cache.key(files, f"safetensors-{dtype}".replace("torch.", ""))
+        return weight_cache.find_or_make(name, layout, make)
+
+
+def _files(directory: Path) -> list[Path]:
+    """Return the files that transformers reads: one, or those of the index."""
+    if (directory / _FILE).is_file() or not (directory / _INDEX).is_file():
+        return [file for file in [directory / _FILE] if file.is_file()]
+    names = read_json(directory / _INDEX).get("weight_map")
+    return [directory / name for name in sorted(set(names.values()))] if isinstance(names, dict) else []
+
+
+def _as_kept(stored: Any, dtype: torch.dtype) -> Tensor:
+    """Return a tensor without memory, of the shape of a stored one, and in `dtype` unless it holds whole numbers."""
+    kinds = {kind: one for one, kind in weight_cache.DTYPES.items()}
+    kind = dtype if stored.get_dtype() in _FLOATS else kinds[stored.get_dtype()]
+    return torch.empty(stored.get_shape(), dtype=kind, device="meta")

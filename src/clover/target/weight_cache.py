@@ -1,0 +1,234 @@
+"""Weights that took work to make, kept as safetensors files in the user's cache; they are mapped, never copied.
+
+The name of a file is a hash of what it was made from and by. Sums of all its bytes are in its header, so that a damaged
+one is noticed and made again; what else it holds is numbers, of the layout that the caller expects. Files that were not
+used for longest give way to new ones.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+from clover.errors import UserError, one_line
+from clover.files import output_file
+
+_ENDING = ".safetensors"
+LIMIT = 20 * 10**9  # bytes of all entries; they also leave at least as much of the disk free
+SMALLEST = 2**25  # bytes; what is smaller is made about as fast as it is read
+_FORMAT = "1"  # another one makes all entries new
+_MAKERS = ("transformers", "gguf", "torch")  # packages whose versions may change what is made
+_PLACE = "CLOVER_CACHE"  # the environment variable that names another directory
+_ENDS = 2**20  # bytes at both ends of a file that tell it from others of its size and time
+_BLOCK = 2**17  # numbers of 8 bytes that are summed up
+_NUMBERS = (
+    "float64",
+    "float32",
+    "float16",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+)  # that entries may hold
+_NO_SUMS = "0" * 32
+DTYPES = {getattr(torch, name): name[0].upper() + name.lstrip("floatuin") for name in _NUMBERS} | {
+    torch.bfloat16: "BF16"
+}
+_FAILURES = (OSError, SafetensorError, ValueError, KeyError, RuntimeError, UserError)
+
+
+class _TooLarge(UserError):
+    """The disk, or what is kept at most, has no room for an entry."""
+
+
+def place() -> Path:
+    """Return the directory of the entries, which need not exist."""
+    named = os.environ.get(_PLACE)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "clover"
+    return Path(named or cache).expanduser() / "weights"
+
+
+def key(files: Iterable[Path], kind: str) -> str:
+    """Return the name of the entry that is made from these files; `kind` says of what kind it is, and its version."""
+    content = hashlib.blake2b(json.dumps([_FORMAT, kind, *map(_version, _MAKERS)]).encode(), digest_size=12)
+    for path in files:
+        status = path.stat()
+        content.update(f"{status.st_size} {status.st_mtime_ns}".encode())
+        with path.open("rb") as file:
+            content.update(file.read(_ENDS))
+            file.seek(max(0, status.st_size - _ENDS))
+            content.update(file.read(_ENDS))
+    return f"{kind}-{content.hexdigest()}"
+
+
+def find(name: str, layout: Mapping[str, Tensor] | None = None) -> dict[str, Tensor] | None:
+    """Return the mapped tensors of an entry; None if it is missing, damaged, or not of this layout (shapes, dtypes)."""
+    path = _path(name)
+    try:
+        found = load_file(path)
+        with safe_open(path, "pt") as file:
+            sums = (file.metadata() or {}).get("sums")
+        if sums != _sums(path) or (layout is not None and _shapes(found) != _shapes(layout)):
+            return None
+        os.utime(path)  # the time of its last use
+    except _FAILURES:
+        return None
+    return found
+
+
+def find_or_make(
+    name: str, layout: Mapping[str, Tensor], make: Callable[[str], Tensor]
+) -> dict[str, Tensor] | None:
+    """Return the mapped tensors of an entry; if need be it is made, one by one, and older entries are removed.
+
+    None, with a line on stderr that says why, if it cannot be kept. Other processes that want to make one wait.
+
+    Args:
+        layout: the shapes and dtypes of the tensors by name, such as tensors on the device "meta".
+        make: returns the tensor of a name.
+    """
+    if found := find(name, layout):
+        return found
+    size = sum(tensor.nbytes for tensor in layout.values())
+    try:
+        place().mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _locked():
+            if found := find(name, layout):  # made by the process that was waited for
+                return found
+            _make_room(size)
+            _tell(f"converting weights once, {_gigabytes(size)}, which are kept in {place()}; {describe()}")
+            with output_file(_path(name)) as temporary:
+                _write(temporary, layout, make)
+            return find(name, layout)
+    except OSError as error:
+        _tell(f"converted weights are not kept: {one_line(error)}")
+    except UserError as error:
+        if "cannot write" not in str(error) and not isinstance(error, _TooLarge):
+            raise  # of what is converted
+        _tell(f"converted weights are not kept: {error}")
+    return None
+
+
+def sizes() -> dict[str, int]:
+    """Return the bytes of each entry, the one that was used last at the end."""
+    files = {file: file.stat() for file in place().glob(f"*{_ENDING}")}
+    return {file.stem: files[file].st_size for file in sorted(files, key=lambda one: files[one].st_mtime)}
+
+
+def clear() -> None:
+    """Remove all entries, and what killed processes left; models that are loaded from them go on running."""
+    if place().is_dir():
+        with _locked():
+            _remove([*place().glob(".*.partial"), *map(_path, sizes())])
+
+
+def describe() -> str:
+    """Say how much is kept at most, and how to remove it."""
+    return f"at most {_gigabytes(LIMIT)} are kept; clover cache --clear removes them, --no-weight-cache keeps none"
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    """Let one process at a time change entries; a killed one holds nothing up."""
+    lock = FileLock(place() / ".lock")
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        _tell("waiting for another process that converts weights")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _make_room(size: int) -> None:
+    """Remove what killed processes left, and the oldest entries until `size` bytes fit; _TooLarge if they never do."""
+    _remove(place().glob(".*.partial"))
+    kept, free = sizes(), shutil.disk_usage(place()).free
+    most = min(LIMIT, (free + sum(kept.values())) // 2)
+    if size > most:
+        raise _TooLarge(f"{_gigabytes(size)} are more than the {_gigabytes(most)} that {place()} may take")
+    for name in list(kept):
+        if sum(kept.values()) + size > most:
+            _remove([_path(name)])
+            del kept[name]
+
+
+def _remove(files: Iterable[Path]) -> None:
+    for file in list(files):
+        file.unlink(missing_ok=True)
+
+
+def _path(name: str) -> Path:
+    return place() / f"{name}{_ENDING}"
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+
+
+def _write(path: Path, layout: Mapping[str, Tensor], make: Callable[[str], Tensor]) -> None:
+    """Write a safetensors file without holding more than one of its tensors; its data begins at a multiple of 64."""
+    header: dict[str, Any] = {"__metadata__": {"sums": _NO_SUMS}}
+    end = 0
+    for name, tensor in layout.items():
+        start, end = end, end + tensor.nbytes
+        kind, shape = DTYPES[tensor.dtype], list(tensor.shape)
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-(len(text) + 8) % 64)
+    with path.open("w+b") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name, expected in layout.items():
+            tensor = make(name)
+            assert (tensor.shape, tensor.dtype) == (expected.shape, expected.dtype), name
+            _write_tensor(file, tensor)
+        file.flush()
+        file.seek(8 + text.index(_NO_SUMS.encode()))
+        file.write(_sums(path).encode())
+
+
+def _write_tensor(file: BinaryIO, tensor: Tensor) -> None:
+    file.write(memoryview(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()))
+
+
+def _sums(path: Path) -> str:
+    """Return a hash of sums of blocks of a safetensors file's data, which takes little longer than reading it."""
+    with path.open("rb") as file:
+        start = 8 + int.from_bytes(file.read(8), "little")
+    size = path.stat().st_size
+    content = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)[start:]
+    whole = content.numel() // 8 // _BLOCK * _BLOCK
+    sums = content[: whole * 8].view(torch.int64).view(-1, _BLOCK).sum(1)
+    hashed = hashlib.blake2b(f"{size} {start}".encode(), digest_size=16)
+    hashed.update(sums.numpy().tobytes() + content[whole * 8 :].numpy().tobytes())
+    return hashed.hexdigest()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"
+
+
+def _tell(line: str) -> None:
+    print(f"clover: {line}", file=sys.stderr)

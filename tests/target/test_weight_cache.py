@@ -1,0 +1,201 @@
+"""Converted weights are kept whole, found again as they were, and made again where a file is not what was written."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from clover.cpu import apply
+from clover.cpu.mapped import bytes_in_memory
+from clover.errors import UserError
+from clover.target import TargetModel, converted, weight_cache
+from tests.families import tiny_model
+from tests.target.test_gguf import write_gguf
+
+ROLLUP = Path("/proc/self/smaps_rollup")
+on_linux = pytest.mark.skipif(not ROLLUP.is_file(), reason="only Linux tells what is mapped")
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CLOVER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "weights"
+
+
+def weights() -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    return {
+        "wide": torch.randn(700, 800, dtype=torch.bfloat16),
+        "whole": torch.randint(-9, 9, (3, 5), dtype=torch.int8),
+        "one": torch.randn(7),
+    }
+
+
+def make(name: str = "entry", made: list[str] | None = None) -> dict[str, Tensor]:
+    def get(one: str) -> Tensor:
+        if made is not None:
+            made.append(one)
+        return weights()[one]
+
+    found = weight_cache.find_or_make(name, weights(), get)
+    assert found is not None
+    for one, tensor in weights().items():
+        assert found[one].dtype == tensor.dtype and found[one].equal(tensor)
+    return found
+
+
+def test_an_entry_is_made_once_and_mapped(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made: list[str] = []
+    assert weight_cache.find("entry") is None
+    make(made=made)
+    assert str(place) in (told := capsys.readouterr().err) and "at most 20.0 GB" in told
+    found = make(made=made)
+    assert made == list(weights()) and capsys.readouterr().err == ""
+    if ROLLUP.is_file():
+        assert bytes_in_memory(found.values()) == 0
+    assert (place.stat().st_mode & 0o777) == 0o700
+    assert list(weight_cache.sizes()) == ["entry"] and not list(place.glob(".*.partial"))
+    weight_cache.clear()
+    assert not weight_cache.sizes() and weight_cache.find("entry") is None
+    assert found["wide"].equal(weights()["wide"])  # what is in use stays
+
+
+@pytest.mark.parametrize("place_of_damage", [-1, 300, 400_000])
+def test_a_damaged_file_is_made_again(place: Path, place_of_damage: int) -> None:
+    make()
+    file, made = place / "entry.safetensors", list[str]()
+    content = bytearray(file.read_bytes())
+    content[place_of_damage] ^= 1
+    file.write_bytes(content)
+    make(made=made)
+    assert made == list(weights())
+    for wrong in (content[:-5000], b"", b"\xff" * 1000, (2**40).to_bytes(8, "little") + b"{}"):
+        file.write_bytes(wrong)
+        assert weight_cache.find("entry") is None
+    make()
+
+
+def test_a_file_of_another_layout_is_made_again() -> None:
+    make()
+    other = {"wide": torch.zeros(700, 801, dtype=torch.bfloat16)}
+    found = weight_cache.find_or_make("entry", other, lambda name: other[name])
+    assert found is not None and found.keys() == other.keys()
+    assert weight_cache.find("entry", weights()) is None
+
+
+def test_the_entries_that_were_not_used_for_longest_go(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for age, name in ((300, "first"), (200, "second"), (100, "third")):
+        make(name)
+        file = place / f"{name}.safetensors"
+        os.utime(file, (file.stat().st_mtime - age,) * 2)
+    make("first")  # used, and no longer the oldest
+    (place / ".other.1.partial").write_bytes(b"left by a killed process")
+    size = sum(tensor.nbytes for tensor in weights().values())
+    monkeypatch.setattr(weight_cache, "LIMIT", 3 * size + 5000)
+    make("fourth")
+    assert list(weight_cache.sizes()) == ["third", "first", "fourth"]
+    assert not (place / ".other.1.partial").exists()
+
+
+def test_what_cannot_be_kept_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(weight_cache, "LIMIT", 1000)
+    assert weight_cache.find_or_make("entry", weights(), lambda name: weights()[name]) is None
+    assert "more than" in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CLOVER_CACHE", str(tmp_path / "file"))
+    assert weight_cache.find_or_make("entry", weights(), lambda name: weights()[name]) is None
+    assert "are not kept" in capsys.readouterr().err
+
+
+def test_a_failed_making_leaves_nothing(place: Path) -> None:
+    def fail(name: str) -> Tensor:
+        raise UserError("a tensor cannot be read")
+
+    with pytest.raises(UserError, match="a tensor cannot be read"):
+        weight_cache.find_or_make("entry", weights(), fail)
+    assert [file.name for file in place.iterdir()] == [".lock"]
+
+
+def test_one_of_two_makes_and_the_other_waits() -> None:
+    made: list[str] = []
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda _: make(made=made), range(2)))
+    assert made == list(weights())
+
+
+def test_keys_tell_files_and_kinds_apart(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_bytes(b"x" * 100)
+    other.write_bytes(b"x" * 99 + b"y")
+    os.utime(other, (one.stat().st_atime, one.stat().st_mtime))
+    keys = {weight_cache.key(files, kind) for files in ([one], [other]) for kind in ("a", "b")}
+    assert len(keys) == 4 and weight_cache.key([one], "a") in keys
+
+
+def test_a_gguf_file_is_read_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weight_cache, "SMALLEST", 0)
+    path = tmp_path / "model.gguf"
+    write_gguf(tiny_model("llama", torch.float32), path)
+    plain, tokens = TargetModel.load(path, weight_cache=False), torch.arange(5)[None]
+    assert not weight_cache.sizes()
+    for _ in range(2):
+        kept = TargetModel.load(path)
+        assert len(weight_cache.sizes()) == 1
+        assert kept.model(tokens).logits.equal(plain.model(tokens).logits)
+        assert (
+            kept.eos_token_ids == plain.eos_token_ids and kept.described_config() == plain.described_config()
+        )
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_widened_weights_are_read_from_the_cache(
+    shards: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(converted, "MAX_SECOND_COPY", 0)
+    model = tiny_model("llama", torch.bfloat16)
+    model.generation_config.eos_token_id = [3, 4]
+    model.save_pretrained(tmp_path / "model", max_shard_size="5GB" if shards == 1 else "20KB")
+    assert len(list((tmp_path / "model").glob("*.safetensors"))) >= shards
+    plain, tokens = TargetModel.load(tmp_path / "model", weight_cache=False), torch.arange(5)[None]
+    for _ in range(2):
+        kept = TargetModel.load(tmp_path / "model")
+        assert kept.model(tokens).logits.equal(plain.model(tokens).logits)
+        assert (
+            kept.eos_token_ids == plain.eos_token_ids and kept.described_config() == plain.described_config()
+        )
+    assert len(weight_cache.sizes()) == 1
+    TargetModel.load(tmp_path / "model", dtype="bfloat16")  # mapped as it is
+    assert len(weight_cache.sizes()) == 1
+
+
+def anonymous() -> int:
+    """Return the bytes of memory that this process has beyond the files that it maps."""
+    line = next(line for line in ROLLUP.read_text().splitlines() if line.startswith("Anonymous"))
+    return 1024 * int(line.split()[1])
+
+
+@on_linux
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_target_takes_its_weights_once(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With packed weights; in float32 those of a bfloat16 file, which are widened."""
+    for module in (apply, converted):
+        monkeypatch.setattr(module, "MAX_SECOND_COPY", 0)
+    config = LlamaConfig(vocab_size=4000, hidden_size=1024, intermediate_size=4096, num_hidden_layers=6)
+    with torch.device("meta"):
+        model = LlamaForCausalLM(config)
+    model.to(torch.bfloat16).to_empty(device="cpu")
+    for weight in model.parameters():
+        weight.detach().fill_(0.01)
+    model.save_pretrained(tmp_path)
+    del model
+    before = anonymous()
+    target = TargetModel.load(tmp_path, dtype=dtype)
+    taken = anonymous() - before
+    size = sum(weight.nbytes for weight in target.model.parameters())
+    assert taken <= 1.15 * size and bytes_in_memory(target.model.parameters()) <= size // 100
