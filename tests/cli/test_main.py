@@ -151,19 +151,14 @@ def test_a_warning_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("cores", "given", "expected"), [(2, None, "PASSIVE"), (64, None, None), (2, "ACTIVE", "ACTIVE")]
-)
-def test_threads_sleep_while_they_wait_where_cores_are_few(
-    cores: int,
-    given: str | None,
-    expected: str | None,
-    monkeypatch: pytest.MonkeyPatch,
-    run_clover: Callable,
+def test_the_cache_tells_its_place_and_is_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_clover: Callable
 ) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    monkeypatch.setenv("OMP_WAIT_POLICY", given or "")
-    if given is None:
-        monkeypatch.delenv("OMP_WAIT_POLICY")
-    assert run_clover("cost", "--help")[0] == 0
-    assert os.environ.get("OMP_WAIT_POLICY") == expected
+    monkeypatch.setenv("CLOVER_CACHE", str(tmp_path))
+    kept = tmp_path / "weights" / "gguf-bfloat16-1.safetensors"
+    kept.parent.mkdir()
+    kept.write_bytes(bytes(10**8))
+    told = run_clover("cache").out
+    assert "0.1 GB  gguf-bfloat16-1\n" in told and str(tmp_path) in told and "at most 20.0 GB" in told
+    assert run_clover("cache", "--clear").code == 0 and not kept.exists()
+
