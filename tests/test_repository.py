@@ -142,8 +142,12 @@ BUDGET = {
     "audit": (1110, 9, 23),  # a budget of time; the perplexity of int8 weights
     "cache": (540, 3, 9),  # rows that are cleared of NaN
     "chat": (615, 14, 10),  # formats of calls and reasoning, one file each; calls that are forced
-    "cli": (1325, 13, 32),  # features and fits of drafts, grammar, tools and budgets of time as options
-    "cpu": (1250, 8, 42),  # int8 targets, quantised weights by their parts; layers with fewer operators
+    "cli": (
+        1350,
+        14,
+        34,
+    ),  # the weight cache, features and fits of drafts, grammar, tools and budgets of time as options
+    "cpu": (1260, 9, 46),  # int8 targets, quantised weights by their parts; layers with fewer operators
     "data": (2575, 16, 61),  # records in the forms that users bring; whole tags; states that are no numbers
     "drafting": (1570, 15, 48),  # an example of a level, and what a policy may know
     "drafts": (2310, 17, 73),  # starting values whatever the default dtype is, and what they are
@@ -162,7 +166,11 @@ BUDGET = {
         12,
         38,
     ),  # tools, forced calls, reasoning, benchmark clients, formats, text before an error
-    "target": (2580, 19, 60),  # reads GGUF files itself: each fact followed or refused, tokens split right
+    "target": (
+        2930,
+        21,
+        69,
+    ),  # keeps converted weights, reads GGUF files itself: each fact followed or refused, tokens split right
     "templates": (510, 5, 16),  # what a template reads is tried out, and what it would drop is an error
     "train": (2050, 16, 52),  # measures held-out texts again when the vocabulary was cut
     "tree": (270, 4, 3),

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -161,4 +162,3 @@ def test_the_cache_tells_its_place_and_is_cleared(
     told = run_clover("cache").out
     assert "0.1 GB  gguf-bfloat16-1\n" in told and str(tmp_path) in told and "at most 20.0 GB" in told
     assert run_clover("cache", "--clear").code == 0 and not kept.exists()
-

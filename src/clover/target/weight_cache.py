@@ -203,7 +203,7 @@ def _write(path: Path, layout: Mapping[str, Tensor], make: Callable[[str], Tenso
 
 
 def _write_tensor(file: BinaryIO, tensor: Tensor) -> None:
-    file.write(memoryview(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()))
+    file.write(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def _sums(path: Path) -> str:
