@@ -195,3 +195,16 @@ def test_what_cannot_be_rounded_says_so(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(int8, "sums_are_exact", lambda: False)
     with pytest.raises(UserError, match="not exact"):
         int8.check_processor(torch.device("cpu"))
+
+
+@torch.inference_mode()
+def test_a_large_head_is_a_product_of_int8_and_a_small_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    with torch.inference_mode(False):
+        torch.manual_seed(0)
+        head, rows = nn.Linear(256, 700), torch.randn(26, 256)
+    expected = head(rows)
+    assert not isinstance(int8.int8_head(head), Int8Layer)
+    monkeypatch.setattr(int8, "_LARGE", head.weight.numel())
+    large = int8.int8_head(head)
+    assert isinstance(large, Int8Layer) == int8.sums_are_exact()
+    assert (large(rows) - expected).norm() < 0.02 * expected.norm()

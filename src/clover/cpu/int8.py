@@ -21,7 +21,7 @@ from transformers.pytorch_utils import Conv1D
 
 from clover.cpu.apply import can_speed_up, layer_groups, shared_copy
 from clover.cpu.attention import group_queries
-from clover.cpu.linear import is_plain
+from clover.cpu.linear import MAX_INT8_BYTES, FastLinear, int8_linear, is_plain, may_replace
 from clover.errors import UserError
 
 INT8 = "int8"  # how users name these weights
@@ -30,6 +30,7 @@ _MOST = 127  # the largest whole number of eight bits whose negative is one, too
 _SHIFT = 128  # one in the first of two rows stands for as many in the second
 _BLOCK = 128  # rows at once: what lies between the operators stays small
 _LOUD = 0.015  # of the outputs' length lost by rounding rows to eight bits: with more, they have fifteen
+_LARGE = 2**23  # numbers of an lm_head for which rounding the rows pays
 _LEAST = 1e-30  # of what is divided by: rows and weights that are all zero
 
 
@@ -223,6 +224,17 @@ def int8_layers(layers: Sequence[Any], fine: bool = False) -> list[Int8Layer]:
     product = Int8Product(torch.cat([weight.detach() for weight in weights]), fine, bias)
     shared = _Shared(product, [len(weight) for weight in weights])
     return [Int8Layer(layer, shared, index) for index, layer in enumerate(layers)]
+
+
+def int8_head(layer: nn.Linear) -> Any:
+    """Return a draft's lm_head with int8 weights if that is faster, else the layer itself.
+
+    A large one gets products of int8, where they are exact: they read its weights once for any number of rows.
+    """
+    large = _LARGE <= layer.weight.numel() <= MAX_INT8_BYTES and may_replace(layer.weight)
+    if large and type(layer) in (nn.Linear, FastLinear) and "forward" not in vars(layer) and sums_are_exact():
+        return int8_layers([layer])[0]
+    return int8_linear(layer)
 
 
 class _Noise:

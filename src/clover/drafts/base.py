@@ -13,7 +13,8 @@ from typing_extensions import Self
 
 from clover.cache import KVCache
 from clover.cpu import shared_copy, speed_up, versions
-from clover.cpu.linear import int8_linear, linear_of
+from clover.cpu.int8 import int8_head
+from clover.cpu.linear import linear_of
 from clover.drafts.config import DraftConfig, check_names, check_options, check_target
 from clover.drafts.copies import Guesses
 from clover.drafts.layers import float32_by_default
@@ -141,7 +142,7 @@ class DraftModel(PreTrainedModel):
         draft.make_tables()
         speed_up(draft, int8=not full_precision)
         if not full_precision:
-            draft._lm_head = (int8_linear(self.lm_head),)
+            draft._lm_head = (int8_head(self.lm_head),)
         return draft
 
     def fit_copies(self, guesses: Guesses) -> list[float] | None:
